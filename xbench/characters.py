@@ -1,12 +1,13 @@
-"""Characters that must not reach a reader as they are, and what is shown in their place.
+"""Replacement of characters that a terminal, a log or a stream's encoding cannot take.
 
-**Controls.** `visible` writes out what a terminal or a log would obey, or what hides from a reader: C0 and C1 controls,
-line ends and tabs, marks of writing direction, halves of surrogate pairs. `defused` is the same for text of several
-lines, and no line of it is a command to a CI system (`::error::`, `##[group]`).
+**Controls.** `visible` escapes characters that a terminal or a log obeys or that are invisible: C0 and C1 controls,
+line ends and tabs, marks of writing direction, halves of surrogate pairs. `defused` does the same for text of several
+lines, and breaks commands to a CI system (`::error::`, `##[group]`).
 
 **Stand-ins.** A stream that is not UTF-8 gets plain characters in place of those that reports are drawn with. Every
-stand-in is as wide as what it stands for, so tables and bars keep their shape. What has none is escaped. A stream takes
-it with `stream.reconfigure(errors=STAND_INS)`; what it can encode (a Latin-1 terminal knows µ and ×) stays.
+stand-in is as wide as the character it replaces, so tables and bars keep their shape. A character without a stand-in is
+escaped. `stream.reconfigure(errors=STAND_INS)` selects this handler. Characters that the stream can encode stay (a
+Latin-1 terminal has µ and ×).
 """
 
 from __future__ import annotations
@@ -21,28 +22,31 @@ _COMMAND = re.compile(r"^[^\S\n]*:(?=:)|##(?=\[|vso\[)", re.MULTILINE)
 
 
 def visible(text: str) -> str:
-    r"""The text as one line in which each control stands as an escape: an escape character is shown as `\x1b`.
+    r"""Return the text as one line with each control character escaped: ESC becomes `\x1b`.
 
-    Text without any is returned unchanged, so letters of every script, emoji and backslashes stay as they are.
+    Other characters stay as they are: letters of every script, emoji and backslashes.
     """
     return _CONTROL.sub(_written_out, text)
 
 
 def visible_lines(text: str) -> str:
-    """As `visible`, for text of several lines: line feeds stay."""
+    """Escape as `visible` does, but keep line feeds."""
     return _CONTROL_IN_LINE.sub(_written_out, text)
 
 
 def command_breaks(text: str) -> list[int]:
-    """Positions, ascending, that need a space so that no line of the text is a command to a CI system.
+    """Return the positions, ascending, that need a space so that no line is a command to a CI system.
 
-    GitHub takes a line that begins with `::` for a command, and `##[` anywhere; Azure takes `##vso[`.
+    GitHub reads a line that begins with `::` as a command, and `##[` anywhere. Azure reads `##vso[`.
     """
     return [found.end() for found in _COMMAND.finditer(text)]
 
 
 def defused(text: str) -> str:
-    """Text of several lines for a terminal or a CI log: as `visible_lines`, and with the spaces of `command_breaks`."""
+    """Make text of several lines safe for a terminal or a CI log.
+
+    Controls are escaped as in `visible_lines`, and the spaces of `command_breaks` are inserted.
+    """
     text = visible_lines(text)
     for place in reversed(command_breaks(text)):
         text = f"{text[:place]} {text[place:]}"
@@ -54,7 +58,7 @@ def _written_out(found: re.Match[str]) -> str:
 
 
 STAND_INS = "xbench.stand-ins"
-"""The name of this error handler, for `errors=`."""
+"""Name of the error handler, for `errors=`."""
 
 _PLAIN = {
     **dict.fromkeys("█▉▊▋▌", "#"),
@@ -94,7 +98,7 @@ _PLAIN = {
 
 
 def stand_in(error: UnicodeError) -> tuple[str, int]:
-    """The handler itself: see `codecs.register_error`. Raises what it is given if nothing was to be encoded."""
+    """Replace the characters of an encoding error (`codecs.register_error`). Raises any other UnicodeError again."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     told = (_PLAIN.get(one) or one.encode("ascii", "backslashreplace").decode() for one in

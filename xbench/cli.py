@@ -1,9 +1,9 @@
-"""The command line: a group that loads a command only when it is used, and the one place that prints errors.
+"""Command line: a group that imports a command when it is used, and the one place that prints errors.
 
-`xbench --help` must answer at once, so this module imports click, the error tree and the handling of signals, and
-nothing else; the one-line summaries stand in the table below and a test holds them equal to each command's own. Every
-exception ends in `main` as one sentence on stderr and an exit code (see `xbench.errors`); `--debug`, before or after
-the command, adds the traceback.
+`xbench --help` must answer at once, so this module imports click, the error tree and the handling of signals alone. The
+one-line summaries are in the table below. A test compares them with each command's own. Every exception ends in `main`
+as one sentence on stderr and an exit code (`xbench.errors`). `--debug`, before or after the command, adds the
+traceback.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from xbench.text import cut, one_line
 from xbench.version import __version__
 
 RANKS_ELSEWHERE = ("--gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--ranks", "--num-gpus")
-"""Options of other launchers that say how many ranks to start."""
+"""Options of other launchers that give the number of ranks."""
 
 MAX_CHARACTERS = 1000
-"""Greatest length of a sentence, and of a hint [characters]."""
+"""Greatest length of an error message, and of a hint [characters]."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("xbench.commands.profile", "Time every layer of a training step, fit the network, plan schedules."),
@@ -65,19 +65,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def debug_option() -> click.Option:
-    """`--debug`, which every command takes: `main` looks for it itself, so it works even when parsing fails."""
+    """Return `--debug`, which every command takes. `main` looks for it itself, so it works even when parsing fails."""
     return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks and logs of errors.")
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live one to a module and are imported on first use."""
+    """Group whose commands have one module each, imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of the table."""
+        """Return the names, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module; None for an unknown name."""
+        """Import the command's module. Return None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(COMMANDS[cmd_name][0])
@@ -90,26 +90,26 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's, with the nearest name in the error."""
+        """Resolve as click does, with the nearest name in the error."""
         if not ctx.resilient_parsing and not args[0].startswith("-") and args[0] not in COMMANDS:
             raise unknown("command", args[0], COMMANDS, listing="xbench --help")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """The names and summaries from the table alone, and the group's own options."""
+        """Complete names from the table alone, and the group's own options."""
         named = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
         return named + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in `--help`, from the table alone."""
+        """Write the list of commands in `--help`, from the table alone."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click's, which ends the process without a word for every broken pipe.
+        """Invoke as click does, but report a broken pipe between processes.
 
-        A reader of our own output that leaves breaks none: see `xbench.streams`. SIGTERM and SIGHUP end every command
-        as Ctrl-C does.
+        click ends the process silently for every broken pipe. `xbench.streams` handles the case in which a reader
+        closes our output. SIGTERM and SIGHUP end every command as Ctrl-C does.
         """
         try:
             with stop_signals_interrupt():
@@ -140,7 +140,7 @@ def cli() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: see `xbench.errors` for the tree of them."""
+    """Run the command line and return the exit code (`xbench.errors` lists them)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
     _never_fail_on_encoding()
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: BaseException, arguments: Sequence[str] = ()) -> tuple[int, str, str | None]:
-    """Exit code, one sentence and a hint for anything that a command can raise."""
+    """Return exit code, one sentence and a hint for any exception of a command."""
     if isinstance(error, XbenchError):
         return error.exit_code, one_line(str(error)), error.hint or limit_behind(str(error))
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
@@ -195,9 +195,9 @@ def _folder_gone() -> bool:
 
 
 def _another_rank_says_it() -> bool:
-    """True if an engine started us as another rank than 0: rank 0 was given the same words, and says what is wrong.
+    """Whether another launcher started this process as a rank above 0. Rank 0 then prints the error.
 
-    RANK and WORLD_SIZE alone may be left of an old run, so nobody else may be there.
+    RANK and WORLD_SIZE may be left over from an old run. If they are the only evidence, this returns False.
     """
     ranks = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
     if all(os.environ.get(name, "0") == "0" for name in ranks):
@@ -225,7 +225,7 @@ def _colour() -> bool:
 
 
 def _usage(error: click.ClickException, arguments: Sequence[str]) -> tuple[str, str | None]:
-    """click's own error as one sentence of ours, and a hint."""
+    """Return click's error as one sentence of ours, and a hint."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "xbench"
     hint: str | None = f"{path} --help lists what it takes"
@@ -259,7 +259,7 @@ def _usage(error: click.ClickException, arguments: Sequence[str]) -> tuple[str, 
 
 
 def _ranks_hint(option: str, words: Sequence[str]) -> str:
-    """The fabric of as many ranks as were typed after an option of another launcher."""
+    """Hint at a fabric with the number of ranks that was typed after another launcher's option."""
     typed = next((word for word in words if word == option or word.startswith(f"{option}=")), "")
     after = words[words.index(typed) + 1 :] if typed else []
     count = typed.partition("=")[2] or (after[0] if after else "")
@@ -272,7 +272,7 @@ def _uncapital(text: str) -> str:
 
 
 def _never_fail_on_encoding() -> None:
-    """A terminal that knows no 'µ' or '█' gets a 'u' or '#' in its place, not a crash."""
+    """Replace characters that the terminal cannot encode, 'µ' by 'u' for example, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure") and (stream.encoding or "").lower().replace("-", "") != "utf8":
             from xbench.characters import STAND_INS

@@ -1,8 +1,8 @@
-"""What the commands that measure take: one field an option, with its flag, help, choices and how it is read.
+"""Options of the commands that measure, one field an option: flag, help, choices and reader.
 
-A command takes fields by name (`commands.options.takes`) and gets them as one frozen value, which goes as it is to what
-carries it out: `runs.prepare` resolves a `RunConfig` to the `RunSpec` that ranks and records have. To add an option,
-add a field here, name it in the command, and use it in what it configures.
+A command names the fields that it takes (`commands.options.takes`). It gets them as one frozen value and passes that
+value on unchanged. `runs.prepare` resolves a `RunConfig` to the `RunSpec` of ranks and records. To add an option, add a
+field here, name it in the command, and use it in what it configures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RUNS = Path("results/runs")
 
 
 def read_fabric(text: str) -> FabricSpec:
-    """The fabric of a spec string. Raises SpecError."""
+    """Parse the spec string of a fabric. Raises SpecError."""
     from xbench.fabrics import parse_fabric
 
     return parse_fabric(text)
@@ -69,16 +69,16 @@ def _modes_option(default: str, told: str) -> Any:
 
 
 def overlap_option() -> Any:
-    """A field for `--overlap`."""
+    """Return a field for `--overlap`."""
     told = "Pass that auto's communication may overlap: forward adds dear and priority to its candidates."
     return option("--overlap", type=click.Choice(["backward", "forward"]), default="backward", help=told)
 
 
 class _Backend(click.Choice[str]):
-    """The backends; one that was removed is refused by its name."""
+    """Choice of backends. A removed backend is refused by name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """See `click.ParamType.convert`. Raises SpecError."""
+        """Raise SpecError for a removed backend; otherwise convert as `click.ParamType.convert` does."""
         from xbench.spec import check_backend
 
         check_backend(value)
@@ -86,7 +86,7 @@ class _Backend(click.Choice[str]):
 
 
 def _only_torch_option() -> Any:
-    """A field for `--backend` where there is no other backend to choose."""
+    """Return a field for `--backend` of a command that offers torch alone."""
     told = "Whose all-reduce carries gradients: torch's."
     return option("--backend", type=_Backend(["torch"]), default="torch", hidden=True, help=told)
 
@@ -97,7 +97,7 @@ def _output_option(told: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadOptions:
-    """Workloads by name, and the options that hold for all of them."""
+    """Names of workloads, and the options that apply to all of them."""
 
     names: str | Sequence[str] = ()
     batch_size: int | None = option(
@@ -118,7 +118,7 @@ class WorkloadOptions:
     seed: int = option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Random seed for weights and data.")
 
     def read(self) -> tuple[WorkloadSpec, ...]:
-        """The workloads; resnet50 where none is named. Raises SpecError."""
+        """Parse the workloads; resnet50 if none is named. Raises SpecError."""
         from xbench.workloads import parse_workload
 
         names = (self.names,) if isinstance(self.names, str) else self.names or ("resnet50",)
@@ -128,7 +128,7 @@ class WorkloadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EffortOptions:
-    """How much is measured: a preset, and single values over it."""
+    """Amount of measurement: a preset, and single values that override it."""
 
     launches: int | None = option(
         "--launches", type=click.IntRange(1, 100), help="Independent starts of the ranks.  [default: 2]"
@@ -145,7 +145,11 @@ class EffortOptions:
     )
 
     def read(self) -> Effort:
-        """2 launches of 6 rounds; quick 1 of 6 with 4 steps a block; rigorous 5 of 8. SpecError for both at once."""
+        """Return the effort: 2 launches of 6 rounds by default.
+
+        `quick` is 1 launch of 6 rounds with 4 steps a block. `rigorous` is 5 launches of 8 rounds. Raises SpecError for
+        both.
+        """
         from xbench.spec import Effort
 
         if self.quick and self.rigorous:
@@ -161,14 +165,14 @@ class EffortOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileEffort:
-    """How many steps of a profile have instruments."""
+    """Number of steps that a profile times layer by layer."""
 
     steps: int = option(
         "--steps", type=click.IntRange(3, 1000), default=16, help="Steps that are timed layer by layer."
     )
 
     def read(self) -> Effort:
-        """One launch."""
+        """Return the effort of a profile: one launch."""
         from xbench.spec import Effort
 
         return Effort(profile_steps=self.steps, launches=1)
@@ -176,13 +180,13 @@ class ProfileEffort:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """A run as it is asked for: what `xbench compare` takes, and the base of what the other commands take."""
+    """Options of `xbench compare`, and the base of the options of other commands."""
 
     kind: Literal["profile", "comparison"] = "comparison"
     title: str | None = None
-    """What the name of the run's folder calls it; None: `kind`."""
+    """Title in the name of the run's folder. None stands for `kind`."""
     judged: bool = True
-    """Whether modes are compared with each other; a paired mode is compared with `sequential`."""
+    """Whether modes are compared with each other. A paired mode is compared with `sequential`."""
     workloads: Sequence[WorkloadSpec] = group(WorkloadOptions)
     modes: Sequence[ModeSpec] = _modes_option(
         COMPARED,
@@ -249,7 +253,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileConfig(RunConfig):
-    """What `xbench profile` takes."""
+    """Options of `xbench profile`."""
 
     kind: Literal["profile", "comparison"] = "profile"
     effort: Effort = group(ProfileEffort, default_factory=lambda: ProfileEffort().read())
@@ -257,7 +261,7 @@ class ProfileConfig(RunConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TuneConfig(RunConfig):
-    """What `xbench tune` takes."""
+    """Options of `xbench tune`."""
 
     title: str | None = "tune"
     minutes: float = option(
@@ -280,7 +284,7 @@ class TuneConfig(RunConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergeConfig(RunConfig):
-    """What `xbench converge` takes. `samples` of one seed over all workers go before `epochs`."""
+    """Options of `xbench converge`. `samples` counts one seed over all workers, and overrides `epochs`."""
 
     judged: bool = False
     modes: Sequence[ModeSpec] = _modes_option(CONVERGED, "Modes to train with; xbench modes lists them.")
@@ -308,20 +312,20 @@ class ConvergeConfig(RunConfig):
 
 
 class Matrix(NamedTuple):
-    """The fabrics of a validation: those that are measured, and those that are predicted from the first."""
+    """Fabrics of a validation. Those in `held_out` are also predicted from the measurements on `fabrics`."""
 
     fabrics: Sequence[FabricSpec] = ()
     held_out: Sequence[FabricSpec] = ()
 
     @property
     def all(self) -> list[FabricSpec]:
-        """All fabrics, in the order in which they are run."""
+        """All fabrics, in the order of measurement."""
         return [*self.fabrics, *self.held_out]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixOptions:
-    """Shaped links of every rate, between so many hosts."""
+    """Matrix of shaped links: every rate, between the given numbers of hosts."""
 
     rates: str = option(
         "--rates",
@@ -343,7 +347,7 @@ class MatrixOptions:
     )
 
     def read(self) -> Matrix:
-        """The fabrics. Raises SpecError."""
+        """Parse the fabrics. Raises SpecError."""
         if self.held_out == self.hosts:
             raise SpecError(
                 f"--held-out: {self.held_out} hosts are those that are measured", hint=f"try {2 * self.hosts}"
@@ -357,7 +361,7 @@ class MatrixOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateConfig(RunConfig):
-    """What `xbench validate` takes: a matrix of `workloads` and `fabrics`."""
+    """Options of `xbench validate`: a matrix of `workloads` and `fabrics`."""
 
     workloads: Sequence[WorkloadSpec] = option(
         "--workloads",

@@ -1,14 +1,14 @@
-"""Every mode of a comparison, and every fact about it: one `ModeInfo` each. Nothing here imports torch.
+"""Every mode of a comparison and every fact about it, as one `ModeInfo` each. Nothing here imports torch.
 
-A mode of one job is a schedule, in a file of its own. A paired mode is a way in which two jobs share the devices; the
-gradients of each travel by a schedule of one job, its base schedule.
+A mode of one job is a schedule, in a file of its own. A paired mode is a way in which two jobs share the devices. A
+schedule of one job, its base schedule, carries the gradients of each.
 
-No other module names a mode but a schedule's own; `ddp`, `compute` and `auto` may be named as what they are: the
-reference, the control, and the search. Whoever needs a fact asks the mode for it. Code that a fact names is written
-'module:attribute' and imported when it is used; but for schedules, it must not import torch.
+No other module names a mode, except a schedule its own. `ddp`, `compute` and `auto` may be named for their roles: the
+reference, the control, and the search. Other code asks the mode for a fact. A fact that is code is written
+'module:attribute' and imported when it is used. Only code of schedules may import torch.
 
-Other packages add modes through the entry-point group `xbench.modes`. An entry point gives a `ModeInfo`, which makes
-its mode the equal of those below, or a `Schedule` class, which then is a mode without a plan.
+Other packages add modes through the entry-point group `xbench.modes`. An entry point gives a `ModeInfo`, whose mode is
+equal to those below, or a `Schedule` class, which becomes a mode without a plan.
 """
 
 from __future__ import annotations
@@ -34,55 +34,55 @@ MAX_CHANGE = 6
 
 @dataclass(frozen=True)
 class ModeInfo:
-    """One mode. The defaults are those of a schedule on our engine that is never planned."""
+    """Facts about one mode. The defaults are those of a schedule on our engine that is never planned."""
 
     name: str
     summary: str = ""
     """One line of at most 80 characters, for `xbench modes`."""
     schedule: str = ""
-    """The class that attaches it; empty for a paired mode."""
+    """Class of the schedule, as 'module:attribute'; empty for a paired mode."""
     planner: str | None = None
-    """Function from (`Planner`, `ModeInfo`) to its buckets, as indices of `Planner.step.gradients` in launch order, or
-    to a `Candidate`; None: it has no plan."""
+    """Function from (`Planner`, `ModeInfo`) to the mode's buckets, as indices of `Planner.step.gradients` in launch
+    order, or to a `Candidate`. None: the mode has no plan."""
     plan_note: str | None = None
-    """Function from (`Planner`, predicted step [s]) to a sentence on its plan."""
+    """Function from (`Planner`, predicted step [s]) to a sentence about the plan."""
     takes_plan: bool = True
-    """Whether its schedule is given the plan's buckets."""
+    """Whether the schedule takes the plan's buckets."""
     needs_link: bool = False
-    """Whether its plan depends on the link's speed, so that a cost model is needed."""
+    """Whether the plan depends on the link's speed, so that a cost model is needed."""
     reducer: Reducer = "engine"
-    """What launches collectives: DDP's reducer, our engine, something of its own, or nothing."""
+    """Part that launches collectives: DDP's reducer, our engine, one of its own, or none."""
     library: str | None = None
-    """Library whose own collectives send its gradients; they are neither emulated nor counted."""
+    """Library whose own collectives send the gradients. Those are neither emulated nor counted."""
     overlap: Overlaps = "backward"
-    """What gradients travel beside: the backward pass, the next forward pass too, or nothing."""
+    """Computation that overlaps communication: the backward pass, the next forward pass too, or none."""
     travels: Travels = "whole"
-    """How buckets are sent under `next_forward`: in halves (reduce-scatter, all-gather) or in parts with priorities."""
+    """Form of the buckets under `next_forward`: halves (reduce-scatter, all-gather), or parts with priorities."""
     gradients: Gradients = "all"
-    """Which gradients are averaged: all, as DDP does; some, so that it is another training; or none."""
+    """Gradients that are averaged: all, as DDP does; some, which changes the training; or none."""
     trial_rank: int | None = None
-    """Place of its buckets among those that `auto` tries in real steps; None: `auto` tries others."""
+    """Position of its buckets among those that `auto` tries in real steps. None: `auto` does not try them."""
     script_change: int = MAX_CHANGE
-    """How much it changes in a training script: 0 nothing, 1 an argument, 2 a call, 3 a call with a plan, 4 a call that
+    """Size of the change in a training script: 0 nothing, 1 an argument, 2 a call, 3 a call with a plan, 4 a call that
     sends every gradient by itself, 5 a call after which parameters are updated in the next forward pass, 6 more."""
     buckets_of: tuple[str, ...] = ()
-    """Modes whose buckets it is given in place of a plan of its own: the first that is planned."""
+    """Modes whose buckets it uses in place of a plan of its own. The first planned one counts."""
     paced_by: str | None = None
-    """Mode whose predicted step says how long its own may take, where it has no plan."""
+    """Mode whose predicted step estimates this mode's step, if it has no plan."""
     predictor: str | None = None
-    """Function from (planner, buckets, layers, options, workers) to its step [s], where it has no plan."""
+    """Function from (planner, buckets, layers, options, workers) to the step [s], if the mode has no plan."""
     options: str | None = None
-    """Function from (text, options) to the checked options; None: it takes none."""
+    """Function from (text, options) to the checked options. None: the mode takes none."""
     cycle: str | None = None
-    """Function from its options to the number of steps after which steps repeat; None: 1."""
+    """Function from the options to the number of steps after which steps repeat. None: 1."""
     obstacle: str | None = None
-    """Function that returns why it cannot run here, in half a sentence, or None."""
+    """Function that returns the reason why the mode cannot run here, as half a sentence, or None."""
     remedy: str | None = None
     """Command that removes the obstacle."""
     sharing: Sharing | None = None
-    """How two jobs share the devices; None: it is of one job."""
+    """Way in which two jobs share the devices. None: a mode of one job."""
     base_schedule: str = ""
-    """The schedule that carries a paired mode's gradients unless another is named."""
+    """Schedule that carries a paired mode's gradients unless another is named."""
 
     def __post_init__(self) -> None:
         if self.planner is not None and (self.overlap == "next_forward") != (self.travels != "whole"):
@@ -92,7 +92,7 @@ class ModeInfo:
 
     @property
     def paired(self) -> bool:
-        """Whether it is of two jobs."""
+        """Whether the mode has two jobs."""
         return self.sharing is not None
 
     @property
@@ -102,12 +102,12 @@ class ModeInfo:
 
     @property
     def equivalent_to_ddp(self) -> bool:
-        """Whether it trains the network that DDP trains, to which the correctness gate holds it."""
+        """Whether it trains the same network as DDP. The parity check compares the two."""
         return self.gradients == "all"
 
     @property
     def trains(self) -> bool:
-        """Whether all ranks train one network, be it DDP's or another."""
+        """Whether all ranks train one network: DDP's or another."""
         return self.gradients != "local"
 
     @property
@@ -117,35 +117,35 @@ class ModeInfo:
 
     @property
     def early_update(self) -> bool:
-        """Whether the optimizer updates what has arrived while the rest travels."""
+        """Whether the optimizer updates gradients that have arrived while the rest are being sent."""
         return self.reducer == "engine" and not self.puts_off
 
     @property
     def follows_plan(self) -> bool:
-        """Whether its schedule is made from a plan."""
+        """Whether its schedule is built from a plan."""
         return self.planner is not None and self.takes_plan
 
 
 EXACT = "optimal"
-"""Plan that is the exact optimum of a link that costs computation nothing."""
+"""Mode whose plan is the exact optimum for a link without contention."""
 
 UNMERGED = "wfbp"
-"""Schedule that needs no plan and no choice: a collective a tensor."""
+"""Schedule that needs no plan and no choice: one collective per tensor."""
 
 TUNED_DDP = "ddp-tuned"
-"""DDP itself with a plan's buckets."""
+"""DDP with a plan's buckets."""
 
 IN_SEQUENCE = "sequential"
-"""What two jobs that share the devices are compared with."""
+"""Reference of modes in which two jobs share the devices."""
 
 COMPARED = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
-"""Modes of `xbench compare` and `xbench validate` unless others are named."""
+"""Default modes of `xbench compare` and `xbench validate`."""
 
 TUNED = "auto,ddp-tuned,optimal,mgwfbp,single"
-"""Those of `xbench tune`."""
+"""Default modes of `xbench tune`."""
 
 CONVERGED = "ddp,spb,spb:variant=temporal"
-"""Those of `xbench converge`."""
+"""Default modes of `xbench converge`."""
 
 _PLANNERS = "xbench.planning.planners:"
 
@@ -288,7 +288,7 @@ _ABSENT |= {"bytescheduler": "its order of sending is called priority"}
 
 
 class Modes:
-    """All modes in order: ours, then those of other packages, which are read when they are first asked for."""
+    """All modes in order: ours, then those of other packages, which are read on first use."""
 
     def __init__(self) -> None:
         self._infos = {info.name: info for info in _OURS}
@@ -303,11 +303,11 @@ class Modes:
         return iter(self._all().values())
 
     def names(self) -> list[str]:
-        """All names, in order."""
+        """Return all names, in order."""
         return list(self._all())
 
     def entry(self, name: str) -> ModeInfo:
-        """The mode of that name. Raises SpecError with the nearest name."""
+        """Return the mode of that name. Raises SpecError with the nearest name."""
         found = self._all().get(name)
         if found is not None:
             return found
@@ -333,7 +333,7 @@ class Modes:
     def _add(self, point: EntryPoint) -> None:
         try:
             given = point.load()
-        except Exception as error:  # whatever a stranger's module raises must not end a run of other modes
+        except Exception as error:  # an error in another package's module must not end a run of other modes
             self.broken[point.name] = f"{type(error).__name__}: {error}"
             return
         if isinstance(given, ModeInfo):
@@ -346,31 +346,31 @@ MODES = Modes()
 
 
 def mode_info(name: str) -> ModeInfo:
-    """The mode of that name; for one that only a record knows, a mode of which nothing is known."""
+    """Return the mode of that name. A name that only an old record has gives a mode without facts."""
     return MODES.entry(name) if name in MODES else ModeInfo(name)
 
 
 def waiting_modes() -> tuple[str, ...]:
-    """Planned modes whose next forward pass waits for all gradients."""
+    """Return planned modes whose next forward pass waits for all gradients."""
     return tuple(info.name for info in MODES if info.planner is not None and not info.puts_off)
 
 
 def next_forward_modes() -> tuple[str, ...]:
-    """Planned modes each layer of whose next forward pass waits for its own gradients."""
+    """Return planned modes in which each layer of the next forward pass waits for its own gradients."""
     return tuple(info.name for info in MODES if info.planner is not None and info.puts_off)
 
 
 def planned_modes() -> tuple[str, ...]:
-    """All modes that a plan can be made for."""
+    """Return all modes that a plan can be made for."""
     return (*waiting_modes(), *next_forward_modes())
 
 
 def tried_modes() -> tuple[str, ...]:
-    """Modes whose buckets `auto` tries, in the order in which it does."""
+    """Return modes whose buckets `auto` tries, in the order of the trials."""
     tried = [info for info in MODES if info.trial_rank is not None]
     return tuple(info.name for info in sorted(tried, key=lambda info: info.trial_rank or 0))
 
 
 def mode_that_travels(travels: Travels) -> str:
-    """Our mode whose buckets are sent in this way."""
+    """Return our mode whose buckets are sent in this form."""
     return next(info.name for info in _OURS if info.travels == travels)

@@ -1,4 +1,4 @@
-"""Fields of a dataclass that are options of a command line: flag, help, choices, and how what is typed is read."""
+"""Dataclass fields that are command-line options: flag, help, choices, and a reader of the typed text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Parsed = TypeVar("Parsed")
 
 
 class Option(NamedTuple):
-    """What a command line needs to know of a field. `complete` names what completes it: see `commands.options`."""
+    """Command-line facts of a field. `complete` names the completion in `commands.options`."""
 
     flags: tuple[str, ...]
     click: Mapping[str, Any]
@@ -33,9 +33,10 @@ def option(
     complete: str | None = None,
     **arguments: Any,
 ) -> Any:
-    """A field that has a flag. `arguments` are those of `click.option`; `read` makes the field's value of click's.
+    """Return a field that has a flag.
 
-    `unset` is the value, or what makes it, where no command line gives one; else that is click's default.
+    `arguments` are those of `click.option`. `read` converts click's value to the field's value. `unset` is the value,
+    or its factory, when a config is constructed from Python; without it, click's default is used.
     """
     metadata = {"option": Option(flags, arguments, read, complete)}
     value = arguments.get("default") if unset is dataclasses.MISSING else unset
@@ -45,12 +46,15 @@ def option(
 
 
 def group(options: type, **default: Any) -> Any:
-    """A field whose value is `read()` of several options."""
+    """Return a field whose value is `read()` of several options."""
     return dataclasses.field(metadata={"group": options}, **default)
 
 
 def read_config(kind: type[Config], values: dict[str, Any]) -> Config:
-    """The config that a command's parameters say. They are taken out of `values`; what is no field stays there."""
+    """Build the config from a command's parameters and remove those from `values`.
+
+    Parameters that are no field of the config stay in `values`.
+    """
     made: dict[str, Any] = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         options, own = field.metadata.get("group"), field.metadata.get("option")
@@ -65,15 +69,15 @@ def read_config(kind: type[Config], values: dict[str, Any]) -> Config:
 
 
 def option_of(kind: Any, name: str) -> Option:
-    """The option of a field. Raises LookupError where there is none."""
+    """Return the option of a field. Raises LookupError if there is none."""
     found: Option = {field.name: field for field in dataclasses.fields(kind)}[name].metadata["option"]
     return found
 
 
 def options_of(kind: Any, name: str) -> list[tuple[type, str]]:
-    """Where the options of that name are, each as a class and the name of its field.
+    """Return the options of that name, each as its class and the name of its field.
 
-    The name is a field's, a group's, which stands for all of its fields, or that of a field in a group.
+    The name is one of three: a field's, a group's (all of its fields), or that of a field in a group.
     """
     groups = {field.name: field.metadata["group"] for field in dataclasses.fields(kind) if "group" in field.metadata}
     members = {
@@ -86,7 +90,7 @@ def options_of(kind: Any, name: str) -> list[tuple[type, str]]:
 
 
 def parsed(flag: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
-    """The value, or the parser's SpecError with the option's name in it."""
+    """Parse the text of an option. The parser's SpecError gets the option's name."""
     try:
         return parse(text)
     except SpecError as error:
@@ -94,7 +98,7 @@ def parsed(flag: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
 
 
 def listed(flag: str, text: str) -> list[str]:
-    """The names between the commas, each once. Raises SpecError for none."""
+    """Split the text at commas; drop repeated names. Raises SpecError if it names nothing."""
     found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
         raise SpecError(f"{flag}: {text!r} names nothing", hint="separate names by commas")
@@ -102,17 +106,17 @@ def listed(flag: str, text: str) -> list[str]:
 
 
 class Device(click.Choice[str]):
-    """`auto`, `cpu`, `cuda`, or `cuda:3` for one GPU."""
+    """Choice of device: `auto`, `cpu`, `cuda`, or `cuda:3` for one GPU."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """See `click.ParamType.convert`."""
+        """Accept `cuda:N`; otherwise convert as `click.ParamType.convert` does."""
         if isinstance(value, str) and re.fullmatch(r"cuda:[0-9]+", value):
             return value
         return str(super().convert(value, param, ctx))
 
 
 def read_timeout(context: click.Context, parameter: click.Parameter, value: str) -> float:
-    """Seconds from 90, 90s or 1.5min, or click's usage error, which names the option."""
+    """Read seconds from 90, 90s or 1.5min. Raises click.BadParameter, which names the option."""
     try:
         seconds = parse_seconds(value)
     except SpecError as error:
@@ -123,7 +127,7 @@ def read_timeout(context: click.Context, parameter: click.Parameter, value: str)
 
 
 def within(flag: str, low: float, high: float) -> Callable[[float], float]:
-    """Reads a number; SpecError for one outside [low, high]."""
+    """Return a reader that accepts a number in [low, high]. The reader raises SpecError for any other."""
 
     def read(value: float) -> float:
         if math.isfinite(value) and low <= value <= high:

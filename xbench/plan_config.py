@@ -1,4 +1,4 @@
-"""What the commands that plan from a record take: as `xbench.config` for those that measure."""
+"""Options of the commands that plan from a record, one field an option. `xbench.config` has those that measure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _error_band(value: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfConfig:
-    """What is changed of a record before plans are made from it: what `xbench plan` and `xbench scale` share."""
+    """Changes to a record before plans are made from it. `xbench plan` and `xbench scale` share them."""
 
     modes: str | None = None
     rate_bps: float | None = option(
@@ -50,7 +50,7 @@ class WhatIfConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanConfig(WhatIfConfig):
-    """What `xbench plan` takes."""
+    """Options of `xbench plan`."""
 
     fabric: FabricSpec | None = option(
         "--fabric",
@@ -78,7 +78,7 @@ class PlanConfig(WhatIfConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleConfig(WhatIfConfig):
-    """What `xbench scale` takes."""
+    """Options of `xbench scale`."""
 
     workers: str = option(
         "--workers", default="2..2048", metavar="SIZES", help="Numbers of workers: 2..2048 doubles, 2,4,8 lists."

@@ -1,8 +1,8 @@
 """Files of a run's folder, each written whole or not at all.
 
-FOLDER/frame.json        what the record will say besides measurements; written before the first launch
+FOLDER/frame.json        the record's fields besides measurements; written before the first launch
 FOLDER/launch0/…         program, journals and logs of a launch
-FOLDER/record.json       the record, written last; `records.load` makes it from the others where it is missing
+FOLDER/record.json       the record, written last; `records.load` rebuilds it from the others if it is missing
 FOLDER/.NAME.PID-x.part  a file that process PID is writing
 """
 
@@ -23,9 +23,9 @@ _BEGAN = re.compile(r"\d{8}-\d{6}(?=-)")
 
 
 def write_whole(text: str, path: Path) -> Path:
-    """Write a file atomically: it is whole or is not there. Raises OSError.
+    """Write a file atomically: it is whole or does not exist. Raises OSError.
 
-    What a process that was killed while it wrote this file has left is removed.
+    Partial files that a killed process left for this path are removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
@@ -47,7 +47,7 @@ def write_whole(text: str, path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put on disk what a folder holds: its names outlast a crash of the machine. Raises OSError."""
+    """Write a folder's entries to disk, so that its names outlast a crash of the machine. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -56,7 +56,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def run_folders(output: Path) -> list[Path]:
-    """Folders in `output` that hold a run, newest first; none where `output` is missing or may not be read."""
+    """Return folders in `output` that hold a run, newest first. Empty if `output` is missing or not readable."""
     found: list[tuple[str, int, Path]] = []
     try:
         for folder in output.iterdir():
@@ -72,7 +72,7 @@ def run_folders(output: Path) -> list[Path]:
 
 
 def frame_kind(folder: Path) -> str | None:
-    """The kind of run that a folder's `frame.json` names: see `records.REBUILDERS`. None without such a file."""
+    """Return the kind of run that a folder's `frame.json` names (`records.REBUILDERS`). None without such a file."""
     try:
         frame: Any = json.loads((folder / FRAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -86,6 +86,6 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's, or no number of a process
+    except OSError:  # the process of another user, or not a process number
         return True
     return True

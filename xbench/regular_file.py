@@ -1,7 +1,7 @@
-"""Reading a file that somebody else wrote: a regular one, and no more of it than was bargained for.
+"""Bounded reading of files that other programs wrote: regular files only, and at most a given size.
 
-A FIFO would be waited for without end, a device or a sparse file would fill the memory. Compressed files are bounded by
-what they unpack to.
+Reading a FIFO could wait forever. A device or a sparse file could fill the memory. For compressed files, the bound is
+on the unpacked size.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ MIB = 2**20
 
 
 class Readable(Protocol):
-    """Readable source of bytes: a file, or a compressed stream."""
+    """Source of bytes: a file, or a compressed stream."""
 
     def read(self, size: int, /) -> bytes:
-        """At most that many bytes."""
+        """Return at most that many bytes."""
         ...
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The bytes of a regular file of at most `most_bytes`. A link to one is followed.
+    """Return the bytes of a regular file of at most `most_bytes`. A link to one is followed.
 
-    Raises OSError, whose `strerror` says what is wrong: not there, not readable, no regular file, too large.
+    Raises OSError whose `strerror` is the reason: missing, not readable, not a regular file, too large.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO without a writer opens at once
     with os.fdopen(descriptor, "rb") as stream:
@@ -39,7 +39,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 def read_bounded(stream: Readable, most_bytes: int, name: str) -> bytes:
-    """All bytes of a stream that has at most `most_bytes`. Raises OSError for one that has more."""
+    """Return all bytes of a stream of at most `most_bytes`. Raises OSError for a longer one."""
     chunks = []
     left = most_bytes + 1
     while left and (chunk := stream.read(min(left, MIB))):

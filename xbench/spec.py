@@ -1,7 +1,7 @@
-"""What to run: validated on construction, immutable, and the same in the parent, the ranks and the record.
+"""Specification of a run: validated on construction, immutable, the same in the parent, the ranks and the record.
 
-Everything a user types ends here. A spec string is `name` or `name:key=value,key=value`. Nothing in this module
-imports torch.
+All input of users is parsed into these types. A spec string is `name` or `name:key=value,key=value`. Nothing in this
+module imports torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xbench.modes import IN_SEQUENCE
 
 
 class Spec(BaseModel):
-    """Base of all specs: frozen, unknown fields refused, NaN and infinity refused."""
+    """Base of all specs: frozen; refuses unknown fields, NaN and infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -28,12 +28,13 @@ Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
 Overlap = Literal["backward", "forward"]
 Collectives = Literal["torch", "sockets", "horovod"]
-"""Whose all-reduce carries gradients. Old records may hold `sockets`, which `check_backend` refuses for new runs."""
+"""Library whose all-reduce carries gradients. Old records may hold `sockets`; `check_backend` refuses it in new runs.
+"""
 Variation = Literal["samples", "noise", "sequence", "none"]
 
 
 class WorkloadSpec(Spec):
-    """One training step: model, batch, loss, optimizer. None means: the default that fits the device."""
+    """One training step: model, batch, loss, optimizer. None stands for the default for the device."""
 
     name: Text
     batch_size: int | None = Field(default=None, ge=1)
@@ -48,17 +49,17 @@ class WorkloadSpec(Spec):
 
     @property
     def title(self) -> str:
-        """A short name for tables: 'resnet50', 'train.py:make'."""
+        """Short name for tables: 'resnet50', 'train.py:make'."""
         return self.name.rsplit("/", 1)[-1]
 
 
 class FabricSpec(Spec):
-    """What connects the workers.
+    """Fabric that connects the workers.
 
     `local`: `ranks` processes on this machine. `shaped`: `hosts` network namespaces of `ranks` processes each, joined
-    by links held to `rate` (tc's notation). `emulated`: `ranks` processes that stand for `workers`, whose collectives
-    take as long as `rate`, `latency` and `topology` say, or as was measured in the record `source`. `cluster`: ranks
-    that torchrun, srun, mpirun or horovodrun started around us, of which each of two jobs has half. `auto`: see
+    by links limited to `rate` (tc's notation). `emulated`: `ranks` processes that represent `workers`. Their
+    collectives take as long as `rate`, `latency` and `topology` predict, or as measured in the record `source`.
+    `cluster`: ranks that torchrun, srun, mpirun or horovodrun started; each of two jobs gets half. `auto`: chosen by
     `xbench.fabrics.choose`.
     """
 
@@ -76,12 +77,12 @@ class FabricSpec(Spec):
 
     @property
     def processes(self) -> int:
-        """Ranks that really run, of one job."""
+        """Number of ranks of one job that really run."""
         return self.hosts * self.ranks
 
     @property
     def world_size(self) -> int:
-        """Workers in all, of one job: those that are emulated too."""
+        """Number of workers of one job, emulated ones included."""
         return self.workers or self.processes
 
     def __str__(self) -> str:
@@ -99,8 +100,9 @@ class FabricSpec(Spec):
 class ModeSpec(Spec):
     """One column of a comparison: `optimal`, `crossover`, `crossover:mgwfbp`, `horovod:fusion=32`.
 
-    `text` is what the user wrote and the key in the record; `carrier` is the single-job schedule that carries the
-    gradients (for a single-job mode: itself). `options` are the schedule's own, checked, as pairs of key and value.
+    `text` is the user's input and the key in the record. `carrier` is the single-job schedule that carries the
+    gradients; for a single-job mode, the mode itself. `options` are the schedule's own, checked, as pairs of key and
+    value.
     """
 
     text: Text
@@ -114,7 +116,7 @@ PROFILE_STEPS = 16
 
 
 class Effort(Spec):
-    """How much to measure. A launch is one start of the ranks; a round times one block of every mode."""
+    """Amount of measurement. A launch is one start of the ranks; a round times one block of every mode."""
 
     launches: int = Field(default=2, ge=1, le=100)
     rounds: int = Field(default=6, ge=1, le=1000)
@@ -125,24 +127,25 @@ class Effort(Spec):
 
     @property
     def is_quick(self) -> bool:
-        """Whether the profile is shorter than usual: then so is everything else that is measured beforehand."""
+        """Whether the profile is shorter than usual. All other measurements before the timed blocks are then shorter
+        too."""
         return self.profile_steps < PROFILE_STEPS
 
 
 _FORMER = {"gloo_threads": ["first", "plain", "above-compute", None], "heap": ["keep", "system", None]}
-"""Fields that records have in place of `host_tuning`, and their values."""
+"""Fields of old records that `host_tuning` replaced, and their values."""
 
 _UNTUNED = (("plain", "system"), ("plain", None))
-"""Values of both that changed nothing."""
+"""Pairs of former values that changed nothing."""
 
 
 def _name_former_fields(schema: dict[str, Any]) -> None:
-    """Let the JSON Schema take records that have the former fields."""
+    """Let the JSON Schema accept records that have the former fields."""
     schema["properties"] |= {name: {"enum": values, "deprecated": True} for name, values in _FORMER.items()}
 
 
 class RunSpec(Spec):
-    """A whole `profile` or `compare` run, after every default has been resolved."""
+    """A whole `profile` or `compare` run, with every default resolved."""
 
     model_config = ConfigDict(json_schema_extra=_name_former_fields)
 
@@ -170,10 +173,10 @@ class RunSpec(Spec):
     )
 
     def reference_of(self, mode: ModeSpec) -> str:
-        """The mode that this one's ratio is to: one job is compared with one, and two with two.
+        """Return the mode that this mode's step time is divided by. One job is compared with one, and two with two.
 
-        Where the run's reference is of the other sort, it is `sequential` for a paired mode, and `ddp` or the first
-        schedule for a mode of one job; the run's reference itself where there is no such mode.
+        If the run's reference is of the other sort, a paired mode gets `sequential`. A mode of one job gets `ddp` or
+        the first schedule. If there is no such mode, the run's reference is returned.
         """
         own = self.reference or self.modes[0].text
         if any(other.text == own and other.paired == mode.paired for other in self.modes):
@@ -185,7 +188,7 @@ class RunSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _read_former_fields(cls, data: Any) -> Any:
-        """Read `gloo_threads` and `heap`, which records had before `host_tuning`. One alone says neither on nor off."""
+        """Read `gloo_threads` and `heap`, the fields before `host_tuning`. One alone gives neither on nor off."""
         if not isinstance(data, dict) or data.keys().isdisjoint(_FORMER):
             return data
         former = data.get("gloo_threads"), data.get("heap")
@@ -194,12 +197,13 @@ class RunSpec(Spec):
 
     @property
     def tunes_ranks(self) -> bool:
-        """Whether ranks are tuned (`host.tuning`): those that compute on CPUs."""
+        """Whether ranks are tuned (`host.tuning`). Only ranks that compute on CPUs are."""
         return bool(self.host_tuning) and self.device == "cpu"
 
     @property
     def backend(self) -> str:
-        """What the ranks that really run talk over: NCCL wants a GPU for each, which emulated workers need not have."""
+        """Process-group backend of the ranks that really run. NCCL needs a GPU for each; emulated workers may share
+        one."""
         return "nccl" if self.device == "cuda" and self.fabric.name != "emulated" else "gloo"
 
 
@@ -232,7 +236,7 @@ def parse_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def known_options(text: str, options: dict[str, str], allowed: tuple[str, ...]) -> None:
-    """Refuse an option that `text`'s name does not take, with the nearest that it does."""
+    """Raise SpecError for an option that `text`'s name does not take, with the nearest one that it takes."""
     for key in options:
         if key not in allowed:
             close = nearest(key, allowed)
@@ -243,7 +247,7 @@ def known_options(text: str, options: dict[str, str], allowed: tuple[str, ...]) 
 
 
 def parse_int(text: str, key: str, value: str, low: int, high: int) -> int:
-    """An integer option within [low, high]. Raises SpecError."""
+    """Parse an integer option within [low, high]. Raises SpecError."""
     shown, where = (one if len(one) <= 100 else f"{one[:99]}…" for one in (value, text))
     try:
         number = int(value)

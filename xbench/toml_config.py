@@ -1,6 +1,6 @@
-"""A user's TOML file, table by table: what is wrong with it is one sentence with the place, the key and the nearest.
+"""Reader of a user's TOML file. Each error is one sentence with the place, the key and the nearest known key.
 
-pydantic finds what is wrong with a table; here it is said as the rest of xbench says such things.
+pydantic finds the errors in a table. This module words them as the rest of xbench does.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ MAX_BYTES = MIB
 MAX_PARTS = 16
 _PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(rf"""(?:^|[\[{{,])[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_PARTS},}}""", re.MULTILINE)
-"""tomllib takes time with the square of a key's parts, and memory too."""
+"""Key of too many parts. tomllib's time and memory grow with the square of the number of parts."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Special = Callable[[ErrorDetails, str], SpecError | None]
-"""An error, and the place: what else is to be said of it, or None for the usual sentence."""
+"""Function from an error and its place to a special message, or None for the usual one."""
 
 
 def read_toml(path: Path, missing: SpecError) -> dict[str, Any]:
-    """The whole file. Raises `missing` where there is none, and SpecError for one that cannot be read or parsed."""
+    """Read the whole file. Raises `missing` if it does not exist, and SpecError if it cannot be read or parsed."""
     where = repr(str(path))
     try:
         text = read_regular(path, MAX_BYTES).decode("utf-8").replace("\r\n", "\n")
@@ -51,7 +51,7 @@ def read_toml(path: Path, missing: SpecError) -> dict[str, Any]:
 
 
 def known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: str, *, kind: str = "key") -> None:
-    """Raise SpecError for the first key that is none, with the nearest that is one."""
+    """Raise SpecError for the first unknown key, with the nearest known one."""
     known = list(known)
     for key in table:
         if key not in known:
@@ -65,7 +65,7 @@ def known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: s
 def validated(
     model: type[Model], table: dict[str, Any], where: str, place: str, special: Special = lambda error, at: None
 ) -> Model:
-    """The table as `model`. Raises SpecError for the first thing that is wrong with it."""
+    """Return the table as `model`. Raises SpecError for the first error in it."""
     try:
         return model.model_validate(table)
     except ValidationError as error:

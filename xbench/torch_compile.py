@@ -1,17 +1,17 @@
-"""Models that torch.compile has been at: what a hook still sees of them, and what their parameters are called.
+"""Compiled models: calls that hooks still see inside torch.compile, and plain names of parameters.
 
-A **region** is a module whose call is compiled: what `torch.compile(module)` returns, or a module after
-`module.compile()`. Inside it there are no layers any more: forward is one graph, the hooks of the modules within are
-traced into it or left out, and backward is one autograd node that returns all gradients of the region at its end. What
-stays visible is the region's own call, and each parameter's accumulation, which autograd does outside the graph.
+A **region** is a module whose call is compiled: the result of `torch.compile(module)`, or a module after
+`module.compile()`. Inside it there are no layers any more. Forward is one graph, and the hooks of the modules within
+are traced into it or left out. Backward is one autograd node, which returns all gradients of the region at its end.
+Hooks still see the region's own call, and each parameter's accumulation, which autograd does outside the graph.
 
-`torch.compile` puts `_orig_mod.` into the names of the parameters inside. Plans, profiles and reports have the plain
-names, so that a plan made of the plain model fits the compiled one, and the other way round.
+`torch.compile` puts `_orig_mod.` into the names of the parameters inside. Plans, profiles and reports use the plain
+names. A plan of the plain model therefore fits the compiled one, and the reverse.
 
-CUDA graphs (by hand, `make_graphed_callables`, `mode="reduce-overhead"`) replay a recorded step: no hook runs in it,
+CUDA graphs (by hand, `make_graphed_callables`, `mode="reduce-overhead"`) replay a recorded step. No hook runs in it,
 and no collective can start in the middle. `recorded_by` and `Recordings` find them, so that they are refused by name.
 
-Nothing here imports torch before it is called: what is not loaded has compiled nothing.
+Nothing here imports torch before it is called. If torch is not loaded, nothing is compiled.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _CUDAGRAPHS = "triton.cudagraphs"
 
 
 def plain_name(name: str) -> str:
-    r"""The name of a module or parameter as records have it: 'layers.0.weight'.
+    r"""Return the name of a module or parameter as records have it: 'layers.0.weight'.
 
-    It is the name without torch.compile, and a control character in it is written out, as in every text of a record.
+    It lacks torch.compile's prefix. Control characters in it are escaped, as in every text of a record.
     """
     return characters.visible(".".join(part for part in name.split(".") if part != WRAPPER))
 
@@ -45,7 +45,7 @@ def is_region(module: nn.Module) -> bool:
 
 
 def regions(model: nn.Module) -> dict[str, nn.Module]:
-    """The outermost compiled regions by their path in `model.named_modules()`; '' is the model itself."""
+    """Return the outermost compiled regions by their path in `model.named_modules()`; '' is the model itself."""
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
         if is_region(module) and region_of(path, found) is None:
@@ -54,7 +54,7 @@ def regions(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def region_of(path: str, found: dict[str, nn.Module]) -> str | None:
-    """The path of the region that the module at `path` is, or is inside of; None outside all."""
+    """Return the path of the region that contains the module at `path`, or is it. None outside all regions."""
     for region in found:
         if not region or path == region or path.startswith(region + "."):
             return region
@@ -62,7 +62,7 @@ def region_of(path: str, found: dict[str, nn.Module]) -> str | None:
 
 
 def visible(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules whose calls a hook sees: those outside compiled regions."""
+    """Yield the modules whose calls a hook sees: those outside compiled regions."""
     found = regions(model)
     for path, module in model.named_modules():
         if region_of(path, found) is None:
@@ -71,11 +71,11 @@ def visible(model: nn.Module) -> Iterator[nn.Module]:
 
 @contextmanager
 def cut_by_ddp(model: nn.Module, under_ddp: bool) -> Iterator[None]:
-    """Around DDP on a model with regions: they are compiled anew inside, and anew after it.
+    """Context for DDP on a model with regions: regions are compiled anew inside it, and anew after it.
 
-    DDP's gradients of a region would all be there at the region's end, as ours are. So torch cuts the graph at DDP's
-    buckets (its DDPOptimizer), but only when a region is compiled under DDP: one that was compiled before stays whole.
-    DDP without these cuts is not DDP as it comes, and the others run without them; so each has graphs of its own.
+    Under DDP a region would return all gradients at its end, as under our schedules. torch therefore cuts the graph at
+    DDP's buckets (its DDPOptimizer), but only if the region is compiled under DDP. A region compiled earlier stays
+    whole. Unmodified DDP includes these cuts, and the other schedules run without them. So each has graphs of its own.
     """
     mine = under_ddp and bool(regions(model))
     if not mine:
@@ -91,10 +91,10 @@ def cut_by_ddp(model: nn.Module, under_ddp: bool) -> Iterator[None]:
 
 
 def compiled_inside(model: nn.Module, forward: Callable[[], object]) -> str | None:
-    """The first layer that runs inside a compiled function which is no region, so that its call cannot be seen.
+    """Return the first layer inside a compiled function that is no region. Hooks do not see its call.
 
-    None where there is none, or nothing is compiled. `forward` runs the model forward, and has run before: a hook that
-    is there while a function is compiled becomes part of it.
+    Return None if there is none, or nothing is compiled. `forward` runs the model forward, and must have run before. A
+    hook that exists while a function is compiled becomes part of it.
     """
     if "torch._dynamo" not in sys.modules:
         return None
@@ -123,7 +123,7 @@ def compiled_inside(model: nn.Module, forward: Callable[[], object]) -> str | No
 
 
 def recorded_by(model: nn.Module) -> str | None:
-    """What puts CUDA graphs into this model's step, for an error; None where nothing is known to."""
+    """Return the source of CUDA graphs in this model's step, for an error. None if no known source is found."""
     for module in model.modules():
         forward = vars(module).get("forward")
         if getattr(forward, "__qualname__", "").startswith(_GRAPHED):
@@ -135,7 +135,7 @@ def recorded_by(model: nn.Module) -> str | None:
 
 
 class Recordings:
-    """Inside this context `seen` becomes true when a CUDA graph is recorded or replayed, whoever does it."""
+    """Context in which `seen` becomes true when any code records or replays a CUDA graph."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -171,6 +171,6 @@ def _is_wrapper(module: Any) -> bool:
 
 
 def _replays(compiled: Any) -> bool:
-    """Whether what torch.compile made uses CUDA graphs, by the options that it was given."""
+    """Whether the compiled callable uses CUDA graphs, according to its options."""
     options = getattr(compiled, "get_compiler_config", lambda: None)
     return callable(options) and bool((options() or {}).get(_CUDAGRAPHS))

@@ -1,1 +1,1 @@
-"""The machine that ranks run on."""
+"""Settings of the machine that ranks run on."""

@@ -1,20 +1,20 @@
-"""Two settings of a process that computes on CPUs: freed memory is kept, and Gloo's sending threads go first.
+"""Two settings of a process that computes on CPUs: freed memory is kept, and Gloo's sending threads have priority.
 
-Memory. torch takes a CPU tensor's memory from the C library. glibc returns large pieces to the kernel as soon as they
-are freed, and the top of its heap too, by limits that move with what was freed before. The next step asks for the same
-memory again, and the kernel zeroes it and maps it page by page. Whether a step pays for that (5 000 page faults with
-ResNet-18's gradients, a tenth of its time; 117 000 with VGG-11's, four tenths) depends on where its tensors happen to
-lie. It differs from process to process and from schedule to schedule, and has nothing to do with either. With both
-limits off, a step that was run once finds its memory mapped. The process keeps its peak; `return_freed_memory` returns
-what is free, after something large and rare. results/heap.json has steps with and without.
+Memory. torch allocates a CPU tensor's memory from the C library. glibc returns large pieces, and the top of its heap,
+to the kernel as soon as they are freed. Its limits depend on earlier frees. The next step requests the same memory
+again, and the kernel zeroes it and maps it page by page. Whether a step pays for that depends on the addresses of its
+tensors: 5 000 page faults with ResNet-18's gradients, a tenth of its time; 117 000 with VGG-11's, four tenths. It
+differs between processes and between schedules, and is a property of neither. With both limits off, a step that was run
+once finds its memory mapped. The process keeps its peak. `return_freed_memory` returns free memory after a large and
+rare allocation. results/heap.json has steps with and without.
 
-Threads. Gloo's TCP event loop is level-triggered: when a peer's socket has data and another thread holds that peer's
-lock, the loop skips the socket and asks again at once. On a core of its own that costs nothing. Where the lock's holder
+Threads. Gloo's TCP event loop is level-triggered. When a peer's socket has data and another thread holds that peer's
+lock, the loop skips the socket and polls again at once. On a core of its own that costs nothing. If the lock's holder
 needs the same core, the loop spins until the scheduler's next tick, and a small all-reduce takes 0.2 or 4 ms by chance.
 The threads that hold such locks (`pt_gloo_runloop`) run for microseconds at a time, so a higher priority for them costs
-nobody anything. It takes a higher weight (nice) and a short slice, because Linux lets a woken thread interrupt a
-running one before the end of its slice only where its own slice is shorter (`sched_setattr`, Linux 6.12; older kernels
-ignore slices). results/gloo-priority.json has the times.
+other threads nothing. It takes a higher weight (nice) and a short slice. Linux lets a woken thread interrupt a running
+one before the end of its slice only if its own slice is shorter (`sched_setattr`, Linux 6.12; older kernels ignore
+slices). results/gloo-priority.json has the times.
 
 Every mode of a comparison runs in the same process and has both. XBENCH_HOST_TUNING=off turns both off.
 """
@@ -34,25 +34,25 @@ from xbench.errors import SpecError
 
 VARIABLE = "XBENCH_HOST_TUNING"
 REMOVED = ("gloo-threads", "heap")
-"""Options of earlier versions, without dashes, that the variable has replaced."""
+"""Options of earlier versions, without dashes, that the variable replaced."""
 
 INSTEAD = f"{VARIABLE}=off in the environment turns host tuning off"
 SENDING_THREADS = "pt_gloo_runloop"
 NICE = -15
 SLICE_NS = 100_000
-"""The shortest that the kernel accepts."""
+"""Shortest slice that the kernel accepts [ns]."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-"""See mallopt(3)."""
+"""Parameters of mallopt(3)."""
 
 _PRELOADED = ("malloc", "mimalloc", "snmalloc", "hoard")
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES = struct.Struct("IIQiIQQQ")
-"""sched_attr: size, policy, flags, nice, priority, runtime, deadline, period; see sched_setattr(2)."""
+"""Layout of sched_attr: size, policy, flags, nice, priority, runtime, deadline, period (sched_setattr(2))."""
 
 
 def is_on(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether XBENCH_HOST_TUNING lets this process be tuned: on, off, or on where it is not set. Raises SpecError."""
+    """Whether XBENCH_HOST_TUNING allows tuning: on, off, or on if it is not set. Raises SpecError."""
     value = environ.get(VARIABLE) or "on"
     if value not in ("on", "off"):
         raise SpecError(f"{VARIABLE} is {value[:60]!r}, and it can be on or off", hint=f"export {VARIABLE}=off")
@@ -62,9 +62,9 @@ def is_on(environ: Mapping[str, str] = os.environ) -> bool:
 def tune_host() -> None:
     """Keep freed memory in this process, and give Gloo's sending threads a higher priority, as in every measurement.
 
-    It is for training on CPUs: steps then pay for no page faults, and small all-reduces are fast where a rank has one
-    core. Call it after `init_process_group` and one collective, when Gloo's threads are there. It does what the system
-    allows: memory is kept by glibc alone, and priorities need Linux and root or CAP_SYS_NICE. With
+    It is for training on CPUs. Steps then cause no page faults, and small all-reduces are fast even if a rank has one
+    core. Call it after `init_process_group` and one collective, when Gloo's threads exist. It does what the system
+    allows: memory is kept only with glibc, and priorities need Linux and root or CAP_SYS_NICE. With
     XBENCH_HOST_TUNING=off in the environment it does nothing. Raises SpecError for a value that is neither on nor off.
     """
     if is_on():
@@ -73,10 +73,10 @@ def tune_host() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep all memory that is freed, from now on, so that steps on a CPU cause no page faults.
+    """Make glibc keep all freed memory from now on, so that steps on a CPU cause no page faults.
 
-    Returns whether glibc does so: False with another C library or allocator, and where the environment configures the
-    allocator (see `allocator_variable`), which is left alone.
+    Return whether glibc does so. It is False with another C library or allocator. It is also False if the environment
+    configures the allocator (`allocator_variable`), which is then left alone.
     """
     if allocator_variable() is not None:
         return False
@@ -87,14 +87,14 @@ def keep_freed_memory() -> bool:
 
 
 def return_freed_memory() -> None:
-    """Return memory that is free to the kernel, where glibc can."""
+    """Return free memory to the kernel, if glibc can."""
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
 
 
 def allocator_variable() -> str | None:
-    """The environment variable by which the user has configured the allocator, or None."""
+    """Return the environment variable by which the user has configured the allocator, or None."""
     for name, value in os.environ.items():
         if name.startswith("MALLOC_") and name.endswith("_") and value:
             return name
@@ -107,19 +107,19 @@ def allocator_variable() -> str | None:
 def raise_gloo_threads() -> int:
     """Raise the priority of this process's Gloo threads that send.
 
-    They begin with the first collective of a process group, so call it after that, and again for groups that are made
-    later. Returns the number of threads that were raised: 0 without Linux, or without CAP_SYS_NICE. Raises nothing.
+    They begin with the first collective of a process group. Call it after that, and again for groups made later. Return
+    the number of raised threads: 0 without Linux, or without CAP_SYS_NICE. Raises nothing.
     """
     raised = 0
     for thread in _sending_threads():
-        with suppress(OSError):  # it ended, or we may not
+        with suppress(OSError):  # it ended, or the priority is not allowed
             raise_thread(thread)
             raised += 1
     return raised
 
 
 def are_gloo_threads_raised() -> bool:
-    """Whether this process's Gloo threads, or some of them, have a raised priority."""
+    """Whether any of this process's Gloo threads has a raised priority."""
     with suppress(OSError):  # it ended
         return any(os.getpriority(os.PRIO_PROCESS, thread) == NICE for thread in _sending_threads())
     return False
@@ -128,7 +128,7 @@ def are_gloo_threads_raised() -> bool:
 def raise_thread(thread: int) -> None:
     """Give a thread, by the kernel's number, a higher weight and a short slice; the weight alone on older kernels.
 
-    Raises OSError when that is not allowed.
+    Raises OSError if that is not allowed.
     """
     number = _SCHED_SETATTR.get(platform.machine())
     if number is not None:
@@ -139,19 +139,19 @@ def raise_thread(thread: int) -> None:
 
 
 def keep_heap() -> bool:
-    """Keep freed memory: the former name of a half of `tune_host`."""
+    """Keep freed memory: the former name of one half of `tune_host`."""
     warnings.warn("xbench.keep_heap is deprecated: call xbench.tune_host", DeprecationWarning, stacklevel=2)
     return keep_freed_memory()
 
 
 def favour_gloo_threads(*, above_compute: bool = False) -> int:
-    """Raise Gloo's sending threads: the former name of a half of `tune_host`. `above_compute` does nothing any more."""
+    """Raise Gloo's sending threads: the former name of one half of `tune_host`. `above_compute` has no effect."""
     warnings.warn("xbench.favour_gloo_threads is deprecated: call xbench.tune_host", DeprecationWarning, stacklevel=2)
     return raise_gloo_threads()
 
 
 def _sending_threads() -> list[int]:
-    """The kernel's numbers of Gloo's sending threads in this process. Empty where it is not Linux."""
+    """Return the kernel's numbers of Gloo's sending threads in this process. Empty except on Linux."""
     found: list[int] = []
     with suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():

@@ -1,10 +1,11 @@
-"""Starts the ranks of one job on one host, and ends them all when one fails. Run by path, standard library alone.
+"""Agent: starts the ranks of one job on one host, and ends all of them when one fails.
 
-    plain_agent.py HOSTS RANKS HOST ADDRESS PORT COMMAND…
+    agent.py HOSTS RANKS HOST ADDRESS PORT COMMAND…
 
-It does for a launch what torchrun's agent does, and writes what that writes into its log (`launch.agent_log` reads
-both), without importing torch, which takes torchrun longer than a launch has steps. There is no rendezvous of agents:
-ranks meet at ADDRESS:PORT, where rank 0 keeps the store. Each rank gets a guard of its own, as under torchrun.
+It is run by path and uses the standard library alone. It does the work of torchrun's agent and writes the same log
+lines (`launch.agent_log` reads both). It does not import torch, because that import can take longer than the steps of a
+launch. Agents have no rendezvous. Ranks meet at ADDRESS:PORT, where rank 0 keeps the store. Each rank gets a guard of
+its own, as under torchrun.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ GUARD = (sys.executable, "-I", "-S", str(Path(__file__).parents[1] / "launch_gua
 
 
 def main(argv: list[str]) -> int:
-    """Start, wait, end: 0 when every rank ended well."""
+    """Start the ranks, wait for them and end them. Return 0 if every rank ended well."""
     hosts, ranks, host, address, port = int(argv[0]), int(argv[1]), int(argv[2]), argv[3], argv[4]
     signal.signal(signal.SIGTERM, _stop)
     started: list[subprocess.Popen[bytes]] = []
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> int:
 
 
 def rank_variables(hosts: int, ranks: int, host: int, local_rank: int, address: str, port: str) -> dict[str, str]:
-    """What torch.distributed and the rank itself read, as torchrun sets it."""
+    """Return the environment variables that torch.distributed and the rank read, with torchrun's values."""
     found = {
         "RANK": str(host * ranks + local_rank),
         "LOCAL_RANK": str(local_rank),
@@ -58,12 +59,12 @@ def rank_variables(hosts: int, ranks: int, host: int, local_rank: int, address: 
 
 
 def held() -> list[int]:
-    """Open files that ranks are to hold as long as they live (a lock), by their numbers in XBENCH_HELD."""
+    """Return the file descriptors in XBENCH_HELD, which ranks keep open while they live (a lock)."""
     return [int(one) for one in os.environ.get("XBENCH_HELD", "").split()]
 
 
 def end(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """SIGTERM, and after 3 s SIGKILL."""
+    """Send SIGTERM to the ranks, and SIGKILL after 3 s."""
     for rank in ranks:
         print(f"Sending process {rank.pid} closing signal SIGTERM", flush=True)
         rank.terminate()

@@ -1,6 +1,7 @@
-"""What an agent's log (ours, or torchrun's) says about its ranks: how they ended, and their last words.
+"""Reader of an agent's log (ours or torchrun's): how its ranks ended, and their last output.
 
-The parent is not the ranks' parent, so it cannot ask the kernel how a rank ended; the agent can, and writes it down.
+The parent process did not start the ranks itself, so it cannot ask the kernel for their exit codes. The agent can, and
+logs them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ PEER_LOSS = re.compile(
     r"network is unreachable|likely closed|remote process exited|failed to recv|connectfullmesh|connection was lost",
     re.IGNORECASE,
 )
-"""What a rank says when another one, or the link to it, is gone: an effect, not a cause."""
+"""Messages of a rank after another rank or the link to it is gone: an effect, not a cause."""
 
 _EXIT = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 _CLOSED = re.compile(r"Sending process (\d+) closing signal")
@@ -25,7 +26,7 @@ _NOISE = re.compile(r"^[WI]\d{4} |^[=*-]{5,}|^\[rank\d+\]:\s*$")
 
 
 def tail(log: Path) -> str:
-    """The last 64 KiB of a log; empty when there is none."""
+    """Return the last 64 KiB of a log; empty if there is none."""
     try:
         with open(log, "rb") as stream:
             stream.seek(0, 2)
@@ -36,19 +37,19 @@ def tail(log: Path) -> str:
 
 
 def exit_codes(text: str) -> dict[int, int]:
-    """Exit code by process id, negative for a signal, of ranks that the agent saw fail."""
+    """Return exit code by process id, negative for a signal, of ranks that the agent saw fail."""
     return {int(pid): int(code) for code, _, pid in _EXIT.findall(text)}
 
 
 def stopped_by_agent(text: str) -> set[int]:
-    """Process ids of ranks that the agent ended itself, because a neighbour had failed."""
+    """Return process ids of ranks that the agent ended itself because a neighbour had failed."""
     return {int(pid) for pid in _CLOSED.findall(text)}
 
 
 def last_words(text: str) -> str | None:
-    """The line that says best why a rank or its agent failed: the exception it died of, else its last line.
+    """Return the line that best explains a failure: the exception of a rank or its agent, else the last line.
 
-    The agent's own report, which follows what the rank said, does not count. None when nothing was said.
+    The agent's own report, which follows the rank's output, does not count. None if there is no output.
     """
     said = text[: match.start()] if (match := _EXIT.search(text)) else text
     lines = [line.rstrip() for line in said.splitlines() if line.strip() and not _NOISE.search(line)]
@@ -65,7 +66,7 @@ def last_words(text: str) -> str | None:
 
 
 def describe_exit(code: int | None) -> str:
-    """'was killed (SIGKILL)', 'ended with exit code 3', 'disappeared'."""
+    """Describe an exit code: 'was killed (SIGKILL)', 'ended with exit code 3', 'disappeared'."""
     if code is None:
         return "disappeared"
     if code < 0:

@@ -1,20 +1,21 @@
-"""How ranks that somebody else started know of each other's end, and how what they measured gets to rank 0.
+"""Heartbeat of ranks that another launcher started: detect a rank's end, and send its measurements to rank 0.
 
-Under our own launcher the parent watches. Here nobody does, so every rank has a thread that once in a while (BEAT_S)
+Under our own launcher the parent watches the ranks. Here no parent does, so every rank has a thread. Every BEAT_S it
 
-- sends what the rank has written to its journal to rank 0: what a rank measured is not lost with it;
-- says at the store that it lives, and whether it has moved since (its journal or its note has changed);
-- on rank 0: reads what the others say, and judges;
-- on all others: ends its process when rank 0 says that it is over, or is gone itself.
+- sends new events of the rank's journal to rank 0, so that they are not lost with the rank;
+- reports at the store that the rank lives, and whether it has moved (its journal or its note has changed);
+- on rank 0: reads the reports of the others and judges them;
+- on all others: ends its process when rank 0 reports the end, or has disappeared.
 
-A rank that fails says why, and waits for rank 0 to have taken that down, because most engines end every rank as soon as
-one has ended badly. Rank 0 waits COLLECT_S for whoever else has something to say and prefers, as `launch.monitor`
-does, a rank with an error of its own, then one that is gone without a word, and last one that lost its peers. Silence
-is judged as there: no beat of a rank, or no move of any rank, for the user's --timeout.
+A rank that fails reports why, then waits until rank 0 has recorded it. Most launchers end every rank as soon as one has
+ended badly. Rank 0 waits COLLECT_S for further reports. As `launch.monitor` does, it prefers a rank with an error of
+its own, then one that disappeared without a report, and last one that lost its peers. Silence is judged as there: no
+beat of a rank, or no move of any rank, for the user's --timeout.
 
-A process that hangs in a collective cannot be told to end, so the thread ends it; on rank 0 after `abandon` has kept
-the record. Signals interrupt Python code alone, too, so they reach the thread by a pipe. What is sent is small (a
-block's stamps), between beats nothing runs, and no torch is needed: the store is whatever has these few methods.
+A process that hangs in a collective does not react to a request to end, so the thread ends it. On rank 0, `abandon`
+saves the record first. Signals interrupt Python code only, so they also reach the thread through a pipe. Messages are
+small (a block's time stamps), and nothing runs between beats. The module needs no torch: any store with the methods of
+`Store` works.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from xbench.launch.rank_survey import BEAT_S, COLLECT_S, GONE_S, LOST_PEERS, OWN
 from xbench.rank.journal import JournalReader
 
 SIGNAL_S = 0.5
-"""How long a signal's handler gets to act in the main thread before the process is ended without it."""
+"""Time for a signal's handler to act in the main thread before the thread ends the process [s]."""
 
 TAKEN_S = 15.0
-"""How long a rank that failed waits for rank 0 to have taken that down."""
+"""Time that a rank that failed waits for rank 0 to record its failure [s]."""
 
 BYE_S = 10.0
-"""How long rank 0 keeps the store for ranks that have yet to read that all is well."""
+"""Time that rank 0 keeps the store for ranks that have not yet read the result [s]."""
 
 
 @dataclass
 class HeartbeatMonitor:
-    """One rank's side. `start` begins the thread; `finish` or `fail` end it. Tests call `beat` themselves."""
+    """Monitor in one rank. `start` begins the thread; `finish` or `fail` ends it. Tests call `beat` themselves."""
 
     rank: int
     seats: Sequence[RankAssignment]
@@ -57,9 +58,9 @@ class HeartbeatMonitor:
     reader: JournalReader
     silence_s: float
     take: Callable[[int, int, Mapping[str, Any]], None]
-    """Rank 0: gets (job, its rank in the job, event) of every rank's events, from the thread or from who ends it."""
+    """Rank 0: takes (job, rank in the job, event) for every event of every rank, from the thread or the main thread."""
     abandon: Callable[[XbenchError], NoReturn]
-    """Rank 0: keep the record and end the process."""
+    """Rank 0: saves the record and ends the process."""
     clock: Callable[[], float] = time.monotonic
     leave: Callable[[int], Any] = os._exit
     _beats: int = 0
@@ -83,7 +84,7 @@ class HeartbeatMonitor:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to beat. From the main thread, where signals are handled."""
+        """Begin to beat. Call it from the main thread, where signals are handled."""
         if threading.current_thread() is threading.main_thread():
             self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
@@ -103,7 +104,7 @@ class HeartbeatMonitor:
                 self._end_by_signal()
 
     def _signalled(self, seconds: float) -> bool:
-        """Sleep; whether a signal that ends us has come."""
+        """Sleep, and return whether a signal that ends the process has arrived."""
         if self._pipe is None:
             self._stop.wait(seconds)
             return False
@@ -114,7 +115,7 @@ class HeartbeatMonitor:
         return any(number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) for number in came)
 
     def _end_by_signal(self) -> None:
-        """The main thread closes by itself if it can; else we do."""
+        """Give the main thread time to close by itself; else end the process."""
         if self._stop.wait(SIGNAL_S):
             return
         if not self._closing.acquire(blocking=False):
@@ -125,7 +126,7 @@ class HeartbeatMonitor:
         self.leave(130)
 
     def _lost(self, error: Exception) -> None:
-        """The store is gone: on other ranks than 0 that means rank 0."""
+        """Handle the loss of the store. On ranks other than 0 it means that rank 0 is gone."""
         if not self._closing.acquire(blocking=False):
             return
         said = f"the store at which the ranks meet is gone ({(str(error).splitlines() or [''])[0][:120]})"
@@ -135,7 +136,7 @@ class HeartbeatMonitor:
         self.leave(1)
 
     def beat(self) -> None:
-        """Send, say, judge or obey: once. Raises RuntimeError when the store is gone."""
+        """Send and report once, then judge (rank 0) or obey. Raises RuntimeError if the store is gone."""
         self._post()
         if self.rank == 0:
             self._survey.read()
@@ -144,7 +145,7 @@ class HeartbeatMonitor:
             self._obey()
 
     def _post(self) -> None:
-        """Send the journal's news, and say that we live."""
+        """Send new events of the journal, and report that the rank lives."""
         events = self.reader.poll()
         note = self.reader.state()
         if events or note != self._note:
@@ -170,7 +171,7 @@ class HeartbeatMonitor:
         return bool(self.store.check([key]))
 
     def _judge(self) -> None:
-        """End it all when somebody failed or nobody moves."""
+        """End the launch if a rank failed or no rank moves."""
         now = self.clock()
         silent = self._survey.silent()
         if silent is None and not self._survey.failed:
@@ -180,7 +181,7 @@ class HeartbeatMonitor:
         if silent is None and now - self._trouble_s < self._survey.patience():
             return
         if not self._closing.acquire(blocking=False):
-            return  # the main thread is at it
+            return  # the main thread is closing already
         error = (self._survey.cause() if self._survey.failed else silent) or silent
         assert error is not None
         self._over(str(error))
@@ -208,15 +209,15 @@ class HeartbeatMonitor:
             self.leave(1)
 
     def _say(self, what: str) -> None:
-        """One line from a rank that is not heard otherwise."""
+        """Print one line from a rank that cannot report through the store."""
         print(f"xbench rank {self.rank}: {what}", file=sys.stderr, flush=True)
 
     # --- the end, from the main thread -------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """The work is done: rank 0 returns with everybody's events, the others when it has them.
+        """End after the work is done. Rank 0 returns with all events; the others return when it has them.
 
-        Raises RankError on rank 0 when a rank failed or does not come, RuntimeError when the store is gone.
+        Raises RankError on rank 0 if a rank failed or did not finish, RuntimeError if the store is gone.
         """
         self._close()
         self._done = True
@@ -240,9 +241,10 @@ class HeartbeatMonitor:
         self._wait_for_byes(BYE_S)
 
     def fail(self, what: str, hint: str | None, *, peers_lost: bool = False) -> XbenchError:
-        """This rank's main thread failed: `what` it did ('raised …'). On rank 0 the cause, all having been heard.
+        """Report that this rank's main thread failed, and return the error. `what` is a predicate ('raised …').
 
-        On the others it returns when rank 0 has taken it down, or says it itself where rank 0 is gone.
+        On rank 0 the error is the cause, after all reports were collected. The others return once rank 0 has recorded
+        the failure. If rank 0 is gone, they print it.
         """
         self._close()
         self._failure = (LOST_PEERS if peers_lost else OWN, what, hint)
@@ -259,7 +261,7 @@ class HeartbeatMonitor:
         return own
 
     def interrupted(self) -> None:
-        """The user stopped this rank: tell the others."""
+        """Report to the others that the user stopped this rank."""
         self._close()
         self._failure = (LOST_PEERS, "was interrupted", None)
         with contextlib.suppress(Exception):
@@ -269,7 +271,7 @@ class HeartbeatMonitor:
                 self._over("interrupted")
 
     def _heard(self, peers_lost: bool) -> XbenchError | None:
-        """Listen on for as long as others may have something to say, then end them."""
+        """Collect reports for as long as others may send any, then end them."""
         deadline = self.clock() + COLLECT_S + (GONE_S if peers_lost else 0.0)
         while self.clock() < deadline:
             self._survey.read()
@@ -282,12 +284,12 @@ class HeartbeatMonitor:
         return error
 
     def _bye(self) -> None:
-        """The last that we do at the store, which is gone once rank 0 is."""
+        """Count this rank as finished with the store. The store ends with rank 0."""
         with contextlib.suppress(Exception):
             self.store.add("byes", 1)
 
     def _wait_for_byes(self, seconds: float) -> None:
-        """Keep the store until the others need it no more, or are not heard of."""
+        """Keep the store until the others have finished with it, or `seconds` have passed."""
         deadline = self.clock() + seconds
         with contextlib.suppress(Exception):
             while self.store.add("byes", 0) < len(self.seats) - 1 and self.clock() < deadline:
@@ -299,7 +301,7 @@ class HeartbeatMonitor:
             time.sleep(BEAT_S / 20)
 
     def _close(self) -> None:
-        """From here on the main thread decides; waits for ever where the thread has begun to."""
+        """Give all decisions to the main thread. Block for ever if the thread is ending the process."""
         self._closing.acquire()
         self._stop.set()
         if self._pipe is not None:
@@ -315,5 +317,5 @@ class HeartbeatMonitor:
 
 
 def lost_peers(message: str) -> bool:
-    """Whether an error says that others are gone."""
+    """Whether an error message is one of lost peers."""
     return PEER_LOSS.search(message) is not None

@@ -1,13 +1,13 @@
-"""The parent's side of a launch: start the ranks of every job, watch them, end them, say what happened.
+"""Launch seen from the parent: start the ranks of every job, watch them, end them, report the result.
 
     parent ── agent of job 0 on host 0 (`launch.agent`) ── rank 0, …
            ├─ agent of job 0 on host 1                         ── rank 1, …
            ├─ agent of job 1 on host 0 …
            └─ auxiliary processes (one turn arbiter a host)
 
-One agent a host and job; the ranks of each job meet at a port of its own on host 0. The parent touches neither CUDA nor
-torch: it knows the ranks by their journals (`rank.journal`), judges them in `launch.monitor`, and owns their
-processes in `launch.processes`. However a launch ends, no process of it is left, and it ends in bounded time.
+There is one agent per host and job. The ranks of each job meet at a port of their own on host 0. The parent touches
+neither CUDA nor torch. It reads the ranks' journals (`rank.journal`), judges them in `launch.monitor`, and owns their
+processes in `launch.processes`. A launch ends in bounded time and leaves no process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POLL_S = 0.05
 FULL_DISK_BYTES = 64 * 1024
 UNDISTURBED = "what was measured is kept, and none of it counts as the stated link's: run it again undisturbed"
 OnNote = Callable[[int, int, float, str], None]
-"""Called with a job, a rank, a monotonic time [s] and what the rank says that it is doing."""
+"""Function of a job, a rank, a monotonic time [s] and the rank's note on its current work."""
 
 _TORCHRUN_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
@@ -44,14 +44,14 @@ _TORCHRUN_VARIABLES = (
 
 @dataclass(frozen=True)
 class AuxiliaryCommand:
-    """A process that the ranks of one host need beside them, started before them on that host."""
+    """Process that the ranks of one host need. It starts before them, on that host."""
 
     host: int
     argv: Sequence[str]
 
     @property
     def name(self) -> str:
-        """What messages call it: the last word of its module ('arbiter'), or its program."""
+        """Name in messages: the last word of the module ('arbiter'), or the program."""
         argv = list(self.argv)
         if "-m" in argv[:-1]:
             return argv[argv.index("-m") + 1].rpartition(".")[2]
@@ -60,9 +60,9 @@ class AuxiliaryCommand:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a launch: it ended well when `error` is None. Logs hold everything that agents and ranks printed.
+    """Result of a launch; `error` is None if it ended well. Logs hold all output of agents and ranks.
 
-    A launch after which the links are not what they were raised as has an error too: its times are of other links.
+    A launch has an error too if the links have changed since they were set up, because its times are of other links.
     """
 
     error: XbenchError | None
@@ -85,14 +85,13 @@ def launch(
     """Run `python -m MODULE ARGUMENT --job J --directory DIRECTORY` as every rank of `jobs` jobs, to the end.
 
     `on_event(job, rank, event)` gets every event that a rank writes to its journal, in order, from this thread.
-    `on_note(job, rank, at_s, text)` gets what ranks say that they are doing, now and then, with the machine's
-    monotonic time [s].
-    `silence_s` is how long all ranks together may say nothing before the launch counts as hung. Call it from the
-    thread that will live longest: the kernel ties the ranks' lives to the calling thread.
+    `on_note(job, rank, at_s, text)` gets the ranks' notes on their current work, with the machine's monotonic time [s].
+    `silence_s` is the time without any event or note of any rank after which the launch counts as hung [s]. Call this
+    function from the thread that lives longest: the kernel ties the ranks' lives to the calling thread.
 
-    Raises Interrupted on Ctrl-C (SIGTERM and SIGHUP too, inside `open_fabric`), SpecError for a fabric whose ranks are
-    started by others, OSError when a process or file cannot be made, and whatever `on_event` raises; in every case
-    after all processes are gone. What goes wrong in ranks is returned.
+    Raises Interrupted on Ctrl-C (SIGTERM and SIGHUP too, inside `open_fabric`). Raises SpecError for a fabric whose
+    ranks another launcher starts, and OSError if a process or file cannot be made. Passes on exceptions of `on_event`.
+    All processes have ended before it raises. Errors of ranks are returned.
     """
     if not fabric.hosts:
         raise SpecError(f"the ranks of fabric {str(fabric.spec)!r} are started by torchrun around xbench, not by it")
@@ -154,7 +153,7 @@ def _start_agents(
 def agent_command(
     fabric: Fabric, slot: HostSlot, job: int, port: int, module: str, argument: Path, directory: Path
 ) -> list[str]:
-    """The argv of the agent that starts a job's ranks on one host."""
+    """Return the argv of the agent that starts a job's ranks on one host."""
     return [
         *(sys.executable, "-I", "-S", str(Path(__file__).with_name("agent.py"))),
         *(str(len(fabric.hosts)), str(fabric.spec.ranks), str(slot.index), fabric.hosts[0].address, str(port)),
@@ -163,10 +162,10 @@ def agent_command(
 
 
 def rank_env(slot: HostSlot, environ: Mapping[str, str] = os.environ, *, jobs: int = 1) -> dict[str, str]:
-    """The environment of everything that runs on a host: ours, without a surrounding torchrun's, plus the slot's.
+    """Return the environment of a host's processes: ours without a surrounding torchrun's variables, and the slot's.
 
-    Where several jobs share cores, a job's math threads go to sleep between parallel regions, unless the environment
-    says otherwise: threads that spin for their next region would have the cores while it is the other job's turn.
+    If several jobs share cores, a job's math threads sleep between parallel regions, unless the environment sets this.
+    Spinning threads would occupy the cores during the other job's turn.
     """
     env = {name: value for name, value in environ.items() if name not in _TORCHRUN_VARIABLES}
     env |= {"PYTHONUNBUFFERED": "1", **slot.env}
@@ -178,7 +177,7 @@ def rank_env(slot: HostSlot, environ: Mapping[str, str] = os.environ, *, jobs: i
 
 
 def disk_full(folder: Path) -> bool:
-    """Whether the disk of a folder has no room for another log line or journal."""
+    """Whether a folder's disk has no room for another log line or journal entry."""
     try:
         return shutil.disk_usage(folder).free < FULL_DISK_BYTES
     except OSError:
@@ -186,7 +185,7 @@ def disk_full(folder: Path) -> bool:
 
 
 def _poll(groups: ProcessGroups, monitor: Monitor) -> Verdict | None:
-    """One look: first at the processes that we started, then at everything else. No event is lost to a signal."""
+    """Check our processes first, then everything else. Signals are held, so that no event is lost."""
     with interrupts_held():
         for started, watch in zip(groups.started, monitor.processes, strict=True):
             watch.code = started.process.poll()
@@ -194,7 +193,7 @@ def _poll(groups: ProcessGroups, monitor: Monitor) -> Verdict | None:
 
 
 def _end(groups: ProcessGroups, monitor: Monitor | None, *, drain: bool = True) -> None:
-    """End every process, however impatient the user is, then hand on what the ranks still wrote."""
+    """End every process, even if the user interrupts again. Then pass on the last events of the ranks."""
     with interrupts_held():
         groups.stop(_open_pids(monitor))
         if monitor is not None and drain:
@@ -202,7 +201,7 @@ def _end(groups: ProcessGroups, monitor: Monitor | None, *, drain: bool = True) 
 
 
 def _open_pids(monitor: Monitor | None) -> list[int]:
-    """Ranks that still run: each has a session of its own, of which nobody knows once its agent was killed."""
+    """Return ranks that still run. Each has a session of its own, which is unreachable once its agent was killed."""
     ranks = monitor.ranks if monitor is not None else []
     return [rank.pid for rank in ranks if rank.pid is not None and rank.gone_s is None and pid_alive(rank.pid)]
 

@@ -1,14 +1,14 @@
-"""Decides from the ranks' journals, their processes and their agents whether a launch is over, and why.
+"""Judge of a launch: decides from journals, processes and agents whether it is over, and why.
 
-When one rank dies, the others soon fail too: their connections close, their agents end them. What the user needs is the
-first cause, so after the first sign of trouble the monitor goes on collecting for a second and then prefers, in this
-order: a rank that a signal killed, one that raised an error of its own, one that left without a word, and last one that
-lost its peers. Where nobody says more than that, the links themselves are asked.
+When one rank dies, the others soon fail too: their connections close, or their agents end them. The user needs the
+first cause. So the monitor collects for a second after the first sign of trouble. Then it prefers, in this order: a
+rank that a signal killed, one that raised an error of its own, one that ended without a message, and last one that lost
+its peers. If there is no better sign than lost peers, the links are checked.
 
-A run that says nothing is hung. Every rank's journal and state note are watched; if none changes for `silence_s`, then
-the link that is down, the rank that is stopped, or the rank that is not waiting for the others is named.
+A run without any sign of life is hung. The monitor watches every rank's journal and state note. If none changes for
+`silence_s`, it names the link that is down, the rank that is stopped, or the rank that is not waiting for the others.
 
-The monitor starts and ends no process and reads time and the process table through `Probes`, so tests drive it exactly.
+The monitor starts and ends no process. It reads time and the process table through `Probes`, so tests control both.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ END_S = 30.0
 DIAGNOSE_S = 5.0
 
 KILLED, RAISED, LEFT, LOST_PEERS = range(4)
-"""How near to the root a sign of trouble is; the smallest wins, then the earliest."""
+"""Distance of a sign of trouble from the root cause. The smallest wins, then the earliest."""
 
 
 @dataclass(frozen=True)
 class Probes:
-    """Everything that the monitor asks the machine."""
+    """Queries of the monitor to the machine."""
 
     clock: Callable[[], float] = time.monotonic
     alive: Callable[[int], bool] = pid_alive
@@ -44,13 +44,13 @@ class Probes:
 
 @dataclass
 class RankWatch:
-    """What is known about one rank of one job."""
+    """State of one rank of one job."""
 
     reader: JournalReader
     host: int
     local_rank: int
     shared: bool = False
-    """Several jobs run, so messages have to name the job."""
+    """Whether several jobs run, so that messages must name the job."""
     pid: int | None = None
     phase: str | None = None
     error: dict[str, Any] | None = None
@@ -64,14 +64,14 @@ class RankWatch:
 
     @property
     def doing(self) -> str:
-        """' (optimal step 12: waiting for gradients)', or nothing when the rank never said."""
+        """Current work, as ' (optimal step 12: waiting for gradients)'. Empty if the rank never reported any."""
         what = (self.noted[1] if self.noted and self.noted[1] else None) or self.phase
         return f" ({what})" if what else ""
 
 
 @dataclass
 class ProcessWatch:
-    """A process that the launch started: how to read its log, and how and when it ended (None while it runs)."""
+    """A process that the launch started: its log, and how and when it ended (None while it runs)."""
 
     host: int
     read_log: Callable[[], str]
@@ -81,21 +81,21 @@ class ProcessWatch:
 
 @dataclass
 class AgentWatch(ProcessWatch):
-    """One agent, which holds the ranks of one job on one host."""
+    """One agent, the parent of the ranks of one job on one host."""
 
     job: int
 
 
 @dataclass
 class AuxiliaryWatch(ProcessWatch):
-    """A process beside the ranks that they need, such as the turn arbiter."""
+    """A process that the ranks need, such as the turn arbiter."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A sign of trouble: how near to the root, when it was seen, and the error that would tell it."""
+    """A sign of trouble: its distance from the root cause, its time, and the error that reports it."""
 
     weight: int
     at_s: float
@@ -104,14 +104,14 @@ class Cause:
 
 @dataclass
 class Verdict:
-    """The launch is over: well when `error` is None."""
+    """End of a launch; `error` is None if it ended well."""
 
     error: XbenchError | None
     warnings: list[str] = field(default_factory=list)
 
 
 class Monitor:
-    """Watches one launch. `poll` until it gives a verdict."""
+    """Monitor of one launch. Call `poll` until it returns a verdict."""
 
     def __init__(
         self,
@@ -139,9 +139,9 @@ class Monitor:
         self._done_s: float | None = None
 
     def poll(self) -> Verdict | None:
-        """Look at everything once; the verdict when the launch is over."""
+        """Check everything once. Return the verdict if the launch is over."""
         now = self._probes.clock()
-        # Whether a process lives is looked up before its journal is read: what it wrote last is then never missed.
+        # A process is checked before its journal is read, so that its last events are never missed.
         gone = [rank for rank in self.ranks if rank.pid is not None and not self._probes.alive(rank.pid)]
         self.drain()
         for rank in gone:
@@ -160,11 +160,11 @@ class Monitor:
 
     @property
     def processes(self) -> list[ProcessWatch]:
-        """Whom the launch started, in the order in which it did: auxiliary processes, then agents."""
+        """Processes that the launch started, in the order of their start: auxiliary processes, then agents."""
         return [*self.auxiliaries, *self.agents]
 
     def drain(self) -> None:
-        """Read what the ranks wrote since the last time and hand their events on."""
+        """Read new journal entries of the ranks and pass their events on."""
         for rank in self.ranks:
             for event in rank.reader.poll():
                 self._changed_s = self._probes.clock()
@@ -205,7 +205,7 @@ class Monitor:
         return any(not rank.ended for rank in self._of(agent))
 
     def _explained(self, now: float, since_s: float) -> Verdict | None:
-        """The cause of the trouble, once everybody has had time to tell theirs."""
+        """Return the cause of the trouble, once all ranks have had time to report theirs."""
         if now - since_s < COLLECT_S:
             return None
         error = self._root_cause()
@@ -214,7 +214,7 @@ class Monitor:
         if not self._trouble():  # an end that was read late
             self._trouble_s = None
             return None
-        # Ranks that their agent ended are an effect; the cause is what the agent says when it is done with them.
+        # Ranks that their agent ended are an effect. The agent logs the cause after it has ended them.
         if now - since_s < END_S:
             return None
         ended = next(rank for rank in self.ranks if not rank.ended)
@@ -243,7 +243,7 @@ class Monitor:
         return cause.error
 
     def _causes(self, agent: AgentWatch) -> list[Cause]:
-        """What went wrong under one agent."""
+        """Return the failures under one agent."""
         log = agent.read_log()
         codes, closed = agent_log.exit_codes(log), agent_log.stopped_by_agent(log)
         if agent.code is not None and agent.code < 0 and agent.ended_s is not None:
@@ -272,7 +272,7 @@ class Monitor:
         return [Cause(weight, agent.ended_s, RankError(f"{sentence}: {words}" if words else sentence, detail=log))]
 
     def _finished(self, now: float) -> Verdict | None:
-        """All ranks wrote their end; their agents follow."""
+        """Wait for the agents after all ranks wrote their end."""
         if all(agent.code == 0 for agent in self.agents):
             return Verdict(None)
         if self._done_s is None:
@@ -283,7 +283,7 @@ class Monitor:
         return Verdict(None, [f"the agent on host {hosts} did not end after its ranks were done, and was ended"])
 
     def _silent(self, now: float) -> Verdict | None:
-        """A verdict when nobody has said anything for too long, or a link is down."""
+        """Return a verdict if no rank has reported for too long, or a link is down."""
         started = all(rank.pid is not None for rank in self.ranks)
         limit_s = self._silence_s if started else self._start_s
         quiet_s = now - self._changed_s
@@ -313,7 +313,7 @@ class Monitor:
         return None
 
     def _latest(self) -> RankWatch:
-        """Whoever the others wait for: not itself waiting, and silent the longest."""
+        """Return the rank that the others wait for: not waiting itself, and silent the longest."""
         open_ranks = [rank for rank in self.ranks if not rank.ended]
         return min(open_ranks, key=lambda rank: ("waiting" in rank.doing, rank.noted[0] if rank.noted else 0.0))
 
@@ -331,7 +331,7 @@ def _raised(rank: RankWatch, error: dict[str, Any]) -> Cause:
 
 
 def _left(rank: RankWatch, code: int | None, log: str) -> Cause:
-    """A rank that is gone and wrote neither an error nor its end."""
+    """Return the cause for a rank that is gone and wrote neither an error nor its end."""
     sentence = f"{rank}{rank.doing} {agent_log.describe_exit(code)}"
     hint = "if memory ran out, a smaller --batch-size needs less" if code == -9 else None
     weight = KILLED if code is not None and code < 0 else LEFT

@@ -1,8 +1,8 @@
-"""Who does what among ranks that were started around us: which job, which of its ranks, which device.
+"""Placement of ranks that another launcher started: the job, the rank in the job and the device of each.
 
-Ranks are told apart by host; the ranks of a host are taken in the order of their numbers. Two jobs that share the
-devices take turns in it: the 2i-th and the (2i+1)-th rank of a host share its device i, one for each job. Rank 0 is so
-always rank 0 of job 0. A job's ranks keep their order.
+Ranks are grouped by host; the ranks of a host are ordered by their numbers. Two jobs that share the devices alternate:
+the 2i-th and the (2i+1)-th rank of a host share its device i, one for each job. Rank 0 is therefore always rank 0 of
+job 0. A job's ranks keep their order.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from xbench.fabrics.cores import split_cores
 
 @dataclass(frozen=True)
 class RankInfo:
-    """What a rank says of itself when it comes."""
+    """Description of a rank, which it sends at the rendezvous."""
 
     rank: int
     host: str
-    """The same text on all ranks of a host."""
+    """Identifier of the host, the same text on all its ranks."""
     name: str
-    """The host's name, for people."""
+    """Name of the host for messages."""
     address: str | None
-    """Of this host, on the way to rank 0."""
+    """Address of this host towards rank 0."""
     cores: tuple[int, ...]
-    """Which it may run on."""
+    """Cores that the rank may run on."""
 
 
 @dataclass(frozen=True)
 class RankAssignment:
-    """A rank's place."""
+    """Job, rank in the job, host and device of one rank."""
 
     job: int
     rank: int
-    """Among the ranks of its job."""
+    """Rank within its job."""
     world_size: int
     host: int
     host_name: str
     device: int
-    """Which device of its host; also its local rank within its job."""
+    """Index of its device on its host, which is also its local rank within its job."""
     devices: int
-    """Of its host; also its job's ranks there."""
+    """Number of devices of its host, which is also the number of its job's ranks there."""
     leads: bool
-    """Whether it is the first rank of its host, and starts what a host has one of."""
+    """Whether it is the first rank of its host, which starts the processes that a host has once."""
     cores: tuple[int, ...]
-    """For the ranks of all jobs on this device; empty where nothing is shared."""
+    """Cores of the ranks of all jobs on this device; empty if nothing is shared."""
 
 
 def seats(present: Sequence[RankInfo], jobs: int, engine: str) -> list[RankAssignment]:
-    """The seat of every rank, in the order of their numbers.
+    """Return the assignment of every rank, in the order of their numbers.
 
-    Raises SpecError when a host's ranks cannot be divided among the jobs.
+    Raises SpecError if a host's ranks cannot be divided among the jobs.
     """
     hosts: dict[str, list[RankInfo]] = {}
     for one in sorted(present, key=lambda each: each.rank):
@@ -93,7 +93,7 @@ def seats(present: Sequence[RankInfo], jobs: int, engine: str) -> list[RankAssig
 
 
 def _shared_cores(ranks: Sequence[RankInfo], device: int, jobs: int) -> tuple[int, ...]:
-    """Cores of a device: the engine's own choice for its ranks, or an even share where it let all run everywhere."""
+    """Return a device's cores: those that the launcher bound its ranks to, or an even share if it bound none."""
     everywhere = sorted({core for one in ranks for core in one.cores})
     if all(len(one.cores) == len(everywhere) for one in ranks):
         return tuple(split_cores(everywhere, 1, len(ranks) // jobs)[0][0][device])

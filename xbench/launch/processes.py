@@ -1,7 +1,7 @@
-"""Processes that a launch starts: each in a session of its own, tied to our life, its output in a file.
+"""Processes of a launch: each in a session of its own, tied to the parent's life, with its output in a file.
 
-A session of its own keeps the terminal's Ctrl-C away from ranks (the parent decides when they stop) and makes one
-signal reach a whole group. The guard (`launch_guard`) makes the kernel kill them should the parent be killed.
+A session of its own keeps the terminal's Ctrl-C away from ranks, because the parent decides when they stop. It also
+lets one signal reach a whole group. The guard (`launch_guard`) makes the kernel kill them if the parent is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KILL_S = 5.0
 
 @dataclass
 class Started:
-    """A process group that we started: what it is, on which host, and where its output goes."""
+    """A process group that we started: its name, its host and its log."""
 
     name: str
     host: int
@@ -35,7 +35,7 @@ class Started:
 
 
 class ProcessGroups:
-    """All process groups of one launch; `stop` leaves nothing."""
+    """All process groups of one launch. `stop` leaves no process."""
 
     def __init__(self) -> None:
         self.started: list[Started] = []
@@ -63,7 +63,7 @@ class ProcessGroups:
         return one
 
     def stop(self, others: Iterable[int] = ()) -> None:
-        """SIGTERM to every group, after 3 s SIGKILL to what is left, descendants and `others` (ranks) included."""
+        """Send SIGTERM to every group, and after 3 s SIGKILL to the rest, descendants and `others` (ranks) included."""
         if self._stopped:
             return
         self._stopped = True
@@ -95,7 +95,7 @@ class ProcessGroups:
 
     def _signal_groups(self, number: signal.Signals) -> None:
         for started in self.started:
-            # While one member lives the group's id is not given to anybody else; a group without any is not there.
+            # While one member lives, the group's id is not reused. A group without members does not exist.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(started.process.pid, number)
 
@@ -108,7 +108,7 @@ def _session(pid: int) -> int | None:
 
 
 def _wait(processes: list[psutil.Process], seconds: float) -> None:
-    """Until none of them runs; a zombie whose parent has yet to look counts as gone."""
+    """Wait until none of them runs. A zombie that its parent has not reaped counts as gone."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(_runs(one) for one in processes):
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What rank 0 knows of all ranks, read from the store, and which of them it takes for the cause of trouble."""
+"""Survey of all ranks by rank 0: read their states from the store, and find the cause of a failure."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from xbench.launch.placement import RankAssignment
 BEAT_S = 1.0
 COLLECT_S = 1.5
 GONE_S = 4 * BEAT_S
-"""A rank whose peers have lost it, and that has not beaten for so long, is gone."""
+"""A rank that its peers have lost is gone if it has not beaten for this long [s]."""
 
 OWN, GONE, LOST_PEERS = range(3)
-"""How near to the root a sign of trouble is; the smallest wins."""
+"""Distance of a sign of trouble from the root cause. The smallest wins."""
 
 
 class Store(Protocol):
-    """As much of torch.distributed's stores as is needed."""
+    """Methods of torch.distributed's stores that are needed."""
 
     def set(self, key: str, value: str) -> None:
-        """Put."""
+        """Set a key."""
 
     def get(self, key: str) -> bytes:
-        """Wait for a key, and get it."""
+        """Wait for a key and return its value."""
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all are there."""
+        """Whether all keys exist."""
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Get several that are there."""
+        """Return the values of several existing keys."""
 
     def add(self, key: str, value: int) -> int:
-        """Count."""
+        """Add to a counter and return its value."""
 
     def delete_key(self, key: str) -> bool:
-        """Remove."""
+        """Delete a key."""
 
 
 @dataclass
 class _Seen:
-    """What rank 0 knows of a rank."""
+    """State of a rank as rank 0 knows it."""
 
     beat: int = -1
     beat_s: float = 0.0
@@ -56,13 +56,13 @@ class _Seen:
 
 @dataclass
 class Survey:
-    """The ranks as rank 0 sees them. `read` looks at the store once."""
+    """States of all ranks as rank 0 knows them. `read` reads the store once."""
 
     seats: Sequence[RankAssignment]
     store: Store
     silence_s: float
     take: Callable[[int, int, Mapping[str, Any]], None]
-    """Gets (job, its rank in the job, event) of every event that has not been taken yet."""
+    """Takes (job, rank in the job, event) for every new event."""
     clock: Callable[[], float]
     seen: list[_Seen] = field(default_factory=list)
     moved_s: float = 0.0
@@ -73,11 +73,11 @@ class Survey:
 
     @property
     def failed(self) -> bool:
-        """Whether any rank has said that it failed."""
+        """Whether any rank has reported a failure."""
         return any(seen.failure is not None for seen in self.seen)
 
     def read(self) -> None:
-        """Read what everybody says."""
+        """Read the reports of all ranks."""
         now = self.clock()
         come = [
             rank for rank in range(len(self.seats)) if self.seen[rank].beat >= 0 or self.store.check([f"alive/{rank}"])
@@ -94,7 +94,7 @@ class Survey:
             self._fetch(rank, sent)
 
     def _fetch(self, rank: int, sent: int) -> None:
-        """Take the events of a rank that are not taken yet."""
+        """Take the new events of a rank."""
         seen, seat = self.seen[rank], self.seats[rank]
         keys = [f"events/{rank}/{number}" for number in range(seen.taken, sent)]
         if not keys:
@@ -105,12 +105,15 @@ class Survey:
         seen.taken = sent
 
     def patience(self) -> float:
-        """Longer where all that was heard so far are effects: who is gone is known after a while only."""
+        """Return the time to wait for further reports [s]. It is longer if all reports so far are effects.
+
+        A rank that disappeared is known only after GONE_S.
+        """
         heard = [seen.failure[0] for seen in self.seen if seen.failure is not None]
         return COLLECT_S if OWN in heard else COLLECT_S + GONE_S
 
     def silent(self) -> XbenchError | None:
-        """The error for a rank that no longer beats, or for ranks of which none moves."""
+        """Return the error for a rank that no longer beats, or for ranks of which none moves."""
         now = self.clock()
         for rank, seen in enumerate(self.seen):
             if rank > 0 and not seen.done and now - seen.beat_s > self.silence_s:
@@ -128,7 +131,7 @@ class Survey:
         return f"rank {rank} on {seat.host_name}" + (f" ({doing})" if doing else "")
 
     def cause(self) -> XbenchError | None:
-        """The root of the trouble as far as it is known."""
+        """Return the root cause, as far as it is known."""
         signs: list[tuple[int, int, XbenchError]] = []
         now = self.clock()
         for rank, seen in enumerate(self.seen):

@@ -1,8 +1,8 @@
-"""How ranks that somebody else started find each other: a store at rank 0, who is there, and what each is to do.
+"""Rendezvous of ranks that another launcher started: a store at rank 0, the ranks present, and their assignments.
 
-The store is torch.distributed's TCPStore, torchrun's own where its agents keep one, else rank 0's. Everything goes
-through it that under our own launcher goes through the launch's folder, since hosts need not share a disk. A rank that
-cannot take part (a workload that does not build on its host) says so here instead of coming, so nobody waits for it.
+The store is torch.distributed's TCPStore: torchrun's own if its agents keep one, else rank 0's. Hosts need not share a
+disk. So the store carries all data that passes through the launch's folder under our own launcher. A rank that cannot
+take part (its workload does not build on its host) reports that here, so that no rank waits for it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from xbench.fabrics.rendezvous import address_towards, chosen_interface, meeting
 from xbench.launch.placement import RankAssignment, RankInfo, seats
 
 COME_S = 180.0
-"""How long ranks may come one after the other: interpreters and torch start slowly from a shared disk."""
+"""Time within which all ranks must join [s]. Interpreters and torch start slowly from a shared disk."""
 
 TELL_S = 15.0
-"""How long a rank that cannot take part tries to say so."""
+"""Time that a rank that cannot take part tries to report it [s]."""
 
 POLL_S = 0.1
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -35,9 +35,9 @@ _INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 def store_at(
     place: tuple[str, int], ours: ClusterRank, environ: Mapping[str, str], *, patience_s: float, serves: bool = False
 ) -> Any:
-    """A connection to the store, and with `serves` the store itself, unless torchrun's agents keep one.
+    """Connect to the store. With `serves`, serve it too, unless torchrun's agents keep one.
 
-    Raises RankError when it cannot be reached, or its port is taken.
+    Raises RankError if it cannot be reached, or its port is taken.
     """
     import torch.distributed as dist
 
@@ -62,9 +62,9 @@ def store_at(
 
 
 def join(store: Any, ours: ClusterRank, own: RankInfo, jobs: int, *, patience_s: float) -> list[RankAssignment]:
-    """Say that we are there, wait for the others, learn every rank's seat.
+    """Register this rank, wait for the others, and return every rank's assignment.
 
-    Raises RankError when a rank does not come or cannot take part, SpecError when ranks cannot be divided.
+    Raises RankError if a rank does not join or cannot take part, SpecError if ranks cannot be divided.
     """
     store.set(f"here/{ours.rank}", json.dumps(asdict(own)))
     if ours.rank > 0:
@@ -104,7 +104,10 @@ def _everybody(store: Any, ours: ClusterRank, patience_s: float) -> list[RankInf
 
 
 def abort_join(ours: ClusterRank, error: XbenchError, environ: Mapping[str, str]) -> bool:
-    """Tell rank 0 that we cannot take part, and why. Whether it was told; it may have ended for the same reason."""
+    """Report to rank 0 that this rank cannot take part, and why. Return whether the report was sent.
+
+    Rank 0 may have ended for the same reason.
+    """
     try:
         store = store_at(meeting_point(ours, environ, patience_s=TELL_S), ours, environ, patience_s=TELL_S)
         said = {"cannot": str(error), "hint": error.hint, "name": socket.gethostname()}
@@ -123,7 +126,7 @@ def _until(store: Any, keys: list[str], patience_s: float, why: str, hint: str |
 
 
 def local_info(ours: ClusterRank, place: tuple[str, int]) -> RankInfo:
-    """What this rank says of itself. Hosts are told apart by the engine's number, else by name and boot."""
+    """Return this rank's description. The launcher's number identifies the host, else its name and boot id."""
     name = socket.gethostname()
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -134,9 +137,9 @@ def local_info(ours: ClusterRank, place: tuple[str, int]) -> RankInfo:
 
 
 def choose_interface(own: RankInfo, store: Any, world_size: int, environ: MutableMapping[str, str]) -> str | None:
-    """Have Gloo use the interface that leads to the others, unless the user chose one; the one that was set, or None.
+    """Make Gloo use the interface that leads to the others, unless the user chose one.
 
-    Call it when everybody is there.
+    Return the interface that was set, or None. Call it after all ranks have joined.
     """
     if environ.get(_INTERFACES[0]):
         return None

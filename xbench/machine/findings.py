@@ -1,6 +1,6 @@
-"""What works on a machine and what is missing: from what `inventory` saw to one `Finding` a thing, as a pure function.
+"""Findings about a machine: what works and what is missing, as a pure function of the inventory's observations.
 
-Each missing thing says what it costs and, where there is one, the command that brings it.
+Each missing item has its cost and, if there is one, the command that installs it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ EXTRAS = {
     "scikit-learn": ("converge has no data to train on", "pip install scikit-learn"),
     "Ray": ("cluster run --engine ray cannot be used", "pip install ray"),
 }
-"""Optional packages: what their absence costs, and how to get them."""
+"""Optional packages: the cost of their absence, and the command that installs them."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Everything that was looked at. `torch` and `nvml` are the answers of `inventory_probe`."""
+    """Observations of the inventory. `torch` and `nvml` are the answers of `inventory_probe`."""
 
     torch: Mapping[str, Any]
     nvml: Mapping[str, Any]
@@ -39,14 +39,14 @@ class Seen:
     governor: str | None = None
     noise: Sequence[str] = ()
     tools: Mapping[str, str | None] = field(default_factory=dict)
-    """'nvcc', 'nsys': what to call it by ('13.2, /usr/local/cuda/bin/nvcc'), or None."""
+    """Version and path of 'nvcc', path of 'nsys' ('13.2, /usr/local/cuda/bin/nvcc'), or None."""
 
     extras: Mapping[str, str | None] = field(default_factory=dict)
-    """Version, or None, of each optional package of `EXTRAS` that was looked for; Horovod's is None if unusable."""
+    """Version, or None, of each optional package of `EXTRAS`; Horovod's is None if unusable."""
 
     @property
     def gpus(self) -> int:
-        """GPUs that training can use."""
+        """Number of GPUs that training can use."""
         return int(self.torch.get("gpus", 0))
 
     @property
@@ -56,7 +56,7 @@ class Seen:
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """All of them, what matters most first."""
+    """Return all findings, the most important first."""
     return [
         _torch(seen),
         _torchvision(seen),

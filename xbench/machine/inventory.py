@@ -1,8 +1,8 @@
-"""What this machine is and what works on it, in a few seconds, whatever is broken.
+"""Inventory of this machine: what it is and what works on it, in a few seconds, even if parts are broken.
 
-torch and NVML are asked in processes of their own (`inventory_probe`), while this one looks at everything else; a probe
-that does not answer in time is left behind, killed or, where the kernel cannot kill it, not. Shaped links are tried for
-real, as `--fabric auto` does.
+torch and NVML are queried in processes of their own (`inventory_probe`), while this one examines everything else. A
+probe that does not answer in time is killed, or abandoned if the kernel cannot kill it. Shaped links are really tried,
+as `--fabric auto` does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from xbench.records.machine import Gpu, GpuLink, Machine
 from xbench.workloads.probe import facts_for
 
 TIMEOUT_S = 30.0
-"""To import torch takes a few seconds, from a cold disk more."""
+"""Time limit of the probes [s]. Importing torch takes a few seconds, and more from a cold disk."""
 
 GRACE_S = 1.0
 # -P: a profile.py or random.py in the user's folder must not hide the standard library's.
@@ -41,7 +41,7 @@ Ask = Callable[[str], "subprocess.Popen[str]"]
 
 
 def start_probe(what: str) -> subprocess.Popen[str]:
-    """A process that will say what torch, or NVML, knows."""
+    """Start a process that reports the facts of torch, or of NVML."""
     return subprocess.Popen(
         [*GUARD, str(os.getpid()), *PROBE, what],
         stdin=subprocess.DEVNULL,
@@ -54,7 +54,7 @@ def start_probe(what: str) -> subprocess.Popen[str]:
 
 
 def take_inventory(*, timeout_s: float = TIMEOUT_S, ask: Ask = start_probe) -> Machine:
-    """This machine: what it is, what works, what is missing. Takes about as long as importing torch does."""
+    """Return this machine's inventory. It takes about as long as importing torch."""
     deadline_s = time.monotonic() + timeout_s
     probes = {what: ask(what) for what in ("torch", "nvml")}
     try:
@@ -82,13 +82,13 @@ def take_inventory(*, timeout_s: float = TIMEOUT_S, ask: Ask = start_probe) -> M
 
 
 def extras() -> dict[str, str | None]:
-    """The version of each package of `findings.EXTRAS`, None where it cannot be used: nothing is imported."""
+    """Return the version of each package of `findings.EXTRAS`, None if unusable. Nothing is imported."""
     horovod = horovod_package.version() if horovod_package.obstacle() is None else None
     return {"Horovod": horovod, "scikit-learn": version_of("scikit-learn"), "Ray": version_of("ray")}
 
 
 def machine_of(seen: Seen) -> Machine:
-    """The answer that follows from what was seen."""
+    """Return the inventory that follows from the observations."""
     here = environment.capture(None if "problem" in seen.torch else facts_for(seen.torch))
     fingerprints = {"cpu": fingerprint(on_cpu(here))}
     if here.device != "cpu":
@@ -104,18 +104,18 @@ def machine_of(seen: Seen) -> Machine:
 
 
 def on_cpu(found: Environment) -> Environment:
-    """The same machine as a run with `--device cpu` sees it."""
+    """Return the same machine as a run with `--device cpu` sees it."""
     return found.model_copy(update={"device": "cpu", "device_count": 0})
 
 
 def held_against(machine: Machine, path: str, other: Environment) -> Machine:
-    """The machine, with what keeps the times of a saved result from comparing with those taken here."""
+    """Return the machine with the differences that make a saved result's times incomparable with its own."""
     here = machine.environment if other.device != "cpu" else on_cpu(machine.environment)
     return machine.model_copy(update={"differs_from": {**machine.differs_from, path: differences(other, here)}})
 
 
 def answer(probe: subprocess.Popen[str], deadline_s: float) -> dict[str, Any]:
-    """What a probe says by then (`time.monotonic`), or a problem."""
+    """Return a probe's answer by the deadline (`time.monotonic`) [s], or a problem."""
     try:
         out, log = probe.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -132,7 +132,7 @@ def answer(probe: subprocess.Popen[str], deadline_s: float) -> dict[str, Any]:
 
 
 def _end(probe: subprocess.Popen[str]) -> None:
-    """Kill a probe and all that it started. One in the hands of a driver that hangs cannot be killed, or waited for."""
+    """Kill a probe and its children. A probe in a driver that hangs can be neither killed nor waited for."""
     if probe.poll() is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(probe.pid, signal.SIGKILL)
@@ -141,7 +141,7 @@ def _end(probe: subprocess.Popen[str]) -> None:
 
 
 def nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
-    """'13.0, /usr/local/cuda/bin/nvcc': the CUDA compiler that torch's extension builder would find, or None."""
+    """Return '13.0, /usr/local/cuda/bin/nvcc': the CUDA compiler that torch's extension builder would find, or None."""
     home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
     places = [*([os.path.join(home, "bin")] if home else []), environ.get("PATH", os.defpath), "/usr/local/cuda/bin"]
     path = next((found for place in places if (found := shutil.which("nvcc", path=place))), None)

@@ -1,13 +1,13 @@
-"""`python -m xbench.machine.inventory_probe torch|nvml`: what only torch, or only NVML, knows of this machine.
+"""Probe of torch or NVML: `python -m xbench.machine.inventory_probe torch|nvml`.
 
-Each runs in a process of its own, because either can crash or hang on a broken driver, and `xbench env` must answer
-nevertheless. One JSON object goes to stdout; `machine.inventory` is the other side.
+Each runs in a process of its own, because either can crash or hang on a broken driver, and `xbench env` must still
+answer. It writes one JSON object to stdout, which `machine.inventory` reads.
 
-| asked | answer |
+| argument | answer |
 | --- | --- |
 | torch | torch, torchvision, nccl, cuda (versions; null: not built with it), device, gpus, gpu_names |
 | nvml | driver, driver_cuda, gpus (`machine_record.Gpu`), links (`machine_record.GpuLink`) |
-| either | in place of all that: problem, one sentence; and installed, whether its package is there |
+| either | instead of all that: problem, one sentence; and installed, whether its package is installed |
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PACKAGES = {"torch": "torch", "nvml": "pynvml"}
 
 
 def main(what: str) -> None:
-    """Answer, and end without waiting for what a library may have started."""
+    """Answer, and exit without waiting for threads that a library may have started."""
     answer_to = os.dup(1)
-    os.dup2(2, 1)  # whatever a library prints is no answer
+    os.dup2(2, 1)  # output of a library is not part of the answer
     try:
         answer = torch_answer() if what == "torch" else nvml_answer(load_nvml())
     except NotAvailable as error:
@@ -42,12 +42,12 @@ def main(what: str) -> None:
 
 
 def installed(what: str) -> bool:
-    """Whether the package is there, even if it does not work."""
+    """Whether the package is installed, even if it does not work."""
     return find_spec(PACKAGES[what]) is not None
 
 
 def torch_answer() -> dict[str, Any]:
-    """What torch is, and which GPUs it can use."""
+    """Return torch's versions, and the GPUs that it can use."""
     import torch
 
     from xbench.workloads.preflight import choose_device, software
@@ -58,7 +58,7 @@ def torch_answer() -> dict[str, Any]:
 
 
 def nvml_answer(nvml: Any) -> dict[str, Any]:
-    """Which GPUs the driver lists, and what joins them."""
+    """Return the GPUs that the driver lists, and the links between them."""
     gpus = list_gpus(nvml)
     return {
         **driver_versions(nvml),

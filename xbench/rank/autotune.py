@@ -1,21 +1,22 @@
-"""A few real steps of the best candidate plans, before `auto` settles on one.
+"""Trial of the best candidate plans in a few real steps, before `auto` chooses one.
 
-The search ranks plans by a model, and the model's best are often within its error of each other. So a short list (the
-search's best, and each schedule's own buckets that are predicted close) is run in turns, a step of warm-up and two
-steps at a time (more where they are short), and the fastest is taken: by the median of its ratios to the model's
-favourite, round by round, and only where that is clearer than the noise of so many steps. Half of the time goes to all
-of them, the other half to the favourite and those that were the fastest by then: of many that are close, the one that
-looks best after a few steps is mostly the luckiest (successive halving: Karnin, Koren, Somekh, ICML 2013, in two
-halves). Where measurement and prediction disagree by more than a tenth, what computation and communication cost each
-other is scaled until the candidates' predictions fit, the search runs again, and its new answer is tried too. The
-prediction that is shown for the chosen plan is the unfitted model's, as for every other schedule.
+The search ranks plans by a model, and the best ones are often within the model's error of each other. So a short list
+is run in turns: the search's best plan, and each schedule's own buckets that are predicted to be close. A turn is one
+step of warm-up and two timed steps (more if steps are short). The fastest candidate is chosen by the median of its
+round-by-round ratios to the model's favourite, and only if the gain exceeds the noise of so many steps.
 
-Where the run allows next-forward overlap, `dear` and `priority` stand on the list too, attached as the schedules that
-they are; where steps are short, `priority` also in orders that let the link rest sooner (`priority 2` and so on). A
-model that one of them refuses is tried without it, and the plan's note says so. Ranks do not meet between the steps of
-a turn, as they do not in training: that would end the overlap that these are for.
+Half of the time goes to all candidates, the other half to the favourite and the fastest so far. Of many close
+candidates, the one that looks best after a few steps is mostly the luckiest (successive halving: Karnin, Koren, Somekh,
+ICML 2013, in two halves). If measurement and prediction disagree by more than a tenth, the contention between
+computation and communication is scaled until the candidates' predictions fit. Then the search runs again, and its new
+answer is tried too. The prediction shown for the chosen plan is the unfitted model's, as for every other schedule.
 
-All ranks decide alike: times are those of all ranks (`stats.steps`), known to each before any decision.
+If the run allows next-forward overlap, `dear` and `priority` are candidates too, attached as schedules of their own. If
+steps are short, `priority` is also tried in orders that leave the link idle sooner (`priority 2` and so on). A model
+that one of them refuses is tried without it, and the plan's note reports this. Ranks do not synchronise between the
+steps of a turn, as in training: that would end the overlap of these schedules.
+
+All ranks decide alike: times are those of all ranks (`stats.steps`), and every rank knows them before any decision.
 """
 
 from __future__ import annotations
@@ -42,24 +43,25 @@ from xbench.units import format_seconds
 TRIAL_S = 25.0
 MAX_ROUNDS = 5
 MAX_SHORT_ROUNDS, SHORT_S = 10, 10.0
-"""Of short steps there are more rounds, as many as take so long."""
+"""Short steps have more rounds: as many as take SHORT_S."""
 
 MIN_ROUNDS = 2
-"""Candidates that are predicted to be the slowest go untried where all of them leave no time for so many rounds."""
+"""Minimum of rounds. If time does not suffice, candidates that are predicted to be the slowest are not tried."""
 
 MIN_TRIED = 2
 FINALISTS = 4
-"""The favourite and the fastest of the others, which share the second half of the rounds, if there are twice
-MIN_ROUNDS."""
+"""The favourite and the fastest of the others. They share the second half of the rounds, if there are twice MIN_ROUNDS.
+"""
 
 TIMED_STEPS, MAX_TIMED_STEPS, TURN_S = 2, 12, 0.1
-"""Of a candidate in a round: as many as fill so many seconds, within these numbers. Short steps are noisy."""
+"""Timed steps of a candidate in a round: as many as fill TURN_S, within these limits. Short steps are noisy."""
 
 CLOSE = 1.3
-"""Other schedules' plans are tried when they are predicted to take at most this many times the best."""
+"""Largest ratio of a plan's predicted step to the best at which another schedule's plan is tried."""
 
 NOISE = 0.04
-"""Of one step of a trial, as a share: another plan than the favourite must win by this over the root of its steps."""
+"""Noise of one step of a trial, as a share. To replace the favourite, a plan must win by this over the root of its
+steps."""
 
 DISAGREE = 0.10
 _FACTORS = (0.25, 4.0)
@@ -67,7 +69,7 @@ _FACTORS = (0.25, 4.0)
 
 @dataclass(frozen=True)
 class CandidateTiming:
-    """A step of a candidate [s], of so many that were timed; `in_final`: it came into the second half."""
+    """Step time of a candidate [s] and the number of timed steps. `in_final`: whether it ran in the second half."""
 
     step_s: float
     steps: int
@@ -75,9 +77,9 @@ class CandidateTiming:
 
 
 def try_candidates(session: Session, planner: Planner, plans: Mapping[str, Plan], unused: Mapping[str, int]) -> Plan:
-    """The plan of `auto` after the trial. Every rank calls it together and gets the same.
+    """Return the plan of `auto` after the trial. Collective: every rank calls it and gets the same plan.
 
-    `unused`: bytes of the parameters that got no gradient while profiling.
+    `unused` holds the bytes of each parameter that got no gradient during profiling.
     """
     planned = plans["auto"]
     favourite = Candidate(
@@ -120,14 +122,14 @@ def try_candidates(session: Session, planner: Planner, plans: Mapping[str, Plan]
 
 
 def _fastest(found: Sequence[CandidateTiming]) -> int:
-    """The place of the fastest among those that came into the second half."""
+    """Return the index of the fastest candidate of the second half."""
     return min((place for place, one in enumerate(found) if one.in_final), key=lambda place: found[place].step_s)
 
 
 def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate) -> list[Candidate]:
-    """The favourite, and the other schedules' plans that are predicted to be close to it."""
+    """Return the favourite, and the other schedules' plans that are predicted to be close to it."""
     found = [favourite]
-    if favourite.carrier is not None:  # for whom one of our own engine must stand by
+    if favourite.carrier is not None:  # keep one of our own engine's plans as a fallback
         searched = planner.search().best()
         found.append(replace(searched, name="searched", step_s=planner.step_of(searched).step_s))
     ahead = next_forward_modes() if planner.overlap == "forward" else ()
@@ -146,12 +148,12 @@ def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate
 
 
 def _is_varied(candidate: Candidate) -> bool:
-    """Whether it is on the list because the model knows little of it: it does not say how far the model is off."""
+    """Whether it is a varied order of `priority`. The model knows little of it, so it does not test the model."""
     return candidate.carrier is not None and candidate.name.startswith(f"{candidate.carrier} ")
 
 
 def _close(planner: Planner, others: Iterable[Candidate], found: Sequence[Candidate]) -> list[Candidate]:
-    """Those that are predicted to be close to the first found, and are none of these."""
+    """Return those that are predicted to be close to the first of `found` and differ from all of `found`."""
     close: list[Candidate] = []
     for other in others:
         other = replace(other, step_s=planner.step_of(other).step_s)
@@ -167,9 +169,9 @@ def _alike(one: Candidate, other: Candidate) -> bool:
 def _attachable(
     session: Session, planner: Planner, shortlist: Sequence[Candidate], unused: Mapping[str, int]
 ) -> tuple[list[Candidate], str]:
-    """Those whose schedule takes the model, and words on those that do not; all ranks refuse alike.
+    """Return candidates whose schedule accepts the model, and a note on the others. All ranks refuse alike.
 
-    What waits in the forward pass must see one to know.
+    A schedule that waits in the forward pass refuses only in one, so a forward pass is run.
     """
     kept: list[Candidate] = []
     said: dict[str, str] = {}
@@ -203,13 +205,13 @@ def _rounds(shortlist: Sequence[Candidate]) -> int:
 
 
 def _steps(step_s: float) -> int:
-    """Timed steps of a candidate in a round. More than TIMED_STEPS are a matter of a second or two in all."""
+    """Return the timed steps of a candidate in a round. More than TIMED_STEPS add only a second or two in all."""
     wanted = math.ceil(TURN_S / step_s) if step_s > 0 else MAX_TIMED_STEPS
     return max(TIMED_STEPS, min(MAX_TIMED_STEPS, wanted))
 
 
 def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
-    """The favourite, DDP's own buckets if they are there, and as many of the others as time allows, the best first."""
+    """Return the favourite, DDP's own buckets if present, and as many of the others as time allows, best first."""
     kept = list(shortlist)
     while _rounds(kept) < MIN_ROUNDS and len(kept) > MIN_TRIED:
         others = [candidate for candidate in kept[1:] if candidate.name != "ddp"]
@@ -218,7 +220,7 @@ def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _engine_of(session: Session, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> Engine:
-    """Our engine, attached, with these buckets and one for each parameter that got no gradient. Raises UsageError."""
+    """Attach our engine with these buckets and one for each parameter without a gradient. Raises UsageError."""
     model, optimizer = session.workload.model, session.workload.optimizer
     copies, compress = session.run.copies, session.run.compress
     named = _named(planner, buckets, unused)
@@ -231,7 +233,7 @@ def _named(planner: Planner, buckets: Buckets, unused: Iterable[str]) -> list[li
 
 
 def _attach(session: Session, planner: Planner, candidate: Candidate, unused: Mapping[str, int]) -> Callable[[], None]:
-    """Attach a candidate; what is returned detaches it. Raises UsageError for a model that its schedule refuses."""
+    """Attach a candidate and return a function that detaches it. Raises UsageError if its schedule refuses."""
     if candidate.carrier is None:
         return _engine_of(session, planner, candidate.buckets, list(unused)).detach
     schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
@@ -257,7 +259,10 @@ def _run(
     steps: int,
     unused: Mapping[str, int],
 ) -> list[CandidateTiming]:
-    """A step of each candidate, of all ranks, in as many turns as so many rounds of all of them have."""
+    """Return each candidate's step time over all ranks.
+
+    The number of turns is that of `rounds` rounds of all candidates. FINALISTS share the second half.
+    """
     everyone = list(range(len(shortlist)))
     first = rounds // 2 if len(shortlist) > FINALISTS and rounds >= 2 * MIN_ROUNDS else rounds
     times = _in_turns(session, planner, shortlist, first, steps, unused)
@@ -284,7 +289,7 @@ def _in_turns(
     steps: int,
     unused: Mapping[str, int],
 ) -> list[list[float]]:
-    """So many steps [s] of each candidate and round, of all ranks, in rounds whose order turns."""
+    """Return `rounds` times `steps` step times [s] of each candidate, over all ranks. The order rotates by round."""
     times: list[list[list[float]]] = [[] for _ in shortlist]
     for number in range(rounds):
         for offset in range(len(shortlist)):
@@ -305,17 +310,18 @@ def _in_turns(
 
 
 def _steps_of_ranks(own_s: torch.Tensor) -> torch.Tensor:
-    """`stats.steps.steps_of_all` along the last dimension, of what each rank has; the same on all."""
+    """Apply `stats.steps.steps_of_all` along the last dimension of each rank's times. The result is the same on all."""
     ends_s = own_s.cumsum(-1)
     dist.all_reduce(ends_s, op=dist.ReduceOp.MAX)
     return ends_s.diff(dim=-1, prepend=torch.zeros_like(ends_s[..., :1]))
 
 
 def _in_pairs(times: Sequence[Sequence[float]], steps: int) -> list[float]:
-    """One step [s] of each row of so many steps a round: the first's is its median, another's is that times the median
-    of its rounds' medians over the first's, which a machine that changes its speed between rounds does not change.
+    """Return one step time [s] of each row.
 
-    A row may end before the first does.
+    The first row's is its median. Another row's is that times the median, over rounds, of the ratio of its round median
+    to the first row's. A machine that changes speed between rounds does not change the ratios. A row may be shorter
+    than the first.
     """
     rounds = [[statistics.median(row[at : at + steps]) for at in range(0, len(row), steps)] for row in times]
     first_s = statistics.median(times[0])
@@ -323,7 +329,7 @@ def _in_pairs(times: Sequence[Sequence[float]], steps: int) -> list[float]:
 
 
 def _factor(planner: Planner, fitting: Sequence[tuple[float, Candidate]]) -> float:
-    """By how much to multiply the contention so that predictions fit on the (geometric) mean, within _FACTORS."""
+    """Return the contention factor at which predictions fit in the geometric mean, within _FACTORS."""
     assert planner.contention is not None
     low, high = _FACTORS
     wanted = sum(math.log(measured) for measured, _ in fitting)

@@ -1,4 +1,4 @@
-"""What a rank tells of one timed block: where its steps begin and end, on the machine's clock."""
+"""Journal events of a timed block: the boundaries of its steps on the machine's clock."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def tell_block(
 ) -> None:
     """Write a block to the rank's journal, and free its stamps.
 
-    `place`: round and position; `origin`: one instant on the machine's clock [s] and as a stamp. The first of `stamps`
-    is where the block begins, each other one the end of a step; the first `warmup` steps do not count.
+    `place` is round and position. `origin` is one instant, on the machine's clock [s] and as a stamp. The first of
+    `stamps` is the start of the block, each other one the end of a step. The first `warmup` steps do not count.
     """
     session.clock.flush()
     origin_s, began = origin
@@ -36,7 +36,7 @@ def tell_block(
 
 
 def tell_loss(session: Session, mode: ModeSpec, what: str) -> None:
-    """Write a warning where the block's last loss was infinite or no number on this session, once a mode."""
+    """Write a warning if the block's last loss is infinite or NaN on this rank, once per mode."""
     loss = float(session.loss.sum()) if session.loss is not None else 0.0
     if not math.isfinite(loss) and mode.text not in session.told_lost:
         session.told_lost.add(mode.text)

@@ -1,12 +1,12 @@
 """One rank of `xbench converge`: profile, then train every mode from every seed on the same real samples.
 
-It is a `rank.main` rank with other phases. A step's batch is this rank's slice of a permutation of the training
-images that the seed and the epoch decide, so all modes see the same samples in the same order. After each epoch, with
-every gradient applied, the whole test set is put through the model as rank 0 has it (batch-norm statistics are each
-rank's own, as ever). What is kept for backward and what backward computes is counted, not timed, in one more cycle of
-steps after a training has ended.
+It is a `rank.main` rank with other phases. A step's batch is this rank's slice of a permutation of the training images.
+The seed and the epoch determine the permutation, so all modes see the same samples in the same order. After each epoch,
+with every gradient applied, rank 0 evaluates its model on the whole test set. Batch-norm statistics are each rank's
+own. The memory kept for backward and the operations of backward are counted, not timed, in one more cycle of steps
+after a training.
 
-Two jobs that share the devices train a seed each, in turns; modes of one job are trained by the first.
+Two jobs that share the devices train one seed each, in turns. The first job trains modes of one job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ TEST_BATCH = 128
 
 
 class TrainingPlan(Spec):
-    """What every mode trains. `seeds`: of weights and of the order of samples; `lr`: at first, falling to zero."""
+    """Training that every mode does. `seeds` determine weights and sample order; `lr` is the initial rate, falling to
+    0."""
 
     seeds: tuple[int, ...]
     steps: int
@@ -54,18 +55,18 @@ class TrainingPlan(Spec):
 
 
 class ConvergeProgram(Program):
-    """The argument of every rank."""
+    """Argument of every rank."""
 
     training: TrainingPlan
 
 
 class ConvergeRank(Rank):
-    """The state of one rank."""
+    """State of one rank."""
 
     program: ConvergeProgram
 
     def go(self) -> None:
-        """Profile, then every mode."""
+        """Profile, then train every mode."""
         self.training = self.program.training
         self.data = digits()
         self.note("profile")
@@ -85,7 +86,7 @@ class ConvergeRank(Rank):
         self.journal.write("end")
 
     def rounds(self, mode: ModeSpec) -> list[list[int]]:
-        """Which seeds are trained at once, by job. An odd one out is trained beside the first, once more."""
+        """Return the seeds that are trained at once, by job. An odd last seed is paired with the first, once more."""
         seeds = list(self.training.seeds)
         if not mode.paired:
             return [[seed] for seed in seeds]
@@ -126,10 +127,10 @@ class ConvergeRank(Rank):
                 found["test_loss"].append(loss)
                 found["test_accuracy"].append(accuracy)
                 self.journal.write("epoch", mode=mode.text, seed=seed, epoch=len(found["test_accuracy"]))
-                dist.all_reduce(torch.zeros(1, device=self.device))  # the next step begins for all at once
+                dist.all_reduce(torch.zeros(1, device=self.device))  # all ranks begin the next step together
             agreed = self.digest()
             peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
-            # Two jobs at once would count each other's turns; the first seed speaks for all.
+            # Two jobs at once would count each other's turns. The first seed is counted for all.
             first = seed == self.training.seeds[0] and not mode.paired
             counted = self.counted(handle, cycle_of(mode)) if first else {}
         self.journal.write(
@@ -147,7 +148,7 @@ class ConvergeRank(Rank):
         gc.collect()
 
     def epoch(self, mode: ModeSpec, handle: Handle, seed: int, steps: int, number: int) -> list[float]:
-        """Some training steps: the time of each on this rank [s]."""
+        """Train some steps. Return the time of each on this rank [s]."""
         what = f"{mode.text}, seed {seed}"
         stamps: list[Any] = [self.clock.mark()]
 
@@ -166,7 +167,7 @@ class ConvergeRank(Rank):
         return took_s[:steps]
 
     def forward_backward(self, handle: Handle) -> None:
-        """See `Rank.forward_backward`, on the next batch."""
+        """Run `Rank.forward_backward` on the next batch, with the learning rate of this step."""
         self.batches.next()
         for group in self.workload.optimizer.param_groups:
             group["lr"] = self.training.lr * max(0.0, 1 - len(self.losses) / self.training.steps)
@@ -176,7 +177,10 @@ class ConvergeRank(Rank):
         loss.backward()  # type: ignore[no-untyped-call]
 
     def tested(self) -> tuple[float, float]:
-        """Loss and accuracy over the test set, of rank 0's model; 0 on the others, which wait at their next step."""
+        """Return loss and accuracy of rank 0's model over the test set.
+
+        Other ranks return 0 and wait at their next step.
+        """
         if self.rank > 0:
             return 0.0, 0.0
         self.note("testing")
@@ -197,14 +201,15 @@ class ConvergeRank(Rank):
         return total / len(self.data.test_labels), right / len(self.data.test_labels)
 
     def digest(self) -> str:
-        """Of all parameters' bits: equal on all ranks that trained one network."""
+        """Return a digest of all parameters' bits, equal on all ranks that trained one network."""
         made = hashlib.blake2b(digest_size=16)
         for value in self.workload.model.parameters():
             made.update(value.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy().tobytes())
         return made.hexdigest()
 
     def counted(self, handle: Handle, cycle: int) -> dict[str, Any]:
-        """What a cycle of steps keeps for backward, and computes there; and what the formula says of `spb`."""
+        """Count the bytes that a cycle of steps keeps for backward and its operations there, with the formula's for
+        `spb`."""
         kept: list[int] = []
         flops: list[int] = []
         for step in range(cycle):
@@ -225,7 +230,7 @@ class ConvergeRank(Rank):
         }
 
     def formula(self, engine: PartialBackpropEngine, cycle: int) -> dict[str, float]:
-        """`WorkFormula` of this rank, after one more forward pass, at full depth."""
+        """Return the fields of `WorkFormula` for this rank, from one more forward pass at full depth."""
         self.batches.next()
         now = {parameter: parameter.requires_grad for parameter in engine.parameters.values()}
         for parameter in now:
@@ -250,7 +255,7 @@ class ConvergeRank(Rank):
 
 
 class Batches:
-    """This rank's batches of one seed's training, in order: each epoch a new permutation, its rest left out."""
+    """Batches of this rank for one seed's training. Each epoch has a new permutation, whose remainder is left out."""
 
     def __init__(self, data: Digits, workload: Workload, training: TrainingPlan, seed: int, rank: int) -> None:
         self._data, self._workload, self._training = data, workload, training
@@ -261,7 +266,7 @@ class Batches:
         self._like = workload.inputs
 
     def next(self) -> None:
-        """Put the next batch in the workload's place for inputs."""
+        """Set the workload's inputs and targets to the next batch."""
         epoch, step = divmod(self._taken, self._training.steps_per_epoch)
         self._taken += 1
         generator = torch.Generator().manual_seed(1_000_003 * self._seed + epoch)
@@ -273,17 +278,20 @@ class Batches:
 
 
 def _loss(outputs: Any, labels: Any) -> Tensor:
-    """Cross-entropy over the first ten outputs: the digits have no other classes."""
+    """Return the cross-entropy over the first ten outputs, because the digits have ten classes."""
     return F.cross_entropy(outputs[:, :CLASSES].float(), labels)
 
 
 def loop_seed(rank: int) -> int:
-    """Far from the seeds of weights: random numbers of the training loop differ by rank."""
+    """Return a rank's seed for the training loop, far from the seeds of weights."""
     return 7919 * (rank + 1)
 
 
 def kept_bytes(model: torch.nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor, int]:
-    """What `forward()` returns, and the bytes of what autograd keeps for backward: each memory once, no parameters."""
+    """Return the result of `forward()`, and the bytes that autograd keeps for backward.
+
+    Each piece of memory counts once; parameters do not count.
+    """
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
     alive: list[Tensor] = []
@@ -292,7 +300,7 @@ def kept_bytes(model: torch.nn.Module, forward: Callable[[], Tensor]) -> tuple[T
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
             kept[storage.data_ptr()] = storage.nbytes()
-            alive.append(tensor.detach())  # memory that is freed could be given out, and counted, again
+            alive.append(tensor.detach())  # freed memory could be reused, and counted again
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -301,7 +309,7 @@ def kept_bytes(model: torch.nn.Module, forward: Callable[[], Tensor]) -> tuple[T
 
 
 def device_bytes(table: Path = Path("/proc/self/net/dev")) -> int:
-    """Bytes that the network device of collectives has sent since it is there; 0 where that is not known."""
+    """Return the bytes that the network device of collectives has sent so far; 0 if that is not known."""
     name = os.environ.get("GLOO_SOCKET_IFNAME", "")
     try:
         lines = table.read_text().splitlines()

@@ -1,11 +1,10 @@
-"""The distance between two trained networks, measured against how far training moved them.
+"""Distance between two trained networks, relative to the update of the training.
 
     difference(p) = size(a - b) / (size(b - start) + 100 ε size(b) + least)
 
-`a` is the schedule's value, `b` the reference's, `start` what both began with, `ε` the dtype's; `size` is the largest
-magnitude, or for compressed gradients the mean. `least` is 10⁻³ of the largest update where a sum over ranks may have
-been made in another order, and 0 elsewhere. Integers, booleans and complex numbers are compared by their bits: they
-differ by 0 or by 1.
+`a` is the schedule's value, `b` the reference's, `start` the common initial value, `ε` the dtype's. `size` is the
+largest magnitude, or the mean for compressed gradients. `least` is 10⁻³ of the largest update if a sum over ranks may
+have another order, else 0. Integers, booleans and complex numbers are compared by their bits: they differ by 0 or by 1.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ Size = Callable[[Tensor, Tensor | None], float]
 
 
 def largest(values: Tensor, less: Tensor | None = None) -> float:
-    """The largest magnitude, of the difference where there is `less`, in fp64; NaN where there is one."""
+    """Return the largest magnitude of `values`, or of `values - less`, in fp64; NaN if any is NaN."""
     found = [float(piece.abs().max()) for piece in _pieces(values, less)]
     return math.nan if any(map(math.isnan, found)) else max(found)
 
 
 def mean(values: Tensor, less: Tensor | None = None) -> float:
-    """The mean magnitude, likewise."""
+    """Return the mean magnitude of `values`, or of `values - less`, in fp64."""
     return math.fsum(float(piece.abs().sum()) for piece in _pieces(values, less)) / values.numel()
 
 
 def _pieces(values: Tensor, less: Tensor | None) -> Iterator[Tensor]:
-    """The values, or differences, in fp64 and in pieces: all of a large layer would take eight times its bytes."""
+    """Yield the values, or differences, in fp64 and in pieces. A whole large layer in fp64 takes too much memory."""
     flat = torch.split(values.reshape(-1), PIECE)
     if less is None:
         yield from (piece.double() for piece in flat)
@@ -56,9 +55,9 @@ def differences(
     reordered: bool,
     size: Size = largest,
 ) -> dict[str, float]:
-    """The module's difference(p) of each parameter that has elements; NaN where a number is none.
+    """Return difference(p) of each parameter that has elements; NaN if a value is NaN.
 
-    `reordered`: whether sums over ranks may have been made in another order.
+    `reordered`: whether sums over ranks may have another order.
     """
     filled = {name: b for name, b in reference.items() if b.numel()}
     updates = {name: size(b, start[name]) for name, b in filled.items() if b.is_floating_point()}
@@ -76,7 +75,7 @@ def differences(
 
 
 def worst_of(found: Mapping[str, float]) -> tuple[float, str | None]:
-    """The largest of some differences, NaN before all, and whose it is; (0, None) where nothing differs."""
+    """Return the largest difference and its parameter; NaN counts as largest. (0, None) if nothing differs."""
     worst, name = max(
         ((value, name) for name, value in found.items()),
         key=lambda pair: (math.isnan(pair[0]), pair[0]),
@@ -93,12 +92,12 @@ def largest_difference(
     reordered: bool,
     size: Size = largest,
 ) -> tuple[float, str | None]:
-    """The worst of `differences`, and whose it is."""
+    """Return the largest of `differences` and its parameter."""
     return worst_of(differences(result, reference, start, reordered=reordered, size=size))
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """True if two tensors have the same shape, dtype and bits; a NaN equals itself here."""
+    """Whether two tensors have the same shape, dtype and bits. A NaN equals itself here."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return torch.equal(a, b) or digest(a) == digest(b)

@@ -1,6 +1,6 @@
-"""A rank's side of the GPU counters: one sampler a rank on a GPU, and what it saw of each block in the journal.
+"""GPU counters of a rank: one sampler per rank on a GPU, with each block's readings in the journal.
 
-On a CPU it does nothing. Where the counters are not to be had it says why, once, and the run goes on without them.
+It does nothing on a CPU. If the counters are not available, it reports the reason once, and the run continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xbench.rank.journal import Journal
 
 
 class GpuWatch:
-    """The sampler of a rank's device, from now until `stop`."""
+    """Sampler of a rank's device, from construction until `stop`."""
 
     def __init__(self, device: torch.device, journal: Journal, load: Callable[[], Any] = load_nvml) -> None:
         self._journal = journal
@@ -30,11 +30,11 @@ class GpuWatch:
             self._sampler.start()
         except NotAvailable as error:
             self._missing(str(error))
-        except Exception as error:  # a driver or a package of a kind that nobody has seen is no reason to end a run
+        except Exception as error:  # an unknown kind of driver or package must not end a run
             self._missing(f"{type(error).__name__}: {error}")
 
     def report(self, begin_s: float, end_s: float, **facts: Any) -> None:
-        """Write what was seen between two instants of `time.monotonic` to the journal, with `facts` beside it."""
+        """Write the readings between two instants of `time.monotonic` to the journal, with the fields `facts`."""
         if self._sampler is None:
             return
         window = self._sampler.window(begin_s, end_s)
@@ -45,7 +45,7 @@ class GpuWatch:
             self._sampler = None
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop the sampler."""
         if self._sampler is not None:
             self._sampler.stop()
             self._sampler = None
@@ -55,7 +55,7 @@ class GpuWatch:
 
 
 def names_of(properties: Any) -> tuple[str | None, str | None]:
-    """(UUID, PCI bus id) from torch's properties of a device, as NVML writes them; None for what torch does not say."""
+    """Return (UUID, PCI bus id) from torch's device properties, in NVML's format. None for a missing one."""
     uuid = getattr(properties, "uuid", None)
     bus = getattr(properties, "pci_bus_id", None)
     if bus is None:

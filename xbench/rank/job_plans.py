@@ -1,6 +1,6 @@
-"""What the ranks need to know of plans to time them: a `JobPlan` of a planner's plans, for every trainable parameter.
+"""Conversion of a planner's plans to the `JobPlan` that ranks time, for every trainable parameter.
 
-Nothing here imports torch: plans may come from a record as well as from a profile that has just been made.
+Nothing here imports torch, because plans may come from a record as well as from a new profile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xbench.records import Plan
 def job_plan(
     planner: Planner, plans: Mapping[str, Plan], compute_s: float, contention: ContentionRecord | None
 ) -> tuple[JobPlan, dict[str, Any]]:
-    """What the blocks need to know of these plans, and the journal's event. Every rank makes the same."""
+    """Return the `JobPlan` of these plans, and the journal's event. Every rank gets the same."""
     step, cost = planner.step, planner.cost
     curve = CostCurve.of(cost) if cost is not None else CostCurve.line(0.0, 0.0)
     lower = bounds(step.gradients, curve, compute_s=compute_s, **link_pace(contention), **step.parts)
@@ -51,18 +51,19 @@ def job_plan(
 
 
 def with_missing(buckets: list[list[str]], missing: Sequence[str]) -> list[list[str]]:
-    """The buckets, and one at the end for each parameter that got no gradient while profiling.
+    """Return the buckets, and one at the end for each parameter that got no gradient during profiling.
 
-    It may get one later, on some ranks or all, and every trainable parameter must be in exactly one bucket.
+    It may get one later, on some ranks or all. Every trainable parameter must be in exactly one bucket.
     """
     return [*buckets, *([name] for name in missing)]
 
 
 def complete(plan: JobPlan, missing: Mapping[str, int], *, sometimes_missing: bool = False) -> JobPlan:
-    """Each plan with the parameters (name: bytes) that got no gradient while profiling, see `with_missing`.
+    """Add the parameters (name: bytes) that got no gradient during profiling to each plan, as `with_missing` does.
 
-    The parts of their buckets go after all others: whatever is planned is needed more often. `sometimes_missing`: a
-    parameter got no gradient in some step of some rank, for which DDP has to look as well.
+    The parts of their buckets are sent after all others, because planned parameters are needed more often.
+    `sometimes_missing`: whether a parameter got no gradient in some step of some rank. DDP must search for that as
+    well.
     """
     if not missing:
         return plan.model_copy(update={"unused_parameters": True}) if sometimes_missing else plan

@@ -1,30 +1,31 @@
-"""What a rank writes while it runs, and how the parent reads it.
+"""Journal of a rank: events that the rank writes while it runs, and the parent's reader.
 
-Each rank owns two files in the launch's directory: `job0-rank1.jsonl`, one event a line, and `job0-rank1.state`, a
-fixed-size note of what it is doing now, rewritten in memory-mapped place (about 2 µs). Events survive the rank: a run
-that dies keeps every block that was finished. Neither file needs a network, so a dead link can still be reported.
+Each rank owns two files in the launch's directory. `job0-rank1.jsonl` has one event a line. `job0-rank1.state` is a
+fixed-size note of the rank's current work, rewritten in mapped memory (about 2 µs). Events survive the rank: a run that
+dies keeps every finished block. Neither file needs a network, so a dead link can still be reported.
 
 Events, by their `event` field (`t` is time.monotonic() of the machine, added to each):
 
 | event | fields |
 | --- | --- |
 | hello | rank, job, host, pid |
-| phase | name: what comes now, for people ('parity ddp', 'round 2 optimal') |
-| part | name: the part of the profile that comes now ('layers', 'link', 'contention') |
-| profile | layers, step times, cost points: see `rank.main` |
+| phase | name: the phase that begins, for messages ('gate ddp', 'round 2 optimal') |
+| part | name: the part of the profile that begins ('layers', 'link', 'contention') |
+| profile | layers, step times, cost points (`rank.profile_phase`) |
 | parity | mode, and the fields of `records.Parity` |
-| block | mode, round, position, step boundaries in ns since an arbitrary epoch, warm-up boundaries |
-| timeline | mode, when the step began by rank 0's clock, the slices of its two lanes by this rank's: ranks 0 to 7 |
+| block | mode, round, position, warmup, stamps [s on the machine's clock], pattern (`rank.blocks`) |
+| timeline | mode, start of the step by rank 0's clock, slices of its two lanes by this rank's: ranks 0 to 7 |
 | turns | mode, [start, end, arrival of the gradients] of each turn by the host's clock: rank 0 of each job |
 | gpu | mode (null: the profile), round, and the fields of `profilers.gpu.Window`: its timed steps, this rank's GPU |
 | gpu_missing | reason: why this rank's GPU has no counters, or no more |
-| warning | message: something that does not matter enough to end the run |
-| epoch | mode, seed, epoch: that many epochs of this training are done (`converge`) |
-| failed | mode, message: this mode could not run, the others go on |
-| error | message, traceback: this rank is about to die; place: user's file:line; told, said, hint; short_in: a mode |
-| end | nothing more comes |
+| warning | message: a problem that does not end the run |
+| epoch | mode, seed, epoch: number of finished epochs of this training (`converge`) |
+| failed | mode, message: this mode could not run, the others continue |
+| error | message, traceback: this rank is about to end; place: user's file:line; told, said, hint; short_in: a mode |
+| end | no event follows |
 
-A journal has one owner: it is made, and never opened again to write. No torch here: both sides import it.
+A journal has one owner: it is created once, and never opened again to write. This module needs no torch, because both
+sides import it.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ STATE_BYTES = 256
 
 
 class Journal:
-    """A rank's own log. Writes are unbuffered: what was written survives the rank and its parent.
+    """Log of a rank. Writes are unbuffered, so they survive the rank and its parent.
 
-    `listener(rank, event)`, if given, hears each event too. Raises RunError where the directory has this rank's
-    journal already.
+    `listener(rank, event)`, if given, gets each event too. Raises RunError if the directory has this rank's journal
+    already.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class Journal:
         self._map = mmap.mmap(self._state.fileno(), STATE_BYTES)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event. Raises OSError when the disk is full."""
+        """Append one event. Raises OSError if the disk is full."""
         content = {"event": event, "t": time.monotonic(), **fields}
         write_line(self._events, content)
         if self._listener is not None:
             self._listener(self._rank, content)
 
     def note(self, state: str) -> None:
-        """Say what this rank is doing now: 'optimal step 12: waiting for gradients'."""
+        """Note the rank's current work: 'optimal step 12: waiting for gradients'."""
         data = f"{time.monotonic():.6f} {state}".encode()[: STATE_BYTES - 1]
         self._map[: len(data) + 1] = data + b"\0"
 
@@ -87,7 +88,7 @@ class Journal:
 
 
 def new_file(path: Path) -> io.FileIO:
-    """A journal's file, opened to write without a buffer. Raises RunError where it is there already."""
+    """Open a journal's file to write without a buffer. Raises RunError if it exists."""
     try:
         return open(path, "xb", buffering=0)
     except FileExistsError:
@@ -95,12 +96,12 @@ def new_file(path: Path) -> io.FileIO:
 
 
 def write_line(stream: io.FileIO, event: Mapping[str, Any]) -> None:
-    """Append an event, whole or not at all. Raises OSError where it does not fit, as the system says why."""
+    """Append an event, whole or not at all. Raises OSError, with the system's reason, if it does not fit."""
     data = (json.dumps(event) + "\n").encode()
     begin = stream.tell()
     written = 0
     try:
-        while written < len(data):  # a disk that is nearly full takes a part, and gives its reason at the next write
+        while written < len(data):  # a nearly full disk takes a part, and gives its reason at the next write
             written += stream.write(data[written:])
     except OSError:
         stream.seek(begin)
@@ -127,7 +128,7 @@ Take = Callable[[int, int, Mapping[str, Any]], None]
 
 
 def kept_by(journals: Journals, take: Take) -> Take:
-    """`take`, with each event on disk first where there is room."""
+    """Return `take` preceded by writing each event to disk, if there is room."""
 
     def kept(job: int, rank: int, event: Mapping[str, Any]) -> None:
         with suppress(OSError):
@@ -138,9 +139,9 @@ def kept_by(journals: Journals, take: Take) -> Take:
 
 
 class JournalReader:
-    """The parent's side of one rank's journal: complete lines only, each once.
+    """Reader of one rank's journal in the parent: complete lines only, each once.
 
-    A line that is no event is left out, and a warning takes its place.
+    A warning replaces a line that is no event.
     """
 
     def __init__(self, directory: Path, job: int, rank: int) -> None:
@@ -151,7 +152,7 @@ class JournalReader:
         self._offset = 0
 
     def poll(self) -> list[dict[str, Any]]:
-        """Events written since the last poll."""
+        """Return the events since the last poll."""
         try:
             with open(self._path, "rb") as stream:
                 stream.seek(self._offset)
@@ -172,7 +173,7 @@ class JournalReader:
         return {"event": "warning", "message": f"{self._path.name} has a broken line, which was left out"}
 
     def state(self) -> tuple[float, str] | None:
-        """(time.monotonic() of the note, the note), or None before the first."""
+        """Return (time.monotonic() of the note, the note), or None before the first."""
         try:
             text = self._state.read_bytes().split(b"\0", 1)[0].decode(errors="replace")
         except OSError:
@@ -185,7 +186,7 @@ class JournalReader:
 
 
 def process_state(pid: int) -> str | None:
-    """The kernel's letter for a process (R, S, T, Z ...), or None when there is no such process."""
+    """Return the kernel's letter for a process (R, S, T, Z ...), or None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
             return stream.read().rpartition(")")[2].split()[0]

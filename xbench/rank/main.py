@@ -1,11 +1,10 @@
-"""One rank of one job: `python -m xbench.rank.main PROGRAM --job J --directory DIR`, started by torchrun.
+"""One rank of one job: `python -m xbench.rank.main PROGRAM --job J --directory DIR`, started by an agent.
 
-Reads the program, builds the workload, and goes through the phases: profile, correctness gate, timed blocks, timelines.
-It writes what it measures to its journal as soon as it has it, and computes no statistics: the parent does that from
-the journal.
+It reads the program, builds the workload, and runs the phases: profile, parity check, timed blocks, timelines. It
+writes each measurement to its journal at once. It computes no statistics: the parent does that from the journal.
 
-Where two jobs share the devices, phases that need the devices for one job alone are separated by the turn arbiter's
-barriers, during which the other job sleeps.
+If two jobs share the devices, some phases need the devices for one job alone. The turn arbiter's barriers separate
+those phases, and the other job sleeps meanwhile.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ from xbench.torch_compile import cut_by_ddp
 
 
 class Rank(Session):
-    """One rank that goes through the phases of its program."""
+    """One rank that runs the phases of its program."""
 
     def go(self) -> None:
-        """All phases."""
+        """Run all phases."""
         for number, phase in enumerate(self.program.phases):
             name = {
                 "profile": "profile",
@@ -77,7 +76,7 @@ class Rank(Session):
     # --- profile ---------------------------------------------------------------------------------------------------
 
     def profile(self) -> None:
-        """Measure this job alone, plan, and tell the other jobs what was learnt."""
+        """Measure this job alone, plan, and share the plans with the other jobs."""
         for job in range(self.program.jobs):
             self.barrier(f"profile {job}")
             if job != self.job or (job > 0 and twins(self.run)):
@@ -95,21 +94,24 @@ class Rank(Session):
         self.plans = read * self.program.jobs if twins(self.run) else read
         self.snapshot.restore(self.workload)
 
-    # --- correctness gate ------------------------------------------------------------------------------------------
+    # --- parity check --------------------------------------------------------------------------------------------
 
     def gate(self, phase: Phase) -> None:
-        """See `parity.gate`. The reference comes first: what DDP refuses of a model, its modes refuse."""
+        """Run the parity check (`parity.gate`) of a mode, after making the reference.
+
+        The reference comes first, because all modes on DDP's reducer fail if DDP refuses the model.
+        """
         mode = self.program.mode(phase.mode)
         if self.reference is None and self.takes_part(mode) and not parity.is_partial(mode):
             self.reference = reference.make(self)
         if not self.refuses(mode) and self.takes_part(mode):
             refusal.attempt(self, mode, lambda: parity.gate(self, mode))
             if self.run.tunes_ranks:
-                tuning.return_freed_memory()  # several states of the network
+                tuning.return_freed_memory()  # it held several states of the network
         refusal.settle(self, mode)
 
     def refuses(self, mode: ModeSpec) -> bool:
-        """See `refusal.refuses`."""
+        """Whether a mode is left out (`refusal.refuses`)."""
         return refusal.refuses(self, mode)
 
     # --- timed blocks ----------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ class Rank(Session):
         plan = self.plans[self.job]
         carriers = {m.carrier for m in self.run.modes}
         steps = steps_in_block(self.run, max(p.step_s.get(c, p.compute_s) for p in self.plans for c in carriers))
-        # Warm-up too: the block then begins where a cycle does.
+        # Warm-up is in whole cycles too, so that the block begins with a cycle.
         steps, warmup = (whole_cycles(count, cycle_of(mode)) for count in (steps, self.run.effort.warmup_steps))
         what = f"round {phase.round + 1} {mode.text}"
         stamps: list[Any] = []
@@ -165,7 +167,7 @@ class Rank(Session):
         tell_block(self, mode, (phase.round, phase.position), warmup, origin, stamps, pattern)
 
     def timeline(self, phase: Phase, number: int) -> None:
-        """Record a few steps of a mode of one job, of the first job; of crossover some turns of all jobs."""
+        """Record a few steps of a mode of one job, in the first job; for crossover, some turns of all jobs."""
         mode = self.program.mode(phase.mode)
         if self.refuses(mode):
             return
@@ -178,12 +180,12 @@ class Rank(Session):
 
 
 def explained(run: RunSpec, job: int, error: BaseException) -> Said | None:
-    """What an error in a rank of this job means in a sentence, where its own text takes ten lines to say it."""
+    """Return an error of a rank of this job as a sentence, if it is of a known kind; else None."""
     return explain(type(error).__name__, str(error), run.workloads[job])
 
 
 def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type[Rank] = Rank) -> NoReturn:
-    """Run one rank, of such a kind; any exception is written to the journal before the process ends with 1."""
+    """Run one rank of the given kind. Write any exception to the journal, then end the process with exit code 1."""
     path, *rest = argv
     options = dict(zip(rest[::2], rest[1::2], strict=True))
     program = program_kind.model_validate_json(Path(path).read_text())
@@ -206,11 +208,12 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
                 short_in=rank.under if said is not None and said.out_of_memory else None,
             )
         print(traceback.format_exc(), file=sys.stderr, flush=True)
-        # Not sys.exit: background threads of a backend whose peer is gone can keep a dying interpreter alive for ever.
+        # sys.exit could block for ever: background threads of a backend whose peer is gone can keep the interpreter
+        # alive.
         os._exit(1)
     with suppress(RuntimeError):
         dist.destroy_process_group()
-    # As above: threads of the backend that still run would abort an interpreter that takes its time to end.
+    # As above: threads of the backend that still run would abort an interpreter that ends slowly.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

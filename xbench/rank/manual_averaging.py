@@ -1,7 +1,7 @@
-"""Averaging written out by hand: what every synchronous schedule computes, in the plainest way.
+"""Averaging by hand: the result of every synchronous schedule, computed in the simplest way.
 
 A step runs forward and backward on each rank by itself, averages each gradient over the ranks with one all-reduce, and
-updates. It uses neither DistributedDataParallel nor our engine, so both can be held to it.
+updates. It uses neither DistributedDataParallel nor our engine, so it is a reference for both.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ Gradients = dict[str, Tensor | None]
 
 
 def trainable(model: Module) -> dict[str, Parameter]:
-    """The parameters that get gradients, by name, each shared one once."""
+    """Return the parameters that get gradients, by name; each shared one appears once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def local_gradients(parameters: Mapping[str, Parameter]) -> Gradients:
-    """A copy of this rank's gradients; sparse ones become dense, and None stands where there is none."""
+    """Return a copy of this rank's gradients. Sparse ones become dense; a missing one is None."""
     return {name: None if p.grad is None else _dense(p.grad).detach().clone() for name, p in parameters.items()}
 
 
 def averaged(
     parameters: Mapping[str, Parameter], local: Mapping[str, Tensor | None], group: dist.ProcessGroup | None = None
 ) -> Gradients:
-    """The mean over ranks of each gradient; None for a parameter that no rank used. Collective.
+    """Return the mean over ranks of each gradient; None for a parameter that no rank used. Collective.
 
-    A rank that has no gradient where another has one contributes zeros, as under DDP.
+    A rank without a gradient that another rank has contributes zeros, as under DDP.
     """
     if not parameters:
         return {}
@@ -53,7 +53,7 @@ def averaged(
 
 
 def give(parameters: Mapping[str, Parameter], gradients: Mapping[str, Tensor | None]) -> None:
-    """Put gradients on the parameters, for the optimizer's step."""
+    """Set gradients on the parameters, for the optimizer's step."""
     for name, parameter in parameters.items():
         gradient = gradients[name]
         parameter.grad = None if gradient is None else gradient.clone()

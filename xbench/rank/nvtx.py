@@ -1,11 +1,11 @@
-"""Names for Nsight Systems: ranges and marks that a timeline of the whole process shows beside its kernels.
+"""NVTX ranges and marks for Nsight Systems, shown in the timeline of the whole process.
 
-With `--nvtx` every timed block is a range, and in it every step, or turn, and in that the launch of every bucket;
-Nsight projects a launch onto the GPU as long as its collective runs there. What a rank notes about itself ("profile
-step 3 of 18", "waiting for gradients") becomes a mark.
+With `--nvtx` every timed block is a range. Inside it every step, or turn, is a range, and in that the launch of every
+bucket. Nsight projects a launch onto the GPU for the duration of its collective. A rank's notes ("profile step 3 of
+18", "waiting for gradients") become marks.
 
-Without it nothing is called. With it and no Nsight around, a range costs well under a microsecond. The module
-(`torch.cuda.nvtx`) is passed in: tests give one that writes down what it hears.
+Without `--nvtx` nothing is called. With it but without Nsight, a range costs well under a microsecond. The module
+(`torch.cuda.nvtx`) is a parameter, so that tests can pass one that records calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Ranges:
-    """Ranges and marks of one rank; `nvtx` None is off."""
+    """Ranges and marks of one rank. `nvtx` None turns them off."""
 
     def __init__(self, nvtx: Any | None = None) -> None:
         self._nvtx = nvtx
@@ -30,7 +30,7 @@ class Ranges:
 
     @classmethod
     def when(cls, asked: bool) -> Ranges:
-        """torch's own where they are asked for."""
+        """Return ranges of torch's NVTX module if `asked`, else ranges that are off."""
         if not asked:
             return cls()
         import torch.cuda.nvtx
@@ -39,20 +39,20 @@ class Ranges:
 
     @property
     def on(self) -> bool:
-        """Whether anything is marked."""
+        """Whether ranges and marks are on."""
         return self._nvtx is not None
 
     def mark(self, text: str) -> None:
-        """Something happened now."""
+        """Mark the present instant."""
         if self._nvtx is not None:
             self._nvtx.mark(text)
 
     def range(self, name: str) -> AbstractContextManager[None]:
-        """What happens inside belongs together; ranges of one thread may stand in each other."""
+        """Return a context that is a range. Ranges of one thread may be nested."""
         return _NOTHING if self._nvtx is None else self._ranged(name)
 
     def step(self, number: int, what: str = "step") -> AbstractContextManager[None]:
-        """A step or turn, counted from 1: its buckets are counted from 1 again."""
+        """Return the range of a step or turn, counted from 1. The count of its buckets starts again at 1."""
         self._bucket = 0
         return _NOTHING if self._nvtx is None else self._ranged(f"{what} {number}")
 
@@ -66,18 +66,18 @@ class Ranges:
             self._nvtx.range_pop()
 
     def watch(self, nbytes: int, start: Callable[[], Work]) -> Work:
-        """Launch a bucket inside a range of its own: for `Handle.watch`."""
+        """Launch a bucket inside a range of its own, for `Handle.watch`."""
         self._bucket += 1
         with self.range(f"bucket {self._bucket}, {format_bytes(nbytes)}"):
             return start()
 
     def turns(self, turns: TurnTaker) -> TurnTaker:
-        """The same turns, each a range from when the device is ours until it is passed on."""
+        """Return the same turns, each as a range from the grant of the device until it is passed on."""
         return turns if self._nvtx is None else _RangedTurns(turns, self)
 
 
 class _RangedTurns:
-    """Turns of one block, counted."""
+    """Counted turns of one block."""
 
     def __init__(self, turns: TurnTaker, ranges: Ranges) -> None:
         self._turns, self._ranges, self._taken = turns, ranges, 0

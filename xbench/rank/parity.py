@@ -1,40 +1,39 @@
-"""The correctness gate: does a schedule train the network that DDP trains?
+"""Parity check: whether a schedule trains the same network as DDP.
 
-A reference takes k steps from one saved state: DDP, or where DDP cannot train the model, averaging by hand
-(`rank.reference`). Then the schedule takes them on the same batches, each of its steps from where the reference's
-own had left off: from three ranks on the order in which an all-reduce adds depends on the buckets, and training
-amplifies what that changes, whoever adds. After each step parameters must be bitwise equal across ranks, and close to
-the reference's, measured against how far that step moved them (`rank.differences`):
+A reference takes k steps from one saved state. It is DDP, or averaging by hand if DDP cannot train the model
+(`rank.reference`). Then the schedule takes the same steps on the same batches. Each of its steps starts from the
+reference's state: with three or more ranks, the order of additions in an all-reduce depends on the buckets, and
+training amplifies the resulting rounding. After each step parameters must be bitwise equal across ranks. They must also
+be close to the reference's, relative to the update of that step (`rank.differences`):
 
     difference(p) = max|a - b| / (max|b - start| + 100 ε max|b| + 10⁻³ U),   U: the largest update of all parameters
 
-with the schedule's a, the reference's b and the dtype's ε. The denominator is the update, not the parameter: a schedule
-that forgot to send one small layer's gradient differs by about 1 here, and by nothing visible against the parameter
-itself. The second term is rounding: one unit in the last place counts for a hundredth. The third is there from three
-ranks on alone, for gradients that are zero but for rounding, such as that of a bias which the next batch-norm takes out
-again. A layer that is forgotten is then still seen when its update is more than 2·10⁻⁵ of the largest.
+with the schedule's a, the reference's b and the dtype's ε. The denominator is the update, not the parameter. A schedule
+that omits one small layer's gradient differs by about 1 here, but invisibly relative to the parameter. The second term
+is rounding: one unit in the last place counts for a hundredth. The third term applies with three or more ranks. It is
+for gradients that are zero except for rounding, such as that of a bias which the next batch-norm cancels. An omitted
+layer is still detected if its update is more than 2·10⁻⁵ of the largest.
 
-After the last step the optimizer's first moment (momentum of SGD, the running mean of Adam) is held to the reference's
-by the same formula, with start = 0. It is a fixed sum of all averaged gradients, whose size Adam's updates do not show:
-a schedule that sums in place of averaging is seen there.
+After the last step the optimizer's first moment (momentum of SGD, the running mean of Adam) is compared with the
+reference's by the same formula, with start = 0. It is a fixed sum of all averaged gradients, whose size does not show
+in Adam's updates. It detects a schedule that sums instead of averaging.
 
-What a pass is worth depends on the model and on the batches. `rank.parity_power` lets wrong schedules take the same
-steps; where the gate would pass one of them, a schedule that passes is "not shown" to train the same network.
+The value of a pass depends on the model and on the batches. `rank.parity_power` lets wrong schedules take the same
+steps. If the check would pass one of them, a schedule that passes is "not shown" to train the same network.
 
-Where gradients are compressed, the reference's steps are taken without compression all the same, and every mode, DDP's
-own among them, is judged by the same formula with means in place of maxima, against COMPRESSED_TOLERANCE. Rounding to
-bf16 is off by up to 2⁻⁹ of each rank's gradient, so where ranks nearly cancel, an element's mean may have the other
-sign, and an optimizer that normalises (Adam) moves that element the other way: the largest difference is then 2,
-whatever the schedule. Such elements are few, so the mean hardly moves. A layer that was forgotten, or had another
-step's gradients, is off by 1 in the mean as well, and one whose mean over two ranks was taken twice by 0.5. First
-moments are not normalised, so their means are held to COMPRESSED_MOMENTUM. Ranks must be bitwise equal as ever.
+If gradients are compressed, the reference's steps are still taken without compression. Every mode, DDP's own included,
+is judged by the same formula with means instead of maxima, against COMPRESSED_TOLERANCE. Rounding to bf16 is off by up
+to 2⁻⁹ of each rank's gradient. If ranks nearly cancel, an element's mean may change its sign, and an optimizer that
+normalises (Adam) moves that element the other way. The largest difference is then 2 for any schedule. Such elements are
+few, so the mean hardly changes. A layer that was omitted, or had another step's gradients, is off by 1 in the mean as
+well; one whose mean over two ranks was taken twice, by 0.5. First moments are not normalised, so their means are
+compared against COMPRESSED_MOMENTUM. Ranks must still be bitwise equal.
 
-A schedule that puts updates off into the next forward pass (`next_forward`) is judged after `Handle.finish`, which is
-the only moment at which its parameters are those of a step. What it is there for, a forward pass beside gradients that
-travel, is then gated by itself: it takes k steps with a `finish` after each and k steps without any, from the same
-state. That is the same arithmetic in the same order, so both must end in the same bits; a layer that ran before its
-update had come would see to it that they do not. Where a step does not end in the same bits twice either (some kernels
-of GPUs), both must agree as closely as with DDP.
+A schedule that defers updates to the next forward pass (`next_forward`) is judged after `Handle.finish`, the only
+moment at which its parameters are those of a step. Its overlap of the forward pass with communication has a test of its
+own. It takes k steps with a `finish` after each, and k steps without any, from the same state. That is the same
+arithmetic in the same order, so both must end in the same bits. A layer that runs before its update changes them. If a
+repeated step does not give the same bits (some kernels of GPUs), both must agree as closely as with DDP.
 """
 
 from __future__ import annotations
@@ -60,12 +59,12 @@ from xbench.spec import ModeSpec
 
 
 def is_partial(mode: ModeSpec) -> bool:
-    """True for a mode that averages other gradients than DDP, so that it can be held to nothing but equal ranks."""
+    """Whether a mode averages only some of DDP's gradients. Such a mode is checked only for equal ranks."""
     return mode_info(mode.carrier).gradients == "partial"
 
 
 def gate(session: Session, mode: ModeSpec) -> None:
-    """k steps of this mode beside those of `session.reference`, on the same data; the verdict goes to the journal."""
+    """Take k steps of this mode and compare them with `session.reference`. Write the verdict to the journal."""
     steps = session.run.effort.parity_steps
     what = f"gate {mode.text}"
     if is_partial(mode):
@@ -121,7 +120,7 @@ def gate(session: Session, mode: ModeSpec) -> None:
 
 
 def explained(verdict: Parity, reference: Reference, mode: ModeSpec) -> Parity:
-    """The verdict with what the reference knows: what it is worth, and a buffer that explains a difference."""
+    """Return the verdict with the reference's facts: its power, and a buffer that explains a difference."""
     found: dict[str, Any] = {"reference": reference.by}
     if verdict.ok and reference.not_shown is not None:
         found |= {"shown": False, "message": reference.not_shown}
@@ -141,9 +140,10 @@ def explained(verdict: Parity, reference: Reference, mode: ModeSpec) -> Parity:
 def read_too_early(
     end: Callable[[bool], dict[str, Tensor]], start: dict[str, Tensor], group: dist.ProcessGroup | None
 ) -> str | None:
-    """The parameter that ends otherwise when steps are not finished one by one, on any rank; None if there is none.
+    """Return the parameter that changes on any rank if steps are not finished one by one; None if none does.
 
-    `end(finish)`: parameters after k steps, each finished or not. Collective: every rank of the group must call it.
+    `end(finish)` returns the parameters after k steps, each finished or not. Collective: every rank of the group must
+    call it.
     """
 
     def first(a: dict[str, Tensor], b: dict[str, Tensor]) -> str | None:
@@ -166,7 +166,7 @@ def read_too_early(
 
 
 def agreement(session: Session, mode: ModeSpec, steps: int) -> dict[str, Any]:
-    """What a mode can be held to whose gradients are not DDP's: after each step all ranks have the same bits."""
+    """Return the verdict on a mode whose gradients are not DDP's: all ranks must have the same bits after each step."""
     digests: dict[str, str] = {}
 
     def digested() -> None:

@@ -1,6 +1,6 @@
-"""Judgement of a schedule's steps against a reference's: the differences, the tolerances, and the verdict.
+"""Comparison of a schedule's steps with a reference's: differences, tolerances and verdict.
 
-`rank.parity` states the formula and its reasons.
+`rank.parity` explains the formula.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from xbench.workloads.workload import Workload
 
 TOLERANCE = 0.02
 COMPRESSED_TOLERANCE = 0.25
-"""Of means: half of the least that a wrong schedule is off by, and many times what rounding to bf16 is."""
+"""Tolerance of means: half of the smallest error of a wrong schedule, and many times the rounding to bf16."""
 
 COMPRESSED_MOMENTUM = 0.05
-"""Tolerance of means of first moments: ten times the rounding to bf16, where ranks cancel as independent samples do."""
+"""Tolerance of means of first moments: ten times the rounding to bf16 if ranks cancel as independent samples do."""
 
 
 @dataclass
 class Reference:
-    """Reference to which schedules are held. `states`: parameters before the first step and after each."""
+    """Reference of the parity check. `states` holds parameters before the first step and after each."""
 
     states: list[dict[str, Tensor]]
     by: str = "ddp"
@@ -37,23 +37,23 @@ class Reference:
     """The optimizer's first moment of each parameter after the last step."""
     ddp_refusal: str | None = None
     not_shown: str | None = None
-    """Why a schedule that passes has not been shown to train the same network."""
+    """Reason why a schedule that passes has not been shown to train the same network."""
     comparable: bool = True
-    """True if a difference from these states says anything about a schedule."""
+    """Whether a difference from these states is evidence about a schedule."""
     buffer: str | None = None
-    """A buffer that DDP makes equal on all ranks, and that the forward pass reads."""
+    """Buffer that DDP makes equal on all ranks, and that the forward pass reads."""
 
 
 def copies(tensors: Any) -> dict[str, Tensor]:
-    """A copy of named tensors."""
+    """Return a copy of named tensors."""
     return {name: value.detach().clone() for name, value in tensors}
 
 
 def momentum_of(rank_workload: Any) -> dict[str, Tensor]:
-    """The optimizer's first moment of each parameter by name, itself and not a copy; empty for optimizers without.
+    """Return the optimizer's first moment of each parameter by name, not copied; empty if it has none.
 
-    It is a fixed sum of all averaged gradients so far. Parameters alone would not tell a sum from a mean under Adam,
-    whose updates do not depend on the size of gradients.
+    It is a fixed sum of all averaged gradients so far. Under Adam parameters do not distinguish a sum from a mean,
+    because updates do not depend on the size of gradients.
     """
     found: dict[str, Tensor] = {}
     for name, parameter in rank_workload.model.named_parameters():
@@ -65,11 +65,11 @@ def momentum_of(rank_workload: Any) -> dict[str, Tensor]:
 
 
 class ParityChecker:
-    """A schedule's steps beside a reference's.
+    """Comparison of a schedule's steps with a reference's.
 
-    `states`: the reference's parameters before the first step and after each of its k. `momentum`: its optimizer's
-    first moments after the last, by parameter. `comparable` False: parameters are not held to the reference, and go
-    their own way; ranks must be equal all the same.
+    `states` holds the reference's parameters before the first step and after each of its k. `momentum` holds its
+    optimizer's first moments after the last, by parameter. With `comparable` False, parameters are not compared with
+    the reference and are not reset to it. Ranks must still be equal.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class ParityChecker:
         self._lost: tuple[int, float] | None = None
 
     def step(self, loss: Tensor | None = None) -> None:
-        """A step was taken: judge it, and go on from the reference's state. A step too many is left to `verdict`.
+        """Judge a step, and reset parameters to the reference's state. `verdict` reports surplus steps.
 
-        `loss`: the step's, on this rank.
+        `loss` is the step's loss on this rank.
         """
         self._taken += 1
         if self._taken >= len(self._states):
@@ -136,16 +136,16 @@ class ParityChecker:
         )
 
     def tolerances(self) -> dict[str, float]:
-        """Deviation [tolerances] of each parameter on this rank: the larger of its value's and its first moment's."""
+        """Return each parameter's deviation [tolerances] here: the larger of its value's and its first moment's."""
         found = {name: value / self._tolerance for name, value in self._differences.items()}
         for name, value in self._moments.items():
             found[name] = max(found.get(name, 0.0), value / self._momentum_tolerance)
         return found
 
     def verdict(self, late: str | None = None) -> Parity:
-        """On every rank alike: the worst rank decides. Collective: every rank of the group must call it.
+        """Return the verdict, the same on every rank: the worst rank decides. Collective over the group.
 
-        `late`: the parameter that was read before its update, if one was; see `read_too_early`.
+        `late` is the parameter that was read before its update, if any (`read_too_early`).
         """
         steps = len(self._states) - 1
         found: list[Any] = [None] * dist.get_world_size(self._group)
@@ -195,7 +195,7 @@ def _worse(pair: tuple[float, str | None]) -> tuple[bool, float]:
 
 
 def compressed(compress: str) -> str:
-    """What the record says of a run whose gradients are compressed."""
+    """Return the record's remark on a run whose gradients are compressed."""
     return (
         f"fp32 gradients travel as {compress}, in every mode; the gate compares mean differences with DDP's exact "
         f"steps (tolerance {COMPRESSED_TOLERANCE:g} in place of {TOLERANCE:g} of the largest)"

@@ -1,20 +1,20 @@
-"""The correctness gate's own test: does it refuse schedules that are wrong on purpose?
+"""Test of the parity check: whether it refuses deliberately wrong schedules.
 
-A gate that every schedule passes proves nothing. Where ranks have nearly the same batch, their gradients agree, and a
-schedule that never averages trains the right network. So each workload's first gate takes the gradients that the ranks
-had by themselves at the reference's states, and lets the optimizer make the steps of four wrong schedules:
+A check that every schedule passes proves nothing. If ranks have nearly the same batch, their gradients agree, and a
+schedule that never averages trains the right network. So each workload's first parity check takes the ranks' own
+gradients at the reference's states. The optimizer then makes the steps of four wrong schedules:
 
 - one does not average: each rank uses its own gradients;
-- one forgets a layer: it averages all layers but this one. An update of a parameter depends on its own gradient alone,
+- one omits a layer: it averages all layers but this one. An update of a parameter depends on its own gradient alone,
   so the first schedule's steps show this for every layer at once;
-- one sums in place of averaging;
+- one sums instead of averaging;
 - one is a step late: from the second step on it uses the averaged gradients of the step before.
 
-They are judged as every schedule is, by the same formulas and tolerances. Where one would pass, modes that pass prove
-nothing either, and their verdict is "not shown". No forward or backward pass is run for this.
+They are judged as every schedule is, by the same formulas and tolerances. If one would pass, passing modes prove
+nothing either, and their verdict is "not shown". This runs no forward or backward pass.
 
-A layer whose gradient is no more than 2·10⁻⁵ of the largest, or that has the same gradient on all ranks because it is
-exactly zero, is left out: there is nothing that could be forgotten.
+A layer is left out if its gradient is at most 2·10⁻⁵ of the largest, or exactly zero and so the same on all ranks.
+Omitting it would change nothing.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def not_shown(
     averaged: Sequence[Gradients],
     group: dist.ProcessGroup | None = None,
 ) -> str | None:
-    """Why the gate would let a wrong schedule pass on this workload; None where it refuses all of them.
+    """Return why the parity check would pass a wrong schedule on this workload; None if it refuses all of them.
 
-    `local[s]` and `averaged[s]` are the gradients of step s at the reference's states; `beside()` begins a judgement.
-    Collective: every rank of the group must call it, and all get the same answer.
+    `local[s]` and `averaged[s]` are the gradients of step s at the reference's states. `beside()` returns a new
+    `ParityChecker`. Collective: every rank of the group must call it, and all get the same answer.
     """
     world_size = dist.get_world_size(group)
 
     def off(gradients: Sequence[Mapping[str, Tensor | None]]) -> dict[str, float]:
-        """Deviation [tolerances] of each parameter on the rank where it is largest."""
+        """Return the deviation [tolerances] of each parameter on the rank where it is largest."""
         judged = beside()
 
         def steps() -> None:
@@ -96,7 +96,7 @@ def _said(what: str, off: Mapping[str, float], why: str = "") -> str:
 
 
 def _by_layer(off: Mapping[str, float], averaged: Sequence[Gradients]) -> dict[str, float]:
-    """The largest difference of each module that has a gradient worth the name."""
+    """Return the largest deviation in each module that has a significant gradient."""
     sizes: dict[str, float] = {}
     for step in averaged:
         for name, gradient in step.items():

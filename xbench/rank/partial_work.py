@@ -1,13 +1,13 @@
-"""What a step under `spb` should keep for backward and compute there, by the formula: the work of the bands it reaches.
+"""Predicted memory and operations of a step's backward pass under `spb`, from the bands of layers that it reaches.
 
-One step at full depth is put down band by band. In the forward pass the bands of layers only fall, from k at the inputs
-to 1 at the loss, so the least band met so far is the level from which on what happens now belongs to the graph. Of what
-autograd keeps there, each piece of memory counts from the lowest level that uses it. A layer that multiplies computes
-as much for its weights' gradient as in its forward pass, from its own band on, and as much again for its inputs'
-gradient, from that band on from which its inputs have one.
+One step at full depth is recorded band by band. In the forward pass the bands of layers only fall, from k at the inputs
+to 1 at the loss. So the lowest band so far is the level from which current work belongs to the graph. Each piece of
+memory that autograd keeps counts from the lowest level that uses it. A layer that multiplies needs as many operations
+for its weights' gradient as in its forward pass, from its own band on. It needs as many again for its inputs' gradient,
+from the band on at which its inputs have one.
 
-What is kept is as good as exact. Operations are so for layers in a row; where branches part, both are taken to need the
-gradient of what they share.
+Memory is nearly exact. Operations are exact for layers in a row. If branches part, both are assumed to need the
+gradient of their common input.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from xbench.torch_compile import plain_name
 
 @dataclass(frozen=True)
 class WorkByBand:
-    """`kept_bytes[b-1]`, `flops[b-1]`: what levels from b on keep and compute in backward, and lower ones do not."""
+    """Work by band: levels from b on keep `kept_bytes[b-1]` and compute `flops[b-1]` in backward; lower ones do not."""
 
     kept_bytes: list[int]
     flops: list[int]
 
     def up_to(self, level: int) -> tuple[int, int]:
-        """What a worker of this level keeps [B], and computes in backward [floating-point operations]."""
+        """Return the memory [B] and the backward operations [floating-point operations] of a worker of this level."""
         return sum(self.kept_bytes[:level]), sum(self.flops[:level])
 
 
 def work_by_band(
     model: nn.Module, band_of: Mapping[str, int], levels: int, forward: Callable[[], Tensor]
 ) -> WorkByBand:
-    """Watch `forward()`, a forward pass of `model` of which all parameters in `band_of` require gradients."""
+    """Observe `forward()`, a forward pass of `model` in which all parameters of `band_of` require gradients."""
     watch = _Watch(model, levels)
     own: dict[nn.Module, list[int]] = {}
     modules = {plain_name(name): module for name, module in model.named_modules()}
@@ -60,7 +60,7 @@ def work_by_band(
 
 
 class _Watch:
-    """A forward pass as it goes: `since` is the least band met so far, k + 1 before the first layer."""
+    """Observer of a forward pass. `since` is the lowest band so far, k + 1 before the first layer."""
 
     def __init__(self, model: nn.Module, levels: int) -> None:
         self.counter = FlopCounterMode(display=False)
@@ -79,7 +79,7 @@ class _Watch:
         return tensor
 
     def others(self) -> None:
-        """Operations outside of layers, such as attention's products: both operands have gradients."""
+        """Count operations outside of layers, such as attention's products: both operands have gradients."""
         self.flops[self.since] += 2 * self._new()
 
     def follow(self, module: nn.Module, band: int) -> list[Any]:

@@ -1,15 +1,17 @@
-"""A rank's profile phase: layers, collectives, contention, plans. Every rank of the job calls `profile_job` together.
+"""Profile phase of a rank: layers, collectives, contention, plans. Every rank of the job calls `profile_job` together.
 
-Gradients become ready later while others travel, where one processor computes and sends. So three more things are
-measured after the quiet step and the quiet link: the ready times under the exact plan's own traffic, twice, each time
-planned anew (schedules whose planners know no contention choose their buckets by these), what collectives and
-computation cost each other and what the engine costs it by itself (`profilers.contention`, `profilers.engine_cost`;
-every prediction is made with both), and, where `auto` is to run, the best candidates for a few steps
-(`rank.autotune`).
+If one processor computes and sends, gradients become ready later during communication. So three more measurements
+follow those of the quiet step and the quiet link:
 
-Where gradients are compressed, collectives are measured as they then travel, and their times kept by the bytes that the
-gradients had before: T(M) is what it takes to average M bytes of fp32 gradients, and plans need to know no more. In a
-model of several dtypes the others' gradients, which travel as they are, are predicted as if they were compressed too.
+- ready times under the exact plan's own traffic, twice, planned anew each time. Planners without a contention model
+  choose buckets by these;
+- slowdown of collectives and computation by each other, and the engine's own cost (`profilers.contention`,
+  `profilers.engine_cost`). Every prediction includes both;
+- if `auto` is to run, a few steps of the best candidates (`rank.autotune`).
+
+If gradients are compressed, collectives are measured on compressed data. Their times are stored by the bytes of the
+uncompressed gradients: T(M) is the time to average M bytes of fp32 gradients, and plans need nothing else. In a model
+of several dtypes, gradients of the others are sent uncompressed but predicted as if compressed.
 """
 
 from __future__ import annotations
@@ -60,12 +62,12 @@ UNDER_LOAD_ROUNDS = 2
 UNDER_LOAD_STEPS = 5
 MIN_UNDER_LOAD = 2
 UNDER_LOAD_S = 60.0
-"""Rounds predicted to take longer than this in all have fewer steps; none are run where that leaves under two."""
+"""Limit of the predicted time of all rounds [s]. Longer rounds have fewer steps, and none run if under two remain."""
 
 
 @dataclass
 class _Measured:
-    """Everything that a rank's profile knows of the job so far."""
+    """State of a rank's profile of the job so far."""
 
     raws: list[dict[str, Any]]
     layers: list[Layer]
@@ -76,7 +78,7 @@ class _Measured:
 
     @property
     def unused(self) -> list[str]:
-        """The parameters that got no gradient."""
+        """Parameters that got no gradient."""
         return left_out(self.raws)["unused"]
 
     @property
@@ -85,11 +87,11 @@ class _Measured:
         return sum(layer.grad_bytes for layer in self.layers)
 
     def exact_plan(self) -> Plan:
-        """The plan of the exact schedule, from layers, step and link alone."""
+        """Return the plan of the exact schedule, from layers, step and link alone."""
         return Planner(StepModel.of(self.layers, self.step), self.cost).plan(EXACT)
 
     def planner(self, session: Session) -> Planner:
-        """The planner of every schedule."""
+        """Return the planner of every schedule."""
         contention, buffer_bytes = None, tuple(session.workload.describe().buffer_bytes)
         if self.contention is not None and self.cost is not None:
             contention = Contention.of(self.contention, CostCurve.of(self.cost))
@@ -111,7 +113,7 @@ class _Measured:
 
 
 def profile_job(session: Session) -> JobPlan:
-    """Measure the step and the link, plan every schedule, write it all to the journal of rank 0."""
+    """Measure the step and the link, plan every schedule, and write all to the journal of rank 0."""
     found = _quiet_step(session)
     sometimes = bool(sometimes_missing(found.raws))
     bytes_of = {plain_name(name): p.numel() * p.element_size() for name, p in session.workload.model.named_parameters()}
@@ -141,7 +143,7 @@ def profile_job(session: Session) -> JobPlan:
 
 
 def _quiet_step(session: Session) -> _Measured:
-    """Layers and step, without communication."""
+    """Measure layers and step, without communication."""
     effort = session.run.effort
     session.part("layers")
     raw = profile_step(
@@ -153,7 +155,7 @@ def _quiet_step(session: Session) -> _Measured:
 
 
 def _link(session: Session, found: _Measured) -> CostModel:
-    """The time of a collective by its bytes."""
+    """Measure the time of a collective by its bytes."""
     session.part("link")
     session.note("measuring collectives")
     measured = measure_all_reduce(
@@ -171,7 +173,7 @@ def _link(session: Session, found: _Measured) -> CostModel:
 
 
 def _load_layers(session: Session, found: _Measured) -> None:
-    """Give the layers their ready times while the exact plan's buckets travel, planned anew each round."""
+    """Measure ready times under the exact plan's traffic, planned anew each round."""
     for _ in range(UNDER_LOAD_ROUNDS):
         exact = found.exact_plan()
         steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
@@ -179,18 +181,18 @@ def _load_layers(session: Session, found: _Measured) -> None:
             break
         try:
             ready_s = ready_under_load(session, with_missing(exact.buckets, found.unused), steps)
-        except UsageError:  # our engine refuses the model, on every rank alike: its modes say so later
+        except UsageError:  # our engine refuses the model, on every rank alike: its modes report it later
             break
         found.layers = with_loaded(found.layers, ready_s)
 
 
 def _contention(session: Session, found: _Measured, cost: CostModel) -> ContentionRecord:
-    """What collectives and computation cost each other, and what the engine costs."""
+    """Measure the slowdown of collectives and computation by each other, and the engine's cost."""
     contention: ContentionRecord
     curve = CostCurve.of(cost)
     link = session.program.emulated
     if link is not None and link.contention is None and link.slowdown is None:
-        # Rank 0's for all: ranks that knew different things would plan different buckets.
+        # Rank 0's values for all: ranks with different values would plan different buckets.
         contention = gathered(unshared_contention(session.group, curve))[0]
     else:
         session.part("contention")
@@ -212,17 +214,20 @@ def _contention(session: Session, found: _Measured, cost: CostModel) -> Contenti
 
 
 def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
-    """What an fp32 gradient travels as in this run. What is measured and planned is by its bytes as fp32 either way."""
+    """Return the dtype in which this run sends fp32 gradients.
+
+    Measurements and plans count fp32 bytes in either case.
+    """
     compresses = run.compress == "bf16" and any(t.dtype == "float32" for layer in layers for t in layer.tensors)
     return torch.bfloat16 if compresses else torch.float32
 
 
 def at_present_speed(session: Session, step: StepTimes) -> StepTimes:
-    """The step with the bare time measured anew, if that is off: machines change their speed within a minute.
+    """Return the step with its bare time measured again, if it has changed. Machines change speed within a minute.
 
-    A few seconds of bare steps, each the maximum over ranks. Plans are made, and their steps timed, at this speed; all
-    parts of the step are scaled to it (`StepModel.of`). As in the first measurement and in the blocks nothing waits for
-    the device between steps: a GPU that had to be idle first would seem slower.
+    The measurement is a few seconds of bare steps, each the maximum over ranks. Plans are made and timed at this speed,
+    and all parts of the step are scaled to it (`StepModel.of`). As in the first measurement and in the blocks, steps do
+    not wait for the device. A GPU that idles between steps would seem slower.
     """
     budget_s = QUICK_AGAIN_S if session.run.effort.is_quick else AGAIN_S
     count = max(MIN_AGAIN, min(MAX_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
@@ -241,7 +246,7 @@ def at_present_speed(session: Session, step: StepTimes) -> StepTimes:
 
 
 def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> dict[str, float]:
-    """Ready time [s since the start of backward] of each tensor while these buckets travel, slowest rank."""
+    """Return each tensor's ready time [s since the start of backward] under these buckets' traffic, slowest rank."""
     session.note("measuring ready times under load")
     copies, compress = session.run.copies, session.run.compress
     engine = Engine(session.workload.model, None, buckets, group=session.group, copies=copies, compress=compress)
@@ -269,7 +274,7 @@ def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> 
 def engine_cost(
     session: Session, buckets: list[list[str]], step_s: float, grad_bytes: int, wire: torch.dtype
 ) -> EngineCost:
-    """What our engine's hooks and copies cost a step of `step_s` [s] on this rank."""
+    """Measure the cost of our engine's hooks and copies in a step of `step_s` [s] on this rank."""
 
     def engine_of(model: torch.nn.Module, buckets: list[list[str]]) -> Engine:
         run = session.run
@@ -285,12 +290,12 @@ def engine_cost(
             wire=wire,
             quick=session.run.effort.is_quick,
         )
-    except UsageError:  # our engine refuses the model, on every rank alike: its modes say so later
+    except UsageError:  # our engine refuses the model, on every rank alike: its modes report it later
         return bare_copy_cost(wire, grad_bytes)
 
 
 def with_loaded(layers: list[Layer], ready_s: Mapping[str, float]) -> list[Layer]:
-    """The layers with these loaded ready times."""
+    """Return the layers with these ready times under load."""
     return [
         layer.model_copy(
             update={
@@ -304,7 +309,7 @@ def with_loaded(layers: list[Layer], ready_s: Mapping[str, float]) -> list[Layer
 
 
 def gathered(value: Any) -> list[Any]:
-    """The value of every session, on every rank."""
+    """Return the value of every rank, on every rank."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values

@@ -1,8 +1,8 @@
-"""What the ranks of one launch do, phase by phase, decided by the parent before they start.
+"""Program of the ranks of one launch: its phases, decided by the parent before they start.
 
-Every rank of every job reads the same program, so ranks never have to agree on what comes next: profile, then the
-correctness gate, then blocks in a balanced order, then timelines, which no block shall feel. Plans of an earlier launch
-are handed on, so that all launches time the same buckets.
+Every rank of every job reads the same program, so ranks never have to agree on the next phase. The order is: profile,
+parity check, blocks in a balanced order, timelines. Timelines come last so that they disturb no block. Plans of an
+earlier launch are passed on, so that all launches time the same buckets.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from xbench.records.measured_parts import Parts
 from xbench.spec import ModeSpec, RunSpec, Spec
 from xbench.stats.order import balanced_orders
 
-#: How long one block should take; long enough to forgive a timer, short enough that drift is shared by all modes.
+#: Target time of one block [s]: long compared with timer resolution, short enough that all modes share drift.
 BLOCK_S = 3.0
 MIN_STEPS, MAX_STEPS = 4, 400
 UNKNOWN_STEPS = 50
-"""Of a block whose steps take nobody knows how long."""
+"""Steps of a block whose step time is unknown."""
 
 
 class JobPlan(Spec):
-    """What a launch has learnt about one job: buckets by mode (None: the schedule's own), and times to expect.
+    """Plans of one job: buckets by mode (None: the schedule's own), and expected times.
 
-    `parts` of those buckets and `carriers` by mode, where the plan has them: see `records.Plan`.
+    `parts` of those buckets and `carriers` by mode, if the plan has them (`records.Plan`).
     """
 
     buckets: dict[str, list[list[str]] | None]
@@ -44,12 +44,12 @@ class JobPlan(Spec):
     carriers: dict[str, str] = Field(default_factory=dict)
 
     def carrier_of(self, mode: ModeSpec) -> str:
-        """The schedule that carries this mode's gradients under this plan."""
+        """Return the schedule that carries this mode's gradients under this plan."""
         return self.carriers.get(mode.carrier, mode.carrier)
 
 
 def job_times(plans: Sequence[JobPlan], carrier: str, samples: Sequence[int]) -> list[JobTimes]:
-    """What the turn planner needs to know of each job when `carrier` carries its gradients."""
+    """Return the turn planner's times of each job if `carrier` carries its gradients."""
     return [
         JobTimes(plan.compute_s, plan.exposed_s.get(carrier, 0.0), count, plan.link_s.get(carrier))
         for plan, count in zip(plans, samples, strict=True)
@@ -57,7 +57,7 @@ def job_times(plans: Sequence[JobPlan], carrier: str, samples: Sequence[int]) ->
 
 
 class Phase(Spec):
-    """One thing that all ranks do: see `kind`."""
+    """One phase of all ranks, of the given `kind`."""
 
     kind: Literal["profile", "parity", "block", "timeline"]
     mode: str = ""
@@ -66,7 +66,7 @@ class Phase(Spec):
 
 
 class Program(Spec):
-    """The argument of every rank of a launch."""
+    """Argument of every rank of a launch."""
 
     run: RunSpec
     launch: int
@@ -78,12 +78,12 @@ class Program(Spec):
     emulated: EmulatedLink | None = None
 
     def mode(self, text: str) -> ModeSpec:
-        """The mode of that name."""
+        """Return the mode of that name."""
         return next(mode for mode in self.run.modes if mode.text == text)
 
 
 def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
-    """The phases of launch number `launch`: the first also profiles, runs the correctness gate, records timelines."""
+    """Return the phases of launch number `launch`. The first also profiles, checks parity and records timelines."""
     steps: list[Phase] = []
     if launch == 0:
         steps.append(Phase(kind="profile"))
@@ -100,17 +100,17 @@ def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
 
 
 def _recorded(mode: ModeSpec) -> bool:
-    """Whether a mode has steps to record that no other mode has, or turns."""
+    """Whether a mode has turns to record, or steps that no other mode has."""
     return not mode.paired or mode_info(mode.name).sharing == "in turns"
 
 
 def whole_cycles(steps: int, cycle: int) -> int:
-    """At least so many steps, and whole cycles of them."""
+    """Return the smallest number of whole cycles' steps that is at least `steps`."""
     return math.ceil(steps / cycle) * cycle
 
 
 def steps_in_block(run: RunSpec, slowest_step_s: float) -> int:
-    """Timed steps of one block: what the user asked for, or as many as fill BLOCK_S at the slowest mode's speed."""
+    """Return the timed steps of one block: the user's, or as many as fill BLOCK_S at the slowest mode's speed."""
     if run.effort.steps is not None:
         return run.effort.steps
     if slowest_step_s <= 0:
@@ -119,10 +119,10 @@ def steps_in_block(run: RunSpec, slowest_step_s: float) -> int:
 
 
 def turns_in_block(pattern: Sequence[int], job: int, rounds: int) -> int:
-    """Turns that a job takes in `rounds` rounds of the pattern."""
+    """Return the turns that a job takes in `rounds` rounds of the pattern."""
     return rounds * list(pattern).count(job)
 
 
 def block_id(kind: str, mode: ModeSpec) -> int:
-    """A number for the gate's turns that no timed block uses and all jobs agree on."""
+    """Return a number for turns outside timed blocks. No timed block uses it, and all jobs agree on it."""
     return 1_000_000 + sum(ord(letter) * (place + 1) for place, letter in enumerate(kind + mode.text))

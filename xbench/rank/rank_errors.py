@@ -1,4 +1,4 @@
-"""An error in a rank, in words: the line of the user's code that raised it, and what it says.
+"""Description of an error in a rank: the line of the user's code that raised it, and its message.
 
 The rank writes both to its journal, and the parent makes a sentence of them.
 """
@@ -15,7 +15,7 @@ from xbench.gpu_errors import explain
 from xbench.spec import RunSpec
 
 MOST = 1200
-"""Letters of an error's text: DDP's longest message, with the indices of a hundred parameters."""
+"""Maximum length of an error's text [characters]: DDP's longest message, with the indices of a hundred parameters."""
 
 _STACK = re.compile(
     r"\s*(?:Exception raised from|C\+\+ CapturedTraceback|frame #\d+:|To execute this test|"
@@ -25,23 +25,27 @@ _STACK = re.compile(
 
 
 def message_of(error: BaseException) -> str:
-    """'ValueError: shapes differ', in one line and without torch's C++ frames; the type alone where it says nothing."""
+    """Return 'ValueError: shapes differ', in one line without torch's C++ frames.
+
+    If the error has no text, return its type alone.
+    """
     kind = type(error).__name__
     text = " ".join(_STACK.sub("", str(error)).split())
     return f"{kind}: {shortened(text)}" if text else kind
 
 
 def shortened(text: str, most: int = MOST) -> str:
-    """The text, or as many whole words of it as fit, and an ellipsis."""
+    """Return the text, or as many whole words of it as fit, and an ellipsis."""
     if len(text) <= most:
         return text
     return text[:most].rpartition(" ")[0] + " …"
 
 
 def place_of(error: BaseException) -> str | None:
-    """'train.py:12', the innermost line of the user's code that an error passed through; None where there is none.
+    """Return 'train.py:12', the innermost line of the user's code that an error passed through; None if there is none.
 
-    The user's code is what is neither ours nor torch's; files beside the interpreter's and installed ones come first.
+    Code is the user's if it is neither ours nor torch's. Files outside the standard library and installed packages are
+    preferred.
     """
     import torch
 
@@ -53,6 +57,6 @@ def place_of(error: BaseException) -> str | None:
 
 
 def shortage_of(run: RunSpec, job: int, error: BaseException) -> str | None:
-    """'ran out of memory with …' for an error that says so; None for any other."""
+    """Return 'ran out of memory with …' for an error of that kind; None for any other."""
     said = explain(type(error).__name__, str(error), run.workloads[job])
     return said.what if said is not None and said.out_of_memory else None

@@ -1,17 +1,17 @@
-"""The steps that the correctness gate holds every schedule to, made once for each workload.
+"""Reference steps of the parity check, made once for each workload.
 
-They are DistributedDataParallel's, where DDP can train the model: see `ddp_refusal`. Where it cannot, they are those of
-averaging written out by hand (`rank.manual_averaging`), which needs nothing but a backward pass on each rank and an
-all-reduce of each gradient.
+They are DistributedDataParallel's if DDP can train the model (`ddp_refusal`). Otherwise they are those of averaging by
+hand (`rank.manual_averaging`), which needs only a backward pass on each rank and an all-reduce of each gradient.
 
-Before any schedule is judged, the reference is. Averaging by hand takes the same steps from the same states, and must
-end alike. It does not where two runs of the model from one state differ, and then nothing can be held to anything; nor
-where the forward pass reads a buffer that is made from the batch, which DDP makes equal on all ranks. The gradients of
-that second run are also what wrong schedules are made of, to show that the gate refuses them: `rank.parity_power`.
+The reference itself is tested before any schedule. Averaging by hand takes the same steps from the same states, and
+must give the same result. It does not if two runs of the model from one state differ; then no comparison is possible.
+It does not either if the forward pass reads a buffer that is made from the batch, which DDP makes equal on all ranks.
+The gradients of that second run also serve as input of wrong schedules, which the check must refuse
+(`rank.parity_power`).
 
-DDP is asked first whether it can train the model, on a process group of this rank alone. Its refusals are errors on
-some ranks only, sometimes a step later, while the other ranks wait in a collective for ever. A group of one raises the
-same errors, and nobody waits.
+DDP is first tried on a process group of this rank alone. Its refusals are errors on some ranks only, sometimes a step
+later, and the other ranks would wait in a collective for ever. A group of one raises the same errors, and no rank
+waits.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ from xbench.spec import ModeSpec
 
 DDP = ModeSpec(text="ddp", name="ddp", carrier="ddp")
 WEIGHTS = (1.0, 0.5, 0.25, 0.125)
-"""Factors of the loss, one a step, in the gate alone. Gradients of neighbouring steps on one batch are nearly the same;
-so weighted they differ by half, and a schedule that is a step late is seen. All are powers of two, and so exact."""
+"""Factors of the loss, one a step, in the parity check alone. Gradients of neighbouring steps on one batch are nearly
+the same. With these weights they differ by half, so a schedule that is a step late is detected. All are powers of two,
+and therefore exact."""
 
 REHEARSED = 2
-"""Steps of DDP on a group of one: some of its errors come at the beginning of the second."""
+"""Steps of DDP on a group of one. Some of its errors appear at the beginning of the second."""
 
 DIFFERS = (
     "two runs of this model from one state differ: it keeps state, or draws random numbers, outside what can be put "
@@ -55,7 +56,7 @@ DIFFERS = (
 
 @contextmanager
 def weighted(session: Session) -> Iterator[None]:
-    """Inside, the losses of the rank's steps are multiplied by WEIGHTS in turn."""
+    """Context in which the losses of the rank's steps are multiplied by WEIGHTS in turn."""
     session.weights = itertools.cycle(WEIGHTS)
     try:
         yield
@@ -64,7 +65,7 @@ def weighted(session: Session) -> Iterator[None]:
 
 
 def make(session: Session) -> Reference:
-    """The reference of this rank's workload, tested. Collective: every rank of the job calls it together."""
+    """Make and test the reference of this rank's workload. Collective over the job."""
     refusal = ddp_refusal(session)
     if refusal is None:
         reference = _by_ddp(session)
@@ -114,7 +115,7 @@ def check_parameters(session: Session, known: dict[str, Tensor]) -> None:
 
 
 def ddp_refusal(session: Session) -> str | None:
-    """Why DDP cannot train the model, in its own words and on all ranks alike; None where it can. Collective."""
+    """Return DDP's reason for refusing the model, the same on all ranks; None if it accepts. Collective."""
     buffer = expanded_buffer(session.workload.model)
     if buffer is not None:
         said: str | None = (
@@ -129,7 +130,7 @@ def ddp_refusal(session: Session) -> str | None:
 
 
 def _rehearsed(session: Session) -> str | None:
-    """Error that DDP raises on this rank by itself, whole and in one line; None where it raises none."""
+    """Return the error that DDP raises on this rank alone, in one line; None if it raises none."""
     alone: Any = dist.new_group([dist.get_rank()], use_local_synchronization=True)
     session.snapshot.restore(session.workload)
     try:
@@ -169,7 +170,7 @@ def _by_ddp(session: Session) -> Reference:
 
 
 def _ddp_again(session: Session, reference: Reference) -> bool:
-    """True if DDP ends alike when it is run again."""
+    """Whether DDP gives the same result in a second run."""
     judged = beside(session, reference, exact=True)
 
     def train() -> None:
@@ -183,10 +184,10 @@ def _ddp_again(session: Session, reference: Reference) -> bool:
 def _averaged(
     session: Session, reference: Reference | None
 ) -> tuple[Reference, ParityChecker | None, list[Gradients], list[Gradients], dict[str, str]]:
-    """Averaging by hand for k steps: by itself, or beside a reference.
+    """Average by hand for k steps, alone or compared with a reference.
 
-    Returns the reference that it makes, the judgement, the gradients of this rank and the averaged ones, step by step,
-    and at the end a digest of each buffer. Raises UsageError, on every rank alike, where gradients cannot be averaged.
+    Return the reference that it makes, the checker, this rank's gradients and the averaged ones, step by step, and a
+    digest of each buffer at the end. Raises UsageError, on every rank alike, if gradients cannot be averaged.
     """
     workload = session.workload
     made = Reference([copies(workload.model.named_parameters())], by=BY_HAND)
@@ -227,9 +228,9 @@ def _averaged(
 
 
 def beside(session: Session, reference: Reference, *, exact: bool = False) -> ParityChecker:
-    """A judgement that is about to begin. `exact`: gradients are not compressed, whatever the run does.
+    """Return a new checker. `exact`: gradients are not compressed, even if the run compresses them.
 
-    Verdicts go by the group that is real, also where collectives are emulated.
+    Verdicts use the real process group, also if collectives are emulated.
     """
     return ParityChecker(
         session.workload,
@@ -242,21 +243,21 @@ def beside(session: Session, reference: Reference, *, exact: bool = False) -> Pa
 
 
 def _nothing(session: Session, refusal: str, why: str) -> Reference:
-    """A reference without a step."""
+    """Return a reference without a step."""
     start = copies(session.workload.model.named_parameters())
     steps = session.run.effort.parity_steps
     return Reference([start] * (steps + 1), BY_HAND, ddp_refusal=refusal, not_shown=why, comparable=False)
 
 
 def _uneven(buffers: dict[str, str]) -> str | None:
-    """The first buffer whose bits differ among ranks, those of batch-norm last: it does not read them in training."""
+    """Return the first buffer that differs among ranks. Batch-norm's come last: training does not read them."""
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, buffers)
     uneven = [name for name in buffers if any(other.get(name) != buffers[name] for other in everyone)]
     return min(uneven, key=lambda name: "running_" in name, default=None)
 
 
-# --- losses that are no number ----------------------------------------------------------------------------------------
+# --- losses that are not finite ------------------------------------------------------------------------------------
 
 
 def _start_watching(session: Session) -> None:
@@ -264,14 +265,14 @@ def _start_watching(session: Session) -> None:
 
 
 def _watch_loss(session: Session, step: int) -> None:
-    """Remember the first step whose loss is infinite or no number."""
+    """Remember the first step whose loss is infinite or NaN."""
     loss = float(session.loss.sum()) if session.loss is not None else 0.0
     if session.lost is None and not math.isfinite(loss):
         session.lost = (step, loss)
 
 
 def _lost(session: Session, reference: Reference) -> str | None:
-    """Sentence that names a loss or parameter of the reference's steps that is not finite; None where all are."""
+    """Return a sentence on a loss or parameter of the reference's steps that is not finite; None if all are."""
     everyone: list[Any] = [None] * dist.get_world_size()
     broken = next(
         (

@@ -1,9 +1,9 @@
-"""Modes that one of the jobs' models, or its ranks, cannot serve: they fail, and the others go on.
+"""Refusal of modes that a job's model or ranks cannot run: such modes fail, and the others continue.
 
-Ranks that went different ways would wait for each other for ever, so a mode that fails on one rank is left out on all.
-They agree on it where no collective of the mode is under way: after attaching, and after a gate or a block that a
-schedule ended with a UsageError, which it raises on all ranks alike. Memory that runs out within a step is another
-matter: see `runs.oom`.
+Ranks that took different branches would wait for each other for ever. So a mode that fails on one rank is left out on
+all. Ranks agree while no collective of the mode is in progress. That is after attaching, and after a parity check or a
+block that a schedule ended with a UsageError, which it raises on all ranks alike. `runs.oom` handles memory that runs
+out within a step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xbench.spec import ModeSpec
 
 
 def refuses(session: Session, mode: ModeSpec) -> bool:
-    """True if a schedule refuses one of the jobs' models, or its buckets find no memory: tried once a mode.
+    """Whether a schedule refuses one of the jobs' models, or its buckets do not fit in memory. Tested once per mode.
 
     The mode is then left out on all ranks and for all jobs.
     """
@@ -36,9 +36,9 @@ def refuses(session: Session, mode: ModeSpec) -> bool:
 
 
 def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
-    """Call `act()`; where a schedule raises a UsageError in it, the mode has failed.
+    """Call `act()`. If a schedule raises a UsageError in it, the mode has failed.
 
-    An error in a turn ends the run, since the other job waits for its own turn.
+    An error in a turn ends the run, because the other job waits for its own turn.
     """
     refused: str | None = None
     try:
@@ -53,7 +53,7 @@ def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
 
 
 def settle(session: Session, mode: ModeSpec) -> None:
-    """After a gate or a block: a mode that failed for one job is left out for all, which meet here."""
+    """After a parity check or a block, leave out for all jobs a mode that failed for one."""
     if session.program.jobs > 1:
         session.barrier(f"{mode.text} is done")
         if session.board.has(_marker(mode)):
@@ -61,7 +61,7 @@ def settle(session: Session, mode: ModeSpec) -> None:
 
 
 def _agreed(session: Session, mode: ModeSpec, refused: str | None) -> bool:
-    """True if any rank of this job refuses. Collective."""
+    """Whether any rank of this job refuses. Collective."""
     if refused is not None:
         session.journal.write("failed", mode=mode.text, message=refused)
     anyone = torch.tensor([float(refused is not None)], device=session.device)
@@ -76,14 +76,17 @@ def _marker(mode: ModeSpec) -> str:
 
 
 def _refusal(session: Session, mode: ModeSpec) -> str | None:
-    """Why this rank cannot attach a mode, or None. What waits in the forward pass must see one to know."""
+    """Return why this rank cannot attach a mode, or None.
+
+    A schedule that waits in the forward pass refuses only in one, so a forward pass is run.
+    """
     reference = session.reference
     if reference is not None and reference.ddp_refusal is not None and mode_info(mode.carrier).reducer == "ddp":
         return f"DDP cannot train this model: {reference.ddp_refusal}"
     try:
         with session.attach(mode) as handle:
             if session.run.backend == "gloo" and session.run.tunes_ranks:
-                raise_gloo_threads()  # of groups that the schedule made for itself
+                raise_gloo_threads()  # threads of groups that the schedule made for itself
             if defers_update(session.plans[session.job].carrier_of(mode)):
                 with torch.no_grad():
                     session.workload.forward_loss(handle.model)

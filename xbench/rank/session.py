@@ -1,6 +1,6 @@
-"""Session of one rank: its process group, device, clock, workload, journal and plans, and the steps that it trains.
+"""Session of one rank: its process group, device, clock, workload, journal, plans and training steps.
 
-Phases are functions of a session; `rank.main` goes through them.
+Phases are functions of a session. `rank.main` runs them in order.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from xbench.workloads.workload import Workload
 
 
 class Session:
-    """State of one rank while it goes through the program."""
+    """State of one rank while it runs the program."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Session:
         self.run = program.run
         self.job = job
         self.store = store
-        """At which ranks that an engine started have met; None under our own launcher."""
+        """Store of the rendezvous of ranks that another launcher started; None under our own launcher."""
         self.board: KeyValueStore = FileStore(directory) if store is None else TorchStore(store)
         self.rank = int(os.environ["RANK"])
         self.local_rank = int(os.environ["LOCAL_RANK"])
@@ -73,15 +73,15 @@ class Session:
         self.plans: list[JobPlan] = list(program.plans)
         self.refused: dict[str, bool] = {}
         self.under: str | None = None
-        """The mode that is, or was last, attached in this phase."""
+        """Mode that is, or was last, attached in this phase."""
         self.reference: Reference | None = None
         self.loss: torch.Tensor | None = None
-        """Loss of the last step, before it was weighted."""
+        """Loss of the last step, before weighting."""
         self.told_lost: set[str] = set()
         self.weights: Iterator[float] | None = None
-        """Factors of the losses of the next steps, in the gate: see `reference.WEIGHTS`."""
+        """Factors of the losses of the next steps in the parity check (`reference.WEIGHTS`)."""
         self.lost: tuple[int, float] | None = None
-        """The first step, and its loss, that was infinite or no number in the reference's steps."""
+        """First step of the reference whose loss is infinite or NaN, and that loss."""
         self.turns: TurnClient | None = None
         self.ranges = Ranges.when(self.run.nvtx)
         self.said = False
@@ -98,14 +98,14 @@ class Session:
             if name is not None:
                 self.journal.write("remark", message=f"freed memory is returned as {name} in the environment says")
         if self.device.type == "cuda":
-            # Round and round where ranks share GPUs; where there is none, the next line says why.
+            # Ranks that share GPUs are assigned round-robin. If there is no GPU, the next line raises the reason.
             own = self.local_rank % max(1, torch.cuda.device_count())
             self.device = torch.device("cuda", self.run.gpu if self.run.gpu is not None else own)
             torch.cuda.set_device(self.device)
         self.clock = clock_for(self.device)
         self.gpu = GpuWatch(self.device, self.journal)
         self.note("joining the process group")
-        # Longer than the parent's patience, so that the parent can say which rank was silent before others give up.
+        # The limit exceeds the parent's, so that the parent can name the silent rank before others give up.
         limit = timedelta(seconds=2 * self.run.timeout_s + 10)
         backend = self.run.backend
         if self.store is None:
@@ -142,12 +142,12 @@ class Session:
         gc.freeze()
 
     def note(self, state: str) -> None:
-        """What this rank is doing, for the parent."""
+        """Note this rank's current work, for the parent."""
         self.journal.note(state)
         self.ranges.mark(state)
 
     def part(self, name: str) -> None:
-        """Begin a part of the profile: the parent shows its name."""
+        """Begin a part of the profile. The parent shows its name."""
         self.journal.write("part", name=name)
 
     def barrier(self, name: str) -> None:
@@ -155,17 +155,17 @@ class Session:
         if self.turns is not None:
             self.note(f"waiting for the other job at {name!r}")
             self.turns.barrier(name)
-        # A byte-sized all-reduce and not dist.barrier(): the same on every backend, and it warms the links.
+        # A small all-reduce instead of dist.barrier(): it is the same on every backend, and it warms the links.
         dist.all_reduce(torch.zeros(1, device=self.device))
         self.device_idle()
 
     def device_idle(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device has finished all its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def timed_step(self) -> float:
-        """One training step under whatever is attached: what it took on this rank [s]."""
+        """Run one training step under the attached schedule. Return its time on this rank [s]."""
         self.device_idle()
         start_s = time.perf_counter()
         self.bare_step()
@@ -173,14 +173,14 @@ class Session:
         return time.perf_counter() - start_s
 
     def bare_step(self) -> None:
-        """One training step under whatever is attached."""
+        """Run one training step under the attached schedule."""
         bare_step(self.workload)
 
     def attach(self, mode: ModeSpec, *, exact: bool = False, group: dist.ProcessGroup | None = None) -> Handle:
-        """Attach a mode's carrier to our model; gradients are waited for in `optimizer.step()`, where a schedule can.
+        """Attach a mode's carrier to our model. `optimizer.step()` waits for gradients, if the schedule allows it.
 
-        `exact`: gradients are not compressed, whatever the run does. `group`: in place of the one that carries the
-        mode. Raises UsageError where the schedule cannot serve the model.
+        `exact`: gradients are not compressed, even if the run compresses them. `group` replaces the process group of
+        the mode. Raises UsageError if the schedule refuses the model.
         """
         self.under = mode.text
         plan = self.plans[self.job]
@@ -209,7 +209,7 @@ class Session:
         return handle
 
     def _say_once(self) -> None:
-        """What a reader of the record must know of how gradients travel."""
+        """Write remarks for the record on copies and compression, once."""
         if self.rank > 0 or self.said:
             return
         self.said = True
@@ -219,7 +219,7 @@ class Session:
             self.journal.write("remark", message=compressed(self.run.compress))
 
     def forward_backward(self, handle: Handle) -> None:
-        """Zero the gradients, forward, backward."""
+        """Zero the gradients, run forward and backward."""
         self.workload.optimizer.zero_grad(set_to_none=True)
         loss = self.workload.forward_loss(handle.model)
         self.loss = loss.detach()
@@ -228,7 +228,7 @@ class Session:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
-        """`steps` ordinary training steps, `mark()` after each."""
+        """Run `steps` ordinary training steps, with `mark()` after each."""
         for step in range(steps):
             self.note(f"{what} step {step + 1}: computing")
             with self.ranges.step(step + 1):
@@ -247,9 +247,9 @@ class Session:
         applied: Callable[[], None] | None = None,
         watch: Callable[[TurnTaker], TurnTaker] | None = None,
     ) -> None:
-        """`steps` training steps in turns with the other jobs; `mark()` after a turn, `applied()` after an update.
+        """Run `steps` training steps in turns with the other jobs.
 
-        `watch` puts an onlooker around the turns.
+        `mark()` is called after a turn, `applied()` after an update. `watch` wraps the turns to observe them.
         """
         assert self.turns is not None
         turns = self.ranges.turns(self.turns)
@@ -282,15 +282,15 @@ class Session:
         )
 
     def takes_part(self, mode: ModeSpec) -> bool:
-        """Twins are timed once in single-job modes."""
+        """Whether this job runs a mode. Single-job modes of two equal jobs are timed once."""
         return mode.paired or self.job == 0 or not twins(self.run)
 
     def pattern(self, mode: ModeSpec) -> tuple[int, ...]:
-        """The turn pattern with the best predicted throughput."""
+        """Return the turn pattern with the best predicted throughput."""
         times = job_times(self.plans, mode.carrier, [spec.batch_size or 1 for spec in self.run.workloads])
         return best_pattern(times).pattern
 
     def origin(self) -> tuple[float, Any]:
-        """The same instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""
+        """Return one instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""
         self.device_idle()
         return time.monotonic(), self.clock.mark()

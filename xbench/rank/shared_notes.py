@@ -1,7 +1,7 @@
-"""Where the ranks of all jobs leave each other notes: plans, and which modes were refused.
+"""Notes that the ranks of all jobs share: plans, and refused modes.
 
-Under our own launcher that is the launch's folder, which every host here reads and the parent reads afterwards. Ranks
-that somebody else started need not share a disk, so theirs is the store at which they met.
+Under our own launcher they are files in the launch's folder, which the parent reads afterwards. Ranks that another
+launcher started need not share a disk, so their notes are in the store of the rendezvous.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 
 class KeyValueStore(Protocol):
-    """Notes by name. Whoever reads one knows, by a barrier, that it was put up."""
+    """Notes by name. A barrier separates writing a note from reading it."""
 
     def put(self, name: str, text: str) -> None:
-        """Leave a note, in place of an older one of that name."""
+        """Write a note. It replaces an older one of that name."""
 
     def get(self, name: str) -> str:
         """Read a note."""
@@ -25,40 +25,40 @@ class KeyValueStore(Protocol):
 
 
 class FileStore:
-    """A file a note."""
+    """Notes as files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, name: str, text: str) -> None:
-        """See `KeyValueStore`; it appears as a whole, also where several ranks put it at once."""
+        """Write the note's file atomically, even if several ranks write it at once."""
         part = self._folder / f".{name}.{os.getpid()}.part"
         part.write_text(text)
         part.replace(self._folder / name)
 
     def get(self, name: str) -> str:
-        """See `KeyValueStore`. Raises OSError."""
+        """Read the note's file. Raises OSError."""
         return (self._folder / name).read_text()
 
     def has(self, name: str) -> bool:
-        """See `KeyValueStore`."""
+        """Whether the note's file exists."""
         return (self._folder / name).exists()
 
 
 class TorchStore:
-    """A key a note, in a torch.distributed store."""
+    """Notes as keys of a torch.distributed store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
 
     def put(self, name: str, text: str) -> None:
-        """See `KeyValueStore`."""
+        """Set the note's key."""
         self._store.set(f"board/{name}", text)
 
     def get(self, name: str) -> str:
-        """See `KeyValueStore`. Raises RuntimeError when the store is gone."""
+        """Read the note's key. Raises RuntimeError if the store is gone."""
         return bytes(self._store.get(f"board/{name}")).decode()
 
     def has(self, name: str) -> bool:
-        """See `KeyValueStore`."""
+        """Whether the note's key exists."""
         return bool(self._store.check([f"board/{name}"]))

@@ -1,16 +1,16 @@
-"""Everything that a training step changes, kept so that it can be put back exactly.
+"""Snapshot of everything that a training step changes, for an exact restore.
 
 A step changes parameters, buffers, the optimizer's state and random-number generators. Many models change more: a
 buffer that is registered in the first forward pass, a hidden state in a plain attribute, a counter, a generator of
-their own. So the snapshot keeps, of every module of the model and of its loss:
+their own. So the snapshot stores, for every module of the model and of its loss:
 
-- the parameters, buffers and submodules that it has, as objects, and the values of the tensors;
+- its parameters, buffers and submodules, as objects, and the values of the tensors;
 - every other attribute: numbers and strings as they are; tensors and generators with their content; lists, dicts, sets
-  and plain objects with what they hold, a few levels deep.
+  and plain objects with their content, a few levels deep.
 
-Restoring removes what was added since and puts back what was replaced or written. The generators of torch on the CPU
-and on every CUDA device, of numpy and of Python are kept too, and so are the tensors of the batch. State in closures,
-in global variables and outside the process is out of reach; `rank.reference` finds out whether there is any.
+Restoring removes additions and restores replaced or written values. The generators of torch on the CPU and on every
+CUDA device, of numpy and of Python are stored too, and the tensors of the batch. State in closures, in global variables
+and outside the process is not covered; `rank.reference` detects it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from xbench.errors import WorkloadError
 from xbench.workloads.workload import Workload, tensors_in
 
 DEPTH = 4
-"""Levels of containers and plain objects that are looked into below a module's attribute."""
+"""Levels of containers and plain objects that are searched below a module's attribute."""
 
 _TORCHS = frozenset(vars(nn.Module())) - {"training"} | {"_compiled_call_impl"}
-"""Attributes that every module has; its hooks are the schedules' and not the step's."""
+"""Attributes of every module. Its hooks belong to schedules, not to the step."""
 
 _FOREIGN = ("torch", "numpy", "builtins", "xbench", "functools", "threading", "weakref", "collections")
-"""Packages whose objects are not looked into."""
+"""Packages whose objects are not searched."""
 
 PutBack = Callable[[], Any]
-"""Puts back what a value held, and returns the value."""
+"""Function that restores the content of a value, and returns the value."""
 
 
 class Snapshot:
-    """The state of a workload before its first step."""
+    """State of a workload before its first step."""
 
     def __init__(self, workload: Workload) -> None:
         seen: dict[int, PutBack] = {}
@@ -54,7 +54,7 @@ class Snapshot:
         self._python_random = random.getstate()
 
     def restore(self, workload: Workload) -> None:
-        """Put it back. The optimizer forgets its state: the snapshot was taken before its first step.
+        """Restore the state. The optimizer's state is cleared: the snapshot was taken before its first step.
 
         Raises WorkloadError for an expanded tensor that was written to.
         """
@@ -73,14 +73,14 @@ class Snapshot:
 
 
 def trained(workload: Workload, snapshot: Snapshot, train: Callable[[], None]) -> None:
-    """Call `train()` from the snapshot's state, and put that back afterwards."""
+    """Call `train()` from the snapshot's state, and restore that state afterwards."""
     snapshot.restore(workload)
     train()
     snapshot.restore(workload)
 
 
 def expanded_buffer(model: nn.Module) -> str | None:
-    """The name of the first buffer whose elements share memory, as `Tensor.expand` makes them; None without any."""
+    """Return the name of the first buffer whose elements share memory, as after `Tensor.expand`; None without any."""
     return next((name for name, buffer in model.named_buffers() if _shares_memory(buffer)), None)
 
 
@@ -121,7 +121,7 @@ class _Module:
 
 
 def _modules(workload: Workload) -> Iterator[tuple[str, nn.Module]]:
-    """The modules of the model, and of a loss that is or holds one."""
+    """Yield the modules of the model, and of a loss that is or holds a module."""
     yield from workload.model.named_modules()
     owner = getattr(workload.loss, "__self__", workload.loss)
     held = [owner] if isinstance(owner, nn.Module) else list(getattr(owner, "__dict__", {}).values())
@@ -131,11 +131,11 @@ def _modules(workload: Workload) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _keep(value: Any, name: str, seen: dict[int, PutBack], depth: int = DEPTH) -> PutBack:
-    """See `PutBack`. `seen`: of values that were kept already, by identity."""
+    """Return the `PutBack` of a value. `seen` holds those of values that were stored already, by identity."""
     if isinstance(value, (int, float, str, bytes, bool, type(None), nn.Module, type)) or depth == 0:
         return lambda: value
     if id(value) not in seen:
-        seen[id(value)] = lambda: value  # for what holds itself
+        seen[id(value)] = lambda: value  # for a value that contains itself
         seen[id(value)] = _put_back(value, name, seen, depth)
     return seen[id(value)]
 

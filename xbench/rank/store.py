@@ -1,7 +1,7 @@
-"""The store at which ranks meet: torch.distributed's TCPStore, kept by rank 0 on one address.
+"""Store of the rendezvous: torch.distributed's TCPStore, kept by rank 0 on one address.
 
-TCPStore listens on every network of the host unless it is given a socket. It asks nobody who they are: whoever reaches
-its port can stall a run, or name itself as a peer whose objects the ranks unpickle. So it is given a socket on the
+TCPStore listens on every network of the host unless it is given a socket. It authenticates no client: any process that
+reaches its port can stall a run, or pose as a peer whose objects the ranks unpickle. So it is given a socket on the
 address by which the ranks reach rank 0: loopback for ranks on one machine, the namespace's own address on shaped links.
 """
 
@@ -17,17 +17,17 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from xbench.listening import listening_address
 
 BACKLOG = 2048
-"""Ranks that may connect at once, as many as torch's own socket takes."""
+"""Pending connections of ranks, as many as torch's own socket allows."""
 
 
 def rank_store(
     address: str, port: int, timeout: timedelta, serves: bool, *, one_host: bool = True, multi_tenant: bool = False
 ) -> TCPStore:
-    """A connection to the store of rank 0 and, where it `serves`, the store itself.
+    """Connect to the store of rank 0. With `serves`, serve it too.
 
-    A store at port 0 takes one that the kernel chooses, and `port` of the result says which. `one_host`: all ranks are
-    on this host; see `listening_address`. Raises OSError or RuntimeError where the port is taken, and RuntimeError
-    where no store is there within `timeout`.
+    With port 0 the kernel chooses the port; `port` of the result has it. `one_host`: whether all ranks are on this host
+    (`listening_address`). Raises OSError or RuntimeError if the port is taken, and RuntimeError if no store is
+    reachable within `timeout`.
     """
     options: dict[str, Any] = {"timeout": timeout, "wait_for_workers": False, "multi_tenant": multi_tenant}
     own = listening_address(address, one_host=one_host) if serves else None

@@ -1,9 +1,9 @@
-"""A rank's timeline phase: after all blocks of the first launch, a few steps of each mode are recorded.
+"""Timeline phase of a rank: after all blocks of the first launch, a few steps of each mode are recorded.
 
-Of a mode of one job every rank records its steps. The one that took rank 0 the median time is written to the journals
-of the first ranks, with the time at which it began there by rank 0's clock. Of `crossover` rank 0 of every job writes
-its turns. No block comes after these phases in a launch, so instruments disturb no sample. What cannot be recorded is
-a warning, and never the end of a run.
+Every rank records its steps of a mode of one job. The step that took rank 0 the median time is written to the journals
+of the first ranks, with its start time by rank 0's clock. For `crossover`, rank 0 of every job writes its turns. No
+block follows these phases in a launch, so instruments disturb no sample. A failed recording is a warning and does not
+end the run.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from xbench.workloads.workload import Workload
 
 STEPS = 3
 SLOW_STEP_S = 5.0
-"""Of steps that are predicted to be longer, one is recorded."""
+"""Limit of the predicted step time above which only one step is recorded [s]."""
 
 TOO_SLOW_STEP_S = 20.0
-"""Of steps that are predicted to be longer, none is."""
+"""Limit of the predicted step time above which no step is recorded [s]."""
 
 MAX_RANKS = 8
-"""Ranks whose steps are kept: more say little that these do not, and a record is to stay small."""
+"""Number of ranks whose steps are kept. More ranks add little, and a record should stay small."""
 
 ROUNDS, WARM_ROUNDS = 4, 2
-"""Rounds of turns that are recorded, after some that are not."""
+"""Rounds of turns that are recorded, and rounds of warm-up before them."""
 
 
 @dataclass(frozen=True)
 class _Attached:
-    """The workload as the recorder wants it: its model under a schedule."""
+    """Workload with its model under a schedule, as the recorder needs it."""
 
     workload: Workload
     handle: Handle
@@ -62,14 +62,14 @@ class _Attached:
 
 
 def steps_to_record(predicted_s: float) -> int:
-    """How many steps of this length [s] are recorded: an odd number, for the median is one of them; or none."""
+    """Return how many steps of this length [s] are recorded: an odd number, so that the median is one of them, or 0."""
     if predicted_s > TOO_SLOW_STEP_S:
         return 0
     return 1 if predicted_s > SLOW_STEP_S else STEPS
 
 
 def record_timeline(session: Session, mode: ModeSpec) -> None:
-    """Attach anew, warm up, record, detach, and write the timeline. Every rank of the job calls it together."""
+    """Attach anew, warm up, record, detach, and write the timeline. Collective over the job."""
     plan = session.plans[session.job]
     steps = steps_to_record(plan.step_s.get(mode.carrier, plan.compute_s))
     if steps == 0:
@@ -84,7 +84,7 @@ def record_timeline(session: Session, mode: ModeSpec) -> None:
         if watched:
             session.device_idle()
             origin_s, origin = time.perf_counter() - ahead_s, session.clock.mark()
-            # The first step of an attached schedule is unlike the others: DDP rebuilds its buckets after it.
+            # The first step of an attached schedule differs from the others: DDP rebuilds its buckets after it.
             session.train(handle, session.run.effort.warmup_steps if steps > 1 else 1, f"{what}, warm-up", lambda: None)
             for step in range(steps):
                 session.note(f"{what}, step {step + 1}")
@@ -98,7 +98,7 @@ def record_timeline(session: Session, mode: ModeSpec) -> None:
 
 
 def _agreed(session: Session, mode: ModeSpec, begin: Callable[[], bool]) -> bool:
-    """Whether all ranks could begin: one that trained on alone would wait for the others for ever."""
+    """Whether all ranks could begin. A rank that trained alone would wait for the others for ever."""
     watched = False
     try:
         watched = begin()
@@ -110,12 +110,12 @@ def _agreed(session: Session, mode: ModeSpec, begin: Callable[[], bool]) -> bool
 
 
 def _write(session: Session, mode: ModeSpec, recorder: TimelineRecorder, origin_s: float, origin: Mark) -> None:
-    """The step that rank 0 chose. `origin` is when rank 0's clock showed `origin_s` [s]."""
+    """Write the step that rank 0 chose. `origin` is the instant at which rank 0's clock showed `origin_s` [s]."""
     recorded: list[Lanes] = []
     try:
         recorded = recorder.lanes()
         if defers_update(session.plans[session.job].carrier_of(mode)):
-            recorded = recorded[1:] or recorded  # what the first of them waits for was sent before anybody watched
+            recorded = recorded[1:] or recorded  # the first step waits for gradients that were sent before recording
     except Exception as error:
         _warn(session, mode, error)
     chosen = torch.tensor([_median(recorded)], device=session.device)
@@ -134,13 +134,13 @@ def _write(session: Session, mode: ModeSpec, recorder: TimelineRecorder, origin_
 
 
 def _median(recorded: list[Lanes]) -> int:
-    """Which of the steps took the median time; -1 where there are none."""
+    """Return the index of the step that took the median time; -1 if there are none."""
     by_length = sorted(range(len(recorded)), key=lambda place: recorded[place].step_s)
     return by_length[len(by_length) // 2] if by_length else -1
 
 
 def record_turns(session: Session, mode: ModeSpec, number: int) -> None:
-    """Some rounds of `crossover`, of which rank 0 of each job writes its turns. All ranks of all jobs call it."""
+    """Record some rounds of `crossover`; rank 0 of each job writes its turns. Collective over all ranks of all jobs."""
     if any(steps_to_record(plan.step_s.get(mode.carrier, plan.compute_s)) < STEPS for plan in session.plans):
         return
     pattern = session.pattern(mode)
@@ -160,7 +160,7 @@ def record_turns(session: Session, mode: ModeSpec, number: int) -> None:
 
 
 class Watched:
-    """A job's turns, by the host's clock [s]. A turn begins where it was granted, after the wait for gradients."""
+    """Turns of a job, by the host's clock [s]. A turn begins at its grant, after the wait for gradients."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -168,12 +168,12 @@ class Watched:
         self._held_s: list[tuple[float, float]] = []
 
     def over(self, turns: TurnTaker) -> TurnTaker:
-        """The same turns, watched."""
+        """Return the same turns, recorded."""
         return _WatchedTurns(turns, self)
 
     @contextmanager
     def turn(self, turns: TurnTaker) -> Iterator[None]:
-        """One turn of these."""
+        """Record one turn."""
         self._asked_s.append(self._clock())
         with turns.turn():
             since_s = self._clock()
@@ -181,7 +181,7 @@ class Watched:
             self._held_s.append((since_s, self._clock()))
 
     def taken(self) -> list[tuple[float, float, float | None]]:
-        """Start, end, and when the gradients had arrived: a job asks for its next turn as soon as they have."""
+        """Return start, end, and arrival of the gradients. A job requests its next turn at that arrival."""
         arrived_s = [*self._asked_s[1:], None]
         return [(since_s, until_s, arrived_s[place]) for place, (since_s, until_s) in enumerate(self._held_s)]
 

@@ -1,8 +1,8 @@
-"""Whose collectives carry the gradients of each mode, and Horovod up in this rank only while it is needed.
+"""Library whose collectives carry the gradients of each mode. Horovod runs only while a mode needs it.
 
-With `--backend horovod` our own schedules, and the measurement of collectives that they are planned from, go over
-Horovod's all-reduce (`xbench.horovod.group`). DDP's modes keep torch's own, and mode `horovod` its own settings. Which
-is in force is decided whenever a mode is attached: see `xbench.horovod.world`.
+With `--backend horovod` our own schedules, and the measurement of collectives for their plans, use Horovod's all-reduce
+(`xbench.horovod.group`). DDP's modes keep torch's own, and mode `horovod` its own settings. Each attachment of a mode
+selects the library (`xbench.horovod.world`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xbench.spec import ModeSpec, RunSpec
 
 
 class Transport:
-    """Of one rank: `group` is what our own schedules send over, and DDP's where that is not Horovod's."""
+    """Process groups of one rank. `group` carries our schedules; DDP uses it too unless it belongs to Horovod."""
 
     def __init__(self, run: RunSpec, rank: int, journal: Journal, group: dist.ProcessGroup | None) -> None:
         self.group = group
@@ -52,11 +52,11 @@ class Transport:
         return f"{said}; it carries our own schedules, with {UNFUSED}{kept}"
 
     def group_of(self, mode: ModeSpec) -> dist.ProcessGroup | None:
-        """What a mode sends over."""
+        """Return the process group that a mode uses."""
         return self.group if self._sends(mode) or not self._over_horovod else dist.group.WORLD
 
     def attached(self, mode: ModeSpec, attach: Callable[[], Handle]) -> Handle:
-        """`attach()` with Horovod up or down, as the mode needs it; down again on detach."""
+        """Call `attach()` with Horovod started or stopped, as the mode needs it. Detaching stops it."""
         if not self._over_horovod:
             return attach()
         if not self._sends(mode):
@@ -72,7 +72,7 @@ class Transport:
         return handle
 
     def rest(self) -> None:
-        """After a phase in which collectives were used without a handle."""
+        """Stop Horovod after a phase that used collectives without a handle."""
         if self._over_horovod:
             self._world.stop()
 
@@ -81,9 +81,9 @@ class Transport:
 
 
 def _raise(threads: list[int]) -> None:
-    """Raise Horovod's own thread above its Gloo's event loop, as torch's threads are (`host.tuning`).
+    """Raise Horovod's own thread above its Gloo's event loop, as for torch's threads (`host.tuning`).
 
-    It is the first that Horovod starts, and runs the collectives.
+    It is the first thread that Horovod starts, and runs the collectives.
     """
     for thread in threads[:1]:
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""The performance gate, `xbench regress`: what a suite watches, how both revisions are measured, and the verdicts.
+"""Performance gate, `xbench regress`: suites, measurement of two revisions, and verdicts.
 
-| file | what it holds |
+| file | content |
 | --- | --- |
 | `metrics` | the metrics that a suite may name: layer, unit, default threshold |
 | `suite` | xbench.toml to a checked `Suite` |
@@ -9,9 +9,9 @@
 | `request`, `check`, `record`, `baselines` | the flows, their arguments, and the folder of baselines |
 | `session` | first launches, then pairs of launches in A-B-B-A order |
 | `pairs` | length of a launch, and the number of pairs that fit the budget |
-| `alternation` | turns of two launches that are alive at once |
-| `checkout` | revisions of a git repository, beside the working tree |
-| `revision_runner` | the processes that carry out one revision's jobs |
+| `alternation` | turns of two launches that run at once |
+| `checkout` | revisions of a git repository, in temporary working trees |
+| `revision_runner`, `launchable` | the processes that carry out one revision's jobs, and their interface |
 | `protocol` | versioned jobs and results between revisions |
 | `worker_command`, `resolve` | a job in a revision's own xbench: one launch, or the workload and its plans |
 | `rank` | one rank of such a launch |
@@ -21,14 +21,14 @@
 
     check → revision_runner → `python -m xbench regress launch ORDER ANSWER` in the checkout → ranks
 
-Each launch is a process of the revision's own xbench: base and head share no memory, no imports, and no cache but the
+Each launch is a process of the revision's own xbench. Base and head share no memory, no imports, and no cache but the
 machine's.
 
     suite = load_suite(Path("xbench.toml"))
     ...                                       # session measures both revisions
     worth_timing(regression)                  # the checks that launches could decide
     regression = judge(regression)            # the first launches
-    suspected(regression)                     # what fresh launches have to confirm
+    suspected(regression)                     # the cases that fresh launches have to confirm
     regression = judge(regression.model_copy(update={"confirmation": pairs}))
     return exit_code(regression, strict=False)
 

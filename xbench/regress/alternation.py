@@ -1,15 +1,16 @@
-"""Two launches that are alive at once take turns, so that what the machine does in a moment it does to both.
+"""Turns of two launches that run at once, so that changes of the machine's speed affect both alike.
 
-    FOLDER/base/at-3      every rank of base is idle, and base would have its turn 3
-    FOLDER/base/go-3      it has it
+    FOLDER/base/at-3      every rank of base is idle and ready for its turn 3
+    FOLDER/base/go-3      base has the turn
     FOLDER/base/done-3    every rank of base is idle again
 
-A core's speed changes by a tenth and more from one second to the next, where others use the machine too; a turn is
-a fraction of a second, and both sides have had theirs before much has changed. Turn k is given when both sides are at
-it, so nothing of one side runs during a turn of the other, and the order changes from turn to turn: A-B-B-A. A side
-that has ended is not waited for.
+If other programs use the machine too, a core's speed changes by a tenth and more from one second to the next. A turn is
+a fraction of a second, so both sides have theirs before much has changed. Turn k is given when both sides are ready for
+it, so one side is idle during the other's turn. The order changes from turn to turn: A-B-B-A. A side that has ended is
+not waited for.
 
-Files, because the sides share nothing else: each is started by its own revision, perhaps in network namespaces.
+The signals are files, because the sides share nothing else. Each is started by its own revision, perhaps in network
+namespaces.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pathlib import Path
 
 POLL_S = 0.004
 SAY_S = 5.0
-"""A rank that waits says so as often, so that it is not taken for one that hangs."""
+"""Interval at which a rank that waits reports it, so that it does not count as hung [s]."""
 
 
 class Turns:
-    """One rank's view of its side's turns. `leads`: whether it is the one that speaks for all of its side."""
+    """Turns of one side, as one rank sees them. `leads`: whether this rank signals for its side."""
 
     def __init__(self, folder: Path, *, leads: bool, say: Callable[[str], None]) -> None:
         self._folder = folder
@@ -34,7 +35,7 @@ class Turns:
         self._number = 0
 
     def take(self) -> None:
-        """Return when it is this side's turn. Call it when every rank of the side is idle."""
+        """Wait for this side's turn. Call it when every rank of the side is idle."""
         self._told("at")
         said_s = time.monotonic()
         while not self._file("go").exists():
@@ -44,7 +45,7 @@ class Turns:
             time.sleep(POLL_S)
 
     def give(self) -> None:
-        """The turn is over. Call it when every rank of the side is idle again."""
+        """End the turn. Call it when every rank of the side is idle again."""
         self._told("done")
         self._number += 1
 
@@ -57,7 +58,7 @@ class Turns:
 
 
 def lead(folders: Sequence[Path], alive: Mapping[Path, Callable[[], bool]]) -> None:
-    """Give turns until no side is alive: turn k to all, in the order of `folders` if k is even, else the other way."""
+    """Give turns until no side is alive. Turn k goes in the order of `folders` if k is even, else reversed."""
     for number in count():
         for folder in folders:
             _await(folder / f"at-{number}", alive[folder])

@@ -1,8 +1,8 @@
-"""Where baselines are kept: results/baselines/<machine>/, beside the suite, one folder a kind of machine.
+"""Storage of baselines: results/baselines/<machine>/ beside the suite, one folder for each kind of machine.
 
-A machine is its fingerprint (`xbench.environment.fingerprint`): where that differs, times cannot be compared. What does
-not depend on the machine (plans, counts, predictions from a committed record) is kept under `any`, and serves on every
-machine that has no folder of its own.
+A machine is identified by its fingerprint (`xbench.environment.fingerprint`). If it differs, times cannot be compared.
+Results that do not depend on the machine (plans, counts, predictions from a committed record) are stored under `any`.
+They serve every machine without a folder of its own.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from xbench.records import Baseline, Environment, Noise, Suite, load, of_kind
 ANY = "any"
 BASELINE, NOISE = "baseline.json", "noise.json"
 OF_THE_MACHINE = frozenset({"peak_memory"})
-"""Deterministic metrics that another machine, or another torch, may answer otherwise."""
+"""Deterministic metrics that may differ on another machine or with another torch."""
 
 
 def folder_of(suite_folder: Path) -> Path:
-    """Of all machines."""
+    """Return the folder of the baselines of all machines."""
     return suite_folder / "results" / "baselines"
 
 
 def machine_of(described: Environment) -> str:
-    """The folder's name for this machine and its software: 'cpu-3f9a1c02-77d0b1e4'."""
+    """Return the folder's name for this machine and its software: 'cpu-3f9a1c02-77d0b1e4'."""
     kind = "cpu" if described.device == "cpu" else described.device.split(" and ")[0]
     word = "-".join("".join(letter if letter.isalnum() else " " for letter in kind.lower()).split())
     return f"{word}-{environment.fingerprint(described)}"
 
 
 def portable(suite: Suite, layers: tuple[str, ...]) -> bool:
-    """Whether what these layers of the suite measure is the same on every machine."""
+    """Whether these layers of the suite give the same results on every machine."""
     asked = {metric for check in suite.checks for metric in check.metrics}
     return "wall" not in layers and not asked & OF_THE_MACHINE
 
 
 def find(given: Path | None, folder: Path, described: Environment) -> tuple[Baseline | None, Path, str | None]:
-    """The baseline to compare with, where it is or should be, and a sentence where it is not of this machine.
+    """Return the baseline to compare with, its actual or expected path, and a message if there is none.
 
-    Without `given`: this machine's, else the one of any machine. Raises RecordError for a given one that is not there
-    or is no baseline.
+    Without `given` it is this machine's, else the one for any machine. Raises RecordError if `given` does not exist or
+    is no baseline.
     """
     if given is not None:
         return read(given), given, None
@@ -61,7 +61,7 @@ def find(given: Path | None, folder: Path, described: Environment) -> tuple[Base
 
 
 def read(path: Path) -> Baseline:
-    """A baseline, or the folder of one. Raises RecordError for anything else."""
+    """Read a baseline from its file or folder. Raises RecordError for anything else."""
     path = path / BASELINE if path.is_dir() else path
     record = load(path)
     baseline = of_kind(record, Baseline)
@@ -73,7 +73,7 @@ def read(path: Path) -> Baseline:
 
 
 def noise_of(folder: Path, described: Environment) -> Noise | None:
-    """What `calibrate` learned of this machine; None where it was never run. Raises RecordError for a broken file."""
+    """Return `calibrate`'s result on this machine; None if it was never run. Raises RecordError for a broken file."""
     path = folder / machine_of(described) / NOISE
     if not path.exists():
         return None

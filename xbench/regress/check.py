@@ -1,10 +1,10 @@
-"""`xbench regress check`: base and head measured, judged, and what is suspected measured once more.
+"""`xbench regress check`: measure base and head, judge them, and measure suspected cases once more.
 
-Against a revision both sides are launched here, by turns. Against a stored baseline only head is launched, and each of
-its launches is paired with one of the baseline's, in the order of time: whatever the machine did differently that day
-counts as a difference of the code, which is why it is the weaker way.
+Against a revision both sides are launched here, in alternation. Against a stored baseline only head is launched. Each
+of its launches is paired with one of the baseline's, in order of time. Any change of the machine since then counts as a
+difference of the code, so this way is weaker.
 
-A record is written after every pair, so whatever ends a check leaves what it measured, marked incomplete.
+A record is written after every pair. A check that ends early leaves its measurements, marked incomplete.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from xbench.runs.run_folder import keep, new_run_folder
 
 
 def check(request: RegressRequest, console: Console) -> Kept:
-    """Measure, judge, confirm. What is wrong before a launch is raised; what goes wrong later is in the result."""
+    """Measure, judge, confirm. Errors before a launch are raised; later ones are in the result."""
     checking = Checking(request, console)
     return checking.against_revision(request.base) if request.base is not None else checking.against_baseline()
 
 
 class Checking:
-    """One check under way."""
+    """One check in progress."""
 
     def __init__(self, request: RegressRequest, console: Console) -> None:
         self.request = request
@@ -58,10 +58,10 @@ class Checking:
         self.floors: list[NoiseFloor] = []
         self.warnings = environment.noise_warnings() if "wall" in request.layers else []
 
-    # --- the trustworthy way ----------------------------------------------------------------------------------------
+    # --- against a revision ------------------------------------------------------------------------------------------
 
     def against_revision(self, revision: str) -> Kept:
-        """Both sides here and now. Raises SpecError for a revision that cannot be had."""
+        """Measure both sides now. Raises SpecError for a revision that does not exist."""
         repository = Repository.around(self.request.folder)
         commit = repository.commit_of(revision)
         tree, _, own = head_tree(self.request)
@@ -98,7 +98,7 @@ class Checking:
         self._confirm(base, head, pairs)
 
     def _confirm(self, base: Checkout, head: Checkout, pairs: int) -> None:
-        """Fresh launches of what is suspected, as many again."""
+        """Launch suspected cases again, with as many fresh pairs."""
         if not self.request.confirm:
             return
         doubtful = suspected(judge(self._record(None, complete=False)))
@@ -114,13 +114,14 @@ class Checking:
             self.warnings.append(told)
             self.say(told)
 
-    # --- the weaker way ---------------------------------------------------------------------------------------------
+    # --- against a baseline ------------------------------------------------------------------------------------------
 
     def against_baseline(self) -> Kept:
-        """Head here and now, base as it was stored. Raises RecordError for a given baseline that cannot be read."""
+        """Measure head now, and compare it with a stored base. Raises RecordError for a given baseline that is not
+        readable."""
         self.against = "baseline"
         given = self.request.baseline
-        if given is not None:  # what is wrong with it is said before anything is launched
+        if given is not None:  # its errors are raised before anything is launched
             baselines.read(given)
         tree, _, own = head_tree(self.request)
         return self._ended(lambda: self._stored(tree, own))
@@ -161,8 +162,10 @@ class Checking:
     # --- both -------------------------------------------------------------------------------------------------------
 
     def _worth_timing(self) -> list[str]:
-        """The names of the checks that launches could decide, as far as the looks tell. Says which change of a workload
-        they found, and which one that is expected they did not."""
+        """Return the checks that launches could decide, according to the looks.
+
+        Report each change of a workload that they found, and each expected change that they did not find.
+        """
         assert self.base is not None
         assert self.head is not None
         for check in self.measuring.checks:
@@ -184,7 +187,7 @@ class Checking:
         return 60.0 * self.request.suite.budget_minutes
 
     def _pairs(self) -> int:
-        """How many there will be, and what this machine's noise does to a check of so many."""
+        """Return the number of pairs, and set the noise floors of a check with that many."""
         noise = self._noise()
         thresholds = self.request.suite.thresholds
 
@@ -199,7 +202,7 @@ class Checking:
         return course.pairs
 
     def _noise(self) -> Noise | None:
-        """What a calibration found on this machine; says so where there was none."""
+        """Return this machine's calibration; print a message if there is none."""
         assert self.head is not None
         noise = baselines.noise_of(baselines.folder_of(self.request.folder), self.head.environment)
         if noise is None:
@@ -207,7 +210,7 @@ class Checking:
         return noise
 
     def _floors(self, noise: Noise | None, pairs: int) -> list[NoiseFloor]:
-        """Of a check of so many pairs, for the checks that are still what they were, and launched as they were."""
+        """Return the floors for `pairs` pairs, of checks that are unchanged and launched in the same way."""
         if noise is None:
             return []
         known = {_measured(check) for check in self.request.suite.checks}
@@ -250,7 +253,7 @@ class Checking:
 
     @cached_property
     def path(self) -> Path:
-        """The record's file, in a folder that is made when there is something to keep."""
+        """Path of the record, in a folder that is made for the first record."""
         return (new_run_folder(self.request.output, "regression") / RECORD).absolute()
 
     def _keep_so_far(self) -> None:
@@ -269,5 +272,5 @@ class Checking:
 
 
 def _measured(check: Check) -> Check:
-    """The check as far as it decides what is measured."""
+    """Return the check without the fields that do not affect its measurement."""
     return check.model_copy(update={"expect_change": None})

@@ -1,8 +1,8 @@
-"""Revisions of a git repository: which one is meant, and its files beside the working tree for as long as it is needed.
+"""Revisions of a git repository: their names, and temporary working trees with their files.
 
-A revision is checked out by `git worktree add` into a folder of its own under the system's temporary folder, and
-removed again whatever happens. A killed process leaves its folder behind, and the next check of any repository on this
-machine removes it (see `xbench.scratch`); git forgets it with its next prune.
+`git worktree add` checks a revision out into a folder of its own under the system's temporary folder. The folder is
+always removed afterwards. A killed process leaves its folder behind. The next check of any repository on this machine
+removes it (`xbench.scratch`), and git drops its entry with the next prune.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Repository:
 
     @classmethod
     def around(cls, folder: Path) -> Repository:
-        """The one that holds `folder`. Raises SpecError outside of any, or where git is missing."""
+        """Find the repository that holds `folder`. Raises SpecError outside of any, or if git is missing."""
         folder = folder.resolve()
         done = _git(folder, "rev-parse", "--show-toplevel")
         if "dubious ownership" in done.stderr:  # as in a container whose checkout belongs to another user
@@ -55,7 +55,7 @@ class Repository:
         return cls(root, folder.relative_to(root))
 
     def commit_of(self, revision: str) -> str:
-        """The full name of a revision's commit. Raises SpecError for one that is not there."""
+        """Return the full name of a revision's commit. Raises SpecError if it does not exist."""
         if revision.startswith("-") or not revision.strip():
             raise SpecError(f"--base: {revision!r} is no revision", hint="as in --base origin/main")
         done = _git(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
@@ -70,9 +70,10 @@ class Repository:
         return done.stdout.strip()
 
     def head(self) -> str | None:
-        """The commit of the working tree, with '+' where tracked files differ from it; None before the first.
+        """Return the commit of the working tree, with '+' if tracked files differ from it; None before the first
+        commit.
 
-        Results do not count, as for every record: writing one does not change the code.
+        Files under results do not count, as for every record: writing one does not change the code.
         """
         done = _git(self.root, "rev-parse", "--verify", "--quiet", "HEAD")
         if done.returncode != 0:
@@ -82,7 +83,7 @@ class Repository:
 
     @contextmanager
     def checked_out(self, commit: str) -> Iterator[Path]:
-        """The root of a working tree of this commit, inside the context alone. Raises SpecError when git refuses."""
+        """Context with the root of a working tree of this commit, removed at exit. Raises SpecError if git refuses."""
         remove_left([Path(tempfile.gettempdir())])
         with stop_signals_interrupt():
             scratch = Scratch("xbench-base-")
@@ -101,7 +102,7 @@ class Repository:
 
 
 def needs(root: Path) -> set[str]:
-    """What a tree's pyproject.toml asks to be installed; nothing where there is none, or none that can be read."""
+    """Return the dependencies in a tree's pyproject.toml; empty if there is no readable one."""
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
         return {str(line) for line in project.get("dependencies", [])}
@@ -110,7 +111,7 @@ def needs(root: Path) -> set[str]:
 
 
 def other_needs(base: Path, head: Path) -> str | None:
-    """One sentence where the two trees ask for different packages: both run with those that are installed here."""
+    """Return a message if the two trees need different packages, because both run with those installed here."""
     was, now = needs(base), needs(head)
     if was == now:
         return None
@@ -121,7 +122,7 @@ def other_needs(base: Path, head: Path) -> str | None:
 
 
 def short(revision: str | None) -> str:
-    """'1a2b3c4d5e' of a commit's full name, its '+' kept."""
+    """Shorten a commit's full name to '1a2b3c4d5e', and keep its '+'."""
     if revision is None:
         return "an unknown revision"
     return revision[:SHORT] + ("+" if revision.endswith("+") else "")
@@ -129,7 +130,7 @@ def short(revision: str | None) -> str:
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["git", "-C", str(folder), *arguments]
-    # A hook that runs us (pre-push) has these set, and they would turn git to its repository in place of this one.
+    # A hook that runs us (pre-push) has these set, and they would direct git to its repository instead of this one.
     env = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS} | {"LC_ALL": "C"}
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=GIT_S, check=False, env=env)

@@ -1,8 +1,8 @@
-"""What keeps the two sides of a case from being compared: a changed workload, or a field with both values.
+"""Comparability of the two sides of a case: a changed workload, or a field with different values.
 
-The name of a check is its identity, and `workload_change` says whether both sides train the same thing under it. Times
-compare only between machines and software that `environment.must_match` calls the same. Plans, counters and the model's
-times do not depend on the machine. Peak memory depends on torch as well, whose allocator decides it.
+The name of a check is its identity, and `workload_change` compares its workload on both sides. Times are comparable
+only between machines and software that `environment.must_match` treats as the same. Plans, counters and the model's
+times do not depend on the machine. Peak memory also depends on torch, whose allocator determines it.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from xbench.text import cut, one_line
 from xbench.units import format_bytes, format_count
 
 CHECK_FIELDS = ("fabric", "plan_from", "workers")
-"""Of a check. Its workload is compared as it was built, and further modes or metrics change nothing for this case."""
+"""Fields of a check that must match. Its workload is compared as built; other modes or metrics do not affect a case."""
 
 MODEL_FIELDS = {
     "parameters": "parameters", "tensors": "tensors", "grad_bytes": "of gradients", "buffer_bytes": "of buffers"
 }  # fmt: skip
-"""What is said after the amount of each."""
+"""Phrase after the amount of each field."""
 
 SPEC_FIELDS = tuple(name for name in WorkloadSpec.model_fields if name != "batch_size")
 CHANGE_FIELDS = (*MODEL_FIELDS, "batch_size", "input", *SPEC_FIELDS)
-"""What makes a workload another one, the most telling first. Its title follows from its name."""
+"""Fields that define a workload, the most significant first. Its title follows from its name."""
 
 _SHOWN = 60
 
 
 class WorkloadChange(NamedTuple):
-    """How head's workload differs from base's."""
+    """Difference between head's workload and base's."""
 
     said: str
-    """For people: 'the model changed: 3.16 M -> 3.69 M parameters'."""
+    """Summary: 'the model changed: 3.16 M -> 3.69 M parameters'."""
 
     exact: str
-    """Every field with both values, as `expect_change` has to say it: 'parameters 3159050 -> 3685130'."""
+    """Every field with both values, as `expect_change` must state it: 'parameters 3159050 -> 3685130'."""
 
 
 def workload_change(check: str, base: Side, head: Side) -> WorkloadChange | None:
-    """How the workload of this check differs; None where it does not, or where a side could not build it."""
+    """Return the change of this check's workload; None if there is none, or if a side could not build it."""
     before, now = base.workloads.get(check), head.workloads.get(check)
     if before is None or now is None:
         return None
@@ -57,7 +57,7 @@ def workload_change(check: str, base: Side, head: Side) -> WorkloadChange | None
 
 
 def obstacle(case: Case, base: Side, head: Side) -> str | None:
-    """The first field that differs and matters to this case, as 'torch: 2.15.0 and 2.14.0'; None when they compare.
+    """Return the first relevant field that differs, as 'torch: 2.15.0 and 2.14.0'; None if the sides are comparable.
 
     Both sides have the check.
     """
@@ -74,7 +74,7 @@ def obstacle(case: Case, base: Side, head: Side) -> str | None:
 
 
 def spoken(field: str) -> str:
-    """The name of a field in a sentence."""
+    """Return the name of a field in a sentence."""
     return field.replace("_", " ")
 
 
@@ -91,7 +91,7 @@ def _field(workload: WorkloadRecord, field: str) -> Any:
 
 
 def _amount(field: str, base: Any, head: Any) -> str:
-    """'3.16 M -> 3.69 M parameters', 'batch size 8 -> 16'; exact numbers where rounding would hide the change."""
+    """Return '3.16 M -> 3.69 M parameters', 'batch size 8 -> 16'; exact numbers if rounding would hide the change."""
     if field not in MODEL_FIELDS:
         return f"{spoken(field)} {_short(base)} -> {_short(head)}"
     if field.endswith("_bytes"):

@@ -1,12 +1,12 @@
-"""What a training step really does: collectives as torch dispatches them, and memory as its allocator hands it out.
+"""Counters of a training step: collectives as torch dispatches them, and memory as its allocator provides it.
 
-Every collective, of our engine, of a schedule's own group and of DDP's C++ reducer, goes through torch's dispatcher as
-an operator of `c10d`, and torch's profiler sees them all. An emulated link takes them before that, and is overheard.
-Nothing is timed here: the profiler would slow the step.
+Every collective goes through torch's dispatcher as an operator of `c10d`: those of our engine, of a schedule's own
+group and of DDP's C++ reducer. torch's profiler records them all. An emulated link intercepts them before that, so they
+are counted there. Nothing is timed here, because the profiler would slow the step.
 
-The most memory that a step holds is, on a GPU, `torch.cuda.max_memory_allocated`. On a CPU torch keeps no count, but
-its profiler sees every allocation, so that it is the highest sum of them since before the model was built. Memory that
-backends take without torch's allocator (Gloo's buffers, oneDNN's scratch space) is not in it.
+The peak memory of a step is `torch.cuda.max_memory_allocated` on a GPU. On a CPU torch keeps no count, but its profiler
+records every allocation. The peak is the highest sum of them since before the model was built. It excludes memory that
+backends take without torch's allocator (Gloo's buffers, oneDNN's scratch space).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ BYTES = {
     "bool": 1, "unsigned char": 1, "signed char": 1, "short int": 2, "c10::Half": 2, "c10::BFloat16": 2, "int": 4,
     "float": 4, "long int": 8, "double": 8,
 }  # fmt: skip
-"""Of an element, by what the profiler calls its type."""
+"""Size of an element [B], by the profiler's name of its type."""
 
 RECEIVED = frozenset({"recv", "recvAnySource", "barrier", "monitoredBarrier"})
 SENT_NOTHING = frozenset({"barrier", "monitored_barrier_", "recv_", "recv_any_source_"})
-"""Operators of c10d that are no message of ours: the rank that sends counts it."""
+"""Operators of c10d that send no message of ours. The rank that sends counts it."""
 
 _WINDOW = "xbench counts "
 
 
 class Seen(NamedTuple):
-    """What one window held: collectives, the bytes that this rank handed to them, and the most memory [B]."""
+    """Counts of one window: collectives, the bytes that this rank passed to them, and the peak memory [B]."""
 
     collectives: int
     wire_bytes: int
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
 
 class Counter:
-    """Counts inside `window(name)`; start it before anything is built, read it when all windows are over."""
+    """Counter of operations inside `window(name)`. Start it before anything is built, and read it after all windows."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -55,7 +55,7 @@ class Counter:
         self._profile.__enter__()  # type: ignore[no-untyped-call]
 
     def overhear(self, group: EmulatedGroup) -> None:
-        """Count what this emulated group is given, in place of what reaches the ranks that really run."""
+        """Count what this emulated group is given, instead of what reaches the ranks that really run."""
         self._heard = {}
         group.overhear(self._hear)
 
@@ -65,7 +65,7 @@ class Counter:
 
     @contextmanager
     def window(self, name: str) -> Iterator[None]:
-        """What happens inside is counted under this name."""
+        """Context whose operations are counted under this name."""
         on_gpu = self._device.type == "cuda"
         if on_gpu:
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -77,7 +77,7 @@ class Counter:
             self._on_device[name] = torch.cuda.max_memory_allocated(self._device)
 
     def read(self) -> dict[str, Seen]:
-        """By window. Ends the counting."""
+        """Return the counts by window, and end the counting."""
         self._profile.__exit__(None, None, None)
         events = self._profile.profiler.kineto_results.events()
         spans = {
@@ -98,7 +98,7 @@ def _sums(heard: Sequence[int]) -> tuple[int, int]:
 
 
 def _handed_over(events: Sequence[Any], begin_ns: int, end_ns: int) -> tuple[int, int]:
-    """(Collectives, bytes) of a window: what was dispatched, and the inputs of what the backend then ran."""
+    """Return (collectives, bytes) of a window: dispatched operators, and the inputs of the backend's operations."""
     collectives = wire_bytes = 0
     for event in events:
         if not begin_ns <= event.start_ns() <= end_ns:
@@ -114,7 +114,7 @@ def _handed_over(events: Sequence[Any], begin_ns: int, end_ns: int) -> tuple[int
 
 
 def _peaks(events: Sequence[Any], spans: dict[str, tuple[int, int]]) -> dict[str, int]:
-    """The highest sum of all allocations up to some moment of each window [B]."""
+    """Return the highest sum of all allocations within each window [B]."""
     moves = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     peaks = dict.fromkeys(spans, 0)
     held = 0

@@ -1,4 +1,4 @@
-"""What `xbench regress init` writes into somebody's repository: a suite, a GitHub workflow, and lines of .gitignore."""
+"""Files that `xbench regress init` writes into a user's repository: a suite, a GitHub workflow, lines of .gitignore."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUITE = Path("xbench.toml")
 WORKFLOW = Path(".github/workflows/xbench.yml")
 IGNORE = Path(".gitignore")
 IGNORED = ("/results/runs/",)
-"""Records of single runs. Baselines and noise floors beside them are to be committed."""
+"""Ignored records of single runs. Baselines and noise floors beside them should be committed."""
 
 ACTION = "OWNER/xbench@v1"
 _ACTION = re.compile(r"[\w.-]+/[\w./-]+@[\w./-]+", re.ASCII)
@@ -55,10 +55,10 @@ jobs:
 
 
 def start(workload: str, folder: Path, action: str = ACTION) -> list[Path]:
-    """Write all three for a workload of the repository whose root is `folder`: the files that were written.
+    """Write all three for a workload of the repository whose root is `folder`. Return the files written.
 
-    Raises SpecError, before anything is written, for a workload that is not there or lies outside the repository, for a
-    folder that is no repository's root, for an action that GitHub could not find, and for a file that is there already.
+    Raises SpecError before anything is written: for a workload that does not exist or is outside the repository, for a
+    folder that is no repository's root, for an action that GitHub could not find, and for a file that already exists.
     """
     folder = folder.resolve()
     _check_root(folder)
@@ -96,7 +96,7 @@ def _check_root(folder: Path) -> None:
 
 
 def _inside(file: Path, folder: Path) -> Path:
-    """The file relative to the repository: each revision of a check has to use its own."""
+    """Return the file relative to the repository, because each revision of a check must use its own."""
     try:
         return (folder / file).resolve().relative_to(folder)
     except ValueError:
@@ -107,7 +107,7 @@ def _inside(file: Path, folder: Path) -> Path:
 
 
 def _check_function(file: Path, name: str) -> None:
-    """Raise SpecError where the file does not mention the function. Nothing is imported."""
+    """Raise SpecError if the file does not mention the function. Nothing is imported."""
     try:
         text = read_regular(file, MIB).decode("utf-8", errors="replace")
     except OSError as error:
@@ -119,7 +119,7 @@ def _check_function(file: Path, name: str) -> None:
 
 
 def _install(folder: Path) -> str:
-    """The command that installs xbench, and what the project itself needs."""
+    """Return the command that installs xbench, and the project's own requirements."""
     words = ['python -m pip install "$GITHUB_ACTION_PATH"']
     words += ["-r requirements.txt"] if (folder / "requirements.txt").is_file() else []
     words += ["-e ."] if any((folder / name).is_file() for name in ("pyproject.toml", "setup.py")) else []
@@ -127,7 +127,7 @@ def _install(folder: Path) -> str:
 
 
 def _ignore(path: Path) -> bool:
-    """Add the lines that .gitignore does not have yet: whether there were any."""
+    """Add the lines that .gitignore lacks. Return whether there were any."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     missing = [line for line in IGNORED if line not in text.splitlines()]
     with path.open("a", encoding="utf-8") as stream:
@@ -136,5 +136,5 @@ def _ignore(path: Path) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """A string of TOML."""
+    """Return the text as a TOML string."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,6 +1,6 @@
-"""Verdicts: from the raw launches of a `Regression` to one word a case, and from those to an exit code.
+"""Verdicts: from the raw launches of a `Regression` to one verdict per case, and from those to an exit code.
 
-`judge` reads nothing but the record, so a saved check can be judged again.
+`judge` reads only the record, so a saved check can be judged again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from xbench.text import counted
 from xbench.units import format_brief_percent, format_percent
 
 FAILED, REGRESSED, INCONCLUSIVE, INCOMPARABLE = 1, 3, 4, 5
-"""Exit codes; the last two only where the user is strict."""
+"""Exit codes; the last two are used only with `--strict`."""
 
 
 _EXACT = {
@@ -44,21 +44,21 @@ _EXACT = {
 
 
 class CasePairs(NamedTuple):
-    """One wall-clock case in all launch pairs that measured it on both sides."""
+    """Values of one wall-clock case in all launch pairs that measured it on both sides."""
 
     base: list[float]
     head: list[float]
     ratios: list[float]
-    """Head over base, of each; zero where base measured nothing above zero."""
+    """Head over base, of each pair; zero if base measured nothing above zero."""
     label: Label | None
 
 
 def judge(regression: Regression) -> Regression:
-    """The same record with `cases` filled in from its measurements, in the order of the suite.
+    """Return the record with `cases` computed from its measurements, in the order of the suite.
 
-    A wall-clock case is *suspected* when its interval's lower end passes the line (half the threshold), its upper end
-    does not rule the threshold out, and its Holm-adjusted p is below alpha. Where `confirm` is set it is `regressed`
-    only once `confirmation` by itself `agrees`, and `inconclusive` until then.
+    A wall-clock case is *suspected* if three conditions hold. Its interval's lower end passes the line (half the
+    threshold), its upper end does not rule the threshold out, and its Holm-adjusted p is below alpha. With `confirm`
+    set it is `regressed` only once `confirmation` by itself `agrees`, and `inconclusive` until then.
     """
     asked = regression.suite.cases()
     cases = wall_clock(asked) if "wall" in regression.layers else []
@@ -77,9 +77,9 @@ def judge(regression: Regression) -> Regression:
 
 
 def worth_timing(regression: Regression) -> list[str]:
-    """The checks with a wall-clock case that launches could decide; none where the looks alone make the check fail.
+    """Return checks with a wall-clock case that launches could decide; none if the looks alone fail the check.
 
-    `regression` holds what the looks of both sides found, and no pairs yet.
+    `regression` holds the looks of both sides, and no pairs yet.
     """
     if any(case.fails for case in judge(regression).cases):
         return []
@@ -88,12 +88,12 @@ def worth_timing(regression: Regression) -> list[str]:
 
 
 def suspected(regression: Regression) -> list[Case]:
-    """The cases of a judged record that the first launches speak against, and that fresh ones have to confirm."""
+    """Return the suspected cases of a judged record, which fresh launches must confirm."""
     return [case.case for case in regression.cases if case.suspected]
 
 
 def floors_of(suite: Suite, pairs: Sequence[LaunchPair], checked_pairs: int) -> list[NoiseFloor]:
-    """The noise floor of every wall-clock case of the suite, from A/A pairs, for checks of `checked_pairs` pairs.
+    """Return the noise floor of every wall-clock case, from A/A pairs, for checks of `checked_pairs` pairs.
 
     A case without enough pairs (6 of either), or without a ratio in one of them, has none.
     """
@@ -112,7 +112,7 @@ def floors_of(suite: Suite, pairs: Sequence[LaunchPair], checked_pairs: int) -> 
 
 
 def launch_floors(suite: Suite, launches: Sequence[list[Measurement]], checked_pairs: int) -> list[NoiseFloor]:
-    """The same of launches that were made one after the other, as a baseline's are: each and the next are a pair."""
+    """Return the same floors for consecutive launches, such as a baseline's. Each launch and the next are a pair."""
     pairs = [
         LaunchPair(number=number, first="base", base=one, head=following)
         for number, (one, following) in enumerate(pairwise(launches))
@@ -121,7 +121,7 @@ def launch_floors(suite: Suite, launches: Sequence[list[Measurement]], checked_p
 
 
 def threshold_of(case: Case, suite: Suite, floors: Iterable[NoiseFloor]) -> Threshold:
-    """What the suite says; else the metric's default, or twice the noise floor where that is more."""
+    """Return the suite's threshold; else the metric's default, or twice the noise floor if that is larger."""
     floor = next((floor.floor for floor in floors if floor.case == case), None)
     if case.metric in suite.thresholds:
         return Threshold(share=suite.thresholds[case.metric], source="suite", floor=floor)
@@ -132,10 +132,10 @@ def threshold_of(case: Case, suite: Suite, floors: Iterable[NoiseFloor]) -> Thre
 
 
 def exit_code(regression: Regression, strict: bool) -> int:
-    """0 nothing got worse; 3 a regression or a changed workload; 1 a case is missing because head failed.
+    """Return 0 if nothing got worse, 3 for a regression or a changed workload, 1 if head failed and a case is missing.
 
-    With `strict` also 5 for what is missing or not comparable, else 4 for what is inconclusive. A record without
-    verdicts proves nothing, and is inconclusive. 3 comes before 1, 1 before 5, 5 before 4.
+    With `strict`, return also 5 for a missing or incomparable case, else 4 for an inconclusive one. A record without
+    verdicts is inconclusive. 3 takes precedence over 1, 1 over 5, 5 over 4.
     """
     words = {case.verdict for case in regression.cases}
     if any(case.fails for case in regression.cases):
@@ -148,7 +148,7 @@ def exit_code(regression: Regression, strict: bool) -> int:
 
 
 def _refused(case: Case, regression: Regression) -> Judged | None:
-    """The verdict where a side is missing, or the two are different things. None where figures decide."""
+    """Return the verdict if a side is missing, or the two are not comparable. None if the values decide."""
     base, head = regression.base, regression.head
     if base is None:
         why = next((one.reason for one in regression.failures if one.side == "base" and one.check == case.check), None)
@@ -168,7 +168,7 @@ def _refused(case: Case, regression: Regression) -> Judged | None:
 
 
 def _of_another_workload(case: Case, regression: Regression, change: WorkloadChange) -> Judged:
-    """The verdict where the workload changed: a count is judged all the same, where there is one, and no time is."""
+    """Return the verdict for a changed workload. A count is still judged, if there is one; a time is not."""
     meant = next(check.expect_change for check in regression.suite.checks if check.name == case.check)
     timed = METRICS[case.metric].layer == "wall"
     why = f"not timed, because {change.said}" if timed else change.said
@@ -187,8 +187,8 @@ def _of_another_workload(case: Case, regression: Regression, change: WorkloadCha
 
 
 def _counted(case: Case, regression: Regression) -> Judged:
-    """A deterministic case: the same, within its threshold, or not."""
-    assert regression.base is not None  # _refused() asked
+    """Judge a deterministic case: the same, within its threshold, or not."""
+    assert regression.base is not None  # _refused() checked it
     sides = (regression.base, regression.head)
     one, other = (next((found for found in side.measurements if found.case == case), None) for side in sides)
     if one is None or other is None:
@@ -209,7 +209,7 @@ def _counted(case: Case, regression: Regression) -> Judged:
 
 
 def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
-    """The wall-clock cases, as one family; then those that are suspected once more, from their confirmation alone."""
+    """Judge wall-clock cases as one family. Then judge the suspected ones again, from their confirmation alone."""
     found: dict[Case, Judged] = {}
     first, without = _family(cases, regression, regression.pairs)
     found |= without
@@ -238,7 +238,7 @@ Family = dict[Case, tuple[CasePairs, PairsVerdict]]
 def _family(
     cases: Sequence[Case], regression: Regression, pairs: Sequence[LaunchPair]
 ) -> tuple[Family, dict[Case, Judged]]:
-    """The test of every case that has pairs, adjusted over all of those, and the verdict on those that have none."""
+    """Return the test of every case with pairs, adjusted over all of them, and the verdict on the others."""
     measured: dict[Case, CasePairs] = {}
     differences: dict[Case, list[float]] = {}
     without: dict[Case, Judged] = {}
@@ -291,7 +291,7 @@ def _found(pairs: CasePairs, verdict: PairsVerdict) -> Found:
 
 
 def _reason(verdict: PairsVerdict, threshold: Threshold, alpha: float, cases: int) -> str:
-    """Why this word, in one sentence without the figures that stand beside it."""
+    """Return the reason for this verdict in one sentence, without the values beside it."""
     line = f"half the threshold of {format_brief_percent(threshold.share)}"
     test = verdict.test
     enough = pairs_needed(alpha, cases)
@@ -313,7 +313,7 @@ def _reason(verdict: PairsVerdict, threshold: Threshold, alpha: float, cases: in
 
 
 def _why_missing(case: Case, regression: Regression, side: Side | None = None) -> str:
-    """What the launches said of it; else only that it was not measured."""
+    """Return the launches' reason for a missing case, else that it was not measured."""
     failure = _failed(case, regression, "head") or _failed(case, regression, "base")
     if failure is not None:
         return f"{failure.side} failed: {failure.reason}"
@@ -323,12 +323,12 @@ def _why_missing(case: Case, regression: Regression, side: Side | None = None) -
 
 
 def _called(side: Side, regression: Regression) -> str:
-    """A side in a sentence. What a stored baseline calls 'this tree' is not this tree."""
+    """Return a side's name in a sentence. A stored baseline's 'this tree' is not the present one."""
     return "the baseline" if side is regression.base and regression.against == "baseline" else side.source
 
 
 def _failed(case: Case, regression: Regression, side: SideName) -> Failure | None:
-    """The first failure of that side that concerns the case."""
+    """Return the first failure of that side that concerns the case."""
     return next(
         (
             failure
@@ -340,7 +340,7 @@ def _failed(case: Case, regression: Regression, side: SideName) -> Failure | Non
 
 
 class _Figures(NamedTuple):
-    """What was measured of a case."""
+    """Measured values of a case."""
 
     label: Label | None = None
     base: float | None = None
@@ -353,7 +353,7 @@ class _Figures(NamedTuple):
 def _judged(
     case: Case, regression: Regression, verdict: RegressionVerdict, reason: str, figures: _Figures | None = None
 ) -> Judged:
-    """The verdict on a case, its reason, and the figures that it rests on."""
+    """Return the verdict on a case, with its reason and its values."""
     return Judged(
         **case._asdict(),
         unit=METRICS[case.metric].unit,

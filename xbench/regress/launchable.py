@@ -1,4 +1,4 @@
-"""A tree to give orders to, and an order under way, as a measurement sees them."""
+"""Interface of a tree that takes jobs, and of a job in progress, as `session` uses them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from xbench.regress.protocol import JobRequest, JobResult
 
 
 class PendingJob(Protocol):
-    """An order under way: `sides.Underway`."""
+    """A job in progress, such as `revision_runner.RunningJob`."""
 
     @property
     def alive(self) -> bool:
-        """See there."""
+        """Whether the job still runs."""
 
     def answer(self, longest_s: float) -> JobResult:
-        """See there."""
+        """Wait for the result, for at most `longest_s` [s]."""
 
     def __enter__(self) -> PendingJob: ...
 
@@ -24,18 +24,18 @@ class PendingJob(Protocol):
 
 
 class Launchable(Protocol):
-    """A tree to give orders to: `sides.Tree`."""
+    """A tree that takes jobs, such as `revision_runner.Checkout`."""
 
     @property
     def name(self) -> SideName:
-        """base or head."""
+        """Side of the tree: base or head."""
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Name of the tree in messages."""
 
     def carry_out(self, order: JobRequest, longest_s: float) -> JobResult:
-        """See `sides.Tree`."""
+        """Carry out a job and return its result."""
 
     def begin(self, order: JobRequest) -> PendingJob:
-        """See `sides.Tree`."""
+        """Start a job and return it."""

@@ -1,4 +1,4 @@
-"""From an answer to measurements of the suite's cases, and a reason for every one that is missing."""
+"""Conversion of a job's result to measurements of the suite's cases, with a reason for each missing one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ CONTROL = "compute"
 
 
 def modes_of(check: Check, *, wall: bool) -> tuple[str, ...]:
-    """The modes that a launch of this check runs: its own, and the control where the exposed time is asked for."""
+    """Return the modes that a launch of this check runs: its own, and the control if exposed time is a metric."""
     needed = wall and "exposed" in check.metrics and CONTROL not in check.modes
     return (CONTROL, *check.modes) if needed else check.modes
 
 
 def layer_of(check: Check, layer: str) -> list[MetricName]:
-    """The metrics of the check that belong to a layer, in its order."""
+    """Return the check's metrics of a layer, in the check's order."""
     return [name for name in check.metrics if METRICS[name].layer == layer]
 
 
 def looked(check: Check, answer: JobResult) -> tuple[list[Measurement], list[str]]:
-    """The deterministic layer of one side, and 'mode: reason' of what is missing."""
+    """Return the deterministic layer of one side, and the modes with a missing value."""
     found: list[Measurement] = []
     missing: list[str] = []
     for mode in check.modes:
@@ -53,7 +53,7 @@ def _deterministic(answer: JobResult, mode: str, metric: MetricName) -> float | 
 
 
 def timed(check: Check, answer: JobResult, turn_steps: int | None = None) -> list[Measurement]:
-    """The wall-clock layer of one launch; modes without a timed step are not in it. `turn_steps`: timed ones a turn."""
+    """Return the wall-clock layer of one launch, without modes that have no timed step. `turn_steps` is per turn."""
     steps = {mode: _steps_s(answer.blocks, mode) for mode in modes_of(check, wall=True)}
     compute_s = statistics.median(steps[CONTROL]) if steps.get(CONTROL) else None
     found = []
@@ -77,7 +77,7 @@ def _samples(metric: MetricName, steps_s: Sequence[float], batch: int, compute_s
 
 
 def _steps_s(blocks: Iterable[Block], mode: str) -> list[float]:
-    """Every timed step of a mode in the order of time; where steps differ in cycles, the mean step of each cycle."""
+    """Return every timed step of a mode in order of time; if steps differ in cycles, the mean step of each cycle."""
     return [
         statistics.fmean(block.steps_s[at : at + block.cycle])
         for block in blocks
@@ -89,7 +89,7 @@ def _steps_s(blocks: Iterable[Block], mode: str) -> list[float]:
 def failures(
     check: Check, answer: JobResult, side: SideName, pair: int | None, missing: Iterable[str] = ()
 ) -> list[Failure]:
-    """Why this answer has no figure of the check, or of one of its modes."""
+    """Return the reasons why this answer has no value for the check, or for one of its modes."""
     if answer.error is not None:
         reason = answer.error if answer.hint is None else f"{answer.error} ({answer.hint})"
         return [Failure(check=check.name, side=side, pair=pair, reason=reason)]

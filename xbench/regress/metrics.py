@@ -1,7 +1,7 @@
-"""The metrics that a suite may name.
+"""Metrics that a suite may name.
 
-*Deterministic* metrics come from plans, counters and the model: the same code gives the same figure, so one look a side
-is enough, and counts gate exactly. *Wall-clock* metrics come from the clock: only repeated launches can say anything.
+*Deterministic* metrics come from plans, counters and the model. The same code gives the same value, so one look at each
+side is enough, and counts are compared exactly. *Wall-clock* metrics come from the clock and need repeated launches.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from xbench.stats.regression import pairs_needed
 
 EXACT = 0.0
 SMALL = 0.01
-"""Of deterministic times and memory: rounding and allocators move them by less."""
+"""Threshold of deterministic times and memory. Rounding and allocators change them by less."""
 
 SLOWER = 0.05
 
 
 class MetricFacts(NamedTuple):
-    """What is known of a metric before anything is measured."""
+    """Properties of a metric that are known before a measurement."""
 
     layer: Literal["deterministic", "wall"]
     unit: MetricUnit
     threshold: float
-    """Share by default; 0: any change counts, in either direction."""
+    """Default threshold, as a share. 0: any change counts, in either direction."""
     meaning: str
     label: Label | None = None
-    """None: that of the fabric."""
+    """Label of its values. None: that of the fabric."""
 
 
 METRICS: dict[MetricName, MetricFacts] = {
@@ -46,20 +46,19 @@ METRICS: dict[MetricName, MetricFacts] = {
 
 
 def wall_clock(cases: Sequence[Case]) -> list[Case]:
-    """Those that only launches can decide."""
+    """Return the cases that only launches can decide."""
     return [case for case in cases if METRICS[case.metric].layer == "wall"]
 
 
 def deterministic(cases: Sequence[Case]) -> list[Case]:
-    """Those that one look a side decides."""
+    """Return the cases that one look at each side decides."""
     return [case for case in cases if METRICS[case.metric].layer == "deterministic"]
 
 
 def pairs_for(suite: Suite) -> int:
-    """The fewest launch pairs with which a check of this suite can find anything; 0 where nothing needs a clock.
+    """Return the smallest number of launch pairs with which a check can find anything; 0 without wall-clock cases.
 
-    Only wall-clock cases count. With fewer pairs every one of them is bound to come out inconclusive, so the command
-    says so before it launches anything.
+    With fewer pairs every wall-clock case would be inconclusive. The command reports this before it launches anything.
     """
     walls = wall_clock(suite.cases())
     return pairs_needed(suite.alpha, len(walls)) if walls else 0

@@ -1,8 +1,8 @@
-"""How a check of wall-clock time goes: how long a launch is, how many pairs there are, and who goes first.
+"""Schedule of a check of wall-clock time: the length of a launch, the number of pairs, and their order.
 
-Everything is decided before the first pair that counts, from the first launch of each side, which does not: it fills
-the caches (a fresh checkout has no compiled modules) and says how long steps and launches take. How many pairs there
-are must not depend on what they show, or the p value would not mean what it says; so a check runs all of them.
+The first launch of each side does not count. It fills the caches (a fresh checkout has no compiled modules) and
+measures the length of steps and launches. Everything is decided from it, before the first pair that counts. The number
+of pairs must not depend on their results, or the p value would be invalid. So a check runs all of them.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from xbench.regress import pairs_for
 from xbench.runs.tune import format_minutes
 
 TIMED_S = 1.2
-"""Timed steps of each mode in a launch, about: more steps do not make up for fewer launches."""
+"""Approximate timed steps of each mode in a launch [s]. More steps do not replace launches."""
 
 ROUNDS = 2
 """Blocks of each mode in a launch, in mirrored order, so that a drift within the launch cancels."""
 
 TURN_S = 0.1
-"""Timed steps of a turn, about: the longer, the more the machine changes meanwhile; the shorter, the more is waited."""
+"""Approximate length of a turn's timed steps [s]. In longer turns the machine changes more; shorter ones wait more."""
 
 TURNS_S = 4.0
-"""Timed steps of each mode in a launch that takes turns, about. Here more do help: they meet another moment."""
+"""Approximate timed steps of each mode in a launch with turns [s]. More steps help here: they sample other moments."""
 
 MIN_IN_TURN = 2
 MIN_TURNS, MAX_TURNS = 2, 24
-"""Of a block."""
+"""Limits of the turns of a block."""
 
 MIN_STEPS, MAX_STEPS = 3, 60
 FIRST_STEPS = 3
 """Timed steps of the launch that does not count."""
 
 SPARE_PAIRS = 5
-"""Beyond the fewest that can reach the p: so many launches may be disturbed, or point the other way by chance."""
+"""Pairs beyond the fewest that can reach the p value. Some launches may be disturbed, or deviate by chance."""
 
 
 MORE_PAIRS = (16, 24, 32, 40)
-"""How many are tried where the noise floor of fewer is known to be too large."""
+"""Larger numbers of pairs to try if the noise floor of fewer is known to be too large."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of every launch of a check: blocks of each mode, turns in each, and timed steps in each turn.
+    """Shape of every launch of a check: blocks of each mode, turns in each, and timed steps in each turn.
 
-    `turns` None: the launch has the machine to itself, and a block is `steps` steps in one go.
+    With `turns` None the launch has the machine to itself, and a block is `steps` steps without interruption.
     """
 
     rounds: int
@@ -56,12 +56,15 @@ class Shape:
 
     @property
     def timed_steps(self) -> int:
-        """Of each mode in a launch."""
+        """Timed steps of each mode in a launch."""
         return self.rounds * self.steps * (self.turns or 1)
 
 
 def shape_of(steps_s: Mapping[str, float], cycle: int = 1, *, turns: bool = False) -> Shape:
-    """From the seconds that a step of each mode took on the slower side. `turns`: whether two launches take turns."""
+    """Return the shape for the step times [s] of each mode on the slower side.
+
+    `turns`: whether two launches take turns.
+    """
     slowest_s = max(steps_s.values(), default=0.0)
 
     def steps_of(whole_s: float, fewest: int) -> int:
@@ -76,14 +79,17 @@ def shape_of(steps_s: Mapping[str, float], cycle: int = 1, *, turns: bool = Fals
 
 
 def launch_s(first_s: float, first: Shape, shape: Shape, steps_s: Mapping[str, float]) -> float:
-    """What a launch of `shape` takes [s], when one of shape `first` took `first_s` with these steps [s] by mode."""
+    """Predict the time of a launch of `shape` [s].
+
+    A launch of shape `first` took `first_s` [s] with these steps [s] by mode.
+    """
     more = shape.timed_steps - first.timed_steps
     return first_s + more * sum(steps_s.values())
 
 
 @dataclass(frozen=True)
 class PairPlan:
-    """How many pairs, and why so many. `needed`: the fewest that can find anything."""
+    """Number of pairs, and the reason for it. `needed` is the smallest number that can find anything."""
 
     pairs: int
     needed: int
@@ -92,12 +98,12 @@ class PairPlan:
 
     @property
     def takes_s(self) -> float:
-        """All pairs, about [s]."""
+        """Approximate time of all pairs [s]."""
         return self.pairs * self.pair_s
 
     @property
     def too_few(self) -> bool:
-        """Whether every wall-clock case is bound to be inconclusive."""
+        """Whether every wall-clock case must be inconclusive."""
         return self.pairs < self.needed
 
 
@@ -109,10 +115,11 @@ def course_of(
     left_s: float,
     quiet_enough: Callable[[int], bool] | None = None,
 ) -> PairPlan:
-    """The pairs of a check: as many as were asked for, else as many as find the thresholds, if the budget has room.
+    """Return the pairs of a check: the user's number, else as many as resolve the thresholds within the budget.
 
-    `pair_s`: one pair of launches of every check; `left_s`: of the budget [s]; `quiet_enough(n)`: whether the noise
-    floor of n pairs is small enough on this machine, None where that is not known. Then there are some to spare.
+    `pair_s` is the time of one pair of launches of every check, and `left_s` the rest of the budget [s].
+    `quiet_enough(n)` returns whether the noise floor of n pairs is small enough on this machine. If it is None, spare
+    pairs are added.
     """
     needed = pairs_for(suite)
     asked = pairs if pairs is not None else suite.pairs
@@ -135,7 +142,7 @@ def course_of(
 
 
 def told(course: PairPlan, cases: int) -> Sequence[str]:
-    """What a user should know before the first pair: sentences."""
+    """Return messages for the user before the first pair."""
     said = [
         f"{course.pairs} pairs of launches for {cases} wall-clock {'case' if cases == 1 else 'cases'} "
         f"({course.reason}): about {format_minutes(course.takes_s)}"

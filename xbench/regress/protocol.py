@@ -1,12 +1,12 @@
-"""What one revision asks of another: orders and answers, as small JSON files with a version.
+"""Protocol between revisions: jobs and results, as small JSON files with a version.
 
-The base of a check may be older or newer than head, and each is measured by its own code. What both must agree on is
-this file alone: `xbench regress launch ORDER ANSWER` reads the one and writes the other. Fields are only ever added,
-with defaults that mean what was meant before; a field that is not known is passed over. `VERSION` changes where that
-does not suffice, and then the two sides are not comparable.
+The base of a check may be older or newer than head, and each is measured by its own code. Both must agree on this file
+alone: `xbench regress launch ORDER ANSWER` reads the one and writes the other. Fields are only added, with defaults
+that keep the former meaning, and unknown fields are ignored. If that does not suffice, `VERSION` changes, and the two
+sides are then not comparable.
 
-An order is to `look` (resolve the workload, plan, count; nothing is timed) or to `time` (one launch of timed blocks).
-What a look has resolved goes back to the same tree with every later order, unread: what is in it is that tree's matter.
+A job is to `look` (resolve the workload, plan, count; nothing is timed) or to `time` (one launch of timed blocks). The
+result of a look is returned to the same tree with every later job. Only that tree interprets its content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = 1
 
 
 class Message(BaseModel):
-    """Base of both: frozen, unknown fields passed over."""
+    """Base of jobs and results: frozen, unknown fields ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -60,7 +60,7 @@ class JobRequest(Message):
 
 
 class Block(Message):
-    """Consecutive timed steps of one mode, in one turn where turns are taken. Times [s] of all ranks."""
+    """Consecutive timed steps of one mode, within one turn if there are turns. Times [s] are of all ranks."""
 
     mode: str
     round: int
@@ -70,7 +70,7 @@ class Block(Message):
 
 
 class Counts(Message):
-    """What one step of a mode was seen to do, of rank 0, in the last step of a short launch."""
+    """Counts of one step of a mode, on rank 0, in the last step of a short launch."""
 
     collectives: float
     wire_bytes: float
@@ -78,7 +78,7 @@ class Counts(Message):
 
 
 class PlannedFigures(Message):
-    """What this tree's planner makes of the record; every time is simulated [s]."""
+    """Values of this tree's plans from the record; every time is simulated [s]."""
 
     buckets: int
     planned_step_s: float
@@ -86,7 +86,7 @@ class PlannedFigures(Message):
 
 
 class JobResult(Message):
-    """What came of an order. `error` is the sentence of what ended it early; `failed` has modes that could not run."""
+    """Result of a job. `error` is the message of an early end; `failed` holds modes that could not run."""
 
     xbench: str
     error: str | None = None
@@ -106,5 +106,5 @@ class JobResult(Message):
 
 
 def version() -> str:
-    """Of this tree's xbench."""
+    """Return the version of this tree's xbench."""
     return __version__

@@ -1,6 +1,6 @@
-"""One rank of a launch of `xbench regress`: timed blocks by plans that it is given, or one look at what a step does.
+"""One rank of a launch of `xbench regress`: blocks timed with given plans, or one count of a step's operations.
 
-It is a `rank.main` rank without profile, gates and timelines: a launch is to be as short as its blocks.
+It is a `rank.main` rank without profile, parity checks and timelines, so that a launch is as short as its blocks.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from xbench.spec import ModeSpec
 from xbench.torch_compile import cut_by_ddp
 
 WARMUP_STEPS = 3
-"""Before the step that is counted: DDP rebuilds its buckets after the first, and our engine learns an order in it."""
+"""Steps before the counted one. DDP rebuilds its buckets after the first, and our engine learns an order in it."""
 
 
 class LaunchProgram(Program):
-    """The argument of every rank. `counted`: modes to count; `slow_step`: see `slowed`; the rest: see `turns`."""
+    """Argument of every rank. `counted` are modes to count. `slowed` explains `slow_step`, `timed` the rest."""
 
     counted: tuple[str, ...] = ()
     slow_step: float = 1.0
@@ -44,17 +44,17 @@ class LaunchProgram(Program):
 
 
 class LaunchRank(Rank):
-    """The state of one rank."""
+    """State of one rank."""
 
     program: LaunchProgram
 
     def start(self) -> None:
-        """As every rank, then complete the plans with the parameters that they do not know."""
+        """Start as every rank does, then complete the plans with the parameters that they lack."""
         self.counter = Counter(torch.device(self.run.device)) if self.program.counted else None
         super().start()
         named = {name: p.numel() * p.element_size() for name, p in trainable(self.workload.model).items()}
         self.plans = [_covering(plan, named) for plan in self.plans]
-        del self.snapshot  # for gates alone, and as large as the model
+        del self.snapshot  # only parity checks need it, and it is as large as the model
         folder = self.program.turn_folder
         self.shared: Turns | None = None
         if folder is not None:
@@ -67,7 +67,7 @@ class LaunchRank(Rank):
         super().go()
 
     def count(self, counter: Counter) -> None:
-        """What a step of each mode hands to collectives, and what it holds: over a cycle of steps."""
+        """Count, over a cycle of steps, the bytes that each mode passes to collectives, and its memory."""
         cycles = {}
         if isinstance(self.group, EmulatedGroup):
             counter.overhear(self.group)
@@ -92,12 +92,12 @@ class LaunchRank(Rank):
                 )
 
     def _count(self, counter: Counter, mode: ModeSpec) -> int:
-        """One mode; how many steps its window holds."""
+        """Count one mode. Return the number of steps in its window."""
         what, cycle = f"counting {mode.text}", cycle_of(mode)
         self.barrier(what)
         with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
             super().train(handle, whole_cycles(WARMUP_STEPS, cycle), what, _nothing)
-            handle.finish()  # so that the window holds what its own steps send, and nothing of the step before
+            handle.finish()  # the window then holds the traffic of its own steps, and none of the step before
             self.device_idle()
             with counter.window(mode.text):
                 super().train(handle, cycle, what, _nothing)
@@ -107,7 +107,7 @@ class LaunchRank(Rank):
         return cycle
 
     def block(self, phase: Phase, number: int) -> None:
-        """One block, the attempt to attach its mode included, in turns with the other launch where there is one."""
+        """Run one block, attaching its mode included, in turns with the other launch if there is one."""
         if self.shared is None:
             super().block(phase, number)
             return
@@ -117,13 +117,13 @@ class LaunchRank(Rank):
         self.shared.give()
 
     def timed(self, phase: Phase, mode: ModeSpec, number: int) -> None:
-        """Attach and warm up in one turn; then one turn each for so many timed parts of the block."""
+        """Attach and warm up in one turn. Then use one turn for each timed part of the block."""
         if self.shared is None:
             super().timed(phase, mode, number)
             return
         cycle = cycle_of(mode)
         effort = self.run.effort
-        assert effort.steps is not None  # an order always says how many
+        assert effort.steps is not None  # a job always sets it
         steps, warmup = whole_cycles(effort.steps, cycle), whole_cycles(effort.warmup_steps, cycle)
         what = f"round {phase.round + 1} {mode.text}"
         with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
@@ -135,9 +135,9 @@ class LaunchRank(Rank):
                 self.shared.take()
                 stamps: list[Any] = []
                 origin = self.origin()
-                dist.all_reduce(torch.zeros(1, device=self.device))  # the turn begins for all at once
+                dist.all_reduce(torch.zeros(1, device=self.device))  # all ranks begin the turn together
                 self._stamp(stamps)
-                # A cycle that does not count: until now the caches were the other launch's.
+                # A cycle that does not count, because the caches hold the other launch's data.
                 self.train(handle, cycle + steps, what, partial(self._stamp, stamps))
                 handle.finish()
                 self.barrier(what)
@@ -149,15 +149,15 @@ class LaunchRank(Rank):
         stamps.append(self.clock.mark())
 
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
-        """`steps` ordinary training steps, `mark()` after each; slowed where that was asked for."""
+        """Run `steps` ordinary training steps, with `mark()` after each; slowed if requested."""
         if self.program.slow_step > 1.0:
             mark = self.slowed(mark)
         super().train(handle, steps, what, mark)
 
     def slowed(self, mark: Callable[[], None]) -> Callable[[], None]:
-        """`mark`, after this rank has been busy for so long that its step takes `slow_step` times what it took.
+        """Return `mark` preceded by busy waiting, so that a step takes `slow_step` times as long.
 
-        A testing aid: the core computes nothing of use, and really is not there for anything else meanwhile.
+        A testing aid. The core is really busy and unavailable to other work.
         """
         began_s = time.perf_counter()
 
@@ -178,7 +178,7 @@ def _nothing() -> None:
 
 
 def _covering(plan: JobPlan, named: dict[str, int]) -> JobPlan:
-    """The plan, with a bucket for each trainable parameter (name: bytes) that the record saw no gradient of."""
+    """Return the plan with a bucket for each trainable parameter (name: bytes) without a gradient in the record."""
     known = {name for buckets in plan.buckets.values() for bucket in buckets or () for name in bucket}
     missing = {name: nbytes for name, nbytes in named.items() if name not in known}
     return complete(plan, missing) if known and missing else plan

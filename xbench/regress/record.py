@@ -1,6 +1,6 @@
-"""`xbench regress record` and `calibrate`: what a later check compares with, and how far this machine's noise reaches.
+"""`xbench regress record` and `calibrate`: the baseline of later checks, and the size of this machine's noise.
 
-Both are kept under results/baselines/<machine>/ beside the suite: see `baselines`.
+Both are stored under results/baselines/<machine>/ beside the suite (`baselines`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from xbench.runs.run_folder import keep, new_run_folder
 from xbench.runs.tune import format_minutes
 
 CALIBRATION_PAIRS = 20
-"""Enough to draw the pairs of a check from, again and again, and see their spread."""
+"""Enough pairs to resample those of a check many times and see their spread."""
 
 
 def record(request: RegressRequest, console: Console) -> Kept:
-    """Measure the suite and store it. What is wrong before a launch is raised; what goes wrong later is returned.
+    """Measure the suite and store it. Errors before a launch are raised; later ones are returned.
 
-    What was cut short goes to the runs, and takes no baseline's place.
+    An incomplete record is stored among the runs, and replaces no baseline.
     """
     recording = _Recording(request, console, noisy="wall" in request.layers)
     measuring = recording.measuring
@@ -66,10 +66,10 @@ def record(request: RegressRequest, console: Console) -> Kept:
 
 
 def calibrate(request: RegressRequest, console: Console) -> Kept:
-    """A/A: this tree against itself, to learn how far apart two launches of the same code are on this machine.
+    """Measure this tree against itself (A/A), to find the difference between two launches of the same code here.
 
-    The floors that are stored are of checks with as many pairs as a check of this suite would have; a check of another
-    number draws its own from the pairs. What was cut short goes to the runs.
+    The stored floors are for checks with as many pairs as a check of this suite would have. A check of another number
+    resamples the pairs itself. An incomplete record is stored among the runs.
     """
     if not wall_clock(request.suite.cases()):
         raise SpecError("the suite has no wall-clock metric, so there is no noise to learn", hint="step_time is one")
@@ -98,13 +98,13 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
 
 
 class _Make(Protocol):
-    """The record of what was measured so far."""
+    """Function that builds the record of the measurements so far."""
 
     def __call__(self, error: XbenchError | None, *, complete: bool) -> Baseline | Noise: ...
 
 
 class _Recording:
-    """A baseline or a calibration under way: this tree, what is measured of it, and where the record goes."""
+    """A baseline or a calibration in progress: this tree, its measurements, and the record's path."""
 
     def __init__(self, request: RegressRequest, console: Console, *, noisy: bool) -> None:
         check_place(baselines.folder_of(request.folder))
@@ -117,16 +117,16 @@ class _Recording:
 
     @cached_property
     def _unfinished(self) -> Path:
-        """The place of what was cut short: a folder among the runs, made when there is something to keep."""
+        """Path of an incomplete record, in a folder among the runs that is made for the first one."""
         return (new_run_folder(self._request.output, "baseline") / RECORD).absolute()
 
     def look(self) -> Side | None:
-        """What this tree is; None where no check could be resolved."""
+        """Return this tree as a side; None if no check could be resolved."""
         self._side = self.measuring.look(self.head, self.head.title, self._revision)
         return self._side
 
     def facts(self, error: XbenchError | None, *, complete: bool) -> dict[str, Any]:
-        """The fields that a baseline and a calibration share."""
+        """Return the fields that a baseline and a calibration share."""
         assert self._side is not None
         return {
             "created": now(),
@@ -142,12 +142,12 @@ class _Recording:
         }
 
     def keep_so_far(self, made: _Make) -> None:
-        """Save what is measured already."""
+        """Save the measurements so far."""
         with interrupts_held():
             keep(made(None, complete=False), self._unfinished)
 
     def run(self, measure: Callable[[], None], made: _Make, name: str) -> Kept:
-        """Measure, and save the record: as `name` in this machine's folder if nothing cut it short."""
+        """Measure, and save the record: as `name` in this machine's folder if it is complete."""
         with interrupts_held() as held:
             error = guarded(measure, held)
             if self._side is None:
@@ -162,7 +162,7 @@ class _Recording:
 
 
 def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], None]) -> None:
-    """Which checks the file had, and has no longer once this record replaces it: `--check NAME` measures some alone."""
+    """Report the checks that the file loses when this record replaces it. `--check NAME` measures some alone."""
     try:
         before = load(path) if path.exists() else None
     except RecordError:

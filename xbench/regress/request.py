@@ -1,4 +1,4 @@
-"""What a user asked `xbench regress` for, and what all of its flows begin and end with."""
+"""Request of `xbench regress`, and the steps that all of its flows share."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ BOTH: tuple[Layer, ...] = ("deterministic", "wall")
 
 @dataclass
 class RegressRequest:
-    """Parsed and checked. `suite` holds the checks that are to run; `folder` is that of its file.
+    """Parsed and checked request. `suite` holds the checks to run; `folder` is that of its file.
 
-    `base`: a git revision; `baseline`: a stored one. `slow_step` slows head, to try the gate out.
+    `base` is a git revision, `baseline` a stored one. `slow_step` slows head, as a test of the gate.
     """
 
     suite: Suite
@@ -45,7 +45,7 @@ class RegressRequest:
 
 
 class Kept(NamedTuple):
-    """A record, where it is, and the error that cut it short, if one did."""
+    """A record, its path, and the error that ended it early, if any."""
 
     record: AnyRecord
     path: Path
@@ -53,7 +53,7 @@ class Kept(NamedTuple):
 
 
 def speaker(console: Console) -> Callable[[str], None]:
-    """Prints lines of progress."""
+    """Return a function that prints lines of progress."""
 
     def say(sentence: str) -> None:
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
@@ -62,14 +62,14 @@ def speaker(console: Console) -> Callable[[str], None]:
 
 
 def check_place(folder: Path) -> None:
-    """Raise SpecError for a folder of baselines that could not be written, before anything is measured."""
+    """Raise SpecError if the folder of baselines is not writable, before anything is measured."""
     there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise SpecError(f"the baseline would be kept under {str(folder)!r}, and {str(there)!r} cannot be written")
 
 
 def measuring_of(request: RegressRequest, say: Callable[[str], None]) -> Measuring:
-    """What measures the suite. Raises SpecError where it has nothing in the layers that were asked for."""
+    """Return the `Measuring` of the suite. Raises SpecError if it has nothing in the requested layers."""
     check_output(request.output)
     checks = request.suite.checks
     if not any(layer_of(check, layer) for check in checks for layer in request.layers):
@@ -88,7 +88,7 @@ def measuring_of(request: RegressRequest, say: Callable[[str], None]) -> Measuri
 
 
 def head_tree(request: RegressRequest) -> tuple[Checkout, Repository | None, str | None]:
-    """The working tree as a side; its repository and revision, where it is in one."""
+    """Return the working tree as a side, with its repository and revision if it has them."""
     folder = request.folder.resolve()
     try:
         repository = Repository.around(folder)
@@ -100,9 +100,10 @@ def head_tree(request: RegressRequest) -> tuple[Checkout, Repository | None, str
 
 
 def guarded(measure: Callable[[], None], held: Held) -> XbenchError | None:
-    """The error that ended `measure` early, an interruption among them. Usage errors are raised.
+    """Return the error that ended `measure` early, interruptions included. Usage errors are raised.
 
-    Signals that `held` holds are let through meanwhile, and wait afterwards, so that what was measured is kept.
+    Signals that `held` holds can interrupt `measure`. Afterwards they are held again, so that the measurements are
+    saved.
     """
     try:
         with held.let_through():
@@ -117,7 +118,7 @@ def guarded(measure: Callable[[], None], held: Held) -> XbenchError | None:
 
 
 def nothing_measured(measuring: Measuring, error: XbenchError | None) -> XbenchError:
-    """Why there is nothing to keep a record of."""
+    """Return the reason why there is nothing to record."""
     if error is not None:
         return error
     reason = measuring.failures[0].reason if measuring.failures else "no launch gave an answer"

@@ -1,4 +1,4 @@
-"""An order resolved by this tree: the workload with every default, the plans of its modes, and what they predict."""
+"""Resolution of a job by this tree: the workload with every default, the plans of its modes, and their predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xbench.workloads import parse_workload
 
 
 def look(order: JobRequest) -> tuple[JobResult, RunSpec, JobPlan]:
-    """The answer but for what ranks count, and what they need to know to do so. Raises UsageError."""
+    """Return the result without the ranks' counts, and the ranks' input for counting. Raises UsageError."""
     modes = _modes(order)
     paired = next((mode.text for mode in modes if mode.paired), None)
     if paired is not None:
@@ -59,13 +59,13 @@ def look(order: JobRequest) -> tuple[JobResult, RunSpec, JobPlan]:
 
 
 def _modes(order: JobRequest) -> tuple[ModeSpec, ...]:
-    """The modes, called as the order calls them. Raises SpecError."""
+    """Return the modes, named as in the job. Raises SpecError."""
     modes = parse_modes(",".join(order.modes))
     return tuple(mode.model_copy(update={"text": text}) for mode, text in zip(modes, order.modes, strict=True))
 
 
 def _scenario(plan_from: str | None, change: Change | None = None) -> Scenario | None:
-    """What the plans are made from. Raises RecordError for a record without a profile."""
+    """Return the input of the plans. Raises RecordError for a record without a profile."""
     return what_if(read(Path(plan_from)), change or Change()) if plan_from is not None else None
 
 
@@ -81,7 +81,7 @@ def _check_planned(modes: Sequence[ModeSpec], scenario: Scenario | None) -> None
 def _planned(
     modes: Sequence[ModeSpec], scenario: Scenario | None, workers: int | None
 ) -> tuple[JobPlan, dict[str, PlannedFigures]]:
-    """What the ranks need to know of the plans, and what they predict. Plans are searched anew, `auto`'s too."""
+    """Return the ranks' plans, and their predictions. All plans are searched again, `auto`'s included."""
     if scenario is None:
         return JobPlan(buckets={}, step_s={}, exposed_s={}, link_s={}, compute_s=0.0), {}
     planner = scenario.planner

@@ -1,8 +1,8 @@
-"""One tree as something to give orders to: each is carried out by the tree's own xbench, in a process of its own.
+"""Runner of one revision: each job is carried out by the tree's own xbench, in a process of its own.
 
-The tree comes first on the path (and its `src`, where it has one), so that its packages, xbench itself among them where
-it is one, go before whatever is installed; everything else is the environment that both sides share. What of our own
-PYTHONPATH points into head's tree points into this one instead.
+The tree (and its `src`, if any) comes first on the path. So its packages, xbench included if it is one of them, precede
+installed ones. The rest of the environment is shared by both sides. Entries of our PYTHONPATH that point into head's
+tree are changed to point into this one.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ NO_SUCH_COMMAND = 2
 
 
 class Incomparable(RunError):
-    """The tree's xbench cannot be given orders: it has no such command, or speaks another version of the protocol."""
+    """The tree's xbench takes no jobs of ours: it lacks the command, or uses another version of the protocol."""
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A side of a check. `root` of the tree, and the suite's folder in it; `head_root`: see the module."""
+    """One side of a check. `root` is the tree's, `folder` the suite's in it, `head_root` that of head's tree."""
 
     name: SideName
     root: Path
@@ -49,7 +49,7 @@ class Checkout:
     title: str
 
     def ask(self) -> None:
-        """Raise Incomparable, in one sentence, where this tree cannot be measured by orders of ours."""
+        """Raise Incomparable, with one sentence, if this tree cannot carry out our jobs."""
         if not self.folder.is_dir():
             raise Incomparable(f"{self.title} has no folder {self.folder.name!r}, in which head's suite stands")
         code, out, log = Running([*_COMMAND, "--protocol"], self.folder, self.environ()).wait(ASK_S)
@@ -68,19 +68,19 @@ class Checkout:
             )
 
     def begin(self, order: JobRequest) -> RunningJob:
-        """Let this tree carry out an order while we do something else."""
+        """Start a job in this tree, and return without waiting."""
         return RunningJob(self, order)
 
     def carry_out(self, order: JobRequest, longest_s: float) -> JobResult:
-        """Let this tree carry out an order. A process that dies or answers nonsense is an answer with an `error`.
+        """Carry out a job in this tree. A process that dies or gives an invalid result gives a result with an `error`.
 
-        Raises Interrupted, after it has ended, when the user asks to stop.
+        Raises Interrupted, after the process has ended, if the user asks to stop.
         """
         with self.begin(order) as underway:
             return underway.answer(longest_s)
 
     def environ(self, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """The environment of this tree's processes."""
+        """Return the environment of this tree's processes."""
         before = [part for part in ours.get("PYTHONPATH", "").split(os.pathsep) if part]
         moved = [str(self.root / Path(part).resolve().relative_to(self.head_root)) if self._in_head(part) else part
                  for part in before]  # fmt: skip
@@ -96,7 +96,7 @@ _COMMAND = (sys.executable, "-m", "xbench", "regress", "launch")
 
 
 class RunningJob:
-    """An order that a tree's process is carrying out. As a context manager: the process does not outlive it."""
+    """A job that a tree's process is carrying out. As a context manager it ends the process at exit."""
 
     def __init__(self, tree: Checkout, order: JobRequest) -> None:
         self._title = tree.title
@@ -107,11 +107,11 @@ class RunningJob:
 
     @property
     def alive(self) -> bool:
-        """Whether it is still at it."""
+        """Whether the process still runs."""
         return self._running.alive
 
     def answer(self, longest_s: float) -> JobResult:
-        """Wait for it, so long at most. Raises Interrupted when the user asks to stop."""
+        """Wait for the result, for at most `longest_s` [s]. Raises Interrupted if the user asks to stop."""
         code, _, log = self._running.wait(longest_s)
         try:
             return JobResult.model_validate_json(self._made.read_text())
@@ -128,10 +128,10 @@ class RunningJob:
 
 
 class Running:
-    """A process that does not outlive us, and what it says."""
+    """A process that does not outlive us, and its output."""
 
     def __init__(self, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
-        # Files and not pipes: nobody reads while it runs, and a full pipe would stop it.
+        # Files instead of pipes: they are not read while it runs, and a full pipe would block it.
         self._out, self._log = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))
         self._process = subprocess.Popen(
             [*GUARD, str(os.getpid()), *command],
@@ -145,13 +145,13 @@ class Running:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the process still runs."""
         return self._process.poll() is None
 
     def wait(self, longest_s: float) -> tuple[int | None, str, str]:
-        """(exit status, stdout, tail of stderr); None: it took too long. It has ended when this returns.
+        """Return (exit status, stdout, tail of stderr) after the process has ended. Status None: it took too long.
 
-        Raises Interrupted when the user asks to stop, after the process has cleaned up behind itself.
+        Raises Interrupted if the user asks to stop, after the process has cleaned up.
         """
         code: int | None = None
         try:
@@ -166,7 +166,7 @@ class Running:
         return code, out, log[-LOG_CHARACTERS:]
 
     def end(self) -> None:
-        """Ask the process to stop, which ends its ranks and links; kill its session where it does not."""
+        """Ask the process to stop, which ends its ranks and links. Kill its session if it does not."""
         if not self.alive:
             return
         self._process.terminate()

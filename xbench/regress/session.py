@@ -1,10 +1,10 @@
-"""Both sides measured: a look at each, a launch that does not count, then pairs of launches in A-B-B-A order.
+"""Measurement of both sides: a look at each, a launch that does not count, then pairs of launches in A-B-B-A order.
 
     looks of base and head → first launches → pair 0 → pair 1 → …
-        in turns (`turns`):    base and head alive at once: base, head, head, base, base, …, a fraction of a second each
-        one by one:            pair 0: base, then head; pair 1: head, then base
+        in turns (`alternation`): base and head alive at once: base, head, head, base, …, a fraction of a second each
+        one by one:               pair 0: base, then head; pair 1: head, then base
 
-What is measured is in `Measuring` at any time, so a run that is cut short has all of it.
+`Measuring` always holds all measurements so far, so a run that ends early keeps them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from xbench.units import format_seconds
 
 FIRST = Shape(1, FIRST_STEPS)
 HUNG_S = 3600.0
-"""Longer than any launch may take: its own time-out says first which rank was silent."""
+"""Longer than any launch may take [s]. The launch's own time-out names the silent rank earlier."""
 
 TIRED = 3
-"""Launches of a check that may fail on one side before the check is given up."""
+"""Failed launches of a check on one side after which the check is given up."""
 
 Layers = Sequence[str]
 Cases = Sequence[Case] | None
 
 
 class Measuring:
-    """Everything that a check, a baseline or a calibration measures. `slow_step` slows head (a testing aid)."""
+    """Measurements of a check, a baseline or a calibration. `slow_step` slows head (a testing aid)."""
 
     def __init__(
         self,
@@ -73,31 +73,31 @@ class Measuring:
 
     @property
     def spent_s(self) -> float:
-        """Since the beginning [s]."""
+        """Time since the beginning [s]."""
         return self._clock() - self._began_s
 
     @property
     def timeable(self) -> list[Check]:
-        """The checks with something to time whose looks and first launches went well on every side."""
+        """Checks with something to time whose looks and first launches succeeded on every side."""
         return [check for check in self.checks if check.name in self._shapes]
 
     # --- looks ------------------------------------------------------------------------------------------------------
 
     def build(self, tree: Launchable, source: str, revision: str | None) -> Side | None:
-        """What a tree builds, with nothing counted yet; None where no check could be resolved."""
+        """Build a tree's workloads without counting. Return None if no check could be resolved."""
         for check in self.checks:
             self._say(f"building {check.name} ({check.workload}, {check.fabric}) in {tree.title}")
             order = self._look_order(check).model_copy(update={"counted": False})
             self._looks[tree.name, check.name] = tree.carry_out(order, HUNG_S)
         side = self._side(tree, source, revision, [])
-        return side if side is not None else self.look(tree, source, revision)  # which keeps why
+        return side if side is not None else self.look(tree, source, revision)  # `look` stores the reason
 
     def look(
         self, tree: Launchable, source: str, revision: str | None, *, uncounted: Collection[str] = ()
     ) -> Side | None:
-        """What a tree is and what it does, as far as nothing needs a clock; None where no check could be resolved.
+        """Return a tree's description and its deterministic measurements; None if no check could be resolved.
 
-        Checks that were built before are counted as they were built, but for those whose names are `uncounted`.
+        Checks that were built before are counted as they were built, except those named in `uncounted`.
         """
         measurements: list[Measurement] = []
         for check in self.checks:
@@ -154,16 +154,16 @@ class Measuring:
         )
 
     def same_look(self, tree: Launchable, other: Launchable) -> None:
-        """`tree` is `other` under another name: what was seen there holds here."""
+        """Copy the looks of `other` to `tree`, which is the same tree under another name."""
         for check in self.checks:
             self._looks[tree.name, check.name] = self._looks[other.name, check.name]
 
     # --- launches ---------------------------------------------------------------------------------------------------
 
     def first_launches(self, trees: Sequence[Launchable], only: Collection[str] | None = None) -> None:
-        """One launch of each check on each side that does not count, and the shape of those that do.
+        """Run one launch of each check on each side that does not count, and set the shape of those that do.
 
-        `only`: the names of the checks to time. None: all.
+        `only` names the checks to time. None: all.
         """
         for check in self.checks:
             if not layer_of(check, "wall") or (only is not None and check.name not in only):
@@ -188,11 +188,11 @@ class Measuring:
             )
 
     def in_turns(self, check: str) -> bool:
-        """Whether the two launches of a pair of this check take turns. Known once its first launches are over."""
+        """Whether the two launches of a pair of this check take turns. Known after its first launches."""
         return check in self._shapes and self._shapes[check].turns is not None
 
     def course(self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None) -> PairPlan:
-        """How many pairs there will be: see `course_of`. Says so."""
+        """Return the number of pairs (`course_of`), and print it."""
         pair_s = sum(self._pair_s.values())
         course = course_of(self.suite, pair_s, pairs=pairs, left_s=budget_s - self.spent_s, quiet_enough=quiet_enough)
         cases = wall_clock([case for check in self.timeable for case in check.cases()])
@@ -203,19 +203,19 @@ class Measuring:
         return course
 
     def takes_s(self, pairs: int) -> float:
-        """What so many pairs of launches of every check take, about [s]."""
+        """Return the approximate time of `pairs` pairs of launches of every check [s]."""
         return pairs * sum(self._pair_s.values())
 
     def checked_pairs(self, budget_s: float) -> int:
-        """The pairs that a check of this suite would have, without saying anything."""
+        """Return the number of pairs that a check of this suite would have, without a message."""
         return course_of(self.suite, sum(self._pair_s.values()), pairs=None, left_s=budget_s).pairs
 
     def run_pairs(
         self, base: Launchable, head: Launchable, pairs: int, kept: Callable[[], None], cases: Cases = None
     ) -> None:
-        """`pairs` pairs of launches, of the checks and modes of `cases` alone if given; `kept()` after each.
+        """Run `pairs` pairs of launches, of the checks and modes of `cases` alone if given. Call `kept()` after each.
 
-        They are in `pairs`, or in `confirmation` where cases are given.
+        They are stored in `pairs`, or in `confirmation` if cases are given.
         """
 
         def one(number: int, checks: Sequence[Check]) -> LaunchPair:
@@ -234,7 +234,7 @@ class Measuring:
         kept: Callable[[], None],
         cases: Cases = None,
     ) -> None:
-        """As `run_pairs`, where the launches of base were made earlier: one of head for each of `stored`."""
+        """Run one launch of head for each of base's in `stored`; otherwise as `run_pairs`."""
 
         def one(number: int, checks: Sequence[Check]) -> LaunchPair:
             wanted = {(check.name, mode) for check in checks for mode in check.modes}
@@ -271,7 +271,7 @@ class Measuring:
     def _both_sides(
         self, checks: Sequence[Check], order: Sequence[Launchable], number: int
     ) -> dict[SideName, list[Measurement]]:
-        """One launch of each check on each side, check by check, so that the two of a pair stand side by side."""
+        """Run one launch of each check on each side, check by check, so that the two of a pair are adjacent."""
         found: dict[SideName, list[Measurement]] = {"base": [], "head": []}
         for check in checks:
             if any(self._failed.get((tree.name, check.name), 0) >= TIRED for tree in order):
@@ -288,14 +288,14 @@ class Measuring:
         return found
 
     def _able(self, check: Check, trees: Sequence[Launchable]) -> bool:
-        """Whether the two launches of a pair take turns: both trees know how, and the suite lets them."""
+        """Whether the two launches of a pair take turns: both trees support it, and the suite allows it."""
         able = all(self._looks[tree.name, check.name].takes_turns for tree in trees)
         return self.suite.in_turns and len(trees) > 1 and able
 
     def _launch_in_turns(
         self, check: Check, order: Sequence[Launchable], number: int
     ) -> dict[Launchable, JobResult | None]:
-        """One launch of each side, both alive at once; turn k is had in this order if k is even, else reversed."""
+        """Run one launch of each side, both at once. Turn k has this order if k is even, else the reverse."""
         shape = self._shapes[check.name]
         with Scratch("xb-turns-") as at, ExitStack() as stack:
             folders = {tree: Path(at) / tree.name for tree in order}
@@ -308,7 +308,7 @@ class Measuring:
             return {tree: self._took(check, tree, one.answer(HUNG_S), number) for tree, one in begun.items()}
 
     def _launch(self, check: Check, tree: Launchable, shape: Shape, *, seed: int, pair: int | None) -> JobResult | None:
-        """One launch; None where it has no step of any mode, with the reasons among the failures."""
+        """Run one launch. Return None if it has no step of any mode, with the reasons among the failures."""
         if self._looks[tree.name, check.name].resolved is None:
             return None
         return self._took(check, tree, tree.carry_out(self._time_order(check, tree, shape, seed), HUNG_S), pair)
@@ -328,7 +328,7 @@ class Measuring:
         )
 
     def _took(self, check: Check, tree: Launchable, answer: JobResult, pair: int | None) -> JobResult | None:
-        """The answer to an order to time; None where it has no step of any mode, with reasons among the failures."""
+        """Return the result of a timed job; None if it has no step of any mode, with the reasons among the failures."""
         self._warn(answer)
         missing = [mode for mode in check.modes if not any(block.mode == mode for block in answer.blocks)]
         new = failures(check, answer, tree.name, pair, missing)
@@ -349,7 +349,7 @@ def _alive(begun: PendingJob) -> bool:
 
 
 def _of(check: Check, cases: Cases) -> Check | None:
-    """The check with those of its modes that are among the cases; None where none is."""
+    """Return the check with those of its modes that are among the cases; None if there are none."""
     if cases is None:
         return check
     modes = tuple(mode for mode in check.modes if any((c.check, c.mode) == (check.name, mode) for c in cases))
@@ -357,7 +357,7 @@ def _of(check: Check, cases: Cases) -> Check | None:
 
 
 def _steps_s(answer: JobResult) -> dict[str, float]:
-    """The median step of each mode [s]."""
+    """Return the median step of each mode [s]."""
     return {
         mode: statistics.median(s for block in answer.blocks if block.mode == mode for s in block.steps_s)
         for mode in dict.fromkeys(block.mode for block in answer.blocks)
@@ -365,6 +365,6 @@ def _steps_s(answer: JobResult) -> dict[str, float]:
 
 
 def _slower(sides: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of each mode the step of the slower side [s]."""
+    """Return for each mode the step of the slower side [s]."""
     names = dict.fromkeys(name for side in sides for name in side)
     return {name: max(side[name] for side in sides if name in side) for name in names}

@@ -1,4 +1,4 @@
-"""xbench.toml to a `Suite`: every key, name and unit is checked before anything is launched.
+"""Conversion of xbench.toml to a `Suite`. Every key, name and unit is checked before anything is launched.
 
     [regress]
     budget_minutes = 10      # for one check of the whole suite
@@ -6,7 +6,7 @@
     alpha = 0.01             # false alarms of a whole check
     confirm = true           # a suspicion needs fresh launches that agree
 
-    [regress.thresholds]     # how much more is too much: a share with its unit, or "exact"
+    [regress.thresholds]     # largest allowed increase: a share with its unit, or "exact"
     step_time = "5 %"
     buckets = "exact"
 
@@ -18,8 +18,8 @@
     metrics = ["buckets", "planned_step", "step_time"]
     plan_from = "results/resnet18-b14-1gbit.json"
 
-What is wrong is one sentence: the file, the key, where it stands, and the nearest right one. pydantic finds what is
-wrong with a table, and this module says it.
+An error is one sentence: the file, the key, its place, and the nearest valid one. pydantic finds the errors in a table,
+and `toml_config` words them.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ MAX_NAME_CHARACTERS = 200
 SUITE_KEYS = ("budget_minutes", "pairs", "alpha", "confirm", "in_turns", "thresholds", "check")
 CHECK_KEYS = tuple(Check.model_fields)
 PLANNED: tuple[MetricName, ...] = ("buckets", "planned_step", "simulated_step")
-"""What is computed from a record, whatever the mode."""
+"""Metrics that are computed from a record, in any mode."""
 
 COUNTED: tuple[MetricName, ...] = ("wire_bytes", "collectives", "peak_memory")
-"""What is seen of a step; Horovod's own collectives are not."""
+"""Metrics that are counted in a step. Horovod's own collectives cannot be counted."""
 
 START = "write [[regress.check]] with name, workload, modes and metrics: xbench regress init writes one"
 
 
 def load_suite(path: Path) -> Suite:
-    """Read and check a suite. `plan_from` stays as written: relative to `path.parent`, where it must be a record.
+    """Read and check a suite. `plan_from` stays as written, relative to `path.parent`, and must name a record.
 
-    Raises SpecError for a file that is not there or not TOML, an unknown key, metric, workload, mode or fabric (with
-    the nearest right one), a value of a wrong kind or unit, a name that stands twice, and a check that lacks what one
-    of its metrics needs.
+    Raises SpecError for a file that does not exist or is not TOML; for an unknown key, metric, workload, mode or fabric
+    (with the nearest valid one); for a value of a wrong kind or unit; for a repeated name; and for a check that lacks
+    the input of one of its metrics.
     """
     where = str(path)
     missing = SpecError(f"there is no suite {str(path)!r}", hint="xbench regress init writes one")
@@ -79,7 +79,7 @@ def load_suite(path: Path) -> Suite:
 
 
 def parse_threshold(metric: MetricName, value: object) -> float:
-    """The share in '5 %', or 0 for 'exact', which only deterministic metrics can be. Raises SpecError."""
+    """Return the share in '5 %', or 0 for 'exact', which only deterministic metrics accept. Raises SpecError."""
     facts = METRICS[metric]
     takes = 'write it like "5 %"' + (', or "exact"' if facts.layer == "deterministic" else "")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -134,7 +134,7 @@ def _checks(tables: object, where: str) -> tuple[Check, ...]:
 
 
 def _known_values(check: Check, where: str) -> Check:
-    """The check with its modes as `parse_mode` writes them. Raises SpecError for one that does not parse."""
+    """Return the check with its modes as `parse_mode` writes them. Raises SpecError for one that does not parse."""
     _asking(where, "workload", parse_workload, check.workload)
     fabric = _asking(where, "fabric", parse_fabric, check.fabric)
     if fabric.name == "auto":
@@ -168,7 +168,7 @@ def _known_values(check: Check, where: str) -> Check:
 
 
 def _change(text: str | None, where: str) -> str | None:
-    """The change that is meant, with single spaces. Raises SpecError for a text that no check could have printed."""
+    """Return the expected change with single spaces. Raises SpecError for a text that no check could have printed."""
     if text is None:
         return None
     text = one_line(text)
@@ -217,7 +217,7 @@ def _thresholds(table: object, where: str) -> dict[str, float]:
 
 
 def _special(error: ErrorDetails, at: str) -> SpecError | None:
-    """What is said of lists of names."""
+    """Return the special message for an error in a list of names."""
     key = str(error["loc"][0])
     if error["type"] == "literal_error":
         wrong = str(error["input"])
@@ -234,7 +234,7 @@ Text = TypeVar("Text", str, Path)
 
 
 def _asking(where: str, key: str, parse: Callable[[Text], Parsed], value: Text) -> Parsed:
-    """What `parse` makes of a value, or its error with the place and the key."""
+    """Return the parsed value. The parser's error gets the place and the key."""
     try:
         return parse(value)
     except UsageError as error:

@@ -1,6 +1,6 @@
-"""An order carried out by this tree's own xbench: what it resolves, what it plans, and one launch of its ranks.
+"""Execution of a job by this tree's own xbench: resolution, plans, and one launch of its ranks.
 
-Nothing here imports torch: the ranks do, and they are all that a launch waits for.
+Nothing here imports torch. Only the ranks do, and a launch waits for nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RANK = "xbench.regress.rank"
 
 
 def answer(order: JobRequest) -> JobResult:
-    """Carry out an order. What goes wrong is in the answer; only an interruption is raised."""
+    """Carry out a job. Errors are in the result; only an interruption is raised."""
     try:
         return _looked(order) if order.kind == "look" else _timed(order)
     except Interrupted:
@@ -41,7 +41,7 @@ def answer(order: JobRequest) -> JobResult:
 def _looked(order: JobRequest) -> JobResult:
     if order.resolved is not None:
         return _as_resolved(order, order.resolved)
-    from xbench.regress.resolve import look  # with all that planning needs: a timed launch needs none of it
+    from xbench.regress.resolve import look  # it imports all of planning, which a timed launch does not need
 
     made, run, plan = look(order)
     return _launched(made, order, run, plan) if order.counted else made
@@ -64,7 +64,7 @@ def _as_resolved(order: JobRequest, resolved: Mapping[str, Any]) -> JobResult:
 
 
 def _launched(made: JobResult, order: JobRequest, run: RunSpec, plan: JobPlan) -> JobResult:
-    """One start of the ranks, with what they found added to the answer."""
+    """Run one start of the ranks, and add their results to the answer."""
     effort = Effort(launches=1, rounds=order.rounds, steps=order.steps, warmup_steps=order.warmup_steps)
     run = run.model_copy(update={"effort": effort, "timeout_s": order.timeout_s})
     found = Collector(run, [made.samples_per_step // run.fabric.world_size])
@@ -104,7 +104,10 @@ def _launched(made: JobResult, order: JobRequest, run: RunSpec, plan: JobPlan) -
 
 
 def _programs(order: JobRequest, run: RunSpec, plan: JobPlan) -> list[dict[str, Any]]:
-    """What each start of ranks does. What one mode leaves behind would count as the next one's memory: see `held`."""
+    """Return the program of each start of ranks.
+
+    With `held` each mode has a start of its own, because the memory that one mode leaves would count for the next.
+    """
     program = {
         "run": run.model_dump(mode="json"),
         "launch": 0,
@@ -123,7 +126,7 @@ def _programs(order: JobRequest, run: RunSpec, plan: JobPlan) -> list[dict[str, 
 def _ranks(
     program: Mapping[str, Any], run: RunSpec, fabric: Fabric, folder: Path, take: Callable[[int, int, Any], None]
 ) -> XbenchError | None:
-    """Start the ranks and wait for their end: the error that ended them early."""
+    """Start the ranks and wait for their end. Return the error that ended them early."""
     emulated = fabric.emulated.model_dump(mode="json") if fabric.emulated is not None else None
     argument = folder / "program.json"
     argument.write_text(json.dumps({**program, "emulated": emulated}))
@@ -132,7 +135,7 @@ def _ranks(
 
 
 def blocks_of(run: RunSpec, seed: int) -> tuple[Phase, ...]:
-    """The blocks of one launch, each mode once a round, in a balanced order."""
+    """Return the blocks of one launch, each mode once a round, in a balanced order."""
     orders = balanced_orders([mode.text for mode in run.modes], run.effort.rounds, seed)
     blocks = [(turn, mode) for turn, order in enumerate(orders) for mode in order]
     return tuple(Phase(kind="block", mode=mode, round=turn, position=i) for i, (turn, mode) in enumerate(blocks))

@@ -1,4 +1,4 @@
-"""From what was collected to a record: pure, so that a dead run, a live one and a test make records the same way."""
+"""Construction of records from collected events: pure, so that dead runs, live runs and tests give the same records."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from xbench.stats.summary import flag_outliers, grouped_estimate
 
 
 def now() -> str:
-    """The time of day, UTC, ISO 8601."""
+    """Return the current time, UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class RunMetadata:
-    """What a record says besides measurements."""
+    """Fields of a record besides measurements."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class RunMetadata:
         self.emulated: EmulatedLink | None = None
 
     def fields(self, run: RunSpec, found: Collector, *, complete: bool, error: str | None) -> dict[str, Any]:
-        """The fields that every kind of record has, by name."""
+        """Return the fields that every kind of record has, by name."""
         return {
             "created": self.created,
             "command": self.command,
@@ -81,7 +81,7 @@ class RunMetadata:
 
 
 def profile_record(run: RunSpec, frame: RunMetadata, found: Collector, *, complete: bool, error: str | None) -> Profile:
-    """The record of `xbench profile`."""
+    """Build the record of `xbench profile`."""
     job = found.jobs[0]
     return Profile(
         **frame.fields(run, found, complete=complete, error=error),
@@ -101,7 +101,7 @@ def profile_record(run: RunSpec, frame: RunMetadata, found: Collector, *, comple
 def comparison_record(
     run: RunSpec, frame: RunMetadata, found: Collector, *, complete: bool, error: str | None
 ) -> Comparison:
-    """The record of `xbench compare`."""
+    """Build the record of `xbench compare`."""
     samples = flagged(found.samples())
     reference = run.reference or run.modes[0].text
     values = {mode.text: mode_values(run, mode, samples) for mode in run.modes}
@@ -136,7 +136,7 @@ def comparison_record(
 
 
 def flagged(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples with outliers marked, within each mode and job."""
+    """Return the samples with outliers marked, within each mode and job."""
     groups: dict[tuple[str, int], list[int]] = {}
     for index, sample in enumerate(samples):
         groups.setdefault((sample.mode, sample.job), []).append(index)
@@ -148,7 +148,10 @@ def flagged(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def reference_batch(run: RunSpec, found: Collector) -> int:
-    """Samples in one step of every distinct job, over all ranks: seconds per sample times this is `step_s`."""
+    """Return the samples in one step of every distinct job, over all ranks.
+
+    Seconds per sample times this number is `step_s`.
+    """
     sizes = found.batch_sizes[:1] if twins(run) else found.batch_sizes
     return sum(sizes) * run.fabric.world_size
 
@@ -214,7 +217,7 @@ def _mode_result(
 
 
 def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str | None) -> float | None:
-    """The model's step for one job or the sum over distinct jobs; for crossover of twins half a round."""
+    """Return the predicted step of one job, or the sum over distinct jobs; for crossover of twins, half a round."""
     jobs = found.jobs[:1] if twins(run) else found.jobs
     info, carrier = mode_info(mode.name), mode_info(mode.carrier)
     if carrier.predictor is not None:
@@ -232,7 +235,7 @@ def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: s
 
 
 def _predicted_without_plan_s(run: RunSpec, mode: ModeSpec, info: ModeInfo, job: JobFindings) -> float | None:
-    """The step that a mode was to take with another's buckets; None where those were not planned."""
+    """Return the predicted step of a mode that uses another's buckets; None if those were not planned."""
     plan = next((job.plans[name] for name in info.buckets_of if name in job.plans), None)
     if job.step is None or job.cost_model is None or plan is None or info.predictor is None:
         return None
@@ -270,9 +273,9 @@ def _by_launch(blocks: Sequence[BlockValue]) -> list[list[float]]:
 
 
 def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) -> dict[str, ModeResult]:
-    """Add exposed communication (step minus compute-only step) and the share of what could be removed that was.
+    """Add exposed communication (step minus compute-only step) and the share of removable time that was removed.
 
-    What could be removed is up to the bound of what the mode may overlap: see `planning.bounds`.
+    Removable is the time down to the bound of the mode's kind of overlap (`planning.bounds`).
     """
     control = next((modes[m.text] for m in run.modes if m.name == "compute"), None)
     compute_s = control.step_s.median if control is not None and control.step_s is not None else None
@@ -301,7 +304,7 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
 
 
 def _total_bounds(run: RunSpec, found: Collector) -> Bounds | None:
-    """Bounds of one step of every distinct job, one after the other."""
+    """Return the bounds of one step of every distinct job, one after the other."""
     jobs = found.jobs[:1] if twins(run) else found.jobs
     parts = [job.bounds for job in jobs if job.bounds is not None and job.cost_model is not None]
     if len(parts) < len(jobs):
@@ -310,13 +313,13 @@ def _total_bounds(run: RunSpec, found: Collector) -> Bounds | None:
 
 
 def _as_measured(fabric: FabricRecord, found: Collector) -> FabricRecord:
-    """Add what ranks remarked, and the bus bandwidth of the largest all-reduce: 2(N-1)/N · bytes over time [bit/s]."""
+    """Add the ranks' remarks, and the bus bandwidth of the largest all-reduce: 2(N-1)/N · bytes over time [bit/s]."""
     fabric = fabric.model_copy(update={"notes": [*fabric.notes, *found.remarks]})
     model = found.jobs[0].cost_model
     if model is None or not model.points:
         return fabric
     largest = max(model.points, key=lambda point: point.nbytes)
     share = 2 * (model.world_size - 1) / model.world_size
-    if found.run.compress is not None:  # sizes are those before compression, and half of it travels
+    if found.run.compress is not None:  # sizes are those before compression, and half of it is sent
         share /= 2
     return fabric.model_copy(update={"allreduce_bps": 8 * share * largest.nbytes / largest.transfer_s})

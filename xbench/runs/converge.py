@@ -1,7 +1,7 @@
-"""`xbench converge` from the parent's side: resolve, raise the fabric, start the ranks, make the record.
+"""`xbench converge` in the parent: resolve, set up the fabric, start the ranks, build the record.
 
-One launch trains everything: see `rank.converge`. What a rank has finished is in its journal, so a run that
-dies keeps the curves that it has; where this process is killed, `runs.rebuild` makes the record of them.
+One launch trains everything (`rank.converge`). Finished trainings are in the ranks' journals, so a run that dies keeps
+its curves. If this process is killed, `runs.rebuild` builds the record from them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from xbench.workloads.torchvision_models import facts_of
 
 RANK = "xbench.rank.converge"
 TRAIN, TEST, CLASSES = 1437, 360, 10
-"""Of the digits: `workloads.digits` splits them."""
+"""Sizes of the digits as `workloads.digits` splits them."""
 
 DIGITS = Dataset(
     name="digits",
@@ -62,11 +62,11 @@ PROFILE_STEPS = 8
 
 
 IMAGE_SIZE, BATCH_SIZE = 32, 32
-"""Defaults for image models: the digits have 8 × 8 pixels, and larger batches mean fewer all-reduces an epoch."""
+"""Defaults for image models. The digits have 8 × 8 pixels, and larger batches mean fewer all-reduces an epoch."""
 
 
 def sized(spec: WorkloadSpec) -> WorkloadSpec:
-    """The workload with the default sizes of this command, as far as an image model takes them and none are given."""
+    """Return the workload with this command's default sizes, if it is an image model and the user gave none."""
     if family_of(spec.name) != "vision":
         return spec
     facts = facts_of(spec.name)
@@ -76,7 +76,7 @@ def sized(spec: WorkloadSpec) -> WorkloadSpec:
 
 
 def check(config: ConvergeConfig) -> None:
-    """Raise a UsageError for what cannot be trained, before anything is started."""
+    """Raise a UsageError for a request that cannot be trained, before anything is started."""
     if importlib.util.find_spec("sklearn") is None:
         raise UsageError(
             "the digits come with scikit-learn, which is not installed", hint="pip install 'xbench-schedules[converge]'"
@@ -96,7 +96,7 @@ def check(config: ConvergeConfig) -> None:
 
 
 def steps_of(config: ConvergeConfig, batch: int) -> tuple[int, int]:
-    """(steps of one seed, steps an epoch) with batches of so many samples over all workers. Raises SpecError."""
+    """Return (steps of one seed, steps an epoch) for `batch` samples over all workers. Raises SpecError."""
     an_epoch = TRAIN // batch
     if an_epoch < 1:
         raise SpecError(
@@ -112,7 +112,7 @@ def steps_of(config: ConvergeConfig, batch: int) -> tuple[int, int]:
 
 
 def execute(config: ConvergeConfig, console: Console) -> tuple[Convergence, Path, XbenchError | None]:
-    """Train, and write the record: with its path, and the error that cut it short. Earlier errors are raised."""
+    """Train, and write the record. Return it with its path and the error that ended it early. Raises earlier errors."""
     check(config)
     effort = Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS)
     workload = sized(config.workloads[0])
@@ -182,7 +182,7 @@ def execute(config: ConvergeConfig, console: Console) -> tuple[Convergence, Path
 
 
 def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | None) -> Convergence:
-    """The record of the curves that are whole; `error`: why there are no more."""
+    """Build the record of the complete curves. `error` is the reason why others are missing."""
     run = frame.run
     return Convergence(
         created=frame.created,
@@ -209,7 +209,7 @@ def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | Non
 
 
 def _odd_steps(run: RunSpec, curves: Sequence[ConvergenceCurve]) -> list[str]:
-    """Sentences about steps far from the others of their curve."""
+    """Return sentences about steps far from the others of their curve."""
     cycles = {mode.text: cycle_of(mode) for mode in run.modes}
     return odd_steps.sentences((f"{one.mode}, seed {one.seed}", one.steps_s, cycles[one.mode]) for one in curves)
 
@@ -219,9 +219,10 @@ def _lr(config: ConvergeConfig, record: WorkloadRecord) -> float:
 
 
 class Curves:
-    """What ranks have finished. A curve is whole once every rank of the job has written its part.
+    """Finished trainings. A curve is complete once every rank of the job has written its part.
 
-    `an_epoch`: the steps after which ranks meet. `standing`: how far all trainings are, for the line of each curve.
+    `an_epoch` is the number of steps after which ranks synchronise. `standing` returns the progress of all trainings,
+    for the line of each curve.
     """
 
     def __init__(
@@ -235,7 +236,7 @@ class Curves:
         self._standing = standing
 
     def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
-        """One event of a rank's journal."""
+        """Take one event of a rank's journal."""
         if event["event"] == "failed":
             if event["mode"] not in self.failed:
                 self.failed[event["mode"]] = event["message"]
@@ -249,7 +250,7 @@ class Curves:
                 self._add(event["mode"], event["seed"], [parts[place] for place in range(self._world)])
 
     def _steps_s(self, mode: str, per_rank_s: Sequence[Sequence[float]]) -> list[float]:
-        """See `stats.steps`; each epoch is begun together."""
+        """Return step times of all ranks (`stats.steps`). Ranks begin each epoch together."""
         if next(ran.carrier for ran in self._run.modes if ran.text == mode) == "compute":
             return longest_steps(per_rank_s)
         starts = range(0, len(per_rank_s[0]), self._an_epoch)
@@ -261,9 +262,9 @@ class Curves:
 
     def _add(self, mode: str, seed: int, parts: Sequence[Mapping[str, Any]]) -> None:
         if any(curve.mode == mode and curve.seed == seed for curve in self.whole):
-            return  # of an odd number of seeds in pairs one is trained twice
+            return  # an odd number of seeds in pairs trains one of them twice
         first = parts[0]
-        # On one machine all workers share the device, and every worker's count is of them all.
+        # On one machine all workers share the device, so every worker counts the traffic of all.
         hosts = self._run.fabric.hosts
         sent = [part["sent_bytes"] for part in parts if part["sent_bytes"]]
         curve = ConvergenceCurve(
@@ -299,7 +300,7 @@ def _launch(
     trainings: Trainings,
     progress: Progress,
 ) -> XbenchError | None:
-    """Start the ranks and wait for their end: the error that ended them early."""
+    """Start the ranks and wait for their end. Return the error that ended them early."""
     program: dict[str, Any] = {
         "run": run.model_dump(mode="json"),
         "launch": 0,

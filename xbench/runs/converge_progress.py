@@ -1,4 +1,4 @@
-"""How far `xbench converge` is: the epoch that ends, trainings done, and the time left at the pace so far."""
+"""Progress of `xbench converge`: the last epoch, finished trainings, and the time left at the current pace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xbench.spec import ModeSpec
 
 
 class Trainings:
-    """Follows the first job: of two jobs that take turns, each trains a seed at the same time."""
+    """Progress of the first job. Two jobs in turns train one seed each at the same time."""
 
     def __init__(self, progress: Progress, modes: Sequence[ModeSpec], seeds: int, epochs: int) -> None:
         self._progress = progress
@@ -21,7 +21,7 @@ class Trainings:
         self._taken_s = 0.0
 
     def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
-        """One event of a rank's journal."""
+        """Take one event of a rank's journal."""
         if event["event"] == "failed":
             self._of.pop(event["mode"], None)
         if (job, rank) != (0, 0):
@@ -37,7 +37,7 @@ class Trainings:
             self._progress.redraw(f"{place}; {self.standing()}")
 
     def standing(self) -> str:
-        """'2 of 9 trainings done, about 6 min left'."""
+        """Return '2 of 9 trainings done, about 6 min left'."""
         total = sum(self._of.values())
         left = total * self._epochs - self._done
         told = f"{self._done // self._epochs} of {total} trainings done"

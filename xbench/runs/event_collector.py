@@ -1,8 +1,8 @@
-"""The parent's memory of a run: events of all ranks in, samples and profiles out.
+"""Collector of a run's events in the parent: events of all ranks in, samples and profiles out.
 
-Feeding it is incremental, so whatever has been measured when a run dies is there. A block becomes samples once every
-rank of the job has reported it; see `stats.steps` for how long a step of several ranks takes. Two jobs that shared the
-devices make one sample each, cut to the window in which both were running.
+It is incremental, so a run that dies keeps its measurements. A block becomes samples once every rank of the job has
+reported it. `stats.steps` defines the step time of several ranks. Two jobs that shared the devices give one sample
+each, cut to the window in which both ran.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from xbench.stats.windows import overlap_rates
 
 
 class JobFindings:
-    """What was learnt about one job before timing."""
+    """Profile and plans of one job."""
 
     def __init__(self) -> None:
         self.workload: WorkloadRecord | None = None
@@ -51,7 +51,7 @@ class JobFindings:
 
 
 class Collector:
-    """Takes events in any order between ranks (and in order within one)."""
+    """Collector of events. They may arrive in any order between ranks, but in order within one."""
 
     def __init__(self, run: RunSpec, batch_sizes: Sequence[int]) -> None:
         self.run = run
@@ -70,7 +70,7 @@ class Collector:
         self.launch = 0
 
     def begin_launch(self, launch: int) -> None:
-        """Events from now on belong to this launch."""
+        """Assign the following events to this launch."""
         self.launch = launch
 
     def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
@@ -118,11 +118,11 @@ class Collector:
                 self.patterns[event["mode"]] = "".join(LETTERS[j] for j in event["pattern"])
 
     def _warn(self, sentence: str) -> None:
-        if sentence not in self.warnings:  # ranks warn of the same thing
+        if sentence not in self.warnings:  # several ranks may write the same warning
             self.warnings.append(sentence)
 
     def samples(self) -> list[Sample]:
-        """Every complete block as samples, in the order in which they were timed."""
+        """Return every complete block as samples, in the order of their timing."""
         result: list[Sample] = []
         starts: dict[int, float] = {}
         for (launch, _, _), blocks in self.raw_blocks.items():
@@ -179,7 +179,7 @@ class Collector:
     def _together(
         self, blocks: Mapping[tuple[int, int], Mapping[str, Any]], jobs: Sequence[int], world: int
     ) -> dict[int, float]:
-        """Steps per second of each job while all of them ran: of the slowest rank."""
+        """Return the steps per second of each job while all of them ran, on the slowest rank."""
         rates: dict[int, float] = {}
         for rank in range(world):
             timed = [blocks[(job, rank)]["stamps"][int(blocks[(job, rank)]["warmup"]) :] for job in jobs]
@@ -194,20 +194,20 @@ def _slices(lane: Sequence[Mapping[str, Any]]) -> list[Slice]:
 
 
 def step_times(stamps: Sequence[Sequence[float]], *, communicates: bool = True) -> list[float]:
-    """Time of each step [s] of all ranks; see `stats.steps`.
+    """Return the time of each step [s] of all ranks (`stats.steps`).
 
-    `stamps[rank]`: its step boundaries [s], the first the start, which ranks are taken to share: those of several
-    machines have clocks of their own.
+    `stamps[rank]` are its step boundaries [s]. The first is the start, which ranks are assumed to share, because
+    several machines have separate clocks.
     """
     per_rank_s = [[after - before for before, after in pairwise(rank)] for rank in stamps]
     return steps_of_all(per_rank_s) if communicates else longest_steps(per_rank_s)
 
 
 def block_step_s(mode: str, steps_s: Sequence[float], cycle: int = 1) -> float:
-    """One block's time a step [s]: the median, or of two jobs one after the other the mean.
+    """Return the step time of a block [s]: the median, or the mean for two jobs one after the other.
 
-    Two jobs at once are timed by what they finish in a window, which is a mean; their rival is timed the same way.
-    Where steps differ and repeat after `cycle` of them, it is the median over whole cycles of a cycle's mean step.
+    Two jobs at once are timed by their progress in a window, which is a mean, and their reference is timed the same
+    way. If steps differ and repeat after `cycle` of them, it is the median over whole cycles of a cycle's mean step.
     """
     if mode_info(mode).sharing == "one after the other":
         return statistics.fmean(steps_s)

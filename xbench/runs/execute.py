@@ -1,10 +1,10 @@
-"""A whole run: resolve what was asked for, raise the fabric, launch the ranks, keep what they measure, make the record.
+"""A whole run: resolve the request, set up the fabric, launch the ranks, keep measurements, build the record.
 
     RunConfig → prepare → RunSpec → fabric → launches → Collector → record.json
 
-Whatever happens after the first rank has started, a record is written: complete, or marked incomplete with the reason.
-Where this process is killed, the run's folder has what makes that record: its frame and its journals
-(`runs.rebuild`). A signal that asks to stop ends the measuring at once, and waits while the record is made.
+After the first rank has started, a record is always written: complete, or marked incomplete with the reason. If this
+process is killed, the run's folder holds the sources of that record: its frame and its journals (`runs.rebuild`). A
+signal that asks to stop ends the measurement at once, and is held while the record is built.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ WORKER = "xbench.rank.main"
 
 @dataclass(frozen=True)
 class Result:
-    """A record, where it was kept, and the error that cut the run short, if one did."""
+    """A record, its path, and the error that ended the run early, if any."""
 
     record: Profile | Comparison
     path: Path
     error: XbenchError | None
     speaks: bool = True
-    """False on all ranks but the first when an engine started xbench itself: they show and keep nothing."""
+    """False on all ranks but the first if another launcher started xbench itself. They print and save nothing."""
     plans: tuple[JobPlan, ...] = ()
-    """The buckets that the launches ran, by job, each with every trainable parameter; none inside given ranks."""
+    """Buckets that the launches ran, by job, each with every trainable parameter. Empty if ranks were given."""
 
 
 def check_output(output: Path) -> None:
-    """Raise SpecError when the folder of the results cannot be written to."""
+    """Raise SpecError if the folder of the results is not writable."""
     there = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
     if not there.is_dir():
         raise SpecError(f"--output: {str(there)!r} is not a folder")
@@ -71,11 +71,11 @@ def check_output(output: Path) -> None:
 
 
 def execute(config: RunConfig, console: Console, course: LaunchPolicy | None = None) -> Result:
-    """Do the run. Errors before any measurement are raised; later ones come back in the result, with the record.
+    """Run, and return the result. Errors before any measurement are raised; later ones are in the result.
 
     `course` decides on each launch; None: the effort does.
     """
-    starts_ranks = config.fabric.name not in ("auto", "cluster")  # then those around us, if any, take no part
+    starts_ranks = config.fabric.name not in ("auto", "cluster")  # surrounding ranks, if any, then take no part
     speaks = starts_ranks or our_rank() == 0
     if not speaks:
         console = Console(quiet=True)
@@ -117,17 +117,17 @@ def execute(config: RunConfig, console: Console, course: LaunchPolicy | None = N
             frame = RunMetadata(command, facts, fabric.describe(backend_of(run)), records)
 
             def update() -> RunMetadata:
-                """Let the frame say how the fabric and the course stand."""
+                """Update the frame with the state of the fabric and of the policy."""
                 frame.fabric, frame.emulated = fabric.describe(backend_of(run)), fabric.emulated
                 frame.warnings = [*warnings, *fabric.warnings, *course.warnings]
                 return frame
 
             def write() -> None:
-                with suppress(OSError):  # a full disk is told by the launch, and the record has other places
+                with suppress(OSError):  # the launch reports a full disk, and the record has other places
                     write_frame(RunFrame.of(course.ran(run), update(), collector), folder)
 
             def abandon(error: XbenchError) -> NoReturn:
-                """Keep what was measured when this process itself is stuck in a collective, and end it."""
+                """Save the measurements and end the process, if it is itself stuck in a collective."""
                 try:
                     record = make(run, update(), collector, complete=False, error=str(error))
                     progress.say(f"\nrecord: {keep(record, path)}")
@@ -149,7 +149,7 @@ def execute(config: RunConfig, console: Console, course: LaunchPolicy | None = N
                         _launches(course, run, fabric, folder, collector, progress, warnings, plans, write)
             except XbenchError as caught:
                 error = caught
-            except OSError as failed:  # of a launch: no folder, file or process could be made
+            except OSError as failed:  # a launch could not make a folder, file or process
                 error = RunError(f"the launches could not go on: {failed}")
             except KeyboardInterrupt:
                 error = Interrupted("interrupted")
@@ -173,10 +173,10 @@ def _launches(
     plans: list[JobPlan],
     write: Callable[[], None],
 ) -> None:
-    """All launches in turn; `plans` gets what the first one learns. Raises the error of the first that fails.
+    """Run all launches in turn. `plans` gets the first one's plans. Raises the error of the first that fails.
 
-    `write` keeps the frame on disk; it is called before the first launch and whenever more is known. A mode that runs
-    out of memory fails by itself: see `runs.oom`.
+    `write` saves the frame, before the first launch and after each change. A mode that runs out of memory fails without
+    ending the run (`runs.oom`).
     """
     shortages = OomTracker([mode.text for mode in run.modes])
     for number in itertools.count():
@@ -223,7 +223,7 @@ def _launch(
     progress: Progress,
     shortages: OomTracker,
 ) -> Outcome:
-    """One start of the ranks, to the end, with the arbiters that several jobs need."""
+    """Run one start of the ranks to the end, with the arbiters that several jobs need."""
     run = program.run
     progress.begin_launch(program.launch, program.phases)
     shortages.begin()
@@ -267,7 +267,7 @@ def _arbiter(path: str, run: RunSpec) -> list[str]:
 
 
 def _plans(directory: Path, jobs: int) -> tuple[JobPlan, ...]:
-    """What the first launch learnt about each job; twins share the first's."""
+    """Return the first launch's plans by job; twins share the first's."""
     files = [directory / f"plan{job}.json" for job in range(jobs)]
     read = [JobPlan.model_validate_json(file.read_text()) for file in files if file.exists()]
     return tuple(read) if len(read) == jobs else tuple(read[:1] * jobs)

@@ -1,13 +1,13 @@
-"""A run inside ranks that an engine started around us: every rank is worker and, on rank 0, parent.
+"""A run inside ranks that another launcher started: every rank is a worker, and rank 0 is the parent too.
 
     torchrun --nproc-per-node 4 -m xbench compare resnet50 --modes ddp,auto
     srun --ntasks 8 python -m xbench compare resnet50 --modes sequential,crossover
 
 Nothing is launched. The ranks meet (`launch.rendezvous`). If two jobs share the devices, the ranks are divided between
-them (`launch.placement`), and the first rank of each host starts its turn arbiter. Each rank goes through the program
-as under our own launcher. It keeps its journal in a folder of its own machine and sends it to rank 0 during the run
-(`launch.heartbeat`). Rank 0 alone makes the record and prints. There is one launch, because the ranks are given. This
-module imports torch on use: the parent *is* a rank.
+them (`launch.placement`), and the first rank of each host starts its turn arbiter. Each rank runs the program as under
+our own launcher. It keeps its journal in a folder of its own machine and sends it to rank 0 during the run
+(`launch.heartbeat`). Rank 0 alone builds the record and prints. There is one launch, because the ranks are given. This
+module imports torch on use, because the parent is a rank.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OURS = (
 
 
 def our_rank(environ: Mapping[str, str] = os.environ) -> int:
-    """Our rank among those that an engine started around us, 0 outside of any; a wrong environment is told later."""
+    """Return our rank among those of another launcher, 0 without one. A wrong environment is reported later."""
     try:
         ours = ranks_around(environ)
     except XbenchError:
@@ -51,9 +51,9 @@ def our_rank(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def excused(error: XbenchError) -> None:
-    """On another rank than 0: let rank 0 say what keeps us from taking part, and end; else return.
+    """On ranks other than 0, send rank 0 the reason why this rank cannot take part, and end the process.
 
-    Returns, too, where rank 0 cannot be told.
+    Returns on rank 0, and if rank 0 cannot be reached.
     """
     from xbench.launch.rendezvous import abort_join
 
@@ -71,15 +71,14 @@ def excused(error: XbenchError) -> None:
 def run_inside(
     run: RunSpec, collector: Collector, progress: Progress, abandon: Callable[[XbenchError], NoReturn], take: Take
 ) -> None:
-    """Go through one launch's program on this rank; on rank 0 `take` gets every rank's events.
+    """Run one launch's program on this rank. On rank 0 `take` gets every rank's events.
 
-    `abandon` keeps on rank 0 what has been measured, and ends the process: for a rank that is stuck. Raises RankError
-    when a rank fails, SpecError where the ranks cannot be divided among the jobs; what had been measured by then is in
-    `collector`.
+    If a rank is stuck, rank 0 calls `abandon`, which saves the measurements and ends the process. Raises RankError if a
+    rank fails, SpecError if the ranks cannot be divided among the jobs. Earlier measurements are then in `collector`.
     """
     ours = cluster_rank(os.environ)
     jobs = len(run.workloads)
-    if jobs > 1:  # before torch is imported: see `launch.rank_env`
+    if jobs > 1:  # before torch is imported (`launch.launcher.rank_env`)
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from xbench.launch import rendezvous
 
@@ -107,7 +106,7 @@ def run_inside(
         watch = HeartbeatMonitor(
             rank=ours.rank,
             seats=seating,
-            # A connection of its own: a rank that waits at the store holds its connection.
+            # A connection of its own, because a rank that waits at the store blocks its connection.
             store=rendezvous.store_at(place, ours, os.environ, patience_s=patience_s),
             reader=JournalReader(folder, seat.job, seat.rank),
             silence_s=run.timeout_s,
@@ -129,7 +128,7 @@ def _go(
     progress: Progress,
     stack: ExitStack,
 ) -> None:
-    """This rank's part, from its first collective to its last word. Raises what `watch` makes of an error."""
+    """Run this rank's part, from its first collective to its last report. Raises the error that `watch` returns."""
     job = 0
     try:
         import torch.distributed as dist
@@ -165,7 +164,7 @@ def _go(
 
 
 def _told(watch: HeartbeatMonitor, run: RunSpec, job: int, error: Exception) -> XbenchError:
-    """What went wrong, once the other ranks had their say."""
+    """Return the cause of an error, once the other ranks have reported theirs."""
     from xbench.rank.main import explained
 
     said = explained(run, job, error)
@@ -181,7 +180,7 @@ def _told(watch: HeartbeatMonitor, run: RunSpec, job: int, error: Exception) -> 
 
 
 def _turns(seat: RankAssignment, jobs: int, store: Any, folder: Path, stack: ExitStack) -> tuple[str, ...]:
-    """The sockets of the turn arbiters, by host; all but ours are unknown here, and needed nowhere."""
+    """Return the sockets of the turn arbiters, by host. Only ours is known here; the others are not needed."""
     if jobs == 1:
         return ()
     key = f"turns/{seat.host}"
@@ -194,7 +193,10 @@ def _turns(seat: RankAssignment, jobs: int, store: Any, folder: Path, stack: Exi
 
 @contextmanager
 def _seated(seat: RankAssignment, place: tuple[str, int], environ: MutableMapping[str, str]) -> Iterator[None]:
-    """Our job's rank in torch.distributed's variables, which workloads may read; as they were, afterwards."""
+    """Context with our job's rank in torch.distributed's variables, which workloads may read.
+
+    The former values are restored at exit.
+    """
     before = {name: environ.get(name) for name in _OURS}
     now = {
         "RANK": str(seat.rank),

@@ -1,7 +1,7 @@
-"""Contents of a record besides measurements, on disk from before the first launch: `frame.json` in a run's folder.
+"""Frame of a run: the record's fields besides measurements, saved as `frame.json` before the first launch.
 
-With the journals beside it, it makes the record of a run that was killed: see `runs.rebuild`. One class a kind of
-run; `kind` names its row in `records.REBUILDERS`.
+Together with the journals it gives the record of a run that was killed (`runs.rebuild`). There is one class for each
+kind of run; `kind` names its row in `records.REBUILDERS`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MeasuredFrame(Part):
 
 
 class RunFrame(MeasuredFrame):
-    """Frame of profile, compare and tune. `failed`: modes that the parent gave up, with the reason."""
+    """Frame of profile, compare and tune. `failed` holds modes that the parent gave up, with the reason."""
 
     kind: Literal["measured"] = "measured"
     emulated: EmulatedLink | None
@@ -39,7 +39,7 @@ class RunFrame(MeasuredFrame):
 
     @classmethod
     def of(cls, run: RunSpec, frame: RunMetadata, found: Collector) -> RunFrame:
-        """The frame of a live run as it stands."""
+        """Return the current frame of a live run."""
         return cls(
             created=frame.created,
             command=frame.command,
@@ -53,14 +53,14 @@ class RunFrame(MeasuredFrame):
         )
 
     def frame(self) -> RunMetadata:
-        """The frame as `runs.build_records` takes it."""
+        """Return the frame as `runs.build_records` takes it."""
         frame = RunMetadata(self.command, self.environment, self.fabric, self.workloads, self.created)
         frame.emulated, frame.warnings = self.emulated, list(self.warnings)
         return frame
 
 
 class ConvergenceFrame(MeasuredFrame):
-    """Frame of converge. `an_epoch`: steps of an epoch."""
+    """Frame of converge. `an_epoch` is the number of steps of an epoch."""
 
     kind: Literal["convergence"] = "convergence"
     label: Label
@@ -70,7 +70,7 @@ class ConvergenceFrame(MeasuredFrame):
 
 
 class LiveFrame(Part):
-    """Frame of cluster run, whose ledger has everything else."""
+    """Frame of cluster run. Its ledger holds everything else."""
 
     kind: Literal["live"] = "live"
     format: Literal[1] = 1
@@ -78,7 +78,7 @@ class LiveFrame(Part):
 
 
 class RestartFrame(Part):
-    """Frame of cluster restart: see `restart_record.Restart` for the fields."""
+    """Frame of cluster restart. `restart_record.Restart` explains the fields."""
 
     kind: Literal["restart"] = "restart"
     format: Literal[1] = 1
@@ -96,5 +96,5 @@ class RestartFrame(Part):
 
 
 def write_frame(frame: RunFrame | ConvergenceFrame | LiveFrame | RestartFrame, folder: Path) -> None:
-    """Write it, whole. Raises OSError."""
+    """Write the frame atomically. Raises OSError."""
     write_whole(frame.model_dump_json(indent=1) + "\n", folder / FRAME)

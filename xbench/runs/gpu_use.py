@@ -1,9 +1,9 @@
-"""The parent's side of the GPU counters: windows of all ranks in, one `GpuUse` a block and a mode out.
+"""GPU counters in the parent: windows of all ranks in, one `GpuUse` for each block and mode out.
 
-Several ranks have devices of their own, and two jobs share one, so windows are brought together by device: its mean
-power is all energy over all seconds that windows saw of it. The energy of a sample is the power of all devices times
-the mode's seconds per sample, which counts all jobs and ranks together: whole devices, with what they burn while they
-wait for gradients. Throttled clocks become a warning, because a time that was taken with them is another device's.
+Several ranks have devices of their own, and two jobs share one, so windows are grouped by device. A device's mean power
+is the energy of all its windows over their seconds. The energy of a sample is the power of all devices times the mode's
+seconds per sample, which counts all jobs and ranks together. It includes whole devices and their idle power during
+communication. Throttled clocks become a warning, because times under them are those of a slower device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Window = Mapping[str, Any]
 
 
 class GpuFindings:
-    """Takes the events `gpu` and `gpu_missing`, in any order between ranks."""
+    """Collector of the events `gpu` and `gpu_missing`, in any order between ranks."""
 
     def __init__(self) -> None:
         self.missing: str | None = None
@@ -26,7 +26,7 @@ class GpuFindings:
         self._blocks: dict[str, dict[tuple[int, int], list[Window]]] = {}
 
     def take(self, launch: int, job: int, event: Mapping[str, Any]) -> None:
-        """One event of launch number `launch`, of a rank of `job`."""
+        """Take one event of launch number `launch`, from a rank of `job`."""
         if event["event"] == "gpu_missing":
             self.missing = self.missing or str(event["reason"])
         elif event["mode"] is None:
@@ -36,20 +36,20 @@ class GpuFindings:
             blocks.setdefault((launch, event["round"]), []).append({**event, "job": job})
 
     def of_profile(self) -> GpuUse | None:
-        """While layers and links were profiled."""
+        """Return the use during the profile of layers and links."""
         return use_of(self._profile)
 
     def of_block(self, launch: int, mode: str, round_: int, job: int) -> GpuUse | None:
-        """One block of one job, without the energy of a sample: its devices may have served another job as well."""
+        """Return one block of one job, without the energy of a sample: its devices may have served another job too."""
         windows = self._blocks.get(mode, {}).get((launch, round_), [])
         return use_of([window for window in windows if window["job"] == job])
 
     def of_mode(self, mode: str, seconds_per_sample: float) -> GpuUse | None:
-        """All blocks of a mode."""
+        """Return the use over all blocks of a mode."""
         return use_of([w for windows in self._blocks.get(mode, {}).values() for w in windows], seconds_per_sample)
 
     def warnings(self) -> list[str]:
-        """Where clocks were throttled: one sentence for the profile, and one for all modes with the same reasons."""
+        """Return warnings of throttled clocks: one for the profile, and one for all modes with the same reasons."""
         found = []
         reasons = _throttled(self._profile)
         if reasons:
@@ -68,7 +68,7 @@ class GpuFindings:
 
 
 def use_of(windows: Sequence[Window], seconds_per_sample: float | None = None) -> GpuUse | None:
-    """What windows of any number of devices say together; None where there are none."""
+    """Combine windows of any number of devices; None without any."""
     if not windows:
         return None
     power_w = _power_w(windows)
@@ -91,7 +91,7 @@ def use_of(windows: Sequence[Window], seconds_per_sample: float | None = None) -
 
 
 def _power_w(windows: Sequence[Window]) -> float | None:
-    """Mean power of all devices together; None unless every one of them has said its energy."""
+    """Return the mean power of all devices together [W]; None unless every one of them reports its energy."""
     total_w = 0.0
     for device in dict.fromkeys(window["device"] for window in windows):
         seen = [w for w in windows if w["device"] == device and w["energy_j"] is not None]
@@ -102,7 +102,7 @@ def _power_w(windows: Sequence[Window]) -> float | None:
 
 
 def _throttled_share(windows: Sequence[Window]) -> float | None:
-    """Share of the readings that saw harm; None where no device tells."""
+    """Return the share of readings with throttled clocks; None if no device reports them."""
     told = [window for window in windows if window["throttled_readings"] is not None]
     readings = sum(window["readings"] for window in told)
     return sum(window["throttled_readings"] for window in told) / readings if readings else None

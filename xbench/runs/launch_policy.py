@@ -1,7 +1,7 @@
-"""Policy that decides before each launch whether the run goes on, and with which modes.
+"""Policy that decides before each launch whether the run continues, and with which modes.
 
-`profile` and `compare` use `FixedLaunches`: a fixed number of launches of the same modes. `tune` decides anew after
-each launch (`runs.tune`).
+`profile` and `compare` use `FixedLaunches`: a fixed number of launches of the same modes. `tune` decides after each
+launch (`runs.tune`).
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from xbench.spec import RunSpec
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One launch: the spec that its ranks read, and what they do."""
+    """One launch: the spec that its ranks read, and their phases."""
 
     run: RunSpec
     phases: tuple[Phase, ...]
     says: tuple[str, ...] = ()
-    """Sentences for the user before it starts."""
+    """Messages for the user before it starts."""
 
 
 class LaunchPolicy(Protocol):
-    """Decides on each launch."""
+    """Policy that decides on each launch."""
 
     @property
     def launches(self) -> int | None:
-        """How many there will be; None where that is not known beforehand."""
+        """Number of launches; None if it is not known beforehand."""
 
     def check(self, run: RunSpec) -> tuple[str, ...]:
-        """Sentences about the resolved run, for the user. Raises SpecError where this course cannot go."""
+        """Return messages for the user about the resolved run. Raises SpecError if the policy cannot run it."""
 
     def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
-        """Launch `number`, counted from 0, or None when the run is over. `plans`: what the first launch learnt."""
+        """Return launch `number`, counted from 0, or None if the run is over. `plans` are the first launch's."""
 
     def ran(self, run: RunSpec) -> RunSpec:
-        """The spec for the record: what really ran."""
+        """Return the spec of what really ran, for the record."""
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -48,26 +48,26 @@ class LaunchPolicy(Protocol):
 
 @dataclass(frozen=True)
 class FixedLaunches:
-    """The launches that the effort names; one for a profile."""
+    """Policy with the effort's number of launches; one for a profile."""
 
     run: RunSpec
     warnings: tuple[str, ...] = ()
 
     @property
     def launches(self) -> int:
-        """See `LaunchPolicy`."""
+        """Number of launches that the effort sets."""
         return self.run.effort.launches
 
     def check(self, run: RunSpec) -> tuple[str, ...]:
-        """See `LaunchPolicy`."""
+        """Accept every run."""
         return ()
 
     def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
-        """See `LaunchPolicy`."""
+        """Return the launch, or None after the last."""
         if number >= (self.run.effort.launches if self.run.kind == "comparison" else 1):
             return None
         return LaunchSpec(self.run, phases(self.run, number, seed=self.run.workloads[0].seed))
 
     def ran(self, run: RunSpec) -> RunSpec:
-        """See `LaunchPolicy`."""
+        """Return the spec unchanged."""
         return run

@@ -1,17 +1,17 @@
-"""What a run does when a rank runs out of memory in one mode: that mode has failed, and the others go on.
+"""Handling of a rank that runs out of memory in one mode: the mode fails, and the others continue.
 
-Within a step this cannot be agreed on among the ranks. The one that found no memory has launched some of the step's
-collectives and will not launch the rest, while the others wait in them; and the communicator is of no use to anybody
-until it was ended on all of them. So the launch is ended as for any error, which frees all memory and ends all
-collectives by ending their processes, and what is left of its phases runs in ranks started anew, without that mode.
+Ranks cannot agree on this within a step. The rank without memory has launched some of the step's collectives and will
+not launch the rest, while the others wait in them. The communicator is unusable until all ranks have ended it. So the
+launch is ended as for any error. Ending the processes frees all memory and ends all collectives. The remaining phases
+run in newly started ranks, without that mode.
 
-A round of blocks that was interrupted is timed again as a whole: its modes are compared with each other, and that is
-fair among blocks of the same processes only. What was measured before it is kept. The new ranks belong to the same
-launch, so its spread holds what another start changes, too.
+An interrupted round of blocks is timed again as a whole. Its modes are compared with each other, which is fair only
+among blocks of the same processes. Earlier measurements are kept. The new ranks belong to the same launch, so its
+spread includes the effect of another start.
 
-A run ends where no mode is to blame: memory that runs out while profiling, or in the steps of DDP that every mode is
-checked against, when the run has no mode `ddp` or that has failed already. So does a run inside torchrun, whose ranks
-are not ours to start.
+A run ends if no mode is the cause. Memory may run out during the profile. It may also run out in the steps of DDP that
+every mode is checked against, if mode `ddp` is not in the run or has already failed. A run inside torchrun ends too,
+because we do not start its ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xbench.rank.program import Phase
 
 
 class OomTracker:
-    """Hears the events of all ranks; knows which modes ran out of memory and what was under way."""
+    """Tracker of the events of all ranks: modes that ran out of memory, and the phases in progress."""
 
     def __init__(self, modes: Sequence[str]) -> None:
         self._modes = tuple(modes)
@@ -33,19 +33,19 @@ class OomTracker:
         self._at = 0
 
     def begin(self) -> None:
-        """Ranks are about to be started."""
+        """Reset before ranks are started."""
         self._short, self._at = None, 0
         self._phase.clear()
 
     def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
-        """Take one journal event. The first rank that says so counts."""
+        """Take one journal event. The first rank that reports lack of memory counts."""
         if event["event"] == "phase":
             self._phase[job, rank] = int(event["number"])
         elif event["event"] == "error" and event.get("short_in") and self._short is None:
             self._short, self._at = str(event["short_in"]), self._phase.get((job, rank), 0)
 
     def failed(self) -> str | None:
-        """The mode that ended the launch by running out of memory, once each; None where none did."""
+        """Return the mode that ended the launch by running out of memory, once each; None if none did."""
         mode = self._short
         if mode is None or mode not in self._modes or mode in self._failed:
             return None
@@ -53,11 +53,11 @@ class OomTracker:
         return mode
 
     def without(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
-        """The phases, but those of modes that have failed so."""
+        """Return the phases without those of modes that ran out of memory."""
         return tuple(phase for phase in phases if phase.mode not in self._failed)
 
     def rest(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
-        """What is left to do of the phases of the launch that has ended: from the round on that was interrupted."""
+        """Return the remaining phases of the launch that has ended, from the interrupted round on."""
         if not phases:
             return ()
         at = phases[self._at]

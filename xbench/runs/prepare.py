@@ -1,4 +1,4 @@
-"""What a user asked for, checked and resolved before a rank is started: RunConfig → prepare → RunSpec."""
+"""Validation and resolution of a request before a rank is started: RunConfig → prepare → RunSpec."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ MAX_JOBS = 2
 
 
 def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...]]:
-    """Workloads (one, twice, where a paired mode needs two) and modes that fit each other. Raises SpecError.
+    """Return workloads and modes that fit each other. Raises SpecError.
 
-    Two jobs at once are compared with the same two one after the other, so `sequential` is added where it is missing.
+    A single workload is doubled if a paired mode needs two. Two jobs at once are compared with the same two one after
+    the other, so `sequential` is added if it is missing.
     """
     workloads, modes = tuple(config.workloads), tuple(config.modes)
     if not workloads:
@@ -48,7 +49,7 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
             f"the reference {config.reference!r} is not among the modes",
             hint=f"it can be {', '.join(m.text for m in modes)}",
         )
-    # Different jobs at once are compared through what each takes alone, whoever compares them.
+    # Different jobs at once are compared through the time that each takes alone.
     if paired and (config.judged or len(set(workloads)) > 1) and not any(m.name == IN_SEQUENCE for m in modes):
         base = MODES.entry(IN_SEQUENCE).base_schedule
         modes = (*modes, ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
@@ -62,9 +63,9 @@ UNTRIED_ON_GPU = (
 
 
 def default_reference(modes: Sequence[ModeSpec]) -> str:
-    """What the others are compared with unless the user says: ddp, else the first.
+    """Return the default reference: ddp, else the first mode.
 
-    Beside paired modes it is the first schedule of one job, or else `sequential`.
+    With paired modes it is the first schedule of one job, or else `sequential`.
     """
     names = ["ddp"]
     if any(mode.paired for mode in modes):
@@ -73,7 +74,7 @@ def default_reference(modes: Sequence[ModeSpec]) -> str:
 
 
 def beside(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> list[str]:
-    """A sentence where `check_request` added a mode."""
+    """Return a message for each mode that `check_request` added."""
     paired = [mode.text for mode in asked if mode.paired]
     compared = f"{' and '.join(paired)} {'is' if len(paired) == 1 else 'are'} compared"
     return [
@@ -86,7 +87,7 @@ def beside(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> list[str]:
 def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     """Fill in every default and check everything that can be checked before a rank is started.
 
-    Returns the spec, what the probe found, and sentences for the user. Raises UsageError.
+    Return the spec, the probe's result, and messages for the user. Raises UsageError.
     """
     workloads, modes = check_request(config)
     check_backend(config.collectives)
@@ -97,7 +98,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     notes += beside(config.modes, modes)
     ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
     if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
-        # The probe takes seconds, so what is wrong whatever it finds is said before it.
+        # The probe takes seconds, so errors that do not depend on it are raised before it.
         asked, _ = _chosen(config.fabric, 0, len(workloads))
         _check_fabric(asked, workloads, modes)
         check_real(asked, modes, config.collectives)
@@ -137,7 +138,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
             )
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
     apart = fabric.name == "cluster" and found.gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES")
-    if device == "cuda" and fabric.name != "emulated" and not apart:  # whose ranks may share a GPU, or see only theirs
+    if device == "cuda" and fabric.name != "emulated" and not apart:  # emulated ranks may share a GPU
         ranks = _ranks_here(fabric, len(workloads))
         gpu_errors.check_ranks(str(fabric), ranks, found.gpus, found.gpu, found.nccl, os.environ)
     resolved = tuple(found.specs)
@@ -173,7 +174,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
 
 
 def _chosen(asked: FabricSpec, gpus: int, jobs: int) -> tuple[FabricSpec, str]:
-    """The fabric as each job sees it, and why it is this one. Raises SpecError."""
+    """Return the fabric as each job sees it, and the reason for the choice. Raises SpecError."""
     fabric, reason = choose(asked, gpus)
     if fabric.name == "cluster":
         check_meeting_point(cluster_rank(os.environ), os.environ)
@@ -182,7 +183,7 @@ def _chosen(asked: FabricSpec, gpus: int, jobs: int) -> tuple[FabricSpec, str]:
 
 
 def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
-    """Raise SpecError for jobs or modes that a resolved fabric cannot serve."""
+    """Raise SpecError for jobs or modes that a resolved fabric cannot run."""
     if fabric.world_size >= 2 or not modes:
         return
     paired = [mode.text for mode in modes if mode.paired]
@@ -209,7 +210,7 @@ def _check_nvtx(asked: bool, device: str) -> None:
 
 
 def _ranks_here(fabric: FabricSpec, jobs: int) -> int:
-    """Ranks of one job on this machine, before `auto` is resolved: for the estimate of memory."""
+    """Return the ranks of one job on this machine, before `auto` is resolved, for the estimate of memory."""
     ours = ranks_around(os.environ) if fabric.name in ("auto", "cluster") else None
     if ours is not None and (ours.world_size > 1 or fabric.name == "cluster"):
         return max(1, ours.local_world_size // jobs)

@@ -1,7 +1,7 @@
-"""What a user sees on stderr while ranks run: what is running, how fast, how long it will take still.
+"""Progress on stderr while ranks run: the current phase, its speed, and the time left.
 
-On a terminal one line that is redrawn; elsewhere a plain line at each step that matters. Nothing here is measured or
-kept.
+On a terminal it is one line that is redrawn; elsewhere, one plain line for each phase. Nothing here is measured or
+saved.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from xbench.units import format_percent, format_seconds
 _COUNT = re.compile(r"\d+ of \d+")
 
 START_S = 12.0
-"""What starting the ranks takes, about: interpreters, torch, the workload."""
+"""Approximate time to start the ranks [s]: interpreters, torch, the workload."""
 
 
 class Progress:
-    """Shows the phases of one launch after the other. `console` writes to stderr.
+    """Progress of the phases, launch by launch. `console` writes to stderr.
 
-    `launches` None: how many there will be is not known, and the time left is that of the current one. Of a `run` that
-    compares modes, those that are predicted slower than their reference are named before they are timed.
+    With `launches` None their number is unknown, and the time left is that of the current launch. If `run` compares
+    modes, those predicted slower than their reference are named before they are timed.
     """
 
     def __init__(self, console: Console, *, launches: int | None, run: RunSpec | None = None) -> None:
@@ -47,19 +47,19 @@ class Progress:
         self._status: Status | None = None
 
     def say(self, text: str) -> None:
-        """A line that stays; on a terminal it is folded between words, and a path is never folded."""
+        """Print a line that stays. On a terminal it is folded between words; a path is never folded."""
         if self._console.is_terminal:
             fold = TextWrapper(self._console.width, break_long_words=False, break_on_hyphens=False).fill
             text = "\n".join(fold(line) for line in text.split("\n"))
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def begin_launch(self, launch: int, phases: tuple[Phase, ...]) -> None:
-        """Ranks are about to be started."""
+        """Show that ranks are about to be started."""
         self._launch, self._phases, self._current = launch, phases, None
         self._show(f"{self._place()}: starting the ranks")
 
     def take(self, rank: int, event: Mapping[str, Any]) -> None:
-        """Follow one event of the first job."""
+        """Take one event of the first job."""
         if rank != 0:
             return
         if event["event"] == "part":
@@ -77,13 +77,13 @@ class Progress:
                 self._steps_s.setdefault(event["mode"], []).append((timed[-1] - timed[0]) / (len(timed) - 1))
 
     def note(self, rank: int, at_s: float, text: str) -> None:
-        """Follow what a rank of the first job says that it is doing; `at_s` is the machine's monotonic time [s]."""
+        """Show a note of a rank of the first job. `at_s` is the machine's monotonic time [s]."""
         counted = _COUNT.search(text)
         if rank == 0 and counted is not None and self._part is not None and self._console.is_terminal:
             self._show_part(at_s, f" {counted[0]}")
 
     def _show_part(self, at_s: float, count: str = "") -> None:
-        """The part of the profile that is under way, how far it is, and how long the profile has taken so far."""
+        """Show the current part of the profile, its progress, and the time of the profile so far."""
         since_s = self._current[1] if self._current is not None else at_s
         self._show(f"{self._place()}: profile, {self._part}{count}, {clock(at_s - since_s)} so far")
 
@@ -112,7 +112,7 @@ class Progress:
         return phase.kind if phase.kind != "block" else f"block {phase.mode}"
 
     def _left_s(self, number: int) -> float | None:
-        """Time of the phases still to come, each as long as its like were; None before any block was timed."""
+        """Return the time of the remaining phases [s], from earlier ones of their kind; None before any timed block."""
         blocks = [value for kind, values in self._durations_s.items() if kind.startswith("block") for value in values]
         if not blocks:
             return None
@@ -135,7 +135,7 @@ class Progress:
             self._status.update(text)
 
     def redraw(self, text: str) -> None:
-        """The line that is redrawn, once the profile is over; nothing where there is no terminal."""
+        """Redraw the line once the profile is over; do nothing without a terminal."""
         self._part = None
         if self._console.is_terminal:
             self._show(text)
@@ -154,9 +154,9 @@ class Progress:
 
 
 def predicted_slower(run: RunSpec, steps_s: Mapping[str, float]) -> list[str]:
-    """A sentence for each reference of single-job modes that some are predicted to be slower than, by their steps [s].
+    """Return a message for each reference that single-job modes are predicted to exceed, by their steps [s].
 
-    Differences that a comparison calls equivalent are none.
+    Differences within the margin of equivalence do not count.
     """
     found: dict[str, list[str]] = {}
     carriers = {mode.text: mode.carrier for mode in run.modes}
@@ -171,7 +171,7 @@ def predicted_slower(run: RunSpec, steps_s: Mapping[str, float]) -> list[str]:
 
 
 def clock(seconds: float) -> str:
-    """'45 s', '6 min'."""
+    """Format a duration: '45 s', '6 min'."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min"

@@ -1,7 +1,7 @@
-"""The record of a run that was killed, from its frame and its journals, by the code that makes a live run's record.
+"""Record of a run that was killed, rebuilt from its frame and its journals by the code of live runs.
 
-A journal's last line may be cut off, and is then left out: every line before it counts. A broken line elsewhere is left
-out with a warning. Nothing is written. Nothing here imports torch.
+A journal's last line may be cut off and is then ignored; every line before it counts. A broken line elsewhere is
+skipped with a warning. Nothing is written. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ F = TypeVar("F", RunFrame, ConvergenceFrame, LiveFrame, RestartFrame)
 
 
 def measured(folder: Path) -> Profile | Comparison:
-    """The record of a profile, comparison or tuning. Raises RecordError."""
+    """Rebuild the record of a profile, comparison or tuning. Raises RecordError."""
     stored = read_frame(folder, RunFrame)
     found = Collector(stored.run, [workload.batch_size for workload in stored.workloads])
     found.failed.update(stored.failed)
@@ -40,7 +40,7 @@ def measured(folder: Path) -> Profile | Comparison:
 
 
 def convergence(folder: Path) -> Convergence:
-    """The record of a convergence study. Raises RecordError."""
+    """Rebuild the record of a convergence study. Raises RecordError."""
     stored = read_frame(folder, ConvergenceFrame)
     curves = Curves(stored.run.fabric.world_size, stored.run, stored.an_epoch, lambda said: None)
     _replay(folder, curves.take, curves.warnings)
@@ -48,7 +48,7 @@ def convergence(folder: Path) -> Convergence:
 
 
 def launches(folder: Path) -> list[tuple[int, Path]]:
-    """The launches of a run's folder with their numbers, in order: `launch0`, `launch0-2` (a second start), …"""
+    """Return the launches of a run's folder with their numbers, in order: `launch0`, `launch0-2` (a second start), …"""
     found = []
     for launch in folder.glob("launch*"):
         number, _, start = launch.name.removeprefix("launch").partition("-")
@@ -58,7 +58,7 @@ def launches(folder: Path) -> list[tuple[int, Path]]:
 
 
 def events_of(launch: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """(job, rank, event) of all journals of a launch, by the time of each."""
+    """Yield (job, rank, event) of all journals of a launch, by the time of each."""
     found = []
     for path in launch.glob("job*-rank*.jsonl"):
         job, _, rank = path.stem.removeprefix("job").partition("-rank")
@@ -80,7 +80,7 @@ def _replay(launch: Path, take: Callable[[int, int, Mapping[str, Any]], None], w
 
 
 def read_frame(folder: Path, kind: type[F]) -> F:
-    """The frame of a run's folder. Raises RecordError."""
+    """Read the frame of a run's folder. Raises RecordError."""
     path = folder / FRAME
     try:
         return kind.model_validate_json(path.read_text(encoding="utf-8"))
@@ -90,7 +90,7 @@ def read_frame(folder: Path, kind: type[F]) -> F:
 
 
 def made(folder: Path, make: Callable[[], Made]) -> Made:
-    """The record. Raises RecordError for journals that make none, being changed or another version's."""
+    """Return the record. Raises RecordError if the journals were changed or belong to another version."""
     try:
         return make()
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:

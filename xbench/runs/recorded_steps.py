@@ -1,4 +1,4 @@
-"""Recorded steps and turns, from what ranks said to what a record holds. Pure, as `assemble` is."""
+"""Conversion of recorded steps and turns to the record's timelines. Pure, as `build_records` is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xbench.records import Label, RankTimeline, Slice, Timeline, TurnTaken
 
 
 class RecordedStep(NamedTuple):
-    """A step as one rank saw it: when it began by rank 0's clock [s], and its two lanes from there."""
+    """A step on one rank: its start by rank 0's clock [s], and its two lanes from there."""
 
     began_s: float
     compute: list[Slice]
@@ -17,7 +17,7 @@ class RecordedStep(NamedTuple):
 
 
 def timeline(steps: Mapping[int, RecordedStep], label: Label) -> Timeline | None:
-    """Rank 0's step, labelled as the fabric is; None without one. `steps`: by rank."""
+    """Return rank 0's step with the fabric's label; None without one. `steps` is by rank."""
     first = steps.get(0)
     if first is None:
         return None
@@ -25,7 +25,7 @@ def timeline(steps: Mapping[int, RecordedStep], label: Label) -> Timeline | None
 
 
 def other_ranks(steps: Mapping[int, RecordedStep], label: Label) -> list[RankTimeline]:
-    """The same step on the other ranks that kept it; none where rank 0 has none to set them beside."""
+    """Return the same step on the other ranks that kept it; empty if rank 0 has none."""
     if 0 not in steps:
         return []
     return [
@@ -42,7 +42,7 @@ def other_ranks(steps: Mapping[int, RecordedStep], label: Label) -> list[RankTim
 
 
 def in_order(turns: Iterable[TurnTaken]) -> list[TurnTaken]:
-    """Turns of all jobs by the time of their start, from the first one's on."""
+    """Return turns of all jobs by their start, relative to the first one's."""
     taken = sorted(turns, key=lambda turn: turn.start_s)
     if not taken:
         return []

@@ -1,4 +1,4 @@
-"""The folder of a run: no two runs share one, and the run's record is kept in it, or where there is room."""
+"""Folder of a run. No two runs share one. The record is saved in it, or elsewhere if its disk is full."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from xbench.errors import RunError, SpecError
 from xbench.records import AnyRecord, save
 
 _TOKEN = secrets.token_hex(4)
-"""In names outside of the run's own folder, so that no other process uses or guesses them."""
+"""Suffix of file names outside the run's own folder, so that no other process uses or guesses them."""
 
 IGNORED = "*\n"
-"""A .gitignore that keeps everything beside it, and itself, out of commits."""
+"""Content of a .gitignore that excludes its whole folder, itself included."""
 
 
 def new_run_folder(output: Path, name: str) -> Path:
-    """A new folder in `output`, such as 20260131-142501-comparison-resnet50.
+    """Make a new folder in `output`, such as 20260131-142501-comparison-resnet50.
 
-    Runs that begin in the same second get -2, -3 … at its end. An `output` that is made here gets a .gitignore that
-    leaves its runs out of commits. Raises SpecError where no folder can be made.
+    Runs that begin in the same second get the suffixes -2, -3 and so on. A newly made `output` gets a .gitignore that
+    excludes its runs. Raises SpecError if no folder can be made.
     """
     made = not output.exists()
     began = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
@@ -42,9 +42,9 @@ def new_run_folder(output: Path, name: str) -> Path:
 
 
 def keep(record: AnyRecord, path: Path) -> Path:
-    """Save the record there, or where there is room: nothing measured is lost to a full disk.
+    """Save the record at `path`, or elsewhere if the disk is full.
 
-    Raises RunError when no place takes it.
+    Raises RunError if no folder accepts it.
     """
     failed: OSError | None = None
     name = f"xbench-{path.parent.name}-{path.stem}-{_TOKEN}.json"

@@ -1,12 +1,12 @@
-"""The course of `xbench tune`: profile once, then launch after launch of the candidates that may still win.
+"""Launch policy of `xbench tune`: profile once, then launches of the candidates that may still win.
 
-The first launch times nothing: it profiles, plans and runs the correctness gate. What is predicted far behind the best
-plan, or forms the same buckets as another candidate, is set aside with the reason. Then DDP and the others are timed
-together, one launch after the other; after each, `stats.tuning` says whether the answer is settled and which candidates
-are out of it. All of it is one comparison: blocks are paired within launch and round, so modes may leave.
+The first launch times nothing: it profiles, plans and checks parity. A candidate that is predicted far behind the best
+plan, or forms the same buckets as another, is set aside with the reason. Then DDP and the others are timed together,
+launch by launch. After each launch `stats.tuning` decides whether the answer is settled and which candidates are out.
+All launches are one comparison: blocks are paired within launch and round, so modes may drop out.
 
-A launch is started only if its predicted length fits what is left of the budget, with fewer and shorter blocks where
-that helps. The first timed one runs in any case, as small as it can be, because a run without it could say nothing.
+A launch is started only if its predicted length fits the rest of the budget, with fewer and shorter blocks if that
+helps. The first timed launch always runs, as small as possible, because the run needs at least one.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from xbench.units import format_percent
 REFERENCE = "ddp"
 CONTROL = "compute"
 FAR = 1.25
-"""A plan predicted to take this many times the best plan's step is not timed: twice what predictions are off by."""
+"""Ratio of a plan's predicted step to the best plan's above which it is not timed: twice the prediction error."""
 
 LAUNCH_S = 60.0
-"""A timed launch gets as many rounds as take about this long, so that starting the ranks is the smaller part."""
+"""Target time of a timed launch's rounds [s], so that starting the ranks is the smaller part."""
 
 MAX_ROUNDS = 12
 MIN_BLOCK_STEPS = 2
 ATTACH_S = 0.3
-"""What a block takes beside its steps, about: attaching, meeting, detaching."""
+"""Approximate time of a block besides its steps [s]: attaching, synchronising, detaching."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What a launch is to time."""
+    """Modes, rounds and steps of one timed launch."""
 
     modes: tuple[str, ...]
     rounds: int
@@ -56,7 +56,7 @@ class Timed:
 
 
 class Tune:
-    """A `Course`. `budget_s` [s] counts from here; `margin` is the least gain worth a change."""
+    """A `LaunchPolicy`. `budget_s` [s] counts from construction; `margin` is the smallest gain worth a change."""
 
     launches = None
 
@@ -74,7 +74,7 @@ class Tune:
         self._failed: set[str] = set()
 
     def check(self, run: RunSpec) -> tuple[str, ...]:
-        """See `Course`."""
+        """Store the run, and return messages. Raises SpecError for a world of one rank."""
         self.run = run
         if run.fabric.world_size < 2:
             raise SpecError(
@@ -86,7 +86,7 @@ class Tune:
         return ()
 
     def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
-        """See `Course`."""
+        """Return the launch that profiles, then timed launches until the answer is settled or time is up."""
         if number == 0:
             gated = [mode.text for mode in self.run.modes if mode.name != CONTROL]
             gates = (Phase(kind="parity", mode=mode) for mode in gated)
@@ -100,7 +100,7 @@ class Tune:
         else:
             self._learn(found, number - 1, self._steps_s(samples, plans))
             fine = [mode for mode in self._candidates if mode not in self._failed]
-            # All out after one launch is no answer yet: the nearest has another go.
+            # If all are out after one launch, that is no answer yet. The nearest is timed again.
             staying = [mode for mode in fine if mode not in choice.out] or [m for m in fine if m == choice.best]
         if choice.settled or not staying or REFERENCE in self._failed:
             return None
@@ -119,7 +119,7 @@ class Tune:
         )
 
     def ran(self, run: RunSpec) -> RunSpec:
-        """See `Course`: the modes that were timed or failed, and how often."""
+        """Return the spec with the modes that were timed or failed, and the number of launches and rounds."""
         if not self._timed:
             return run
         names = self._failed.union(*(timed.modes for timed in self._timed))
@@ -130,13 +130,14 @@ class Tune:
         return run.model_copy(update={"modes": modes, "effort": effort})
 
     def _selected(self, plans: Mapping[str, Plan]) -> list[str]:
-        """The candidates to time, the best predicted first; why the others are not goes to the warnings."""
+        """Return the candidates to time, best predicted first. Reasons for leaving out others are added to the
+        warnings."""
         candidates = [mode for mode in self.run.modes if mode.name not in (REFERENCE, CONTROL)]
         candidates = [mode for mode in candidates if mode.text not in self._failed and mode.carrier in plans]
         best_s = min((plans[mode.carrier].predicted_step_s for mode in candidates), default=0.0)
         taken = [mode for mode in self.run.modes if mode.name == REFERENCE]
         chosen: list[ModeSpec] = []
-        twins: dict[str, ModeSpec] = {}  # by the sentence that leaves them out
+        twins: dict[str, ModeSpec] = {}  # by the message that reports the omission
         for mode in candidates:
             plan = plans[mode.carrier]
             twin = next((other for other in taken if _same(mode, other, plans)), None)
@@ -152,14 +153,14 @@ class Tune:
             else:
                 chosen.append(mode)
                 taken.append(mode)
-        if not chosen and twins:  # one is timed all the same, or there would be nothing to say
+        if not chosen and twins:  # time one anyway, because the run needs a candidate
             told, mode = next(iter(twins.items()))
             self.warnings.remove(told)
             chosen.append(mode)
         return [mode.text for mode in sorted(chosen, key=lambda mode: plans[mode.carrier].predicted_step_s)]
 
     def _steps_s(self, samples: Sequence[Sample], plans: Sequence[JobPlan]) -> dict[str, float]:
-        """The step to expect of each mode [s]: measured where it was, else predicted."""
+        """Return the expected step of each mode [s]: measured if available, else predicted."""
         expected = {}
         for mode in self.run.modes:
             seen = [sample.step_s for sample in samples if sample.mode == mode.text]
@@ -168,7 +169,10 @@ class Tune:
         return expected
 
     def _fitting(self, candidates: Sequence[str], step_s: Mapping[str, float], *, first: bool) -> Timed | None:
-        """The most that can be timed in what is left, and in half of it, if that can be, when a second is to follow."""
+        """Return the largest launch that fits the time left; None if none fits.
+
+        The first launch may use only half of the time left if possible, so that a second can follow.
+        """
         left_s = self.budget_s - (self._clock() - self._begun_s)
         there = [mode.text for mode in self.run.modes]
         control = (CONTROL,) if first and CONTROL in there else ()
@@ -193,7 +197,7 @@ class Tune:
         return self._kept(least, candidates) if first else None
 
     def _kept(self, timed: Timed, candidates: Sequence[str]) -> Timed:
-        """The same, with a word for the record on who had no time."""
+        """Return `timed`, after adding a warning for each candidate without time."""
         self.warnings += [
             f"{mode} was not timed: the minutes did not suffice" for mode in candidates if mode not in timed.modes
         ]
@@ -205,7 +209,7 @@ class Tune:
         return self._slower * timed.rounds * sum(ATTACH_S + steps * step_s[mode] for mode in timed.modes)
 
     def _learn(self, found: Collector, launch: int, step_s: Mapping[str, float]) -> None:
-        """From the launch that has ended: how long starting takes here, and blocks beyond their measured steps."""
+        """Learn from the last launch: the time to start ranks, and the ratio of block times to their predictions."""
         expected_s = self._blocks_s(self._timed[-1], step_s) if self._timed else 0.0
         stamps = [
             stamp
@@ -230,7 +234,7 @@ class Tune:
 
 
 def standing(choice: Choice) -> str:
-    """'so far, of ddp's time: auto 0.903 [0.880, 0.927], optimal …'."""
+    """Return 'so far, of ddp's time: auto 0.903 [0.880, 0.927], optimal …'."""
     parts = [
         f"{name} {ratio.value:.3f} [{ratio.ci95[0]:.3f}, {ratio.ci95[1]:.3f}]" for name, ratio in choice.ratios.items()
     ]
@@ -238,17 +242,17 @@ def standing(choice: Choice) -> str:
 
 
 def format_minutes(seconds: float) -> str:
-    """'45 s' below two minutes, else '3.5 min'."""
+    """Format a duration: '45 s' below two minutes, else '3.5 min'."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min".replace(".0 ", " ")
 
 
 def failed_modes(found: Collector) -> set[str]:
-    """Modes that a schedule refused, or that train another network than DDP."""
+    """Return modes that a schedule refused, or that train another network than DDP."""
     return set(found.failed) | {mode for mode, gates in found.parity.items() if not all(gate.ok for gate in gates)}
 
 
 def blocks_of(run: RunSpec, samples: Sequence[Sample], failed: Collection[str] = ()) -> dict[str, list[BlockValue]]:
-    """Seconds per sample of the blocks of the reference and of each candidate that may win."""
+    """Return seconds per sample of the blocks of the reference and of each candidate that may win."""
     return {
         mode.text: mode_values(run, mode, samples)
         for mode in run.modes
@@ -257,13 +261,13 @@ def blocks_of(run: RunSpec, samples: Sequence[Sample], failed: Collection[str] =
 
 
 def choice_of(record: Comparison, margin: float) -> Choice:
-    """What a record of a tuned run says."""
+    """Return the choice that a record of a tuned run supports."""
     failed = [name for name, mode in record.modes.items() if mode.status != "ok"]
     return choose(blocks_of(record.spec, record.samples, failed), REFERENCE, margin)
 
 
 def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Sequence[JobPlan], source: str) -> Tuned:
-    """The small file to keep: the schedule to use, its buckets, and what it rests on. `source` is the record's path."""
+    """Build the small file to keep: the schedule, its buckets, and its evidence. `source` is the record's path."""
     mode = choice.winner or REFERENCE
     ratio = choice.ratios[choice.winner] if choice.winner is not None else None
     job = record.jobs[0]
@@ -274,7 +278,7 @@ def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Seque
         parts = plans[0].parts.get(mode) if plans else plan.parts
         bucket_bytes = plan.bucket_bytes
         dtypes = {tensor.name: tensor.dtype for layer in job.layers for tensor in layer.tensors}
-        ahead = mode_info(plan.carrier or mode).puts_off  # whose buckets are made for something that DDP does not do
+        ahead = mode_info(plan.carrier or mode).puts_off  # its buckets are made for a step that DDP does not take
         if mode_info(mode).reducer == "ddp" or (len(set(dtypes.values())) == 1 and not ahead):
             caps_mib = bucket_caps_mib(plan, dtypes)
     result = record.modes[mode]
@@ -304,7 +308,7 @@ def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Seque
 
 
 def _same(mode: ModeSpec, other: ModeSpec, plans: Mapping[str, Plan]) -> bool:
-    """Whether two modes send the same buckets by the same means."""
+    """Whether two modes send the same buckets with the same reducer."""
     if other.carrier not in plans:
         return False
     one, two = plans[mode.carrier], plans[other.carrier]
@@ -313,6 +317,6 @@ def _same(mode: ModeSpec, other: ModeSpec, plans: Mapping[str, Plan]) -> bool:
 
 
 def _means(mode: ModeSpec, plan: Plan) -> str:
-    """DDP's reducer, our engine, or a schedule with means of its own."""
+    """Return DDP's reducer, our engine's, or the name of a schedule with its own."""
     carrier = mode_info(plan.carrier or mode.carrier)
     return carrier.name if carrier.puts_off or carrier.reducer == "own" else carrier.reducer

@@ -1,7 +1,7 @@
-"""What a run wants of Horovod, checked before anything is launched: nothing here imports torch or Horovod.
+"""Checks of a run's need for Horovod, before anything is launched. Nothing here imports torch or Horovod.
 
-A mode that cannot run here fails by itself, and the others run. Only where nothing else was asked for, or where all
-modes would be carried by it, is that an error.
+A mode that cannot run here fails by itself, and the others run. It is an error only if there is no other mode, or if
+Horovod would carry all modes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xbench.spec import Collectives, Compress, FabricSpec, ModeSpec, RunSpec
 
 
 def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compress: Compress | None) -> list[str]:
-    """Sentences on modes that will fail here. Raises SpecError where no mode could run."""
+    """Return messages on modes that will fail here. Raises SpecError if no mode could run."""
     if collectives == "horovod":
         why = available.obstacle()
         if why is not None:
@@ -38,7 +38,7 @@ def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compres
 
 
 def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec], collectives: Collectives) -> None:
-    """Raise SpecError for Horovod on links that are not there: its collectives are real, and would take no time."""
+    """Raise SpecError for Horovod on emulated links: its collectives are real, and would take no emulated time."""
     if fabric.name != "emulated":
         return
     named = [mode.text for mode in modes if mode_info(mode.carrier).library is not None]
@@ -51,5 +51,5 @@ def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec], collectives: Colle
 
 
 def backend_of(run: RunSpec) -> str:
-    """What carries the gradients of our schedules, for the record: gloo, nccl, or horovod over one of them."""
+    """Return the backend of our schedules for the record: gloo, nccl, or horovod over one of them."""
     return f"horovod ({run.backend})" if run.collectives == "horovod" else run.backend

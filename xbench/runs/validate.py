@@ -1,18 +1,18 @@
-"""A matrix of comparisons, each prediction held against its measurement: workloads × fabrics, a cell at a time.
+"""Validation: a matrix of comparisons, workloads × fabrics, that tests each prediction by its measurement.
 
-A cell is an ordinary comparison. Predictions are made from its profile, which runs before anything is timed; what they
-are compared with are its timed blocks. A machine may compute faster or slower in the blocks than in the profile, which
-no model of schedules can know; the control mode `compute`, timed among the others, tells by how much, and a second
-error says what is left when the computation is predicted at that speed.
+A cell is an ordinary comparison. Predictions are made from its profile, which runs before anything is timed, and are
+compared with its timed blocks. A machine may compute faster or slower in the blocks than in the profile, which no model
+of schedules can predict. The control mode `compute`, timed among the others, measures that change. A second error is
+that of predictions at the changed speed.
 
-Where that control says that the machine changed its speed by more than a tenth, and by so much that steps feel it,
-the cell is measured again, once, and the first comparison is named in the record: such a cell tells about the machine.
+If the control shows a change of speed by more than a tenth, and large enough to matter in the steps, the cell is
+measured again, once. The record names the first comparison, because such a cell measures the machine.
 
-Held-out cells run on another number of hosts than the predictions come from: the cost model and the contention of the
-cell on fewer hosts are carried over by topology, the computation by the speed that `compute` had on the larger fabric
-(hosts that share a machine's cores slow each other down, which no measurement of fewer shows).
+Held-out cells run on another number of hosts than their predictions come from. Cost model and contention are converted
+by topology from the cell on fewer hosts. Computation is scaled to the speed of `compute` on the larger fabric. Hosts
+that share a machine's cores slow each other down, which no measurement of fewer hosts shows.
 
-The record is saved after every cell: a run that dies keeps its cells, and `resume` goes on from them.
+The record is saved after every cell. A run that dies keeps its cells, and `resume` continues from them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from xbench.units import parse_rate
 from xbench.workloads.probe import probe
 
 LONG_STEP_S = 0.75
-"""From this on a block is given its number of steps; below, it fills its usual time."""
+"""Step time from which a block has a computed number of steps [s]. Shorter steps fill the usual block time."""
 
 VERY_LONG_STEP_S = 20.0
 ROUNDS = (6, 5, 4)
@@ -61,10 +61,10 @@ AGAIN = 1
 
 
 def validate(config: ValidateConfig, console: Console) -> tuple[Validation, Path, XbenchError | None]:
-    """Run every cell that is missing: the record, where it is kept, and the error that ended it early, if one did.
+    """Run every missing cell. Return the record, its path, and the error that ended it early, if any.
 
     A cell that fails is kept with its reason, and the others run. Raises UsageError before anything is launched, also
-    for a resumed record of other modes.
+    if the resumed record has other modes.
     """
     asked = [mode.text for mode in config.modes]
     if config.resume is not None and config.resume.modes != asked:
@@ -133,7 +133,7 @@ def record(
     complete: bool,
     error: str | None = None,
 ) -> Validation:
-    """The record of these cells."""
+    """Build the record of these cells."""
     fitted = [cell for cell in cells if cell.predicted_on == cell.fabric.world_size]
     return Validation(
         created=now(),
@@ -154,9 +154,10 @@ def record(
 def effort_for(
     workload: WorkloadRecord, fabric: FabricSpec, known: Iterable[ValidationCell], config: ValidateConfig
 ) -> Effort:
-    """Rounds and steps that fit the time of a cell, by the bytes, the rate and what earlier cells say of the compute.
+    """Return rounds and steps that fit a cell's time, from gradient bytes, rate and earlier cells' computation.
 
-    At least four rounds, which an interval needs, of two steps; one round where a step takes longer than 20 s.
+    There are at least four rounds, which an interval needs, of two steps. There is one round if a step takes longer
+    than 20 s.
     """
     link_s = 0.0
     if fabric.rate is not None:
@@ -183,7 +184,7 @@ def _run_cell(
     kept: Sequence[ValidationCell],
     console: Console,
 ) -> tuple[ValidationCell, Interrupted | None]:
-    """The cell, and the interruption that came once it was measured. Raises Interrupted for one that came before."""
+    """Run a cell. Return it, and an interruption after its measurement. Raises Interrupted for an earlier one."""
     asked = replace(
         config,
         workloads=[spec],
@@ -203,7 +204,7 @@ def _run_cell(
             if result.error is not None and not result.record.complete:
                 raise result.error
             record = of_kind(result.record, Comparison)
-            assert record is not None  # that is what was asked for
+            assert record is not None  # the request was for a comparison
             cell = cell_of(record, str(result.path), source)
             drift = (cell.compute_blocks_s or cell.compute_s) / cell.compute_s - 1
             interrupted = result.error if isinstance(result.error, Interrupted) else None
@@ -228,7 +229,7 @@ def _run_cell(
 def _source(
     config: ValidateConfig, spec: WorkloadSpec, fabric: FabricSpec, kept: Sequence[ValidationCell]
 ) -> Comparison | None:
-    """The comparison that a held-out cell is predicted from: the same workload and rate on the fabric asked for."""
+    """Return the comparison that predicts a held-out cell: the same workload and rate on the requested fabric."""
     if fabric not in config.matrix.held_out:
         return None
     for cell in kept:
@@ -243,6 +244,6 @@ def _same(cell: ValidationCell, spec: WorkloadSpec, fabric: FabricSpec) -> bool:
 
 
 def _missing(done: Sequence[ValidationCell], kept: Sequence[ValidationCell]) -> list[ValidationCell]:
-    """Cells of the record that is resumed which have not been come to yet: an interrupted resume keeps them."""
+    """Return cells of the resumed record that have not been reached yet. An interrupted resume keeps them."""
     there = {(cell.workload.spec, cell.fabric.spec) for cell in kept}
     return [cell for cell in done if (cell.workload.spec, cell.fabric.spec) not in there]

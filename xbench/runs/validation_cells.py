@@ -1,4 +1,4 @@
-"""What a comparison says of its predictions: a cell of the matrix that `runs.validate` runs."""
+"""Cell of a validation, built from a comparison and its predictions."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from xbench.stats.compare import paired_ratio
 from xbench.units import parse_rate
 
 STATIONARY = 0.10
-"""A cell is measured again where the computation took so much longer or shorter in the blocks than in the profile."""
+"""Share by which the computation of blocks and profile must differ for a second measurement of a cell."""
 
 FELT = 0.05
-"""And only where the difference is more than this share of the shortest step."""
+"""Share of the shortest step that the difference must also exceed."""
 
 
 def cell_of(comparison: Comparison, path: str, source: Comparison | None = None) -> ValidationCell:
-    """A comparison as a cell; with `source`, predicted from what was measured there, on fewer workers.
+    """Return a comparison as a cell. With `source`, predictions come from that measurement on fewer workers.
 
-    Raises SpecError when the comparison holds no profile.
+    Raises SpecError if the comparison holds no profile.
     """
     base = source or comparison
     control = comparison.modes.get("compute")
@@ -72,7 +72,7 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
 
 
 def _step_of(base: Comparison, path: str) -> StepModel:
-    """The profiled step. Raises SpecError where there is none."""
+    """Return the profiled step. Raises SpecError if there is none."""
     job = base.jobs[0]
     if job.step is None or base.cost_model is None or not job.layers:
         raise SpecError(f"{path!r} holds no profile: nothing was predicted")
@@ -80,9 +80,9 @@ def _step_of(base: Comparison, path: str) -> StepModel:
 
 
 def _planner(base: Comparison, step: StepModel, workers: int, factor: float = 1.0) -> Planner:
-    """The planner of a profiled comparison on so many workers, with computation `factor` times as long."""
+    """Return the planner of a profiled comparison on `workers` workers, with computation scaled by `factor`."""
     job, contention = base.jobs[0], None
-    assert base.cost_model is not None  # `_step_of` asked
+    assert base.cost_model is not None  # `_step_of` checked it
     cost = carried_over(base.cost_model, Topology("ring"), workers)
     if job.contention is not None and job.contention.points:
         here = Contention.of(scaled_contention(job.contention, factor), CostCurve.of(base.cost_model))
@@ -92,14 +92,14 @@ def _planner(base: Comparison, step: StepModel, workers: int, factor: float = 1.
 
 
 def _bounds_of(comparison: Comparison, planner: Planner) -> Bounds:
-    """The lower bounds of a step under this planner's model, at the pace of the comparison's own link."""
+    """Return the lower bounds of a step under this planner's model, at the pace of the comparison's own link."""
     assert planner.cost is not None
     step, pace = planner.step, link_pace(comparison.jobs[0].contention)
     return bounds(step.gradients, CostCurve.of(planner.cost), compute_s=step.compute_s, **pace, **step.parts)
 
 
 def unsteady(cell: ValidationCell) -> bool:
-    """Whether the machine computed at another speed in the blocks than in the profile, and the steps feel it."""
+    """Whether the machine's speed changed between profile and blocks by enough to matter in the steps."""
     moved_s = abs((cell.compute_blocks_s or cell.compute_s) - cell.compute_s)
     shortest_s = min(
         (point.measured_step_s.median for point in cell.points if mode_info(point.mode).trains),
@@ -109,7 +109,7 @@ def unsteady(cell: ValidationCell) -> bool:
 
 
 def failed_cell(workload: WorkloadRecord, fabric: FabricSpec, why: str) -> ValidationCell:
-    """A cell that was not measured, and why."""
+    """Return a cell that was not measured, with the reason."""
     return ValidationCell(
         workload=workload,
         fabric=FabricRecord(
@@ -133,7 +133,7 @@ def failed_cell(workload: WorkloadRecord, fabric: FabricSpec, why: str) -> Valid
 
 
 def _predict(planner: Planner, plan: Plan) -> float:
-    """The step [s] of this plan's buckets under this planner's model."""
+    """Return the step [s] of this plan's buckets under this planner's model."""
     place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
     buckets = [[place[name] for name in names] for names in plan.buckets]
     carrier = plan.mode if mode_info(plan.mode).puts_off else plan.carrier
@@ -158,7 +158,7 @@ def _point(mode: ModeResult, predicted_s: float, again_s: float | None) -> Valid
 
 
 def _against(comparison: Comparison) -> list[AutoAgainst]:
-    """`auto` against every other mode that trains, in pairs of blocks."""
+    """Compare `auto` with every other mode that trains, in pairs of blocks."""
     run = comparison.spec
     values = {
         mode.text: mode_values(run, mode, comparison.samples)
