@@ -202,8 +202,7 @@ class Request:
 
 
 def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
-    """The complete record. `scenario` is the measurements with a what-if's changes. Raises RecordError and SpecError.
-    """
+    """The complete record. `scenario` is the measurements with any changes. Raises RecordError and SpecError."""
     measured = scenario.measured
     check(measured)
     step, cost = scenario.step, scenario.cost
