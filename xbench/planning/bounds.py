@@ -14,9 +14,9 @@ queue was measured, no plan is faster than that pace. Only the saved burst credi
 
     earliest end ≥ max over j of ready[j] + g · (bytes of the gradients from j on) − max over M of (g·M − T(M))
 
-T is measured with collectives soon after one another. A collective after a longer idle time may take up to `rest_s`
-less. The backward-overlap bound therefore subtracts `rest_s` once. With next-forward overlap a step gains nothing from
-this credit: the link is idle for as long as it then saves.
+That idle time is short. A collective after a longer one may take up to `rest_s` less. The backward-overlap bound
+therefore subtracts `rest_s` once. With next-forward overlap a step gains nothing from this credit: the link is idle for
+as long as it then saves.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ def _updates_s(nbytes: Sequence[int], optimizer_s: float, *, early: bool) -> lis
 
 
 def _extend(spans: list[tuple[float, float]], start_s: float, end_s: float) -> None:
-    """Add a span of time, to the last one where that ends as this one starts."""
+    """Add a span of time; extend the last span where the two meet."""
     if spans and spans[-1][1] == start_s:
         start_s, _ = spans.pop()
     spans.append((start_s, end_s))

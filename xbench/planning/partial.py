@@ -77,9 +77,7 @@ class Split:
 
     @classmethod
     def of(cls, options: Mapping[str, str], workers: int) -> Split:
-        """From checked options. Defaults: the spatial variant with one level per worker; four levels for the temporal
-        one.
-        """
+        """Build from checked options. Defaults: spatial with one level per worker; four levels for temporal."""
         if options.get("variant") == "temporal":
             return cls("temporal", cycle(options), workers)
         return cls("spatial", int(options.get("k", workers)), workers)

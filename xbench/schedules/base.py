@@ -47,7 +47,7 @@ class AttachConfig:
     unused_parameters: bool = False
     """Whether DDP must look for parameters without a gradient; xbench's own schedules always handle them."""
     copies: Copies | None = None
-    """How xbench's own schedules copy gradients into a collective and back; None is the backend's default."""
+    """Way in which xbench's own schedules copy gradients into a collective and back; None: the backend's default."""
     compress: Compress | None = None
     """Dtype in which fp32 gradients are sent; None: fp32. DDP compresses with torch's own hook."""
     parts: Parts | None = None

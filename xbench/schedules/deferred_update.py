@@ -18,7 +18,7 @@ from xbench.schedules.engine import PER_PARAMETER
 from xbench.torch_compile import regions
 
 Carrier = Literal["exchange", "streams"]
-"""How collectives complete: by a backend with future callbacks (Gloo), or in order on a stream (NCCL)."""
+"""Completion of collectives: by future callbacks of a backend (Gloo), or in order on a stream (NCCL)."""
 
 
 def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:

@@ -174,7 +174,7 @@ class PartialBackpropEngine(Engine):
             super()._launch(bucket)
             return
         for parameter in bucket.parameters:
-            parameter.grad = None  # of an earlier step, where gradients are zeroed and not dropped
+            parameter.grad = None  # one of an earlier step, if gradients are zeroed and not dropped
         if self.split.variant == "spatial" and isinstance(bucket, CommBucket):
             if self.watch is None:
                 bucket.work = self._receive(bucket)
