@@ -1,9 +1,9 @@
-"""Planning: from measured gradients and a measured link to the fastest schedule, in numpy alone.
+"""Planning: from measured gradients and a measured link to the fastest schedule, with numpy only.
 
-`step` holds what a profile says of compute; `cost` fits T(bytes); `merge` chooses buckets; `simulate` puts them on a
-timeline; `bounds` says how fast a step could be; `plans` makes the plan of each mode; `turns` finds the turn order of
-jobs that share a device, `spatial_turns` that of jobs of partial backpropagation; `next_forward` lets gradients travel
-on into the next forward pass.
+`step` holds the compute part of a profile. `cost` fits T(bytes), `merge` chooses buckets, and `simulate` puts them on a
+timeline. `bounds` gives lower bounds of a step. `plans` makes the plan of each mode. `turns` finds the turn order of
+jobs that share a device, and `spatial_turns` does so for jobs of partial backpropagation. `next_forward` models
+schedules that still send gradients during the next forward pass.
 """
 
 from xbench.planning.bounds import bounds

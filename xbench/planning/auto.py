@@ -1,16 +1,16 @@
-"""auto: the best plan when communication is not free for compute, by search in the step simulator.
+"""auto: the best plan when communication slows computation, by search in the step simulator.
 
-With contention there is no order in which a dynamic programme could settle one bucket after the other: what a
-collective costs depends on what else is in flight and on how far backward has come, and how far it has come depends on
-what was sent. So plans are tried in the simulator itself:
+With contention, no order exists in which a dynamic programme could fix one bucket after the other. The cost of a
+collective depends on the others in flight and on the progress of backward. That progress depends on earlier
+collectives. So the search tries plans in the simulator itself:
 
-1. candidates from every family that is best somewhere: each schedule's own buckets, DDP's, uniform sizes, and exact
-   plans for a link that charges more for each collective (the latency that contention adds) and for ready times as
-   traffic stretches them;
-2. the best of them are improved cut by cut (drop a cut, move it, add one) until nothing helps.
+1. It takes candidates from every family that is best in some case. These are each schedule's own buckets, DDP's buckets
+   and uniform sizes. Exact plans are added for a link with a higher latency per collective, as contention causes, and
+   for ready times stretched by traffic.
+2. It improves the best candidates cut by cut (drop a cut, move it, add one) until no change helps.
 
-DDP's buckets are among the candidates. A plan with fewer buckets wins when the difference is under three parts in ten
-thousand a bucket, because launches have costs that no model sees; so `auto` is predicted to be slower than DDP's
+DDP's buckets are among the candidates. Launches have costs that no model includes, so a plan with fewer buckets wins
+when the difference is under 0.0003 of the step per bucket. `auto` is therefore predicted to be slower than DDP's
 buckets by less than that for each bucket that it saves, and otherwise never.
 """
 
@@ -34,17 +34,17 @@ from xbench.records import CostModel, Parts
 PENALTIES_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
 UNIFORM = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 IMPROVED = 3
-"""How many candidates are improved."""
+"""Number of candidates that are improved."""
 
 MAX_TRIALS = 500
-"""Simulations spent on improving one candidate."""
+"""Maximum number of simulations for the improvement of one candidate."""
 
 _PER_BUCKET = 3e-4
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan and what the simulator says of it; `carrier` and `parts` as in `records.Plan`."""
+    """A plan and its simulated step; `carrier` and `parts` as in `records.Plan`."""
 
     name: str
     buckets: Buckets
@@ -54,7 +54,7 @@ class Candidate:
 
 
 class Search:
-    """Plans of one step on one link, tried in the simulator. Times [s] are since the start of backward."""
+    """Search over plans of one step on one link, in the simulator. Times [s] are since the start of backward."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Search:
         contention: Contention | None = None,
         others: Sequence[tuple[str, Buckets]] = (),
     ) -> None:
-        """`gradients` undisturbed and in ready order; `others` are further candidates by name.
+        """`gradients` are undisturbed and in ready order; `others` are further candidates by name.
 
         Raises ValueError when the gradients are not in ready order.
         """
@@ -83,7 +83,7 @@ class Search:
         self._carried = self._hill.carried
 
     def seconds(self, buckets: Buckets) -> float:
-        """From the start of backward to the end of the step [s]."""
+        """Time from the start of backward to the end of the step [s]."""
         complete_s = [max(self._ready_s[index] for index in bucket) for bucket in buckets]
         return self._share(complete_s, bucket_bytes(self.gradients, buckets))
 
@@ -99,7 +99,7 @@ class Search:
         ).end_s  # fmt: skip
 
     def candidates(self) -> list[Candidate]:
-        """Every family's plan, the best first; equal plans once."""
+        """One candidate per distinct plan of every family, the best first."""
         found: dict[tuple[tuple[int, ...], ...], Candidate] = {}
         for name, buckets in self._families():
             key = tuple(tuple(bucket) for bucket in buckets)
@@ -108,7 +108,7 @@ class Search:
         return sorted(found.values(), key=lambda candidate: self._worth(candidate.step_s, len(candidate.buckets)))
 
     def best(self) -> Candidate:
-        """The best plan found."""
+        """Return the best plan found."""
         starts = self.candidates()
         finished = [starts[0], *(self._improved(candidate) for candidate in starts[:IMPROVED])]
         return min(finished, key=lambda candidate: self._worth(candidate.step_s, len(candidate.buckets)))
@@ -130,7 +130,7 @@ class Search:
             yield f"{exact_name} + {penalty_s * 1e3:g} ms", merge.optimal(loaded, self._charged(penalty_s))
 
     def _stretch(self, buckets: Buckets) -> float:
-        """How much longer backward takes under this plan's traffic."""
+        """Ratio of the backward time under this plan's traffic to the undisturbed one."""
         if self.backward_s <= 0:
             return 1.0
         complete_s = [max(self._ready_s[index] for index in bucket) for bucket in buckets]
@@ -141,7 +141,7 @@ class Search:
         return shared.backward_end_s / self.backward_s
 
     def _charged(self, penalty_s: float) -> CostFunction:
-        """T beside computation, and so much more for each collective."""
+        """T during computation, plus `penalty_s` for each collective."""
 
         def seconds(nbytes: FloatArray, /) -> FloatArray:
             slower = np.maximum(1.0, self.contention.collective_slowdown(nbytes.ravel())[1]).reshape(nbytes.shape)
@@ -164,7 +164,7 @@ class Search:
         return seconds * (1.0 + _PER_BUCKET * buckets)
 
     def _improved(self, start: Candidate) -> Candidate:
-        """Hill climbing on the cuts; a plan that is not contiguous is returned as it is."""
+        """Improve the cuts by hill climbing. A plan that is not contiguous is returned unchanged."""
         cuts = self._hill.cuts(start.buckets)
         if cuts is None:
             return start
@@ -184,6 +184,9 @@ def auto(
     optimizer_s: float,
     contention: Contention | None = None,
 ) -> Buckets:
-    """The best buckets found, in launch order; see the module. Raises ValueError when not in ready order."""
+    """The best buckets found, in launch order, by the search of this module.
+
+    Raises ValueError when the gradients are not in ready order.
+    """
     search = Search(gradients, cost, backward_s=backward_s, optimizer_s=optimizer_s, contention=contention)
     return search.best().buckets

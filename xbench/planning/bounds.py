@@ -1,22 +1,22 @@
-"""How fast a synchronous step can be at best, and how much of the way there a schedule went.
+"""Lower bounds of a synchronous step, which show how close a schedule is to the best possible one.
 
-With next-forward overlap allowed, a step takes at least its compute C and at least the link's time ΣT. Without, the
-next forward waits for the last gradient and for the last update:
+With next-forward overlap, a step takes at least its compute time C and at least the link's time ΣT. Without it, the
+next forward pass waits for the last gradient and for the last update:
 
     forward + max(earliest end over plans, backward + optimizer)
 
-An optimizer that starts only when everything has arrived adds its whole time to the earliest end; one that updates what
-has arrived need not, so that time is not part of the bound.
+An optimizer that starts only after all gradients have arrived adds its whole time to the earliest end. An optimizer
+that updates each gradient on arrival need not, so that time is not part of the bound.
 
-T is the time of a collective that finds the link a little rested. Links that rest may save up: a token bucket lets a
-burst pass at once, and then ΣT over many small collectives is less than any link can do. Where the pace of a queue was
-measured, g seconds a byte, no plan is faster than that pace either, but for what a rested link had saved, once:
+T is measured with a short idle time before each collective. A link with a burst allowance (a token bucket) lets a burst
+pass at once. ΣT over many small collectives is then less than the time that the link needs. Where the pace g [s/B] of a
+queue was measured, no plan is faster than that pace. Only the saved burst credit is subtracted, once:
 
     earliest end ≥ max over j of ready[j] + g · (bytes of the gradients from j on) − max over M of (g·M − T(M))
 
-And T itself was measured of collectives soon after one another. Where one after a longer rest takes less, by `rest_s`,
-what travels since the link last rested may take that much less, once. Where gradients may travel at any time a step
-gains nothing by that: the link rests as long as it then saves.
+That idle time is short. A collective after a longer one may take up to `rest_s` less. The backward-overlap bound
+therefore subtracts `rest_s` once. With next-forward overlap a step gains nothing from this credit: the link is idle for
+as long as it then saves.
 """
 
 from __future__ import annotations
@@ -46,15 +46,18 @@ def bounds(
     queue_s_per_byte: float = 0.0,
     rest_s: float = 0.0,
 ) -> Bounds:
-    """Lower bounds [s] of a step under the link model `curve`, and the pace `queue_s_per_byte` [s/B] of a queue.
+    """Lower bounds [s] of a step under the link model `curve`.
 
-    `rest_s`: what a collective takes less where the link has rested.
+    `queue_s_per_byte` is the measured pace of a queue [s/B]; 0 means none. `rest_s` [s] is the time that a collective
+    saves after an idle link.
 
-    `communication_s` is T of all gradients in one collective a dtype. The overlap bound takes the least ΣT over
-    contiguous plans, which is that same number unless T grows faster than a straight line. Both bounds let a bucket
-    hold several dtypes, so that they stay bounds whatever a schedule does with them. `compute_s` should be
-    forward + backward + optimizer (an instrumented step is a little longer than a bare one: scale the parts to it); the
-    backward-overlap bound is never below the overlap bound. Raises ValueError when gradients are not in ready order.
+    `communication_s` is T of all gradients with one collective per dtype. The overlap bound takes the least ΣT over
+    contiguous plans. That equals `communication_s` unless T grows faster than a straight line. Both bounds let a bucket
+    hold several dtypes, so they hold for every schedule.
+
+    `compute_s` should be forward + backward + optimizer. An instrumented step is a little longer than a bare one: scale
+    the parts to the bare step. The backward-overlap bound is never below the overlap bound. Raises ValueError when
+    gradients are not in ready order.
     """
     whole = sum(_seconds(gradients, bucket, curve) for bucket in single(gradients))
     at_once = [replace(gradient, ready_s=0.0) for gradient in gradients]
@@ -71,7 +74,7 @@ def bounds(
 
 
 def _at_the_pace_of_a_queue(gradients: Sequence[Gradient], curve: CostFunction, s_per_byte: float) -> float:
-    """When the last gradient has arrived at the earliest [s]; see the module."""
+    """Earliest arrival [s] of the last gradient at the pace of a queue; the module gives the formula."""
     if s_per_byte <= 0 or not gradients:
         return 0.0
     nbytes = np.array([gradient.nbytes for gradient in gradients], dtype=np.float64)

@@ -1,27 +1,28 @@
-"""What computation and communication cost each other while both run, and a step in which they share.
+"""Contention model: how much computation and communication slow each other down, and a simulated step with both.
 
-A collective needs a processor: to launch it, to copy into and out of sockets, to add what arrives. Where the same
-processor (or the same memory, on a GPU the same multiprocessors) computes, each slows the other. Both are measured, by
-size M of the collective and by how many are in flight (a backend that works on two at once hides the latency of one
-behind the other):
+A collective needs a processor to launch it, to copy into and out of sockets, and to add the received data. When the
+same processor computes, each slows the other down. The same holds for shared memory, and on a GPU for its
+multiprocessors. Both slow-downs are measured, by size M of the collective and by the number in flight. A backend that
+works on two collectives at once hides the latency of one behind the other.
 
-    ρ(M) = time of one collective beside computation / its time alone          (`collective_slowdown`)
-    σ(M) = time of computation beside collectives of M bytes / its time alone  (`compute_slowdown`)
+    ρ(M) = time of one collective during computation / its time alone         (`collective_slowdown`)
+    σ(M) = time of computation during collectives of M bytes / its time alone (`compute_slowdown`)
 
-Collectives of which two are in flight take another time even while nothing computes (they hide each other's latency, or
-fight for one core), so there is a third table: their time each over that of one (`paired_quiet`). And once a step the
-ranks must meet: the slowest of them, and the waking of threads that slept through the computation, cost `meeting_s`
-beyond T, whatever the buckets.
+Two collectives in flight take another time even while nothing computes: they hide each other's latency, or compete for
+one core. A third table holds that ratio: the time of each of the two over the time of one (`paired_quiet`).
 
-A link that rests may save up: a token bucket, a switch or a cloud lets a burst pass at once. T is of collectives soon
-after one another. One that comes after a rest takes up to `rest_s` less, a second of rest saving a second, and never
-less than the smallest takes.
+The ranks also wait for each other once per step. The slowest rank, and the waking of threads that slept during the
+computation, cost `meeting_s` beyond T, whatever the buckets are.
 
-`share` then runs one backward pass as a fluid: while a collective is under way the computation proceeds at 1/σ, and
-while something computes the collective proceeds at 1/(ρ·T). Collectives are served first in, first out. Between two
-events (a bucket is complete, a collective ends, backward ends, an update ends) all rates are constant, so the timeline
-is exact for these rates. What a launch costs the host (c0) is inside σ: it was measured with the launches in it. The
-hook of each gradient, and the copy into its bucket, delay backward by themselves.
+A link may have a burst allowance (a token bucket, a switch, a cloud network). T is measured with collectives soon after
+one another. A collective after an idle link takes up to `rest_s` less. One second of idle time saves one second, and no
+collective takes less than the smallest one.
+
+`share` simulates one backward pass as a fluid. During a collective the computation proceeds at rate 1/σ. During
+computation the collective proceeds at rate 1/(ρ·T). Collectives are served first in, first out. The events are: a
+bucket is complete, a collective ends, backward ends, an update ends. Between two events all rates are constant, so the
+timeline is exact for these rates. The host's cost of a launch (c0) is part of σ, because σ was measured with launches.
+The hook of each gradient, and the copy into its bucket, delay backward separately.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _PER_OCTAVE = 4
 
 @dataclass(frozen=True, eq=False)
 class Contention:
-    """ρ and σ by size for one and for two collectives in flight, linear in log M between these sizes, flat beyond.
+    """ρ and σ by size for one and for two collectives in flight: linear in log M between the sizes, constant beyond.
 
-    `log_sizes` (P,) ascending; `collective` and `compute` (2, P): the slow-downs with one and with two in flight.
+    `log_sizes` (P,) ascends. `collective` and `compute` (2, P) are the slow-downs with one and with two in flight.
     """
 
     log_sizes: FloatArray
@@ -54,23 +55,27 @@ class Contention:
     hook_s: float = 0.0
     copy_s_per_byte: float = 0.0
     quiet: FloatArray | None = None
-    """(2, P): time of a collective, one and two in flight, while nothing computes, over its T; None: T always."""
+    """(2, P): time of a collective over its T while nothing computes, with one and two in flight; None: always T."""
 
     meeting_s: float = 0.0
     rest_s: float = 0.0
-    """What a link saves for a collective, in a rest of so long [s] or longer."""
+    """Largest time [s] that a collective saves after an idle link; the idle time must be at least as long."""
 
     @classmethod
     def of(cls, measured: records.Contention, transfer: CostFunction | None = None) -> Contention:
-        """From a record's points. Neither slow-down of one at a time is below 1: a speed-up is noise.
+        """Build the tables from a record's points. Slow-downs with one in flight are at least 1: a speed-up is noise.
 
-        With `transfer`, T [s] of sizes [B], the tables have many sizes between those measured. There times go straight
-        in M, as latency and bytes do, which their ratios to T do not. One at a time what computation adds is added to
-        T, because that was measured one at a time too; of two in flight the times themselves are taken, because in a
-        queue the link never rests. Sizes beyond those measured have the ratios of
-        the largest to its T or to its own time alone, whichever is shorter: were one of the two disturbed while it was
-        measured, all that is larger would be taken for so much faster. Without `transfer` all are ratios to the times
-        of one alone. Raises ValueError without a point or for a time not above zero.
+        With `transfer`, T [s] of sizes [B], the tables get many sizes between the measured ones. Times are interpolated
+        linearly in M there, because latency and bytes are linear in M and their ratios to T are not. With one in
+        flight, the time that computation adds is added to T, which was also measured with one in flight. With two in
+        flight, the measured times are used, because the link is never idle in a queue.
+
+        Sizes beyond the measured ones use the ratios of the largest size. Its base is its T or its own time alone,
+        whichever is shorter. Otherwise a disturbance of one of the two measurements would make all larger sizes look
+        faster.
+
+        Without `transfer`, all ratios are to the times of one alone. Raises ValueError without a point or for a time
+        that is not above zero.
         """
         by_size: dict[int, dict[int, records.ContentionPoint]] = {}
         for point in measured.points:
@@ -82,7 +87,7 @@ class Contention:
         if not by_size:
             raise ValueError("there are no contention points")
         sizes = np.array(sorted(by_size), dtype=np.float64)
-        # A size measured with only one count in flight stands for both.
+        # A size measured with only one of the two counts in flight uses its point for both.
         one = [found.get(1) or found[2] for _, found in sorted(by_size.items())]
         two = [found.get(2) or found[1] for _, found in sorted(by_size.items())]
         grid = _between(sizes) if transfer is not None else sizes
@@ -116,11 +121,11 @@ class Contention:
 
     @classmethod
     def none(cls) -> Contention:
-        """Communication that is free for computation, and the other way round."""
+        """No contention: communication and computation do not slow each other down."""
         return cls(np.zeros(1), np.ones((2, 1)), np.ones((2, 1)))
 
     def amplified(self, factor: float) -> Contention:
-        """The same with what each costs the other multiplied: ρ−1, σ−1, κ−1, hooks, copies and meetings."""
+        """The same contention with each cost multiplied by `factor`: ρ−1, σ−1, κ−1, hooks, copies and meetings."""
         return replace(
             self,
             collective=np.maximum(0.05, 1.0 + factor * (self.collective - 1.0)),
@@ -132,16 +137,16 @@ class Contention:
         )
 
     def ready_s(self, gradients: Sequence[Gradient]) -> list[float]:
-        """When each gradient (in ready order) is ready [s], with what each one's hook and copy cost from it on."""
+        """Ready time [s] of each gradient (in ready order), delayed by the hooks and copies up to it."""
         costs = (self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)
         return [gradient.ready_s + late for gradient, late in zip(gradients, itertools.accumulate(costs), strict=True)]
 
     def hooks_s(self, gradients: Sequence[Gradient]) -> float:
-        """What all hooks and copies add to a backward pass [s]."""
+        """Time [s] that all hooks and copies add to a backward pass."""
         return sum(self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)
 
     def slowdowns(self, nbytes: FloatArray) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
-        """ρ, σ and κ of K sizes [B], each (2, K): with one and with two in flight."""
+        """ρ, σ and κ of K sizes [B], each of shape (2, K): with one and with two in flight."""
         tables = (self.collective_slowdown, self.compute_slowdown, self.paired_quiet)
         rho, sigma, kappa = (table(nbytes).tolist() for table in tables)
         return rho, sigma, kappa
@@ -155,7 +160,7 @@ class Contention:
         return self._at(self.compute, nbytes)
 
     def paired_quiet(self, nbytes: FloatArray) -> FloatArray:
-        """Time over T while nothing computes, of shape (2, K) for K sizes [B]: with one and with two in flight."""
+        """κ of shape (2, K) for K sizes [B]: time over T while nothing computes, with one and with two in flight."""
         if self.quiet is None:
             return np.ones((2, len(nbytes)))
         return self._at(self.quiet, nbytes)
@@ -166,19 +171,19 @@ class Contention:
 
 
 def link_pace(measured: records.Contention | None) -> dict[str, float]:
-    """What `bounds` wants to know of a link beyond T."""
+    """Arguments of `bounds` that describe the link beyond T."""
     rest_s = measured.rest_s if measured is not None else 0.0
     return {"queue_s_per_byte": queue_s_per_byte(measured), "rest_s": rest_s}
 
 
 def queue_s_per_byte(measured: records.Contention | None) -> float:
-    """The quickest pace [s/B] at which a queue of collectives was measured while nothing computed; 0 where none was."""
+    """Fastest measured pace [s/B] of a queue of collectives while nothing computed; 0 where none was measured."""
     points = measured.points if measured is not None else []
     return min((point.alone_s / point.nbytes for point in points if point.in_flight > 1), default=0.0)
 
 
 def _between(sizes: FloatArray) -> FloatArray:
-    """These sizes and others between them, no two further apart than a factor of 2^(1/_PER_OCTAVE)."""
+    """The given sizes and sizes between them; neighbours differ by at most a factor of 2^(1/_PER_OCTAVE)."""
     found = [sizes[:1]]
     for low, high in itertools.pairwise(sizes.tolist()):
         found.append(np.geomspace(low, high, 1 + max(1, math.ceil(_PER_OCTAVE * math.log2(high / low))))[1:])
@@ -191,10 +196,10 @@ def _logarithmic(grid: FloatArray, sizes: FloatArray, values: Sequence[float]) -
 
 @dataclass(frozen=True)
 class Shared:
-    """A backward pass and what follows it, times [s] since the start of backward.
+    """A simulated backward pass and the updates after it, times [s] since the start of backward.
 
-    `sent`: (start, end) of each bucket on the link, in launch order. `backward_end_s`: when the stretched backward pass
-    ends. `updates`: when the optimizer works. `end_s`: when the step ends.
+    `sent`: (start, end) of each bucket on the link, in launch order. `backward_end_s`: end of the stretched backward
+    pass. `updates`: spans of the optimizer's work. `end_s`: end of the step.
     """
 
     sent: list[tuple[float, float]]
@@ -204,18 +209,18 @@ class Shared:
 
 
 class TokenBucketCredit:
-    """What a link has saved while it rested [s]: a second a second, up to `most_s`, which it has at first."""
+    """Burst credit [s] of an idle link: it grows by one second per second up to `most_s`, and is full at first."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = self._has_s = most_s
         self._since_s = 0.0
 
     def since(self, now_s: float) -> None:
-        """It rests from now on."""
+        """Record that the link is idle from now on."""
         self._since_s = now_s
 
     def spent(self, now_s: float, most_s: float) -> float:
-        """It stops resting, for something that can take this much less [s] at most: how much less it takes."""
+        """End the idle time. Return the time [s] that the next transfer saves, at most `most_s`."""
         if not self._most_s:
             return 0.0
         self._has_s = min(self._most_s, self._has_s + now_s - self._since_s)
@@ -234,11 +239,12 @@ def share(
     optimizer_s: float,
     early_update: bool,
 ) -> Shared:
-    """Run one backward pass with its collectives and its optimizer.
+    """Simulate one backward pass with its collectives and its optimizer.
 
-    `complete_s` [s of undisturbed backward]: when each bucket's last gradient is ready, in launch order; `nbytes` [B]
-    likewise. With `early_update` the optimizer works on what has arrived, by bytes; else once everything has. An
-    update is computation too: it slows collectives that are still under way, and they slow it.
+    `complete_s` [s of undisturbed backward] is when each bucket's last gradient is ready, in launch order. `nbytes` [B]
+    has the same order. With `early_update` the optimizer updates each bucket on arrival, with a share of its time by
+    bytes. Otherwise it starts after all have arrived. An update is computation too: it and the collectives in flight
+    slow each other down.
     """
     sizes = np.array(nbytes, dtype=np.float64)
     queue = _Queue(
@@ -254,7 +260,7 @@ def share(
 
 @dataclass(frozen=True, eq=False)
 class _Queue:
-    """Buckets in launch order: when each is complete, what it takes, and the optimizer's work once it has arrived."""
+    """Buckets in launch order: release times, times alone, slow-downs, and the optimizer's work after each arrival."""
 
     released_s: list[float]
     alone_s: list[float]
@@ -264,14 +270,14 @@ class _Queue:
     saved: TokenBucketCredit
 
     def left(self, number: int, now_s: float) -> float:
-        """The share of a collective's T that it takes when it starts now."""
+        """Remaining share of a collective's T when it starts now, after the link's credit is subtracted."""
         alone_s = self.alone_s[number]
         spent_s = self.saved.spent(now_s, alone_s - self.least_s)
         return 1.0 - spent_s / alone_s if spent_s else 1.0
 
 
 def _run(queue: _Queue, backward_s: float, pending: float) -> Shared:
-    """From event to event, see the module; `pending` is the optimizer's work [s] that can be done from the start."""
+    """Simulate from event to event. `pending` is the optimizer's work [s] that can be done from the start."""
     released, alone, update_s = queue.released_s, queue.alone_s, queue.update_s
     rho, sigma, kappa = queue.slowdowns
     count = len(alone)
@@ -283,7 +289,7 @@ def _run(queue: _Queue, backward_s: float, pending: float) -> Shared:
     updates: list[tuple[float, float]] = []
     while True:
         if backward_end is None and progress >= backward_s - _EPSILON:
-            backward_end, progress = now, math.inf  # whatever was not complete before is complete now
+            backward_end, progress = now, math.inf  # buckets that were not complete before are complete now
         while queued < count and released[queued] <= progress + _EPSILON:
             if queued == served:
                 started, remaining = now, queue.left(served, now)
@@ -318,7 +324,7 @@ def _run(queue: _Queue, backward_s: float, pending: float) -> Shared:
 
 
 def _updates_s(nbytes: Sequence[int], optimizer_s: float, *, early: bool) -> list[float]:
-    """The optimizer's work [s] that can be done once each bucket has arrived; all after the last one unless `early`."""
+    """The optimizer's work [s] that each bucket's arrival allows. Unless `early`, the last arrival allows all of it."""
     if not early:
         return [0.0] * (len(nbytes) - 1) + [optimizer_s]
     whole = sum(nbytes)
@@ -326,7 +332,7 @@ def _updates_s(nbytes: Sequence[int], optimizer_s: float, *, early: bool) -> lis
 
 
 def _extend(spans: list[tuple[float, float]], start_s: float, end_s: float) -> None:
-    """Add a span of time, to the last one where that ends as this one starts."""
+    """Add a span of time; extend the last span where the two meet."""
     if spans and spans[-1][1] == start_s:
         start_s, _ = spans.pop()
     spans.append((start_s, end_s))

@@ -1,13 +1,13 @@
-"""T(M): how long one collective of M bytes takes, from measured points.
+"""T(M): the time of one collective of M bytes, from measured points.
 
 The model is the α–β (Hockney) line T(M) = α + βM: a latency and a time per byte. `fit` finds the line. The planner
 calls T as a `CostCurve`: the line, or the measured curve where one line does not hold.
 
-Sizes span five orders of magnitude, so residuals count relative to the time measured: a line that is right for
-100 MiB and off by a factor of three at 1 KiB is a bad line. Of all lines through two of the points, and those with α
-or β at zero through one, `fit` takes the one with the least sum of |log(fitted / measured)|, α, β ≥ 0. That is least
-absolute deviations: only the side of a far point counts, not its distance, so one wild point, too slow or too fast,
-does not move the line; and trying all pairs needs no start value and no tolerance.
+Sizes span five orders of magnitude, so residuals are relative to the measured time. A line that is right for 100 MiB
+and wrong by a factor of three at 1 KiB is a bad line. The candidates are all lines through two of the points, and those
+through one point with α or β at zero. `fit` takes the one with the least sum of |log(fitted / measured)|, where α, β ≥
+0. That is least absolute deviations: only the side of a far point counts, not its distance, so one outlier does not
+move the line. Trying all pairs needs no start value and no tolerance.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ MAX_SEGMENTS = 5
 
 _DRAWS = 400
 _STRAY_POINTS = 5
-"""From this many sizes on, one size between the ends that alone leaves the line counts as a stray."""
+"""With at least this many sizes, a single inner size off the line counts as a stray."""
 
 
 class CostFunction(Protocol):
-    """T as the planner calls it: seconds for an array of sizes in bytes, of the same shape. `CostCurve` is one."""
+    """T for the planner: seconds for an array of sizes in bytes, of the same shape. `CostCurve` is one."""
 
     def __call__(self, nbytes: FloatArray, /) -> FloatArray:
         """Seconds for each size."""
@@ -48,10 +48,10 @@ class CostFunction(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class CostCurve:
-    """T(bytes) [s], monotone and piecewise linear; T(0) = 0, because nothing to send is no collective.
+    """T(bytes) [s], monotone and piecewise linear. T(0) = 0: zero bytes need no collective.
 
-    `sizes` [B] and `times` [s], both ascending and of one length, are its knots. Below the first knot T stays flat:
-    no collective is faster than the smallest measured. Above the last it goes on with `slope` [s/B].
+    `sizes` [B] and `times` [s], both ascending and of one length, are its knots. Below the first knot T is constant: no
+    collective is faster than the smallest measured. Above the last knot T continues with `slope` [s/B].
     """
 
     sizes: FloatArray
@@ -74,9 +74,9 @@ class CostCurve:
 
     @classmethod
     def measured(cls, points: Sequence[records.CostPoint]) -> CostCurve:
-        """Linear between the measured points, made monotone; beyond the largest, the last piece's slope goes on.
+        """Linear between the measured points and made monotone; beyond the largest, the last slope continues.
 
-        A single size gives T proportional to bytes beyond it. Raises ValueError without a valid point.
+        With a single size, T beyond it is proportional to bytes. Raises ValueError without a valid point.
         """
         sizes, times = _by_size(points)
         times = _monotone(times)
@@ -86,7 +86,7 @@ class CostCurve:
 
     @classmethod
     def of(cls, model: records.CostModel) -> CostCurve:
-        """The simplest form that holds: the line, else the segments, else the measured points themselves."""
+        """The simplest form that holds: the line, else the segments, else the measured points."""
         if not model.segments:
             return cls.line(model.alpha_s, model.beta_s_per_byte)
         residual = model.segmented_max_relative_residual
@@ -105,7 +105,7 @@ class CostCurve:
         asked = np.asarray(nbytes, dtype=np.float64)
         if asked.size and asked.min() < 0:
             raise ValueError(f"a collective of {asked.min():g} bytes: sizes are not below zero")
-        # A product and a sum for the line; np.interp would cost the exact planner four times as much.
+        # A product and a sum for the line: np.interp would make the exact planner four times as slow.
         inside = self.times[0] if self.sizes.size == 1 else np.interp(asked, self.sizes, self.times)
         seconds = inside + self.slope * np.maximum(asked - self.sizes[-1], 0.0)
         seconds = np.where(asked > 0, seconds, 0.0)
@@ -115,13 +115,14 @@ class CostCurve:
 def fit(points: Sequence[records.CostPoint], *, backend: str, world_size: int) -> records.CostModel:
     """The cost model of one collective from its measured sizes.
 
-    α and β: least absolute log residuals, neither below zero. Their 95 % intervals: the middle of 400 refits to
-    redrawn times, whose spread at each point is the wider of the point's own interval and of the residuals' (1.4826 ×
-    their median, over n − 2); the seed is fixed, so the same points give the same model.
+    α and β: least absolute log residuals, neither below zero. Their 95 % intervals come from 400 refits to redrawn
+    times. The spread at each point is the larger of the point's own interval and the spread of the residuals (1.4826 ×
+    their median, times √(n / (n − 2))). The seed is fixed, so the same points give the same model.
 
-    `segments` stand where the line does not hold (a residual above 10 %): the fewest straight pieces between measured
-    points, continuous and monotone, that keep every residual within 5 %, at most five; of equally many, those with the
-    least largest residual. A single stray size between the ends of at least five is no reason for segments.
+    `segments` are given where the line does not hold (a residual above 10 %). They are the fewest straight pieces
+    between measured points, continuous and monotone, that keep every residual within 5 %, at most five. Among equal
+    numbers, the pieces have the least largest residual. A single stray size between the ends of at least five is no
+    reason for segments.
 
     Raises ValueError for fewer than two distinct sizes, or a size or time that is not above zero.
     """
@@ -171,7 +172,7 @@ def _by_size(points: Sequence[records.CostPoint]) -> tuple[FloatArray, FloatArra
 
 
 def _monotone(times: FloatArray) -> FloatArray:
-    """The middle of the lowest rising curve above and the highest rising curve below; rising times stay as they are."""
+    """The mean of the lowest rising curve above and the highest rising curve below; rising times are unchanged."""
     above = np.maximum.accumulate(times)
     below = np.minimum.accumulate(times[::-1])[::-1]
     middle: FloatArray = above + (below - above) / 2
@@ -179,7 +180,7 @@ def _monotone(times: FloatArray) -> FloatArray:
 
 
 def _line(sizes: FloatArray, times: FloatArray) -> tuple[float, float]:
-    """(α, β) ≥ 0 of the line with the least sum of |log((α + βM) / T)| among those through two points, see above."""
+    """(α, β) ≥ 0 of the candidate line with the least sum of |log((α + βM) / T)|; the module lists the candidates."""
     left, right = np.triu_indices(sizes.size, k=1)
     left, right = left[sizes[left] != sizes[right]], right[sizes[left] != sizes[right]]
     beta = (times[right] - times[left]) / (sizes[right] - sizes[left])
@@ -200,7 +201,7 @@ def _intervals(
     beta_s_per_byte: float,
     residuals: FloatArray,
 ) -> tuple[records.Interval, records.Interval]:
-    """95 % intervals of α and β; each holds its estimate."""
+    """95 % intervals of α and β; each contains its estimate."""
     fitted = alpha_s + beta_s_per_byte * sizes
     freedom = math.sqrt(sizes.size / max(1, sizes.size - 2))
     misfit = 1.4826 * float(np.median(residuals)) * freedom
@@ -218,7 +219,7 @@ def _intervals(
 
 
 def _one_stray(sizes: FloatArray, residuals: FloatArray) -> bool:
-    """Whether one size strictly between the ends is all that leaves the line: then the point is odd, not the line."""
+    """Whether only one size strictly between the ends is off the line: then the point is a stray."""
     outside = np.unique(sizes[residuals > LINE_TOLERANCE])
     enough = np.unique(sizes).size >= _STRAY_POINTS
     return enough and outside.size == 1 and bool(sizes.min() < outside[0] < sizes.max())
@@ -227,7 +228,7 @@ def _one_stray(sizes: FloatArray, residuals: FloatArray) -> bool:
 def _segments(sizes: FloatArray, times: FloatArray) -> tuple[list[records.CostSegment], float]:
     """The fewest chords between measured points that meet SEGMENT_TOLERANCE, and their largest relative residual.
 
-    Least largest residual with k chords up to point j: min over i of max(that with k−1 up to i, chord i→j's own).
+    Least largest residual with k chords up to point j: min over i of max(that with k−1 up to i, residual of chord i→j).
     """
     count = sizes.size
     knots = _monotone(times)
@@ -263,7 +264,7 @@ def ring(alpha: float, beta: float, gamma: float, workers: int) -> tuple[float, 
     """(a [s], b [s/B]) of a ring all-reduce over `workers`: 2(N−1)α and 2(N−1)/N·β + (N−1)/N·γ.
 
     `alpha` [s] latency of a message, `beta` [s/B] of the link, `gamma` [s/B] of the reduction (Thakur et al. 2005).
-    Raises ValueError for fewer than two workers; so do the other algorithms.
+    Like the other algorithms, it raises ValueError for fewer than two workers.
     """
     share = (_workers(workers) - 1) / workers
     return 2 * (workers - 1) * alpha, 2 * share * beta + share * gamma

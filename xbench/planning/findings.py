@@ -1,7 +1,7 @@
-"""Crossover points in words: from which number of workers on something else is best.
+"""Crossover points in sentences: the number of workers from which another mode is fastest.
 
-A change counts when it lasts: "from 256 workers on" holds at 256 and at every larger size that was computed. Two steps
-within half a percent of each other are equal, since no prediction is that good.
+A change counts only when it lasts: "from 256 workers on" holds at 256 and at every larger size that was computed. Two
+steps within half a percent of each other are equal, since no prediction is more accurate.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ DEFAULT = "ddp"
 
 
 def crossovers(by_mode: Mapping[str, Sequence[ScalingPoint]], *, dtypes: int = 1) -> list[str]:
-    """Sentences, the most useful first; `by_mode` holds the points of each mode, sizes ascending and alike.
+    """Sentences, the most useful first. `by_mode` holds the points of each mode, with equal, ascending sizes.
 
-    `dtypes`: how many the gradients have; no bucket holds two, so that is the fewest buckets there can be.
+    `dtypes` is the number of gradient dtypes. No bucket holds two dtypes, so it is the least possible number of
+    buckets.
     """
     modes = {mode: points for mode, points in by_mode.items() if points}
     if not modes:
@@ -34,13 +35,13 @@ def _sizes(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[int]:
 
 
 def _best(modes: Mapping[str, Sequence[ScalingPoint]], place: int) -> list[str]:
-    """The fastest modes at one size, those equal to the fastest included, in their order."""
+    """Modes that are fastest at one size, in their order, including those equal to the fastest."""
     least_s = min(points[place].step_s for points in modes.values())
     return [mode for mode, points in modes.items() if points[place].step_s <= least_s * (1 + EQUAL)]
 
 
 def _fastest(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
-    """Who is fastest where; of several, one that is so at most sizes speaks for all."""
+    """The fastest mode of each range of sizes. Among equal modes, the one that is fastest most often."""
     if len(modes) == 1:
         return []
     sizes = _sizes(modes)
@@ -60,10 +61,10 @@ def _fastest(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
 
 
 def _one_bucket(modes: Mapping[str, Sequence[ScalingPoint]], dtypes: int) -> list[str]:
-    """From where on nothing is faster than sending everything at once.
+    """The size from which one bucket per dtype is fastest.
 
-    The exact plan counts no contention, so another mode can be faster than it; but without it nobody looked for the
-    best buckets.
+    The exact plan ignores contention, so another mode can be faster. Without the exact plan, no mode searched for the
+    best buckets, and there is no sentence.
     """
     if EXACT not in modes:
         return []
@@ -80,7 +81,7 @@ def _one_bucket(modes: Mapping[str, Sequence[ScalingPoint]], dtypes: int) -> lis
 
 
 def _default(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
-    """Where DDP's own buckets stop being good enough."""
+    """The sizes at which DDP's default buckets are more than 1 % behind the fastest mode."""
     if DEFAULT not in modes or len(modes) == 1:
         return []
     points = modes[DEFAULT]
@@ -105,7 +106,7 @@ def _default(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
 
 
 def _overtakings(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
-    """ "From 16 workers on single beats wfbp": those who were slower and are faster to the end."""
+    """Sentences such as "From 16 workers on single beats wfbp", for modes that were slower and then stay faster."""
     overtaken: dict[tuple[int, str], list[str]] = {}
     for winner, mine in modes.items():
         for loser, theirs in modes.items():
@@ -123,7 +124,7 @@ def _overtakings(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
 
 
 def _waiting(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
-    """From where on even the fastest mode waits for more than half of the step."""
+    """The size from which even the fastest mode waits for more than half of the step."""
     points = next(iter(modes.values()))
     most = [max(others[place].efficiency for others in modes.values()) for place in range(len(points))]
     since = _from_on(points, [efficiency < HALF for efficiency in most])
@@ -136,7 +137,7 @@ def _waiting(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
 
 
 def _from_on(points: Sequence[ScalingPoint], holds: Sequence[bool]) -> int | None:
-    """The first size from which on `holds` is true to the end; None when it is false at the last."""
+    """The first size from which `holds` is true up to the last size; None when it is false at the last."""
     since = None
     for point, true in zip(reversed(points), reversed(holds), strict=True):
         if not true:

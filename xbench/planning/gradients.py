@@ -1,7 +1,7 @@
-"""What a schedule has to move: one gradient a parameter tensor, in the order in which backward completes them.
+"""Gradients of a step: one per parameter tensor, in the order in which backward completes them.
 
 Times are seconds since the start of backward. Every function of `planning` that takes gradients takes them in ready
-order, and a bucket is a list of indices into that order.
+order. A bucket is a list of indices into that order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Gradient:
 def from_layers(layers: Sequence[records.Layer]) -> list[Gradient]:
     """The gradients of a profile's layers in ready order; equal times keep the layers' order.
 
-    Raises ValueError when there is no gradient at all, or one is not valid.
+    Raises ValueError when there is no gradient, or one is not valid.
     """
     found = [
         Gradient(tensor.name, tensor.bytes, tensor.ready_s, tensor.dtype, tensor.elements)
@@ -62,5 +62,5 @@ def require_ready_order(gradients: Sequence[Gradient]) -> None:
 
 
 def dtypes_of(gradients: Sequence[Gradient]) -> list[str]:
-    """The dtypes that occur, each once, in order of first readiness."""
+    """The distinct dtypes, in order of first readiness."""
     return list(dict.fromkeys(gradient.dtype for gradient in gradients))

@@ -1,6 +1,6 @@
-"""Hill climbing on the cuts of contiguous buckets: drop a cut, move it, add one, as long as something helps.
+"""Hill climbing on the cuts of contiguous buckets: drop a cut, move it or add one while that improves the plan.
 
-A plan of n gradients in ready order is the places at which it is cut; two dtypes are always cut apart.
+A plan of n gradients in ready order is a list of cut positions. Two dtypes are always separated by a cut.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xbench.planning.simulate import Buckets
 
 
 class CutSearch:
-    """Buckets of these gradients, and what is one change away."""
+    """Cuts of these gradients, and the plans that differ by one change."""
 
     def __init__(self, gradients: Sequence[Gradient]) -> None:
         self.carried = [0, *itertools.accumulate(gradient.nbytes for gradient in gradients)]
@@ -23,7 +23,7 @@ class CutSearch:
         self._count = len(gradients)
 
     def cuts(self, buckets: Buckets) -> list[int] | None:
-        """Where these buckets are cut; None when they are not contiguous and in ready order."""
+        """The cut positions of these buckets; None when they are not contiguous and in ready order."""
         flat = [index for bucket in buckets for index in bucket]
         if flat != list(range(self._count)):
             return None
@@ -36,7 +36,10 @@ class CutSearch:
     def climb(
         self, cuts: list[int], best: float, worth: Callable[[list[int]], float], most_trials: int
     ) -> tuple[list[int], float]:
-        """The cuts of the least `worth` found from `cuts` on, whose worth is `best`, after at most so many trials."""
+        """Search from `cuts`, whose worth is `best`. Return the cuts with the least `worth`, and that worth.
+
+        At most `most_trials` plans are tried.
+        """
         trials = 0
         improved = True
         while improved and trials < most_trials:
@@ -52,7 +55,7 @@ class CutSearch:
         return cuts, best
 
     def neighbours(self, cuts: list[int]) -> Iterable[list[int]]:
-        """Plans one change away: the last cuts first, because what is sent last is what a step waits for."""
+        """Plans that differ by one change, the last cuts first: a step waits for the last transfers."""
         edges = [0, *cuts, self._count]
         for place in range(len(cuts) - 1, -1, -1):
             at = cuts[place]

@@ -1,18 +1,15 @@
-"""Which gradients travel together: the buckets of each schedule.
+"""Buckets of each schedule: which gradients share one collective.
 
-Every function takes gradients in ready order and returns buckets in launch order, each a list of indices into that
-order. No bucket holds two dtypes. The link is one, first in, first out; T(M) is the time of one collective.
+Every function takes gradients in ready order and returns buckets in launch order. A bucket is a list of indices into
+the ready order. No bucket holds two dtypes. There is one link, first in, first out. T(M) is the time of one collective.
 
-| function | source |
-| --- | --- |
-| `single` | SyncEASGD: everything at once, after backward |
-| `wfbp` | wait-free backpropagation (Poseidon, ATC 2017): one collective a tensor |
-| `mgwfbp` | Shi, Chu, Li, MG-WFBP, INFOCOM 2019 and arXiv 1912.09268, algorithm 1 |
-| `optimal` | dynamic programming, below; exact for any T |
-| `ddp` | torch.nn.parallel.DistributedDataParallel (Li et al., VLDB 2020) |
+| function | source | | --- | --- | | `single` | SyncEASGD: everything at once, after backward | | `wfbp` | wait-free
+backpropagation (Poseidon, ATC 2017): one collective per tensor | | `mgwfbp` | Shi, Chu, Li, MG-WFBP, INFOCOM 2019 and
+arXiv 1912.09268, algorithm 1 | | `optimal` | dynamic programming, below; exact for any T | | `ddp` |
+torch.nn.parallel.DistributedDataParallel (Li et al., VLDB 2020) |
 
-The paper's greedy is not optimal under its own model: three gradients ready at 0, 0.9 and 1.8 with 10, ~0 and ~0
-seconds of transfer and a latency of 1 end at 12.8 under it and at 12.0 at best.
+The greedy algorithm of MG-WFBP is not optimal under its own model. Example: three gradients are ready at 0, 0.9 and
+1.8, their transfers take 10, ~0 and ~0 seconds, and the latency is 1. The greedy plan ends at 12.8, the best at 12.0.
 """
 
 from __future__ import annotations
@@ -41,12 +38,12 @@ Family = Callable[Concatenate[Sequence[Gradient], P], Buckets]
 
 
 def named(family: Family[P], gradients: Sequence[Gradient], *args: P.args, **kwargs: P.kwargs) -> tuple[str, Buckets]:
-    """The name of a family of buckets, which is its function's, and its buckets of these gradients."""
+    """The name of a family of buckets, which is its function's name, and its buckets for these gradients."""
     return family.__name__, family(gradients, *args, **kwargs)
 
 
 def single(gradients: Sequence[Gradient]) -> Buckets:
-    """One bucket a dtype, in order of each dtype's first gradient."""
+    """One bucket per dtype, in order of each dtype's first gradient."""
     buckets: dict[str, list[int]] = {}
     for index, gradient in enumerate(gradients):
         buckets.setdefault(gradient.dtype, []).append(index)
@@ -54,17 +51,18 @@ def single(gradients: Sequence[Gradient]) -> Buckets:
 
 
 def wfbp(gradients: Sequence[Gradient]) -> Buckets:
-    """One bucket a gradient."""
+    """One bucket per gradient."""
     return [[index] for index in range(len(gradients))]
 
 
 def mgwfbp(gradients: Sequence[Gradient], alpha_s: float, beta_s_per_byte: float) -> Buckets:
     """MG-WFBP's greedy: merge gradient l into the next one when ready[l+1] − start[l] < α.
 
-    start[l] is when l's collective could start, given everything decided so far: max(ready[l], end of the last bucket
-    closed). What l carries moves on to l+1, and the starts of what follows are computed anew. (The paper numbers
-    layers down to the loss, so its next is l−1, and its equations 17, 19 and 21 have a sign slip: the gain is α.)
-    Two dtypes, which the paper does not know, are never merged. O(L). Raises ValueError when not in ready order.
+    start[l] is the earliest start of l's collective after all earlier decisions: max(ready[l], end of the last closed
+    bucket). A merge moves the bytes of l to l+1, and later starts are computed again. The paper numbers layers towards
+    the loss, so its next layer is l−1. Its equations 17, 19 and 21 have a sign error: the gain is α.
+
+    Two dtypes are never merged; the paper has one dtype. O(L). Raises ValueError when gradients are not in ready order.
     """
     require_ready_order(gradients)
     buckets: Buckets = []
@@ -89,19 +87,20 @@ def mgwfbp(gradients: Sequence[Gradient], alpha_s: float, beta_s_per_byte: float
 
 
 def optimal(gradients: Sequence[Gradient], curve: CostFunction) -> Buckets:
-    """The buckets whose last collective ends first, over all contiguous in-order buckets, for any T ≥ 0.
+    """The contiguous in-order buckets whose last collective ends first, for any T ≥ 0.
 
         end[j] = min over i < j of  max(end[i], ready[j]) + T(bytes of i+1..j)
 
-    O(L²), a vector operation a row; O(L) where T is a straight line (`straight.optimal_line`). Every prefix ends as
-    early as it can; of ends that are equal but for rounding the one with fewer buckets is taken, because a launch, free
-    in this model, is not free in the world.
+    O(L²), with one vector operation per row. O(L) where T is a straight line (`optimal_linear.optimal_line`). Every
+    prefix ends as early as possible. Among ends that differ only by rounding, the plan with fewer buckets wins: a
+    launch costs nothing in this model, but does on a real link.
 
-    Several dtypes: contiguous buckets break at every change of dtype, which is hopeless when two dtypes alternate. So
-    each dtype's own optimum, launched in order of readiness, one bucket a dtype, and DDP's buckets stand for election
-    too, and the earliest end wins; then the answer is never worse than the other schedules', but not proven best.
+    With several dtypes, contiguous buckets break at every change of dtype, which is poor when two dtypes alternate. So
+    four plans compete, and the earliest end wins. They are the contiguous plan, each dtype's own optimum launched in
+    order of readiness, one bucket per dtype, and DDP's buckets. The result is never worse than those, but it is not
+    proven optimal.
 
-    Raises ValueError when not in ready order.
+    Raises ValueError when gradients are not in ready order.
     """
     contiguous = optimal_contiguous(gradients, curve)
     dtypes = dtypes_of(gradients)
@@ -118,8 +117,8 @@ def optimal(gradients: Sequence[Gradient], curve: CostFunction) -> Buckets:
 
 
 def optimal_contiguous(gradients: Sequence[Gradient], curve: CostFunction, *, across_dtypes: bool = False) -> Buckets:
-    """The dynamic programme of `optimal` alone. `across_dtypes` lifts the rule of one dtype a bucket (for bounds)."""
-    if isinstance(curve, CostCurve) and curve.sizes.size == 1 and curve.sizes[0] == 0:  # one knot, at no bytes: a line
+    """The dynamic programme of `optimal` alone. `across_dtypes` lets a bucket hold several dtypes (for bounds)."""
+    if isinstance(curve, CostCurve) and curve.sizes.size == 1 and curve.sizes[0] == 0:  # one knot, at 0 bytes: a line
         return optimal_line(gradients, float(curve.times[0]), curve.slope, across_dtypes=across_dtypes)
     require_ready_order(gradients)
     count = len(gradients)
@@ -135,7 +134,7 @@ def optimal_contiguous(gradients: Sequence[Gradient], curve: CostFunction, *, ac
     scratch = np.empty(count)
     for block in range(0, count, _ROWS):
         top = min(block + _ROWS, count)
-        # T for a block of rows in one call: [j, i] is a bucket of gradients i..j. i > j is no bucket and never read.
+        # T for a block of rows in one call: [j, i] is a bucket of gradients i..j. Entries with i > j are never read.
         sizes = carried[block + 1 : top + 1, None] - carried[None, :top]
         took = curve(np.maximum(sizes, 0.0, out=sizes))
         for j in range(block, top):
@@ -161,17 +160,17 @@ def ddp(
     first_bucket_bytes: int = DDP_FIRST_BUCKET_BYTES,
     bucket_bytes: int = DDP_BUCKET_BYTES,
 ) -> Buckets:
-    """DDP's buckets once it has rebuilt them, after its first step, in the order gradients became ready."""
+    """DDP's buckets after it has rebuilt them at the end of its first step, in ready order."""
     return ddp_assignment(gradients, [first_bucket_bytes, bucket_bytes])
 
 
 def ddp_assignment(gradients: Sequence[Gradient], limits_bytes: Sequence[int]) -> Buckets:
     """torch's `_compute_bucket_assignment_by_size` for tensors in ready order.
 
-    A bucket closes when its bytes reach its limit, so it may go far over; the next takes the next limit, and the last
-    limit serves all that follow. Each dtype fills its own bucket and walks the limits by itself. Buckets are launched
-    in the order in which they close; those still open at the end follow (torch leaves their order to a hash map; here
-    it is that of their first gradient). Raises ValueError without limits.
+    A bucket closes when its bytes reach its limit, so it may exceed the limit by far. The next bucket takes the next
+    limit, and the last limit serves all later ones. Each dtype fills its own bucket and has its own position in the
+    limits. Buckets are launched in the order in which they close. Buckets still open at the end follow in the order of
+    their first gradients; torch leaves their order to a hash map. Raises ValueError without limits.
     """
     if not limits_bytes:
         raise ValueError("bucket assignment needs at least one limit")

@@ -1,41 +1,40 @@
-"""A step whose gradients may still travel while the next forward pass runs: DeAR, and priority scheduling.
+"""Steps that still send gradients during the next forward pass: DeAR and priority scheduling.
 
-Every other schedule waits for all gradients before the next forward pass. Here each layer of it waits for its own:
+Every other schedule waits for all gradients before the next forward pass. Here each layer waits only for its own:
 
-- `dear` (Zhang et al., DeAR, arXiv 2302.12445): an all-reduce is a reduce-scatter and an all-gather. The buckets'
-  reduce-scatters overlap backward, in launch order; once all are done the all-gathers follow, in the order in which the
-  next forward pass needs the buckets. Nothing is sent twice: the two halves together take T.
-- `priority` (Jayarajan et al., P3, MLSys 2019; Peng et al., ByteScheduler, SOSP 2019): buckets are cut into parts of at
-  most `partition_bytes`, each an all-reduce of its own. Of the parts whose bucket is complete, the one that the next
-  forward pass needs first goes next, and a layer waits for the parts that hold its own. `credit_bytes` may be under way
-  at once: a part once launched is not called back.
+- `dear` (Zhang et al., DeAR, arXiv 2302.12445) splits an all-reduce into a reduce-scatter and an all-gather. The
+  buckets' reduce-scatters overlap backward, in launch order. After all of them the all-gathers follow, in the order in
+  which the next forward pass needs the buckets. Nothing is sent twice: the two halves together take T.
+- `priority` (Jayarajan et al., P3, MLSys 2019; Peng et al., ByteScheduler, SOSP 2019) cuts buckets into parts of at
+  most `partition_bytes`, each with its own all-reduce. Among the parts of complete buckets, the part that the next
+  forward pass needs first is launched next. A layer waits for the parts that hold its gradients. At most `credit_bytes`
+  are in flight at once, and a launched part is never cancelled.
 
-**One order for all ranks.** Collectives of the same group must be launched in the same order everywhere, and ranks that
-each chose by what is ready on them would differ. So an order is planned and kept: a part is launched when all before it
-in the order have been, even if it is ready and they are not. The order in which the free choice launches them makes
-the same step, as long as gradients are ready when it was planned for.
+**One order for all ranks.** All ranks must launch the collectives of a group in the same order. Ranks that chose by
+their own ready gradients would differ. So the order is planned in advance: a part is launched after all parts before it
+in the order, even if it is ready and they are not. The order that the free choice produces gives the same step, as long
+as gradients are ready at the planned times.
 
-**The step in the steady state** goes from one start of backward to the next: backward, then for each layer in forward
-order the update of its parameters (the optimizer's time, shared out by bytes) and its forward. A layer waits until all
-that carries gradients of its own has arrived:
+**The step in the steady state** lasts from one start of backward to the next. After backward, each layer in forward
+order has the update of its parameters (a share of the optimizer's time by bytes) and its forward pass. A layer waits
+until all transfers with its gradients have arrived:
 
     start[l] = max(end[l−1], arrival[l])        end[l] = start[l] + update[l] + forward[l]        end[0] = backward
 
-Backward follows the last layer, so when it starts everything has arrived and the link is idle. No step leaves anything
-to the next one: one period is the steady state, exactly, and nothing is run until it settles.
+Backward follows the last layer, so at its start all gradients have arrived and the link is idle. No transfer continues
+into the next step. One period is therefore exactly the steady state, and no warm-up is simulated.
 
-**Bounds.** In a period the device does all of C = forward + backward + optimizer and the link all of ΣT, one thing at
-a time: a step takes at least max(C, ΣT). Where the two do not slow each other down, `dear` takes at most as long as
-sending the same buckets after backward. `priority` takes at most as long as sending the same parts in ready order: a
-link that never rests while there is something to send empties its queue at the same time in any order. A faster link
-never makes `dear` slower. It can make `priority` slower: the link may take up a large part that nobody waits for just
-before an urgent one is ready.
+**Bounds.** In a period the device does all of C = forward + backward + optimizer and the link all of ΣT, one transfer
+at a time: a step takes at least max(C, ΣT). Without contention, `dear` takes at most as long as sending the same
+buckets after backward. `priority` takes at most as long as sending the same parts in ready order: a link that is never
+idle while parts wait empties its queue at the same time in any order. A faster link never makes `dear` slower. It can
+make `priority` slower: the link may start a large part without urgency just before an urgent part is ready.
 
-With a `Contention`, computation and communication slow each other down as in `planning.contention`: hooks and copies
-delay backward, what is in flight slows the computation, and that slows what is in flight. A half of an all-reduce is
-taken to slow the computation as the whole does, for half as long.
+With a `Contention`, computation and communication slow each other down as in `planning.contention`. Hooks and copies
+delay backward, transfers in flight slow the computation, and the computation slows the transfers. Half of an all-reduce
+is assumed to slow the computation as much as the whole does, for half as long.
 
-Layers run forward in the reverse of the order in which their gradients become ready, which is what a profile tells.
+Layers run forward in the reverse of the order in which their gradients become ready, as the profile reports it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from xbench.planning.step import StepModel
 from xbench.records import Layer, Slice, Timeline
 
 PARTITION_BYTES = 4 * 1024 * 1024
-"""What `priority` cuts buckets into unless told otherwise."""
+"""Default size of the parts into which `priority` cuts buckets."""
 
 SCATTER_SHARE = 0.5
 """A reduce-scatter's share of an all-reduce: in a ring it has half of the messages and half of the bytes."""
@@ -72,9 +71,9 @@ class ForwardLayer:
 
 
 def forward_layers(layers: Sequence[Layer], step: StepModel) -> list[ForwardLayer]:
-    """The layers of a profile in forward order, their forward times scaled to make up `step.forward_s`.
+    """The layers of a profile in forward order, with forward times scaled to sum to `step.forward_s`.
 
-    Raises ValueError when `step` has a gradient that no layer has: it is of another profile.
+    Raises ValueError when no layer has some gradient of `step`: the two are then of different profiles.
     """
     place = {gradient.name: index for index, gradient in enumerate(step.gradients)}
     missing = place.keys() - {tensor.name for layer in layers for tensor in layer.tensors}
@@ -92,7 +91,7 @@ def forward_layers(layers: Sequence[Layer], step: StepModel) -> list[ForwardLaye
 
 
 class NetworkModel:
-    """One network on one link, as both schedules see it; `curve` is T of a whole all-reduce [s] by size [B].
+    """One network on one link, for both schedules; `curve` is T of a whole all-reduce [s] by size [B].
 
     Raises ValueError when the layers do not hold each gradient of `step` exactly once, and for a part of the step that
     is negative or not finite.
@@ -118,12 +117,12 @@ class NetworkModel:
         self._least_s = float(curve(np.ones(1))[0])
         self._update_s = [step.optimizer_s * (own / self._whole) if own else 0.0 for own in self._own_bytes]
         work_s = (update_s + layer.forward_s for update_s, layer in zip(self._update_s, layers, strict=True))
-        self._until_s = [0.0, *itertools.accumulate(work_s)]  # updates and forwards before each layer
+        self._until_s = [0.0, *itertools.accumulate(work_s)]  # work before each layer
 
     def dear(
         self, buckets: Buckets, *, scatter_share: float = SCATTER_SHARE, detailed: bool = False
     ) -> tuple[list[Task], list[Transfer], Period]:
-        """One period of `dear`; see the module's function. Not `detailed`: layers that follow each other are one."""
+        """One period of `dear`, as in the module's function. Unless `detailed`, consecutive layers are one task."""
         sizes = bucket_bytes(self.step.gradients, buckets)
         took_s = self._curve(np.array(sizes, dtype=np.float64)).tolist()
         count = len(buckets)
@@ -154,10 +153,11 @@ class NetworkModel:
         late: float = 0.0,
         detailed: bool = False,
     ) -> tuple[list[Task], list[Transfer], Period]:
-        """One period of `priority` with these `parts` [B] of each bucket, numbered through from 0.
+        """One period of `priority` with these `parts` [B] of each bucket, numbered from 0 over all buckets.
 
-        Launched in this `order`, each only after all before it; None: of the parts that are ready what the next forward
-        pass needs first. `late`: buckets are complete later by this share of their time, but no later than backward.
+        With an `order`, each part is launched after all parts before it. None: among the ready parts, the one that the
+        next forward pass needs first. `late` delays buckets by this share of their ready time, but not beyond the end
+        of backward.
         """
         sizes = [nbytes for cut in parts for nbytes in cut]
         took_s = self._curve(np.array(sizes, dtype=np.float64)).tolist()
@@ -181,22 +181,23 @@ class NetworkModel:
         return tasks, parcels, run(tasks, parcels, self._contention, credit_bytes=credit_bytes)
 
     def complete_s(self, buckets: Buckets) -> list[float]:
-        """When each bucket's last gradient is ready [s of undisturbed backward]."""
+        """Ready time of each bucket's last gradient [s of undisturbed backward]."""
         return [max(self._ready_s[index] for index in bucket) for bucket in buckets]
 
     def needed(self, buckets: Buckets) -> list[int]:
-        """The buckets' numbers as the next forward pass needs them."""
+        """Bucket numbers in the order in which the next forward pass needs them."""
         return sorted(range(len(buckets)), key=lambda number: min(self.first_use[index] for index in buckets[number]))
 
     def urgency(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> list[int]:
-        """Where in the forward pass each part is needed first."""
+        """Position in the forward pass at which each part is first needed."""
         return self._brought(buckets, parts)[1]
 
     def _brought(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> tuple[dict[int, Iterable[int]], list[int]]:
-        """The parts that bring each gradient, and where in the forward pass each part is needed first.
+        """The parts that contain each gradient, and the position in the forward pass at which each part is first
+        needed.
 
-        A bucket's gradients lie one after the other in the bucket's order. One without bytes comes with no part, unless
-        its bucket has none either.
+        A bucket's gradients lie one after the other in the bucket's order. A gradient of zero bytes is in no part,
+        unless the whole bucket has zero bytes.
         """
         bringing: dict[int, Iterable[int]] = {}
         urgency: list[int] = []
@@ -225,8 +226,8 @@ class NetworkModel:
     def _tasks(self, bringing: Mapping[int, Iterable[int]], detailed: bool) -> list[Task]:
         """Backward, then each layer's update and forward. An optimizer without bytes to update works after backward.
 
-        `bringing` are the parcels that bring each gradient. Layers from one that waits to the next start as soon as the
-        one before ends, and are one task unless `detailed`.
+        `bringing` maps each gradient to the transfers that contain it. Layers between two waits follow each other
+        without a gap. They are one task unless `detailed`.
         """
         tasks = [Task("backward", self.backward_s)]
         if self._whole == 0 and self.step.optimizer_s:
@@ -264,8 +265,9 @@ def dear(
 ) -> Step:
     """The steady-state step of `dear` with these buckets of `step.gradients`, in launch order.
 
-    `curve` is T of a whole all-reduce [s] by size [B]; a reduce-scatter takes `scatter_share` of it and an all-gather
-    the rest. Times of the timeline count from the start of backward, and `exposed_s` is how long the device waits.
+    `curve` is T of a whole all-reduce [s] by size [B]. A reduce-scatter takes `scatter_share` of it and an all-gather
+    the rest. Times of the timeline count from the start of backward, and `exposed_s` is the time that the device waits.
+
     Raises ValueError when buckets or layers do not hold each gradient exactly once, for a share that is not from 0 to
     1, and for a part of the step that is negative or not finite.
     """
@@ -286,15 +288,16 @@ def priority(
     order: Sequence[int] | None = None,
     contention: Contention | None = None,
 ) -> Step:
-    """The steady-state step of `priority`: buckets (None: one a tensor) in parts of at most `partition_bytes`.
+    """The steady-state step of `priority`: buckets (None: one per tensor) in parts of at most `partition_bytes`.
 
-    `credit_bytes` [B] may be in flight, and one part always may; inf is no limit. On one link more credit only makes
-    preemption coarser, unless the contention says that two in flight are faster. `order`: part numbers as all ranks
-    launch them, see `records.Parts`; None: the part that is needed first of those that are ready, as each rank would
-    choose by itself. Otherwise as `dear`.
-    Raises ValueError when the layers or buckets do not hold each gradient exactly once, for an order that is not one of
-    the parts, for a partition under a byte or a credit that is negative, and for a part of the step that is negative or
-    not finite.
+    At most `credit_bytes` [B] are in flight, but always one part is allowed; inf is no limit. On one link a larger
+    credit only makes preemption coarser, unless the contention makes two in flight faster. `order`: part numbers as all
+    ranks launch them, see `records.Parts`. None: among the ready parts, the one that is needed first, as one rank would
+    choose alone. The other arguments are those of `dear`.
+
+    Raises ValueError when the layers or buckets do not hold each gradient exactly once, and for an order that is not a
+    permutation of the parts. It also raises for a partition under a byte, for a negative credit, and for a part of the
+    step that is negative or not finite.
     """
     if not partition_bytes >= 1:
         raise ValueError(f"partition_bytes is {partition_bytes}: a part has at least one byte")
@@ -310,7 +313,7 @@ def priority(
 
 
 def part_sizes(nbytes: int, most: float) -> list[int]:
-    """Sizes [B] of a bucket's parts: full ones, then what is left. A bucket without bytes is one part all the same."""
+    """Sizes [B] of a bucket's parts: full parts, then the remainder. A bucket of zero bytes has one part."""
     if nbytes <= most:
         return [nbytes]
     size = int(most)
@@ -318,7 +321,7 @@ def part_sizes(nbytes: int, most: float) -> list[int]:
 
 
 def as_step(tasks: Sequence[Task], parcels: Sequence[Transfer], period: Period) -> Step:
-    """A period as a step, with its timeline counted from the start of backward."""
+    """Convert a period to a step, with a timeline that counts from the start of backward."""
 
     def draw() -> Timeline:
         return Timeline(
@@ -338,10 +341,10 @@ def as_step(tasks: Sequence[Task], parcels: Sequence[Transfer], period: Period) 
 
 
 def from_forward(step: Step) -> Timeline:
-    """The period of a step of this module, turned to begin where a training step does: with the forward pass.
+    """The timeline of such a step, shifted to begin with the forward pass as a training step does.
 
-    What is on its way when backward ends goes on at the start, as what the step before has left: it is two slices, of
-    which the one at the end has the bytes.
+    A transfer in flight at the end of backward becomes two slices. The second one is at the start, as a remainder of
+    the step before. The slice at the end has the bytes.
     """
     border_s = step.timeline.compute[0].end_s
     ahead_s = step.step_s - border_s
@@ -367,7 +370,7 @@ def from_forward(step: Step) -> Timeline:
 
 
 def _first_use(layers: Sequence[ForwardLayer], count: int) -> list[int]:
-    """The place in forward order of each gradient's layer. Raises ValueError unless each gradient has exactly one."""
+    """Position in forward order of each gradient's layer. Raises ValueError unless each gradient has exactly one."""
     found = {index: turn for turn, layer in enumerate(layers) for index in layer.gradients}
     if sum(len(layer.gradients) for layer in layers) != count or sorted(found) != list(range(count)):
         raise ValueError(f"the layers do not hold each of the {count} gradients exactly once")

@@ -1,29 +1,30 @@
-"""Which buckets, in which parts and order, for a step whose gradients travel on into the next forward pass.
+"""Search for the buckets, parts and order of a step that still sends gradients during the next forward pass.
 
-**`dear`**: buckets of every family (each schedule's own, uniform sizes) are tried in the simulator, and the best of
-them improved cut by cut. The paper tunes one size for all buckets by Bayesian optimisation on the running job; here
-nothing runs, and sizes may differ.
+**`dear`**: the simulator tries buckets of every family (each schedule's own, uniform sizes). The best of them are
+improved cut by cut. The paper tunes one size for all buckets by Bayesian optimisation on the running job. This search
+runs no job, and its sizes may differ.
 
-**`priority`**: small tensors are merged with those next to them in ready order, and large buckets are cut. So families
-of buckets, times sizes of parts, are tried with each rank's free choice; of the best few an order is fixed for all.
+**`priority`**: small tensors are merged with their neighbours in ready order, and large buckets are cut. So families of
+buckets times sizes of parts are tried with each rank's free choice. For the best few, an order is fixed for all ranks.
 
-**An order that forgives.** A part that is late holds back all that follow it in the order, though they are ready. So
-orders are also made as if all buckets were complete a little later than measured (a device that computes more slowly
-beside the link's work than was thought, or a link that is faster), which puts nothing urgent so early that it must be
-ready to the moment. Each is judged by the mean of two steps: one in which gradients are ready as measured, and one in
-which they are late. Ready order itself stands for election, and no order is taken that is predicted to be slower than
-it when all is on time. So do orders that let the link rest: so many parts in ready order, and the others as they are
-needed, though the most urgent of them is ready last, as an embedding is.
+**A robust order.** A late part delays all parts after it in the order, even those that are ready. The device may
+compute more slowly during transfers than predicted, or the link may be faster. So orders are also made as if all
+buckets were complete a little later than measured. Such an order does not place an urgent part so early that it must be
+ready exactly on time. Each order is judged by the mean of two steps: one with gradients ready as measured, and one with
+late gradients. Ready order is a candidate too, and no order is taken that is predicted to be slower than it when all
+gradients are on time. Some candidates leave the link idle on purpose. They launch some parts in ready order and the
+others in the order of need, even if the most urgent part is ready last, as an embedding is.
 
-**Credit.** In a fixed order nothing passes what waits, so what credit limits is only how many parts are in flight: one
-at a time, or as many as are ready, whichever the measured contention says is faster; without a difference, as many as
-are ready, because then nobody has to be there when a part arrives to launch the next.
+**Credit.** In a fixed order no part passes a waiting one, so credit only limits the number of parts in flight. The
+choice is one at a time, or as many as are ready, whichever is faster under the measured contention. Without a
+difference it is as many as are ready, because then no thread must react to an arrival to launch the next part.
 
-**Variations.** How long backward takes beside the link's work decides how much can go before what is urgent, and is
-what a model knows least; what a launch costs a step of a few milliseconds it hardly knows. So a trial is given orders,
-too, that let the link rest sooner than the best, and the second best buckets with the same (`variations`).
+**Variations.** The time of backward under traffic decides how much can be sent before the urgent parts, and it is the
+least certain part of the model. The launch cost in a step of a few milliseconds is nearly unknown too. So a trial also
+gets orders that leave the link idle sooner than the best one, and the second best buckets with such orders
+(`variations`).
 
-Steps compare by time × (1 + 0.00015 · collectives), as in `auto`: launches have costs that no model sees.
+Steps compare by time × (1 + 0.00015 · collectives), as in `auto`: launches have costs that no model includes.
 """
 
 from __future__ import annotations
@@ -49,28 +50,28 @@ from xbench.units import format_bytes
 HALVES, PARTS = mode_that_travels("halves"), mode_that_travels("parts")
 
 IMPROVED = 2
-"""How many candidates of `dear` are improved."""
+"""Number of `dear` candidates that are improved."""
 
 MAX_TRIALS = 120
-"""Simulations spent on improving one candidate."""
+"""Maximum number of simulations for the improvement of one candidate."""
 
 ORDERED = 4
-"""For how many candidates of `priority` orders are tried."""
+"""Number of `priority` candidates for which orders are tried."""
 
 MARGINS = (0.0, 0.03, 0.1)
-"""By which shares of their time gradients are taken to be late when an order is made."""
+"""Shares of their ready time by which gradients are assumed late when an order is made."""
 
 LATE = 0.05
-"""By which share of their time gradients are late in the step by which orders are judged beside the one on time."""
+"""Share of their ready time by which gradients are late in the second step that judges an order."""
 
 KEPT_BACK = 24
-"""From how many places in ready order on parts are kept back until what is more urgent has gone."""
+"""Number of evenly spaced positions in ready order from which parts are sorted by urgency."""
 
 SOONER = 2
-"""How many orders that let the link rest sooner than the best of them are worth a trial."""
+"""Number of orders proposed for a trial that leave the link idle sooner than the best of them."""
 
 MAX_PARTS = 512
-"""A cut into more parts than this, and than there are buckets, is not tried."""
+"""Maximum number of parts of a cut; cuts with at most one part per bucket have no limit."""
 
 _UNIFORM = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _QUICK_UNIFORM = (4, 8, 16)
@@ -83,7 +84,7 @@ _PER_COLLECTIVE = 1.5e-4
 
 @dataclass(frozen=True)
 class NextForward:
-    """The best found of a mode: its step, counted from the start of backward, and what makes it."""
+    """The best result for a mode: its step, counted from the start of backward, and the plan that gives it."""
 
     mode: str
     name: str
@@ -93,18 +94,18 @@ class NextForward:
 
     @property
     def collectives(self) -> int:
-        """How many are launched in a step."""
+        """Number of collectives in a step."""
         return 2 * len(self.buckets) if self.parts is None else len(self.parts.order)
 
     @property
     def worth_s(self) -> float:
-        """What steps compare by [s]; see the module."""
+        """The value [s] by which steps compare, with the price of launches."""
         return worth_s(self.step.step_s, self.collectives)
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """Buckets and their parts, and what they are worth [s] with a free choice of what goes next."""
+    """Buckets and their parts, with the worth [s] of their step under a free choice of the next part."""
 
     name: str
     buckets: Buckets
@@ -114,16 +115,17 @@ class _Cut:
 
 
 def worth_s(step_s: float, collectives: int) -> float:
-    """A step [s] with the price of launching so many collectives; see the module."""
+    """A step [s] with the price of launching so many collectives."""
     return step_s * (1.0 + _PER_COLLECTIVE * collectives)
 
 
 class NextForwardSearch:
-    """Plans of one profile on one link. Not `thorough`: fewer candidates, nothing improved, timelines without names.
+    """Search over plans of one profile on one link.
 
-    Where no contention was measured but ready times under traffic were, those count, as in every other prediction:
-    buckets are of `step.gradients` here, which then are in that order. Raises ValueError as `forward_layers` does, and
-    when gradients are not in ready order.
+    Unless `thorough`, it tries fewer candidates, improves none, and draws timelines without names. Without measured
+    contention, ready times under traffic are used where they were measured, as in every other prediction. Buckets are
+    of `step.gradients` of this object, in that ready order. Raises ValueError as `forward_layers` does, and when
+    gradients are not in ready order.
     """
 
     def __init__(
@@ -147,11 +149,11 @@ class NextForwardSearch:
         self._net = NetworkModel(forward_layers(layers, step), step, self._curve, contention)
 
     def best(self) -> list[NextForward]:
-        """The best `dear` and the best `priority`, the better first."""
+        """The best `dear` and the best `priority`, the better one first."""
         return sorted([self.dear(), self.priority()], key=lambda one: one.worth_s)
 
     def dear(self) -> NextForward:
-        """The best `dear` found."""
+        """Return the best `dear` plan found."""
         found = [(self._dear_worth_s(buckets), name, buckets) for name, buckets in self._families()]
         found.sort(key=lambda one: one[0])
         for start_s, name, buckets in found[:IMPROVED] if self._thorough else []:
@@ -165,7 +167,7 @@ class NextForwardSearch:
         return NextForward(HALVES, name, self.step_of(HALVES, buckets), buckets)
 
     def priority(self) -> NextForward:
-        """The best `priority` found."""
+        """Return the best `priority` plan found."""
         return self._priorities[0]
 
     @cached_property
@@ -176,13 +178,13 @@ class NextForwardSearch:
         return sorted(found, key=lambda one: one.worth_s)
 
     def variations(self) -> list[NextForward]:
-        """What a trial may try beside the best `priority`; see the module. May hold that one too, and one twice."""
+        """Orders for a trial besides the best `priority`. The list may contain that one too, and duplicates."""
         best, *others = self._priorities
         second = [one for one in others if one.buckets != best.buckets][:1]
         return second + [order for cut in (best, *second) for order in self._sooner(cut)]
 
     def _sooner(self, cut: NextForward) -> list[NextForward]:
-        """The best order that lets the link rest, and those that do so a little sooner."""
+        """The best order that leaves the link idle, and orders that do so a little sooner."""
         assert cut.parts is not None
         sizes = [part_sizes(nbytes, cut.parts.nbytes) for nbytes in bucket_bytes(self.step.gradients, cut.buckets)]
         orders = self._resting(cut.buckets, sizes)
@@ -195,7 +197,7 @@ class NextForwardSearch:
         ]
 
     def step_of(self, mode: str, buckets: Buckets, parts: Parts | None = None) -> Step:
-        """The step of `mode` with these buckets of `step.gradients`; `parts` are what `priority` makes of them.
+        """The step of `mode` with these buckets of `step.gradients`; `parts` are the parts of `priority`.
 
         Raises ValueError for `priority` without parts, and for buckets that do not hold each gradient exactly once.
         """
@@ -214,7 +216,7 @@ class NextForwardSearch:
         return worth_s(period.end_s, 2 * len(buckets))
 
     def _families(self) -> Iterator[tuple[str, Buckets]]:
-        """Buckets to try: fewer first, so that of equal steps the one with fewer launches is kept."""
+        """Buckets to try, fewer first: among equal steps, the one with fewer launches is kept."""
         gradients = self.step.gradients
         yield named(merge.single, gradients)
         for count in _UNIFORM if self._thorough else _QUICK_UNIFORM:
@@ -227,7 +229,7 @@ class NextForwardSearch:
             yield named(merge.wfbp, gradients)
 
     def _cuts(self) -> Iterator[_Cut]:
-        """Families of buckets times sizes of parts, each once, with a free choice and two parts in flight."""
+        """Distinct combinations of bucket families and part sizes, with a free choice and two parts in flight."""
         seen: set[str] = set()
         for name, buckets in self._merged():
             sizes = bucket_bytes(self.step.gradients, buckets)
@@ -255,7 +257,7 @@ class NextForwardSearch:
             yield named(merge.wfbp, gradients)
 
     def _ordered(self, cut: _Cut) -> NextForward:
-        """The cut with the order and the credit that are best on time and late; see the module."""
+        """The cut with the order and the credit that give the best mean of the step on time and the late step."""
         count = sum(len(parts) for parts in cut.parts)
 
         def seconds(order: Sequence[int], credit: float, late: float = 0.0) -> float:
@@ -284,9 +286,10 @@ class NextForwardSearch:
         return NextForward(PARTS, said, self.step_of(PARTS, cut.buckets, parts), cut.buckets, parts)
 
     def _orders(self, cut: _Cut) -> Iterator[tuple[int, ...]]:
-        """Orders in which a free choice launches the parts, were gradients a little late; and orders that keep back.
+        """Orders of a free choice with gradients on time and a little late, and orders that leave the link idle.
 
-        A free choice never lets the link rest, and so has something large under way when the most urgent is ready.
+        Under a free choice the link is never idle, so a large part is often in flight when the most urgent one is
+        ready.
         """
         for credit in (0.0, 2.0 * cut.part_bytes) if self._thorough else (2.0 * cut.part_bytes,):
             for margin in MARGINS if self._thorough else MARGINS[1:2]:
@@ -296,7 +299,7 @@ class NextForwardSearch:
             yield from self._resting(cut.buckets, cut.parts)
 
     def _resting(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        """Orders that let the link rest for what is urgent, those that do so soonest first."""
+        """Orders that leave the link idle for urgent parts, the earliest first."""
         urgent = self._net.urgency(buckets, parts)
         count = len(urgent)
         return [
@@ -308,12 +311,12 @@ class NextForwardSearch:
 def best_next_forward(
     layers: Sequence[Layer], step: StepModel, cost: CostModel, *, contention: Contention | None = None
 ) -> list[NextForward]:
-    """The best `dear` and the best `priority` found for a profile, the better first. Raises as the search does."""
+    """The best `dear` and the best `priority` found for a profile, the better one first. Raises as the search does."""
     return NextForwardSearch(layers, step, cost, contention=contention).best()
 
 
 def packed(gradients: Sequence[Gradient], limit_bytes: int) -> Buckets:
-    """Neighbours in ready order in buckets of at most so many bytes; a tensor with more has a bucket of its own."""
+    """Buckets of neighbours in ready order with at most `limit_bytes`; a larger tensor has its own bucket."""
     buckets: Buckets = []
     filled = 0
     for index, gradient in enumerate(gradients):

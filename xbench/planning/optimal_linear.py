@@ -1,23 +1,24 @@
-"""The exact contiguous plan when T is a straight line, in O(L log L): the sort into ready order, then one pass.
+"""Exact contiguous plan for a straight line T in O(L log L): the sort into ready order, then one pass.
 
 `merge.optimal_contiguous` tries every last bucket of every prefix, because T may be any curve. For T(M) = α + βM and
-P[i] the bytes of the first i gradients, its recurrence reads
+P[i] the bytes of the first i gradients, its recurrence is
 
     end[j] = min over i < j of  max(end[i], ready[j]) + α + β·(P[j] − P[i])
 
-Two orders make a search needless. `ready` rises, by assumption. `end` does not fall: cut the last gradient off the best
-plan of j+1, and what is left is a plan of j that ends no later. So the cuts i with end[i] ≤ ready[j], those whose link
-is free by then, are a prefix 0..f, and f never moves back as j grows. Two cases remain:
+Two monotone sequences make a search needless. `ready` ascends, by assumption. `end` does not fall: the best plan of j+1
+without its last gradient is a plan of j that ends no later. So the cuts i with end[i] ≤ ready[j], at which the link is
+free, are a prefix 0..f, and f never decreases as j grows. Two cases remain:
 
-- the link is free (i ≤ f): the time is ready[j] + α + β·(P[j] − P[i]), least for the fewest bytes, i = f;
-- the link is busy (f < i < j): the time is α + β·P[j] + (end[i] − β·P[i]), least for the least key end[i] − β·P[i].
+- The link is free (i ≤ f): the time is ready[j] + α + β·(P[j] − P[i]). It is least for the fewest bytes, i = f.
+- The link is busy (f < i < j): the time is α + β·P[j] + (end[i] − β·P[i]). It is least for the least key end[i] −
+  β·P[i].
 
-The second is the minimum of a window whose two ends only move forward: a queue that is kept in rising order of its keys
-answers it, each i entering and leaving once. (The sliding-window minimum is what is left of the convex hull of lines
-that such recurrences need in general: all lines here have the same slope β.)
+The second case is the minimum of a window whose two ends only move forward. A queue in ascending order of the keys
+gives it, and each i enters and leaves the queue once. Such recurrences generally need the convex hull of lines. All
+lines here have the same slope β, so a sliding-window minimum is enough.
 
-No bucket holds two dtypes, so cuts before the current run of one dtype drop out of the window too. A gradient of no
-bytes costs nothing (T(0) = 0): by itself it ends at max(end[j−1], ready[j]), which no plan beats, as `end` never falls.
+No bucket holds two dtypes, so cuts before the current run of one dtype leave the window too. A gradient of zero bytes
+costs nothing (T(0) = 0). By itself it ends at max(end[j−1], ready[j]), and no plan is better, as `end` never falls.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from xbench.planning.gradients import Gradient, require_ready_order
 from xbench.planning.simulate import Buckets
 
 _TIE = 1e-12
-"""Times within this share of each other are equal: they differ by rounding. Then fewer buckets are better."""
+"""Times within this share of each other are equal: they differ by rounding. Fewer buckets are then better."""
 
 
 def optimal_line(
@@ -38,10 +39,10 @@ def optimal_line(
 ) -> Buckets:
     """The contiguous buckets whose last collective ends first when T(M) = `alpha_s` + `beta_s_per_byte`·M.
 
-    The same last end as `merge.optimal_contiguous` with `Curve.line`; of plans that end alike it prefers fewer buckets,
-    and where several are left the two may choose differently. `across_dtypes` lifts the rule of one dtype a bucket.
-    O(L) for gradients in ready order. Raises ValueError for gradients that are not, and for a negative or non-finite α
-    or β.
+    The last end equals that of `merge.optimal_contiguous` with `CostCurve.line`. Among plans with equal ends it prefers
+    fewer buckets; where several are left, the two functions may choose differently. `across_dtypes` lets a bucket hold
+    several dtypes. O(L) for gradients in ready order. Raises ValueError for gradients that are not in ready order, and
+    for a negative or non-finite α or β.
     """
     require_ready_order(gradients)
     for name, value in (("alpha", alpha_s), ("beta", beta_s_per_byte)):
@@ -53,9 +54,9 @@ def optimal_line(
     key_s = [0.0] * (count + 1)
     launches = [0] * (count + 1)
     previous = [0] * (count + 1)
-    busy: deque[int] = deque()  # cuts that end after ready[j], in rising order of their keys
-    free = 0  # the last cut whose link is free at ready[j]; that of the cut before everything always is
-    run_start = 0  # the first cut that leaves one dtype in the last bucket
+    busy: deque[int] = deque()  # cuts that end after ready[j], in ascending order of their keys
+    free = 0  # the last cut at which the link is free at ready[j]; cut 0 always is one
+    run_start = 0  # the first cut after which the last bucket has one dtype
     for j in range(1, count + 1):
         gradient = gradients[j - 1]
         if j > 1 and not across_dtypes and gradient.dtype != gradients[j - 2].dtype:
@@ -90,5 +91,5 @@ def optimal_line(
 
 
 def _worse(key_s: float, launches: int, slack_s: float) -> bool:
-    """Whether a cut in the queue is needless beside a later one, from the differences of their keys and launches."""
+    """Whether a later cut makes one in the queue needless, by the differences of their keys and launches."""
     return key_s > slack_s or (key_s >= -slack_s and launches >= 0)

@@ -1,20 +1,21 @@
-"""Partial backpropagation in numbers: who computes how much, what travels, how long a step takes. See `schedules.spb`.
+"""Model of partial backpropagation: compute per worker, bytes sent, and step time. `schedules.spb` runs it.
 
 Layers in gradient-ready order (1 = nearest the loss) are cut into k bands of equal backward time, as nearly as whole
-layers allow: a layer belongs to band b when the middle of its time lies within ((b−1)/k, b/k] of the backward pass. A
+layers allow. A layer belongs to band b when the middle of its time lies within ((b−1)/k, b/k] of the backward pass. A
 worker of level i computes the gradients of bands 1 to i. M_b: bytes of band b's gradients. N: workers.
 
-- *temporal*: at step t all workers have level (t mod k) + 1. A band travels when it is computed: band b in k−b+1 of k
-  steps, by ring all-reduce, 2(N−1)/N·M_b sent a worker.
-- *spatial*: worker r has level (r mod k) + 1, always. Band b is computed by the n_b workers of level ≥ b. Each of them
-  sends 2(n_b−1)/n_b·M_b in an all-reduce of their own. Then the first worker of level b broadcasts the average to the
-  N−n_b that have none, in a binomial tree: N−n_b times M_b in all, ⌈log2(N−n_b+1)⌉ times M_b from its root.
+- *temporal*: at step t all workers have level (t mod k) + 1. A band is sent when it is computed: band b in k−b+1 of k
+  steps, by ring all-reduce, with 2(N−1)/N·M_b sent per worker.
+- *spatial*: worker r always has level (r mod k) + 1. The n_b workers of level ≥ b compute band b. Each of them sends
+  2(n_b−1)/n_b·M_b in an all-reduce among themselves. Then the first worker of level b broadcasts the average to the
+  other N−n_b in a binomial tree. That is N−n_b times M_b in all, and ⌈log2(N−n_b+1)⌉ times M_b from its root.
 
-With two workers and k = 2 band 1 is all-reduced as ever (M_1 sent by each) and band 2 goes one way (M_2 sent by one).
+With two workers and k = 2, band 1 has an ordinary all-reduce (each worker sends M_1), and one worker sends M_2 of band
+2 to the other.
 
-Backward work is i/k of the pass at level i: (k+1)/2k on average over a cycle of the temporal variant, or over the
-workers of the spatial one when k divides N. A spatial *step* lasts as long as that of its full-depth workers, which
-save no computation; what falls there is the others' work, their memory, and bytes.
+Backward work is i/k of the pass at level i. The mean is (k+1)/2k, over a cycle of the temporal variant, or over the
+workers of the spatial one when k divides N. A spatial *step* lasts as long as that of its full-depth workers, whose
+computation is unchanged. Only the other workers' computation and memory, and the bytes, decrease.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from xbench.spec import known_options, parse_int
 
 Variant = Literal["spatial", "temporal"]
 LEVELS_OF_A_CYCLE = 4
-"""k of the temporal variant, where none is given."""
+"""Default k of the temporal variant."""
 
 MAX_LEVELS = 64
 
@@ -55,13 +56,13 @@ def options(text: str, given: dict[str, str]) -> dict[str, str]:
 
 
 def cycle(options: Mapping[str, str]) -> int:
-    """Steps after which the depths repeat: only whole cycles have a mean step."""
+    """Number of steps after which the depths repeat: only whole cycles have a mean step."""
     return int(options.get("k", LEVELS_OF_A_CYCLE)) if options.get("variant") == "temporal" else 1
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which worker has which level at which step. Raises SpecError where no worker would have full depth."""
+    """Level of each worker at each step. Raises SpecError where no worker would have full depth."""
 
     variant: Variant
     levels: int
@@ -76,30 +77,30 @@ class Split:
 
     @classmethod
     def of(cls, options: Mapping[str, str], workers: int) -> Split:
-        """From checked options: spatial with a level a worker, or temporal with cycles of four, unless they say."""
+        """Build from checked options. Defaults: spatial with one level per worker; four levels for temporal."""
         if options.get("variant") == "temporal":
             return cls("temporal", cycle(options), workers)
         return cls("spatial", int(options.get("k", workers)), workers)
 
     def level(self, worker: int, step: int) -> int:
-        """How many bands this worker (0-based) computes at this step (0-based)."""
+        """Number of bands that this worker (0-based) computes at this step (0-based)."""
         return (step if self.variant == "temporal" else worker) % self.levels + 1
 
     def members(self, band: int) -> list[int]:
-        """The workers that average this band with each other, where it travels."""
+        """Workers that average this band with each other in a step that sends it."""
         if self.variant == "temporal":
             return list(range(self.workers))
         return [worker for worker in range(self.workers) if self.level(worker, 0) >= band]
 
     def receivers(self, band: int) -> list[int]:
-        """The workers that are sent the average; the first entry is who sends it. Empty where all computed it."""
+        """Workers of the broadcast of the average, its sender first. Empty where all workers compute the band."""
         members = self.members(band)
         rest = [worker for worker in range(self.workers) if worker not in members]
-        # The first of level b: the least busy of the members, and another one for every band.
+        # The first worker of level b sends: the least busy of the members, and a different one for every band.
         return [band - 1, *rest] if rest else []
 
     def sent_bytes(self, band_bytes: Sequence[float]) -> list[float]:
-        """What each worker sends a step [B], on average over a cycle. `band_bytes[b-1]`: M_b."""
+        """Bytes that each worker sends per step, averaged over a cycle. `band_bytes[b-1]`: M_b."""
         sent = [0.0] * self.workers
         for band, nbytes in enumerate(band_bytes, start=1):
             members, tree = self.members(band), self.receivers(band)
@@ -111,7 +112,7 @@ class Split:
         return sent
 
     def equivalent(self, band: int) -> float:
-        """Bytes of an all-reduce of all workers that load the link as one byte of this band does, at its busiest."""
+        """All-reduce bytes of all workers that load the busiest link as much as one byte of this band."""
         whole = 2 * (self.workers - 1) / self.workers
         if whole == 0:
             return 1.0
@@ -120,13 +121,13 @@ class Split:
 
 
 def broadcasts(place: int, size: int) -> int:
-    """How often the member at this place of a binomial tree (0: the root) sends the whole message on."""
+    """Number of times that the member at this place of a binomial tree (0: the root) sends the whole message."""
     rounds = range((size - 1).bit_length()) if size > 1 else range(0)
     return sum(place < 2**i and place + 2**i < size for i in rounds)
 
 
 def backward_s_of(layers: Sequence[Layer]) -> dict[str, float]:
-    """Backward seconds by parameter, in ready order: each layer's shared out equally among its tensors."""
+    """Backward seconds by parameter, in ready order: each layer's time divided equally among its tensors."""
     return {
         tensor.name: layer.backward_s / len(layer.tensors)
         for layer in layers
@@ -137,8 +138,8 @@ def backward_s_of(layers: Sequence[Layer]) -> dict[str, float]:
 def bands(backward_s: Mapping[str, float], levels: int) -> dict[str, int]:
     """The band (1 to `levels`) of every parameter. `backward_s`: seconds by parameter, in ready order.
 
-    Parameters of one module stay together where they follow each other. The first layer is always of band 1: a level
-    without a gradient would have nothing to train.
+    Consecutive parameters of one module stay together. The first layer is always in band 1: a level without a gradient
+    would have nothing to train.
     """
     layers: list[tuple[str, list[str], float]] = []
     for name, seconds in backward_s.items():
@@ -160,7 +161,7 @@ def bands(backward_s: Mapping[str, float], levels: int) -> dict[str, int]:
 
 
 def split_buckets(buckets: Sequence[Sequence[str]], band_of: Mapping[str, int]) -> list[list[str]]:
-    """The buckets cut where bands meet, band by band: gradients of two bands never travel together."""
+    """The buckets cut at the borders of bands, band by band: no bucket holds gradients of two bands."""
     cut: dict[tuple[int, int], list[str]] = {}
     for place, bucket in enumerate(buckets):
         for name in bucket:
@@ -175,17 +176,17 @@ def predict(
     options: Mapping[str, str],
     workers: int,
 ) -> float:
-    """The step to expect with these options: see `predicted_step_s`."""
+    """The predicted step [s] with these options; the arguments are those of `predicted_step_s`."""
     return predicted_step_s(planner, buckets, layers, Split.of(options, workers))
 
 
 def predicted_step_s(
     planner: Planner, buckets: Sequence[Sequence[str]], layers: Sequence[Layer], split: Split
 ) -> float:
-    """The step to expect [s]: of the full-depth worker (spatial), or the mean over a cycle (temporal).
+    """The predicted step [s]: of the full-depth worker (spatial), or the mean over a cycle (temporal).
 
-    T of fewer workers, and of a broadcast, is not measured: bytes are scaled to those of an all-reduce of all workers
-    that load the busiest link as much.
+    T of fewer workers, and of a broadcast, is not measured. Bytes are scaled to those of an all-reduce of all workers
+    that loads the busiest link as much.
     """
     step = planner.step
     band_of = bands(backward_s_of(layers), split.levels)

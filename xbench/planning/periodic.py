@@ -1,13 +1,13 @@
-"""One period of a step that leaves gradients on their way: the device works through tasks, the link through parcels.
+"""One period of a step in the steady state: the device runs tasks, and the link sends transfers.
 
-Tasks run one after the other, and one waits until all parcels that it needs have arrived. The first task is backward:
-parcels are released as it proceeds, and what is not released before it ends is released by its end. Of what has been
-released the parcel with the least rank is launched next, as long as the credit allows; what was launched is served
-first in, first out, and never called back.
+Tasks run one after the other. A task waits until all transfers that it needs have arrived. The first task is backward:
+its progress releases transfers, and its end releases all the rest. Among the released transfers, the one with the least
+rank is launched next, as long as the credit allows. Launched transfers are served first in, first out, and are never
+cancelled.
 
-Both are a fluid, as in `planning.contention`: while a parcel is in service the computation proceeds at 1/σ, and while
-something computes the parcel proceeds at 1/(ρ·T), else at 1/(κ·T). Between two events all rates are constant, and every
-event ends something (a stretch of backward, a task, a parcel), so there are no more events than those.
+Both proceed as a fluid, as in `planning.contention`. While a transfer is in service, the computation proceeds at rate
+1/σ. The transfer proceeds at rate 1/(ρ·T) during computation, else at 1/(κ·T). Between two events all rates are
+constant. Every event ends something (a stretch of backward, a task, a transfer), so the number of events is bounded.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from xbench.planning.contention import Contention, TokenBucketCredit
 
 @dataclass(frozen=True)
 class Transfer:
-    """Something to send: no earlier than `release_s` of backward's own progress; of those waiting the least rank.
+    """A transfer: released at `release_s` of backward's own progress, and launched in order of the least rank.
 
-    It takes `alone_s`, or less where the link has rested, but `least_s`.
+    It takes `alone_s`, or less after an idle link, but at least `least_s`.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Task:
-    """Computation that starts when the parcels `needs` have arrived and the task before it is done."""
+    """Computation that starts when the transfers `needs` have arrived and the task before it has ended."""
 
     name: str
     took_s: float
@@ -49,9 +49,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Period:
-    """What happened, times [s] since the start of the first task.
+    """Result of a simulation, times [s] since the start of the first task.
 
-    `computed`: (start, end) of each task. `sent`: (parcel, start, end) in the order in which parcels were launched.
+    `computed`: (start, end) of each task. `sent`: (transfer, start, end) in launch order.
     """
 
     end_s: float
@@ -60,7 +60,7 @@ class Period:
 
 
 class _Line:
-    """Parcels under way, first in, first out: the first is in service, and takes `left_s` more if it is alone."""
+    """Transfers in flight, first in, first out. The first is in service and takes `left_s` more without contention."""
 
     def __init__(self, parcels: Sequence[Transfer], saved: TokenBucketCredit) -> None:
         self.flying: deque[int] = deque()
@@ -72,14 +72,14 @@ class _Line:
         self._since_s = 0.0
 
     def launch(self, at: int, now_s: float) -> None:
-        """Put a parcel under way."""
+        """Put a transfer in flight."""
         self.flying.append(at)
         self.nbytes += self._parcels[at].nbytes
         if len(self.flying) == 1:
             self._serve(now_s)
 
     def arrive(self, now_s: float) -> int:
-        """End the service of the first parcel, and begin that of the next; the parcel that has arrived."""
+        """End the service of the first transfer and begin that of the next. Return the one that has arrived."""
         at = self.flying.popleft()
         self.nbytes -= self._parcels[at].nbytes
         self.sent.append((at, self._since_s, now_s))
@@ -97,7 +97,7 @@ class _Line:
 def run(
     tasks: Sequence[Task], parcels: Sequence[Transfer], contention: Contention, *, credit_bytes: float = math.inf
 ) -> Period:
-    """Run one period. `credit_bytes` [B] may be under way at once, and one parcel always may."""
+    """Simulate one period. At most `credit_bytes` [B] are in flight at once, but always one transfer is allowed."""
     sizes = np.array([parcel.nbytes for parcel in parcels], dtype=np.float64)
     rho, sigma, kappa = contention.slowdowns(sizes)
     coming = sorted(range(len(parcels)), key=lambda at: (parcels[at].release_s, parcels[at].rank))
@@ -108,8 +108,8 @@ def run(
     flying = line.flying
     now_s = progress_s = 0.0
     released = place = 0
-    waiting: list[tuple[int, int]] = []  # (rank, parcel)
-    since_s: float | None = None  # when the task started; None: it waits
+    waiting: list[tuple[int, int]] = []  # (rank, transfer)
+    since_s: float | None = None  # start of the current task; None while it waits
     computed: list[tuple[float, float]] = []
     while place < len(tasks):
         reached_s = progress_s if place == 0 else math.inf
@@ -150,7 +150,7 @@ def run(
 
 
 def _waiters(tasks: Sequence[Task], parcels: int) -> list[list[int]]:
-    """The tasks that need each parcel, by position."""
+    """Positions of the tasks that need each transfer."""
     found: list[list[int]] = [[] for _ in range(parcels)]
     for place, task in enumerate(tasks):
         for at in task.needs:

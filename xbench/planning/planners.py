@@ -1,7 +1,7 @@
-"""Buckets of each mode: functions from a `Planner` and a `ModeInfo`, named by `ModeInfo.planner`.
+"""Planner functions of the modes: each takes a `Planner` and a `ModeInfo`, and `ModeInfo.planner` names it.
 
-Buckets are indices of `planner.step.gradients`, in launch order; the planner then predicts their step from the mode's
-facts. What one of the next forward pass makes, or a search, is a `Candidate` and brings more than buckets.
+Buckets are indices of `planner.step.gradients`, in launch order. The planner then predicts their step from the mode's
+facts. Modes of the next forward pass, and searches, return a `Candidate`, which has more than buckets.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from xbench.planning.simulate import Buckets
 from xbench.units import format_percent
 
 _FREE = "exact for a link that costs computation nothing"
-"""The arithmetic that makes the exact plan the optimum."""
+"""The model under which the exact plan is the optimum."""
 
 _MIB = 1024 * 1024
 
 
 def nothing(planner: Planner, mode: ModeInfo) -> Buckets:
-    """No bucket at all."""
+    """No buckets."""
     return []
 
 
@@ -32,23 +32,23 @@ def ddp(planner: Planner, mode: ModeInfo) -> Buckets:
 
 
 def single(planner: Planner, mode: ModeInfo) -> Buckets:
-    """Everything at once."""
+    """One bucket per dtype."""
     return merge.single(planner.step.gradients)
 
 
 def wfbp(planner: Planner, mode: ModeInfo) -> Buckets:
-    """A bucket a gradient."""
+    """One bucket per gradient."""
     return merge.wfbp(planner.step.gradients)
 
 
 def mgwfbp(planner: Planner, mode: ModeInfo) -> Buckets:
-    """The paper's greedy, by ready times under traffic where they were measured."""
+    """The paper's greedy, with ready times under traffic where they were measured."""
     cost = planner.known_cost
     return planner.undisturbed(merge.mgwfbp(planner.under_traffic, cost.alpha_s, cost.beta_s_per_byte))
 
 
 def mgwfbp_note(planner: Planner, step_s: float) -> str:
-    """How far the greedy is from the optimum."""
+    """Note on the gap between the greedy plan and the optimum."""
     best_s = planner.simulate(EXACT, planner.undisturbed(planner.exact)).step_s
     gap = step_s / best_s - 1.0 if best_s > 0 else 0.0
     side = "below" if gap < 0 else "above"
@@ -56,17 +56,17 @@ def mgwfbp_note(planner: Planner, step_s: float) -> str:
 
 
 def optimal(planner: Planner, mode: ModeInfo) -> Buckets:
-    """The exact plan, by ready times under traffic where they were measured."""
+    """The exact plan, with ready times under traffic where they were measured."""
     return planner.undisturbed(planner.exact)
 
 
 def optimal_note(planner: Planner, step_s: float) -> str:
-    """Under which model the plan is exact."""
+    """Note on the model under which the plan is exact."""
     return f"{_FREE}; the predicted step counts what it costs" if planner.contention is not None else _FREE
 
 
 def tuned_ddp(planner: Planner, mode: ModeInfo) -> Buckets:
-    """What DDP makes of the exact plan: that plan itself for one dtype, see `bucket_caps_mib` for several."""
+    """Buckets that DDP forms from the exact plan: that plan itself for one dtype; `bucket_caps_mib` covers several."""
     gradients = planner.under_traffic
     kinds = [gradients[bucket[0]].dtype for bucket in planner.exact]
     caps = caps_mib(kinds, [sum(gradients[index].nbytes for index in bucket) for bucket in planner.exact])
@@ -75,7 +75,7 @@ def tuned_ddp(planner: Planner, mode: ModeInfo) -> Buckets:
 
 
 def searched(planner: Planner, mode: ModeInfo) -> Buckets | Candidate:
-    """The best of the search; of modes of the next forward pass too where `Planner.overlap` allows them."""
+    """The best plan of the search. It includes modes of the next forward pass where `Planner.overlap` allows them."""
     return planner.best() if planner.overlap == "forward" else planner.search().best().buckets
 
 

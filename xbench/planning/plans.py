@@ -1,18 +1,17 @@
-"""From a profile and a cost model to the plan of each mode: its buckets and the step to expect of them.
+"""Plans of each mode from a profile and a cost model: buckets and the predicted step.
 
 `mgwfbp` decides with the straight line, as its paper does. Every prediction uses T as measured (`CostCurve.of`), so
 plans compare on the same link.
 
-Where contention was measured, every prediction is made of the undisturbed gradients, which the simulator then delays.
-Where it was not, but ready times were measured under traffic (`loaded`), schedules that overlap backward are predicted
-from those. Either way `mgwfbp`, `optimal` and `ddp-tuned` choose their buckets by the loaded ready times if there are
-any: their planners know no contention, so the ready times must.
+With measured contention, every prediction starts from the undisturbed gradients, and the simulator delays them. Without
+it, schedules that overlap backward use the ready times under traffic (`loaded`) where these were measured. Their
+planners have no contention model, so the ready times must include it.
 
-`dear` and `priority` let gradients travel on into the next forward pass (`next_forward`), so their plans need the
-profile's layers as well. `auto` is one of them only where `overlap` allows it.
+`dear` and `priority` send gradients during the next forward pass (`next_forward`), so their plans need the profile's
+layers as well. `auto` may be one of them only where `overlap` allows it.
 
-DDP is predicted with what it does beside its collectives: it broadcasts the model's buffers (batch-norm statistics)
-before forward, one collective a dtype, and it copies every gradient out of its bucket again when all have arrived.
+Two costs of DDP beside its collectives are predicted. It broadcasts the model's buffers (batch-norm statistics) before
+forward, with one collective per dtype. It also copies every gradient out of its bucket after all have arrived.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Planner:
-    """All that plans of one step on one link are made of. Raises ValueError where gradients are not in ready order.
+    """Inputs of all plans of one step on one link. Raises ValueError where gradients are not in ready order.
 
-    `cost` None: communication is taken as free, and modes whose buckets depend on the link have no plan.
-    `buffer_bytes`: what DDP broadcasts before each forward, one entry a dtype [B]. `layers` are the profile's; None:
-    modes of the next forward pass cannot be planned. `overlap`: whether `auto` may be one of those. Not `thorough`:
-    their search is a short one.
+    Without a `cost`, communication is assumed free, and modes whose buckets depend on the link have no plan.
+    `buffer_bytes` [B]: buffers that DDP broadcasts before each forward pass, one entry per dtype. `layers` are the
+    profile's; without them, modes of the next forward pass cannot be planned. `overlap`: whether `auto` may be one of
+    those modes. Unless `thorough`, their search is a short one.
     """
 
     step: StepModel
@@ -67,7 +66,7 @@ class Planner:
 
     @property
     def modes(self) -> list[str]:
-        """The modes that can be planned with what is known."""
+        """The modes that can be planned with the given inputs."""
         known = waiting_modes() if self.layers is None else planned_modes()
         return [mode for mode in known if self.cost is not None or not MODES.entry(mode).needs_link]
 
@@ -106,7 +105,7 @@ class Planner:
         )
 
     def carried(self, candidate: Candidate, mode: str = "auto") -> Plan:
-        """The plan of `mode` that a candidate makes, with its prediction. Raises ValueError as `plan` does."""
+        """The plan of `mode` from a candidate, with its prediction. Raises ValueError as `plan` does."""
         if candidate.carrier is None:
             return self.plan(mode, candidate.buckets)
         step = self.step_of(candidate)
@@ -124,22 +123,24 @@ class Planner:
         )
 
     def best(self) -> Candidate:
-        """The best for `auto`: of the search and, where `overlap` allows, of the next forward pass.
+        """The best candidate for `auto`: of the search and, where `overlap` allows, of the next forward pass.
 
         Raises ValueError as `search` does.
         """
-        searched = self.search().best()  # whose time is without the forward pass
+        searched = self.search().best()  # its time excludes the forward pass
         found = [replace(searched, step_s=self.simulate("auto", searched.buckets).step_s)]
         if self.overlap == "forward" and self.layers is not None:
             found += [self.carried_by(mode) for mode in next_forward_modes()]
         return min(found, key=self._worth_s)
 
     def variations(self) -> list[Candidate]:
-        """What a trial may try beside the best parts; see `NextForwardSearch.variations`. Raises ValueError."""
+        """Candidates for a trial besides the best parts, from `NextForwardSearch.variations`. Raises ValueError as it
+        does.
+        """
         return [self.candidate(found) for found in self.next_forward.variations()]
 
     def step_of(self, candidate: Candidate) -> Step:
-        """The step of a candidate for `auto`; that of a carrier is counted from the start of backward."""
+        """The step of a candidate for `auto`; with a carrier it is counted from the start of backward."""
         if candidate.carrier is None:
             return self.simulate("auto", candidate.buckets)
         found = self.next_forward
@@ -147,19 +148,19 @@ class Planner:
         return found.step_of(candidate.carrier, buckets, candidate.parts)
 
     def carried_by(self, mode: str) -> Candidate:
-        """The best found of a mode of the next forward pass. Raises ValueError without layers or a cost model."""
+        """The best candidate of a mode of the next forward pass. Raises ValueError without layers or a cost model."""
         found = self._chosen(MODES.entry(mode))
         assert isinstance(found, Candidate)
         return found
 
     def _chosen(self, mode: ModeInfo) -> Buckets | Candidate:
-        """What the mode's planner makes."""
+        """Call the mode's planner."""
         assert mode.planner is not None
         chosen: Buckets | Candidate = imported(mode.planner)(self, mode)
         return chosen
 
     def candidate(self, found: NextForward) -> Candidate:
-        """What was found for the next forward pass, with buckets of `step.gradients`."""
+        """Convert a result for the next forward pass to a candidate with buckets of `step.gradients`."""
         buckets = _translated(found.buckets, self.next_forward.step.gradients, self.step.gradients)
         return Candidate(found.name, buckets, found.step.step_s, found.mode, found.parts)
 
@@ -175,7 +176,7 @@ class Planner:
         return worth_s(candidate.step_s, launches)
 
     def simulate(self, mode: str, buckets: Buckets) -> Step:
-        """The step that `mode` makes with these buckets of `step.gradients`."""
+        """The step of `mode` with these buckets of `step.gradients`."""
         step, info = self.step, mode_info(mode)
         if self.contention is None and step.loaded is not None and info.overlap != "none":
             buckets = _translated(buckets, step.gradients, step.loaded)
@@ -209,16 +210,16 @@ class Planner:
 
     @property
     def under_traffic(self) -> Sequence[Gradient]:
-        """The gradients that planners look at: as they are ready beside others' traffic, where that was measured."""
+        """The gradients for planning, with ready times under traffic where these were measured."""
         return self.step.loaded or self.step.gradients
 
     @cached_property
     def exact(self) -> Buckets:
-        """The exact plan of the gradients `under_traffic`: three modes ask for it."""
+        """The exact plan of the gradients `under_traffic`, which three modes use."""
         return merge.optimal(self.under_traffic, self._curve)
 
     def undisturbed(self, buckets: Buckets) -> Buckets:
-        """Buckets of the gradients `under_traffic` as buckets of `step.gradients`."""
+        """Convert buckets of the gradients `under_traffic` to buckets of `step.gradients`."""
         return _translated(buckets, self.under_traffic, self.step.gradients)
 
     def search(self) -> Search:
@@ -235,7 +236,7 @@ class Planner:
         )
 
     def _by_loaded_times(self) -> list[tuple[str, Buckets]]:
-        """What other modes choose by ready times under traffic, which the search does not look at."""
+        """Buckets of other modes by ready times under traffic, which the search does not use."""
         found = [(mode, self._chosen(MODES.entry(mode))) for mode in tried_modes() if MODES.entry(mode).needs_link]
         return [(mode, chosen) for mode, chosen in found if not isinstance(chosen, Candidate)]
 
@@ -280,15 +281,15 @@ def make_plans(
 def bucket_caps_mib(plan: Plan, dtypes: Mapping[str, str] | None = None) -> list[float]:
     """`bucket_cap_mb_list` [MiB] with which DistributedDataParallel rebuilds exactly the plan's buckets.
 
-    DDP turns each entry into int(cap · 2²⁰) bytes and, once it has rebuilt (after its first step; it never does with
-    `find_unused_parameters` on a graph that is not static), walks the gradients in the order in which they became
-    ready and closes a bucket when its bytes reach the cap. A cap of the bucket's own bytes therefore closes it with
-    its last gradient and no earlier, in whatever order its members come; bytes over 2²⁰ are exact in a float.
+    DDP converts each entry to int(cap · 2²⁰) bytes and rebuilds its buckets after its first step. It never rebuilds
+    with `find_unused_parameters` on a graph that is not static. It walks the gradients in ready order and closes a
+    bucket when its bytes reach the cap. A cap of the bucket's own bytes therefore closes it with its last gradient and
+    no earlier, in any order of its members. Bytes over 2²⁰ are exact in a float.
 
-    Every dtype walks the list from its start, so one list cannot describe two dtypes. `dtypes` (parameter name to
-    dtype) says which is which: the caps are then those of the dtype with the most bytes, and the others make do, as
-    the plan of `ddp-tuned` does. Empty buckets are left out: DDP takes their tensors along with the next. An empty
-    list means that there is nothing to tune, which is also how DDP reads it.
+    Every dtype walks the list from its start, so one list cannot describe two dtypes. With `dtypes` (parameter name to
+    dtype), the caps are those of the dtype with the most bytes. The other dtypes use the same caps, as in the plan of
+    `ddp-tuned`. Empty buckets are left out: DDP puts their tensors into the next one. An empty list means that there is
+    nothing to tune, which is also its meaning in DDP.
 
     Raises KeyError when `dtypes` misses a parameter of the plan.
     """
@@ -297,7 +298,7 @@ def bucket_caps_mib(plan: Plan, dtypes: Mapping[str, str] | None = None) -> list
 
 
 def _translated(buckets: Buckets, of: Sequence[Gradient], to: Sequence[Gradient]) -> Buckets:
-    """Buckets of one order of the same gradients as buckets of another."""
+    """Convert buckets from one order of the same gradients to another."""
     place = {gradient.name: index for index, gradient in enumerate(to)}
     return [[place[of[index].name] for index in bucket] for bucket in buckets]
 

@@ -1,12 +1,12 @@
-"""Plans of a scenario, measured or what-if, and the record of them: a profile, so that `xbench.attach` reads it.
+"""Plans of a measured or what-if scenario, and their record: a profile, which `xbench.attach` can read.
 
-Everything is planned anew with the model that made the record's own plans, so that without a change the predictions are
-those of the record. The buckets of `auto` are the record's own then: a run may have chosen them by trying candidates on
-the real links, which a search in the simulator cannot do again.
+All plans are made again with the model of the record's own plans. Without a change, the predictions are therefore those
+of the record. `auto` then keeps the record's own buckets: a run may have chosen them in a trial on the real links,
+which a search in the simulator cannot repeat.
 
-A what-if's record has the layers, the cost model and the contention as changed, its fabric is labelled simulated, it
-has no raw samples (nothing was run), and its warnings say what was changed and from which record. Planning from a
-record so written gives the same plans again.
+The record of a what-if has the changed layers, cost model and contention, and its fabric is labelled simulated. It has
+no raw samples, because nothing was run. Its warnings name the changes and the source record. Planning from this record
+gives the same plans again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from xbench.spec import Overlap
 from xbench.units import format_bytes
 
 FAR = 1.1
-"""Sizes this many times the largest measured are said to be extrapolated."""
+"""Sizes this many times the largest measured one are reported as extrapolated."""
 
 AUTO = "auto"
 SEARCHED = "found by search in the simulator, not tried on real links"
@@ -44,15 +44,17 @@ class Planned:
     plans: dict[str, Plan]
     bounds: Bounds
     overlap: Overlap = "backward"
-    """What gradients may overlap in the mode that is recommended."""
+    """Overlap that the recommended mode may use."""
 
     @property
     def cautions(self) -> list[str]:
-        """What a reader must know of the numbers: the scenario's, and sizes beyond those measured."""
+        """Cautions about the numbers: the scenario's, and sizes beyond the measured ones."""
         return [*self.scenario.cautions, *self._beyond()]
 
     def _beyond(self) -> list[str]:
-        """Sizes that were not measured. A ring of more workers cuts the same bytes into smaller messages."""
+        """Cautions about sizes that were not measured. A ring of more workers cuts the same bytes into smaller
+        messages.
+        """
         was = self.scenario.measured.cost
         if not was.points:
             return []
@@ -73,7 +75,7 @@ class Planned:
         return found
 
     def formed_by_ddp(self, mode: str) -> bool:
-        """Whether DistributedDataParallel forms this plan's buckets from their caps, by the rule that torch follows."""
+        """Whether DistributedDataParallel forms this plan's buckets from their caps, by torch's rule."""
         gradients, plan = self.scenario.step.gradients, self.plans[mode]
         caps_mib = bucket_caps_mib(plan, {gradient.name: gradient.dtype for gradient in gradients})
         if not caps_mib:
@@ -83,16 +85,16 @@ class Planned:
         return sorted(names) == sorted(map(sorted, plan.buckets))
 
     def in_ddp(self, mode: str) -> Plan:
-        """The plan of `mode` as DistributedDataParallel carries it out: the same buckets on its own reducer."""
+        """The plan of `mode` as DistributedDataParallel runs it: the same buckets on its own reducer."""
         plan = self.plans[mode]
         buckets = _indices(plan, self.scenario)
-        if buckets is None:  # a plan of these very gradients
+        if buckets is None:  # never, for a plan of these gradients
             raise ValueError(f"the plan of {mode!r} is not of the gradients of {self.scenario.measured.name!r}")
         return self.scenario.planner.plan(TUNED_DDP, buckets).model_copy(update={"mode": mode})
 
 
 def replan(scenario: Scenario, modes: Sequence[str] | None = None, *, overlap: Overlap = "backward") -> Planned:
-    """Plan each of `modes`, None being all; `overlap` as in `Planner`. Raises SpecError for an unknown mode."""
+    """Plan each of `modes`; None means all. `overlap` as in `Planner`. Raises SpecError for an unknown mode."""
     step, planner = scenario.step, replace(scenario.planner, overlap=overlap)
     wanted = planner.modes if modes is None else modes
     plans = {mode: _auto(scenario, planner) if mode == AUTO else planner.plan(mode) for mode in wanted}
@@ -107,9 +109,9 @@ def replan(scenario: Scenario, modes: Sequence[str] | None = None, *, overlap: O
 
 
 def _auto(scenario: Scenario, planner: Planner) -> Plan:
-    """The plan of `auto`: the record's own where nothing was changed, else the best of a new search.
+    """The plan of `auto`: the record's own without a change, else the best of a new search.
 
-    A record's own plan is of what its run allowed to overlap; where something else is asked for it is searched again.
+    The record's own plan holds for the overlap that its run allowed. For another overlap it is searched again.
     """
     own = None if scenario.changes else scenario.measured.plans.get(AUTO)
     if own is not None and scenario.measured.record.spec.overlap != planner.overlap:
@@ -128,7 +130,7 @@ def _auto(scenario: Scenario, planner: Planner) -> Plan:
 
 
 def _indices(plan: Plan, scenario: Scenario) -> Buckets | None:
-    """A plan's buckets as places in the gradients; None where it is not of exactly these."""
+    """A plan's buckets as positions in the gradients; None where the plan has other gradients."""
     place = {gradient.name: index for index, gradient in enumerate(scenario.step.gradients)}
     if sorted(name for bucket in plan.buckets for name in bucket) != sorted(place) or not all(plan.buckets):
         return None
@@ -136,14 +138,14 @@ def _indices(plan: Plan, scenario: Scenario) -> Buckets | None:
 
 
 def _of(workers: int, wider: float) -> str:
-    """Says of how many workers a size was measured, where those of the plan are others."""
+    """Phrase with the number of workers that a size was measured on, where the plan has another number."""
     return "" if wider == 1 else f" on {workers} workers"
 
 
 def to_profile(planned: Planned, command: str) -> Profile:
-    """The record: that of the measurement, with what was changed in its place, and these plans.
+    """A profile record: the measurement with the changes applied, and these plans.
 
-    `command` is what was typed. The plans' predictions are of the whole step, as in any profile.
+    `command` is the command line. The predictions are of the whole step, as in any profile.
     """
     scenario = planned.scenario
     measured = scenario.measured

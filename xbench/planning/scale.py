@@ -1,17 +1,17 @@
-"""One profiled step on any number of workers: every mode's step, throughput, efficiency and exposed communication.
+"""Predictions of one profiled step on any number of workers, with throughput, efficiency and exposed communication.
 
-Each worker keeps its batch and computes as it did (weak scaling); what changes with the number of workers is T(M),
-which `topology` carries over. With C the step without communication and `batch` samples a worker and step:
+Each worker keeps its batch and its compute time (weak scaling). Only T(M) changes with the number of workers, and
+`topology` converts it. With C the step without communication and `batch` samples per worker and step:
 
     throughput(N) = N · batch / step(N)        efficiency(N) = throughput(N) / (N · batch / C) = C / step(N)
 
-Plans are made anew for every size, as a user would: what is merged depends on the latency, which grows with N. Where
-the profile has contention, it is carried over by size of message and every step is simulated with it. `auto` is the
-best of the other modes' plans and a few more, without the search cut by cut that a run makes: its figures are upper
-limits.
+Plans are made again for every size: the best merge depends on the latency, which grows with N. Where the profile has
+contention, it is converted by size of message, and every step is simulated with it. `auto` is the best of the other
+modes' plans and a few more, without the cut-by-cut search of a run. Its step times are therefore upper limits.
 
-All of it is simulated. The error band is how far predictions were off where they were checked against measured steps,
-and is given up to the workers of that check; what carrying over to more adds is not known, because nobody measured it.
+Every figure is simulated. The error band is the error of predictions that were checked against measured steps. It is
+given up to the number of workers of that check. The error of the conversion to more workers is unknown, because it was
+not measured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from xbench.version import __version__
 
 AUTO = "auto"
 CHARGES_S = (1e-3, 4e-3, 16e-3)
-"""What a launch may cost beyond the link's latency, in the exact plans that `auto` chooses from."""
+"""Launch costs [s] beyond the link's latency, for the exact plans among which `auto` chooses."""
 
 MAX_WORKERS = 1_000_000
 MAX_SIZES = 100
@@ -70,11 +70,11 @@ def scale(
     batch_size: int,
     band: ErrorBand,
 ) -> list[ScalingPoint]:
-    """Every mode at every number of workers: modes in their order, sizes in theirs.
+    """Points of every mode at every number of workers, in the given orders.
 
-    The cost model of `measured` is of a ring of its `world_size`; `batch_size` samples a worker and step.
-    Raises SpecError for an unknown mode, ValueError for fewer than two workers, a planner without a cost model or with
-    one that is none, or a mode that needs layers without any.
+    The cost model of `measured` is of a ring of its `world_size`. `batch_size` is samples per worker and step. Raises
+    SpecError for an unknown mode. Raises ValueError for fewer than two workers, for a planner without a valid cost
+    model, and for a mode that needs layers when there are none.
     """
     step, cost, contention = measured.step, measured.cost, measured.contention
     if cost is None:
@@ -105,7 +105,7 @@ def _band_s(step_s: float, band: ErrorBand) -> tuple[float, float]:
 
 
 def _plans(planner: Planner, modes: Sequence[str]) -> dict[str, Plan]:
-    """A plan by mode, in the order of `modes`; that of `auto` is chosen among the others'."""
+    """A plan by mode, in the order of `modes`; `auto` is chosen among the plans of the others."""
     found = {mode: planner.plan(mode) for mode in modes if mode != AUTO}
     if AUTO in modes:
         found[AUTO] = planner.plan(AUTO, _quick(planner, found))
@@ -113,7 +113,7 @@ def _plans(planner: Planner, modes: Sequence[str]) -> dict[str, Plan]:
 
 
 def _quick(planner: Planner, plans: Mapping[str, Plan]) -> Buckets:
-    """The best buckets among every mode's own and exact plans that charge more for a launch."""
+    """The best buckets among every mode's own and exact plans with a higher launch cost."""
     gradients, cost = planner.step.gradients, planner.cost
     place = {gradient.name: index for index, gradient in enumerate(gradients)}
     names = [(plans.get(mode) or planner.plan(mode)).buckets for mode in planned_modes() if mode in tried_modes()]
@@ -125,7 +125,7 @@ def _quick(planner: Planner, plans: Mapping[str, Plan]) -> Buckets:
 
 
 def parse_workers(text: str) -> tuple[int, ...]:
-    """Sizes, ascending, from '2..2048' (doubling, both ends in), '2,4,8' or both mixed. Raises SpecError."""
+    """Ascending sizes from '2..2048' (doubling, both ends included), '2,4,8' or both mixed. Raises SpecError."""
     sizes: set[int] = set()
     for part in text.split(","):
         first, dots, last = part.partition("..")
@@ -142,8 +142,9 @@ def parse_workers(text: str) -> tuple[int, ...]:
 
 
 def parse_scaled_modes(text: str | None) -> tuple[str, ...]:
-    """Modes from 'ddp,optimal'; None: all but the controls, and but those that let gradients travel on into the next
-    forward pass. Raises SpecError with the nearest name.
+    """Modes from 'ddp,optimal'. None: all but the controls and the modes that send during the next forward pass.
+
+    Raises SpecError with the nearest name.
     """
     if text is None:
         return tuple(mode for mode in waiting_modes() if mode_info(mode).trains)
@@ -159,7 +160,7 @@ def parse_scaled_modes(text: str | None) -> tuple[str, ...]:
 
 
 def error_band(measured: Measured, share: float | None) -> ErrorBand:
-    """The band: as given; else the record's own, when it holds measured steps; else `ERROR_BAND`."""
+    """The error band: `share` if given, else the record's own if it holds measured steps, else `ERROR_BAND`."""
     if share is not None:
         return ErrorBand(share=share, source="given with --error-band")
     errors = {
@@ -179,7 +180,7 @@ def error_band(measured: Measured, share: float | None) -> ErrorBand:
 
 
 def check(measured: Measured) -> None:
-    """Raise RecordError for a record whose numbers cannot be carried over to other sizes."""
+    """Raise RecordError for a record whose numbers cannot be converted to other sizes."""
     try:
         message(measured.cost)
     except ValueError as error:
@@ -192,7 +193,7 @@ def check(measured: Measured) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """What `xbench scale` is asked for, parsed."""
+    """Parsed arguments of `xbench scale`."""
 
     topology: Topology
     workers: tuple[int, ...]
@@ -201,7 +202,7 @@ class Request:
 
 
 def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
-    """The whole answer. `scenario` is the measurements, with what a what-if changed. Raises RecordError, SpecError."""
+    """The complete record. `scenario` is the measurements with any changes. Raises RecordError and SpecError."""
     measured = scenario.measured
     check(measured)
     step, cost = scenario.step, scenario.cost
@@ -269,7 +270,7 @@ def _size(text: str, whole: str) -> int:
 
 
 def _assumptions(scenario: Scenario, request: Request) -> list[str]:
-    """What the figures rest on, a sentence each."""
+    """Assumptions of the figures, one sentence each."""
     cost, topology = scenario.cost, request.topology
     alpha_s, beta_s_per_byte = terms(cost)
     said = [
@@ -308,7 +309,7 @@ def _assumptions(scenario: Scenario, request: Request) -> list[str]:
 
 
 def _warnings(scenario: Scenario, request: Request) -> list[str]:
-    """Where the figures reach beyond what was measured; it is allowed, and said."""
+    """Warnings where the figures extend beyond the measurements."""
     cost, fabric = scenario.cost, scenario.measured.fabric
     said = list(scenario.cautions)
     least, most = min(request.workers), max(request.workers)

@@ -1,18 +1,18 @@
-"""One step of one job on a timeline: the device computes, one link carries the buckets in plan order.
+"""One step of one job on a timeline: the device computes, and one link sends the buckets in plan order.
 
-A bucket's collective starts when its last gradient is ready and the bucket before it has arrived, and takes T(bytes):
+A bucket's collective starts when its last gradient is ready and the bucket before it has arrived. It takes T(bytes):
 
     start[k] = max(ready of k's members, end[k−1])        end[k] = start[k] + T(bytes of k)
     step     = forward + max(backward, end[last]) + optimizer
 
-With `early_update` the optimizer updates a bucket's parameters as soon as backward is over and the bucket has arrived,
-while later buckets still travel (its time shared out by bytes): only the last bucket's update has to follow the link.
+With `early_update` the optimizer updates a bucket's parameters as soon as backward is over and the bucket has arrived.
+Its time is divided by bytes. Later buckets may still be in flight, so only the last bucket's update follows the link:
 
     done[0] = backward        done[k] = max(done[k−1], end[k]) + optimizer · bytes of k / bytes of all
     step    = forward + done[last]
 
-Without a `contention` launching costs nothing, and compute and communication do not slow each other down. With one,
-they share the host as measured: see `xbench.planning.contention`.
+Without a `contention`, launches cost nothing, and computation and communication do not slow each other down. With one,
+they share the host as measured; `xbench.planning.contention` describes how.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Buckets = list[list[int]]
 
 @dataclass(frozen=True)
 class Step:
-    """A simulated step. `exposed_s` is what it takes beyond its compute: how long the optimizer waits for gradients.
+    """A simulated step. `exposed_s` is its time beyond compute, for which the optimizer waits for gradients.
 
-    Of thousands of steps that a search looks at one is shown, so the timeline is drawn when it is asked for.
+    The timeline is drawn on first use, because a search simulates thousands of steps and shows one.
     """
 
     step_s: float
@@ -47,13 +47,13 @@ class Step:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """What the device did, and what the link did."""
+        """Slices of the device and of the link."""
         return self.draw()
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One bucket's way over the link; times [s] since the start of backward."""
+    """One bucket's transfer on the link; times [s] since the start of backward."""
 
     start_s: float
     end_s: float
@@ -63,7 +63,7 @@ class Collective:
 def transfers(
     gradients: Sequence[Gradient], buckets: Buckets, curve: CostFunction, *, not_before_s: float = 0.0
 ) -> list[Collective]:
-    """When each bucket travels, in launch order; none starts before `not_before_s` [s since backward's start].
+    """Transfer times of each bucket, in launch order; none starts before `not_before_s` [s since backward's start].
 
     Raises ValueError when a bucket is empty, or a gradient is missing, unknown or in two buckets.
     """
@@ -87,9 +87,9 @@ def simulate(
     early_update: bool = False,
     contention: Contention | None = None,
 ) -> Step:
-    """The step that these buckets make. No buckets: compute alone, and `curve` may be None.
+    """Simulate the step with these buckets. Without buckets it is compute alone, and `curve` may be None.
 
-    `single_after_backward`: nothing travels before the whole backward pass is over. Raises ValueError for a part of the
+    With `single_after_backward`, no transfer starts before the end of backward. Raises ValueError for a part of the
     step that is negative or not finite, for buckets that are not a partition of its gradients, and for buckets without
     a curve.
     """
@@ -129,7 +129,7 @@ def bucket_bytes(gradients: Sequence[Gradient], buckets: Buckets) -> list[int]:
 
 
 def _waited(shared: Shared) -> float:
-    """How long the device has nothing to do from the end of backward on [s]."""
+    """Idle time of the device after the end of backward [s]."""
     free_since_s = [shared.backward_end_s, *(end_s for _, end_s in shared.updates)]
     return sum(start_s - since_s for since_s, (start_s, _) in zip(free_since_s, shared.updates, strict=False))
 
@@ -150,7 +150,7 @@ def _timeline(shared: Shared, nbytes: Sequence[int], forward_s: float) -> Timeli
 def _updates(
     travelling: Sequence[Collective], backward_s: float, optimizer_s: float, *, early: bool
 ) -> list[tuple[float, float]]:
-    """When the optimizer works [s since the start of backward]: once at the end, or as buckets arrive."""
+    """Spans of the optimizer's work [s since the start of backward]: one at the end, or one per arrival of a bucket."""
     whole = sum(collective.nbytes for collective in travelling)
     if not early or whole == 0:
         start_s = max([backward_s, *(collective.end_s for collective in travelling)])

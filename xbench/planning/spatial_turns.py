@@ -1,27 +1,28 @@
-"""Jobs of spatial partial backpropagation on the same GPUs: deep workers of one fill gaps of another's shallow ones.
+"""Turns of jobs of spatial partial backpropagation: deep workers of one job fill idle time of another's shallow ones.
 
-With k levels, worker r of a job backpropagates through (r mod k)+1 of k bands (`partial`): with F seconds of forward
-and B of backward pass it is busy for F + i/k·B at level i, and idle while the full-depth workers go on, B − i/k·B, and
-while gradients travel, M. A step takes F + B + M however shallow the others are: **alone, the job gains nothing.**
+With k levels, worker r of a job backpropagates through (r mod k)+1 of k bands (`partial`). Let the forward pass take F
+seconds and the full backward pass B. A worker of level i is busy for F + i/k·B. It is idle for B − i/k·B, while the
+full-depth workers continue, and for M, while gradients are sent. A step takes F + B + M whatever the other levels are:
+**alone, the job gains nothing.**
 
 **Together**, jobs take turns as in crossover (`turns`), in the same order on every GPU. On GPU g a turn of job j lasts
-busy[g][j]. It may start when that GPU is free and the job's gradients of the step before have arrived; they arrive M
-after the *last* of its workers is done, over a link that serves first in, first out:
+busy[g][j]. It may start when that GPU is free and the job's gradients of the step before have arrived. They arrive M
+after the *last* of its workers has finished, over a link that serves first in, first out:
 
     start[g] = max(free[g], arrival[j])         free[g] = start[g] + busy[g][j]
     arrival[j] = link = max(max over g of free[g] + M, link + M)
 
-One turn is again a matrix in the max-plus algebra, over (GPUs, link, arrivals), and the time of a round in the steady
-state is the eigenvalue of the product of its turns: exact. GPUs with the same turns are one row. With one level this is
-`turns.round_s`.
+One turn is a matrix in the max-plus algebra, over (GPUs, link, arrivals). The time of a round in the steady state is
+the eigenvalue of the product of its turns, and it is exact. GPUs with the same turns are one row. With one level this
+is `turns.round_s`.
 
-**Which worker where.** Every replica holds the whole model, so any worker can have any level, at any step, for nothing.
-The first job's levels ascend over the GPUs; of each further one the deepest workers go to the GPUs that have least to
-do. So a second job's levels descend, and of two equal jobs each GPU has 2F + (k+1)/k·B to do a round.
+**Placement of levels.** Every replica holds the whole model, so any worker can have any level, at any step, at no cost.
+The first job's levels ascend over the GPUs. The deepest workers of each further job go to the GPUs with the least work.
+So a second job's levels descend, and with two equal jobs each GPU has 2F + (k+1)/k·B of work per round.
 
-**What it can gain.** A GPU is busy for f + (1−f)·(k+1)/2k of C = F + B in the mean, f = F/C, and no longer than always:
-so at most (1 + M/C) / (f + (1−f)·(k+1)/2k) steps for one of a job alone. With f = 1/3 and M = 0: 1.20 for k = 2, 1.29
-for k = 3, 1.33 for k = 4, 1.5 for ever more levels.
+**Possible gain.** A GPU is busy for f + (1−f)·(k+1)/2k of C = F + B in the mean, where f = F/C, and at most all the
+time. So the speed-up is at most (1 + M/C) / (f + (1−f)·(k+1)/2k) over one job alone. With f = 1/3 and M = 0 the bound
+is 1.20 for k = 2, 1.29 for k = 3, 1.33 for k = 4, and approaches 1.5 as k grows.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from xbench.planning.cost import FloatArray
 from xbench.planning.turns import LETTERS, after, eigenvalue, patterns
 
 Loads = tuple[tuple[float, ...], ...]
-"""By kind of GPU: how long a turn of each job lasts there [s]."""
+"""Duration of a turn of each job [s], by kind of GPU."""
 
 
 @dataclass(frozen=True)
 class SpatialJob:
     """A step: forward pass, backward pass of full depth, and exposed communication [s].
 
-    Raises ValueError for what is not finite or below zero, and for a step without computation.
+    Raises ValueError for a value that is not finite or below zero, and for a step without computation.
     """
 
     forward_s: float
@@ -60,17 +61,17 @@ class SpatialJob:
 
     @property
     def alone_s(self) -> float:
-        """One step with the GPUs to itself [s], whatever the levels."""
+        """Time of one step without other jobs on the GPUs [s], whatever the levels."""
         return self.forward_s + self.backward_s + self.communication_s
 
     def busy_s(self, level: int, levels: int) -> float:
-        """How long a worker of that level computes [s]."""
+        """Compute time of a worker of that level [s]."""
         return self.forward_s + self.backward_s * level / levels
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The turn order of a round, by job number, and what each job keeps of its speed alone."""
+    """The turn order of a round, by job number, and the share of its speed alone that each job keeps."""
 
     pattern: tuple[int, ...]
     round_s: float
@@ -78,17 +79,17 @@ class Packing:
 
     @property
     def speedup(self) -> float:
-        """Σ rates: how many jobs' worth of steps the GPUs do."""
+        """Σ rates: the number of jobs alone whose steps the GPUs do in the same time."""
         return sum(self.rates)
 
     @property
     def text(self) -> str:
-        """'AB'."""
+        """The pattern in letters, such as 'AB'."""
         return "".join(LETTERS[job] for job in self.pattern)
 
 
 def loads(jobs: Sequence[SpatialJob], workers: int, levels: int) -> Loads:
-    """How long a turn of each job lasts on each GPU [s], each different GPU once. See the module for who is where.
+    """Duration of a turn of each job on each GPU [s], one entry per distinct GPU. The module states the placement.
 
     Raises ValueError without jobs, and for levels that are not 1 to `workers`.
     """
@@ -115,9 +116,10 @@ def round_s(jobs: Sequence[SpatialJob], on_gpu: Loads, pattern: Sequence[int]) -
 
 
 def pack(jobs: Sequence[SpatialJob], workers: int, levels: int, max_length: int = 6) -> Packing:
-    """The turn order of at most `max_length` turns, every job in it, that does most. Of equals the shortest.
+    """The turn order with the highest speed-up that contains every job. Among equal ones the shortest wins.
 
-    Raises ValueError as `loads` does, and where the jobs are more than turns.
+    A pattern has at most `max_length` turns. Raises ValueError as `loads` does, and where there are more jobs than
+    turns.
     """
     if max_length < len(jobs):
         raise ValueError(f"a pattern of at most {max_length} turns cannot hold {len(jobs)} jobs")

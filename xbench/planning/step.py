@@ -1,7 +1,7 @@
-"""The compute side of one training step, as every planner takes it: its parts and its gradients, made of a profile.
+"""Compute part of one training step for the planners: its times and its gradients, from a profile.
 
-The parts of a profiled step are instrumented and the step that users run is not, so all parts are scaled to make up
-the bare step: predictions and bounds are then of the loop that `compare` times.
+The parts of a profiled step are instrumented, and the step that users run is not. So all parts are scaled to sum to the
+bare step. Predictions and bounds are then of the loop that `compare` times.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class StepModel:
     backward_s: float
     optimizer_s: float
     loaded: tuple[Gradient, ...] | None = None
-    """The gradients with the ready times measured while gradients travelled, in that order, where they were."""
+    """The gradients with the ready times measured under traffic, in that order; None where they were not measured."""
 
     @classmethod
     def of(cls, layers: Sequence[Layer], step: StepTimes) -> StepModel:
-        """From a profile. Raises ValueError when the layers have no gradient or the step took no time."""
+        """Build the model from a profile. Raises ValueError when there is no gradient or the step took no time."""
         whole_s = step.forward_s + step.backward_s + step.optimizer_s
         if not whole_s > 0:
             raise ValueError(f"a step of {whole_s} s cannot be planned: its parts must take time")
@@ -47,11 +47,11 @@ class StepModel:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Forward, backward and optimizer as `make_plans` and `bounds` take them by keyword."""
+        """Forward, backward and optimizer as keyword arguments of `make_plans` and `bounds`."""
         return {"forward_s": self.forward_s, "backward_s": self.backward_s, "optimizer_s": self.optimizer_s}
 
     def scaled(self, factor: float) -> StepModel:
-        """The step of a device that takes `factor` times as long: 0.25 is one four times as fast."""
+        """The step of a device that takes `factor` times as long: 0.25 is a device four times as fast."""
         return StepModel(
             _slower(self.gradients, factor),
             self.forward_s * factor,
@@ -66,7 +66,10 @@ def _slower(gradients: Sequence[Gradient], factor: float) -> tuple[Gradient, ...
 
 
 def _loaded(layers: Sequence[Layer], quiet: Sequence[Gradient]) -> tuple[Gradient, ...] | None:
-    """The gradients under load, in that ready order; quiet times where one was not measured; None where none was."""
+    """The gradients under traffic, in that ready order; None where no such time was measured.
+
+    A gradient without such a time keeps its quiet one.
+    """
     ready_s = {tensor.name: tensor.ready_loaded_s for layer in layers for tensor in layer.tensors}
     if all(value is None for value in ready_s.values()):
         return None

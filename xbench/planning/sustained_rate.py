@@ -1,15 +1,17 @@
-"""How fast a link is for long, which is less than it may be at once.
+"""Sustained rate of a link, which is lower than its rate in a short burst.
 
-A link that rests may save up: a token bucket, a switch or a cloud lets a burst pass at once, and a message that fits
-into it is faster than the link can be for long. T0 of a small all-reduce finds the link a little rested.
-Carried over to a ring of hundreds, where a large all-reduce is hundreds of such messages in a row, that alone would
-have more workers take less time. Whatever the messages, no all-reduce of M bytes ends before
+A link may have a burst allowance: a token bucket, a switch or a cloud network lets a burst pass at once. A message
+within the allowance is faster than the link can be for long. T0 of a small all-reduce is measured after a short idle
+time, so it contains such a burst.
+
+In a ring of hundreds of workers, a large all-reduce is hundreds of such messages in a row. Converted without a limit,
+more workers would take less time. So no all-reduce of M bytes ends before
 
     g · (bytes that a worker sends) − s        with s = max over M of g·(bytes sent for M) − T0(M), the most ever saved
 
-where g [s/B] is the slope with which the measured curve ends or, where that is less, its rise from the smallest to the
-largest size measured over the bytes between them: one stray point is not taken for the link. For a straight line, and
-on the workers that were measured, this changes nothing. `bounds` holds plans to the same rule.
+Here g [s/B] is the final slope of the measured curve. Where the mean slope from the smallest to the largest measured
+size is less, g is that, so that one stray point does not define the link. For a straight line, and for the measured
+number of workers, this changes nothing. `bounds` applies the same rule to plans.
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ from xbench.records import CostModel
 
 @dataclass(frozen=True)
 class SustainedRate:
-    """How fast a link is for long: seconds a byte sent, and the seconds that it may be ahead after it rested."""
+    """Sustained rate of a link: seconds per byte sent, and the seconds of burst credit after an idle link."""
 
     s_per_byte: float
     saved_s: float
 
 
 UNPACED = SustainedRate(0.0, 0.0)
-"""Every message takes what it took alone."""
+"""No limit: every message takes its time alone."""
 
 
 def pace_of(measured: CostModel) -> SustainedRate:
-    """The pace of the ring that was measured, see the module. Raises ValueError for fewer than two workers."""
+    """The sustained rate of the measured ring. Raises ValueError for fewer than two workers."""
     curve = CostCurve.of(measured)
     g = curve.slope
     sizes = [point.nbytes for point in measured.points]
@@ -46,10 +48,10 @@ def pace_of(measured: CostModel) -> SustainedRate:
 
 
 def no_sooner(curve: CostCurve, sent: float, pace: SustainedRate) -> CostCurve:
-    """The curve, and the pace where that is later, for `sent` bytes sent by a worker for each byte of an all-reduce."""
+    """The maximum of the curve and the pace, where a worker sends `sent` bytes for each byte of an all-reduce."""
     slope = sent * pace.s_per_byte
     sizes, times = curve.sizes, curve.times
-    if sizes[0] > 0:  # below the first knot a curve is flat
+    if sizes[0] > 0:  # below the first knot a curve is constant
         sizes, times = np.concatenate([[0.0], sizes]), np.concatenate([times[:1], times])
     late = slope * sizes - pace.saved_s - times
     if np.all(late <= 0):

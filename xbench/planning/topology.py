@@ -1,34 +1,31 @@
-"""What an all-reduce costs for any number of workers: back from a measured curve to one message, and forward again.
+"""All-reduce times for any number of workers: a measured curve gives the time of one message, and that gives T(M).
 
-An all-reduce is a fixed sequence of messages. Let t(m) be the time of one message of m bytes between neighbours,
-α + βm when it is a straight line (latency α, seconds a byte β). What Gloo and NCCL run on a few workers, where cost
-models are measured, is a ring: N0 workers send 2(N0−1) messages of M/N0 bytes one after the other, so that
+An all-reduce is a fixed sequence of messages. Let t(m) be the time of one message of m bytes between neighbours. It is
+α + βm for a straight line (latency α, seconds per byte β). Gloo and NCCL run a ring on a few workers, where cost models
+are measured. N0 workers send 2(N0−1) messages of M/N0 bytes one after the other, so
 
-    T0(M) = 2(N0−1) · t(M/N0)        and back        t(m) = T0(N0·m) / (2(N0−1))
+    T0(M) = 2(N0−1) · t(M/N0)        and inverted        t(m) = T0(N0·m) / (2(N0−1))
 
-That holds for a curve as it does for a line, so the shape that was measured (a step between protocols, a bend where
-caches end) is carried over too, and stays where it belongs: at a size of message. Forward, for M bytes and N workers:
+This holds for any curve. So the measured shape (a step between protocols, a bend where caches end) is converted too,
+and it stays at its size of message. For M bytes and N workers:
 
-| topology | T(M) | for t = α + βm |
-| --- | --- | --- |
-| `ring` | 2(N−1) · t(M/N) | 2(N−1)α + 2(N−1)/N·βM |
-| `halving-doubling` | 2 · Σ t(M/2ᵏ), k = 1..log2 N | 2α·log2 N + 2(N−1)/N·βM |
-| `tree` | (2·log2 N − 1) · t(0) + t(M) | 2α·log2 N + βM |
-| `doubling` | log2 N · t(M) | (α + βM)·log2 N |
-| `hierarchical` | ring of G inside a host + ring of N/G across hosts | the sum of two rings |
+| topology | T(M) | for t = α + βm | | --- | --- | --- | | `ring` | 2(N−1) · t(M/N) | 2(N−1)α + 2(N−1)/N·βM | |
+`halving-doubling` | 2 · Σ t(M/2ᵏ), k = 1..log2 N | 2α·log2 N + 2(N−1)/N·βM | | `tree` | (2·log2 N − 1) · t(0) + t(M) |
+2α·log2 N + βM | | `doubling` | log2 N · t(M) | (α + βM)·log2 N | | `hierarchical` | ring of G inside a host + ring of
+N/G across hosts | the sum of two rings |
 
-Sources: Thakur, Rabenseifner, Gropp 2005 (ring, doubling, halving and doubling); Sanders, Speck, Träff 2009 (two
-binary trees, pipelined so that each byte crosses a link once a direction). The straight lines are those of
-`planning.cost`, which a test holds these to.
+Sources: Thakur, Rabenseifner, Gropp 2005 (ring, doubling, halving and doubling); Sanders, Speck, Träff 2009 (two binary
+trees, pipelined so that each byte crosses a link once per direction). The straight lines are those of `planning.cost`,
+and a test compares the two.
 
-Many messages in a row are no faster than the link is for long, however fast each is alone: `planning.sustained_rate`.
+Many messages in a row are no faster than the link's sustained rate (`planning.sustained_rate`).
 
-What is assumed, besides: the reduction (γ seconds a byte) hides in β, as no all-reduce can tell them apart; ring and
-halving-doubling are not changed by that (both weigh β + γ/2), trees and doubling come out at most γ/2 too low a byte.
-All links are alike and none is shared, so a switch with less than full bisection bandwidth is slower. Nobody is late.
-With N between two powers of two the formulas of log2 N are interpolated. Messages smaller than the smallest measured
-take its time, and larger ones go on with the last slope. At N0 = 2 ring, trees and halving-doubling cost the same
-straight line, so that what is measured on two workers tells α and β whichever of the three ran.
+Assumptions: the reduction (γ seconds per byte) is part of β, as no all-reduce can separate them. Ring and
+halving-doubling are not changed by that (both weigh β + γ/2). Trees and doubling are at most γ/2 per byte too low. All
+links are equal and none is shared, so a switch with less than full bisection bandwidth is slower. No rank is late. With
+N between two powers of two, the formulas of log2 N are interpolated. Messages smaller than the smallest measured take
+its time, and larger ones continue with the last slope. At N0 = 2 ring, trees and halving-doubling have the same
+straight line, so a measurement on two workers gives α and β for any of the three.
 """
 
 from __future__ import annotations
@@ -49,14 +46,16 @@ from xbench.spec import known_options, parse_int, parse_options
 from xbench.units import parse_rate, parse_seconds
 
 INSIDE_BPS = 1.6e12
-"""Rate [bit/s] inside a host unless one is given: 200 GB/s a GPU each way, NVLink of the A100's generation, as a large
-all-reduce uses it (NVIDIA's nccl-tests call it bus bandwidth)."""
+"""Default rate [bit/s] inside a host: 200 GB/s per GPU and direction, NVLink of the A100's generation.
+
+A large all-reduce reaches this rate; NVIDIA's nccl-tests call it bus bandwidth.
+"""
 
 INSIDE_LATENCY_S = 5e-6
-"""Latency [s] of a message inside a host unless one is given: a kernel's launch to flag, NCCL's order of magnitude."""
+"""Default latency [s] of a message inside a host, from a kernel's launch to its flag: NCCL's order of magnitude."""
 
 _MIN_S = 1e-12
-"""Messages of less are of no time."""
+"""Shorter messages count as having no time."""
 
 NAMES = ("ring", "tree", "halving-doubling", "hierarchical", "doubling")
 _ALIASES = {"double-binary-trees": "tree", "recursive-doubling": "doubling"}
@@ -64,7 +63,7 @@ _ALIASES = {"double-binary-trees": "tree", "recursive-doubling": "doubling"}
 
 @dataclass(frozen=True)
 class Topology:
-    """How workers are joined and which algorithm reduces. `gpus`, `inside_*`: of `hierarchical` alone."""
+    """Connection of the workers and its all-reduce algorithm. `gpus` and `inside_*` apply only to `hierarchical`."""
 
     name: str
     gpus: int = 1
@@ -93,8 +92,8 @@ class Topology:
     def curve(self, message: CostCurve, workers: int, pace: SustainedRate = UNPACED) -> CostCurve:
         """T(M) of one all-reduce over `workers`, for messages that take `message` between hosts.
 
-        No link is faster than its `pace` for long. Exact: a sum of piecewise linear curves is one. Raises ValueError
-        for fewer than two workers.
+        No link is faster than its `pace` for long. The result is exact: a sum of piecewise linear curves is piecewise
+        linear. Raises ValueError for fewer than two workers.
         """
         if workers < 2:
             raise ValueError(f"an all-reduce needs at least 2 workers, and there are {workers}")
@@ -106,7 +105,7 @@ class Topology:
                 rings.append(no_sooner(_ring(message, hosts), 2 * (hosts - 1) / hosts, pace))
             return _sum([(1.0, 1.0, ring) for ring in rings])
         rounds = math.log2(workers)
-        if self.name == "tree":  # no message is smaller than the bytes: none saves up twice
+        if self.name == "tree":  # no message is smaller than the bytes, so the burst credit is not counted twice
             base = float(message.times[0]) * (2 * rounds - 1)
             return CostCurve(message.sizes, message.times + base, message.slope)
         sent = 2 * (workers - 1) / workers
@@ -118,20 +117,20 @@ class Topology:
             whole = math.floor(rounds)
             halvings = [(2.0, 0.5**k, message) for k in range(1, whole + 1)]
             rest = rounds - whole
-            if rest > 0:  # between powers of two: a share of one more round, which carries what is left of the bytes
+            if rest > 0:  # between powers of two: a share of one more round, with the remaining bytes
                 halvings.append((2 * rest, (0.5**whole - 1 / workers) / rest, message))
             took = _sum(halvings)
         return no_sooner(took, sent, pace)
 
     def share(self, workers: int) -> float:
-        """Bytes of the message that carries most, over the bytes of the all-reduce (between hosts where there are)."""
+        """Bytes of the largest message over the bytes of the all-reduce; between hosts for several hosts."""
         if self.name == "hierarchical":
             inside, hosts = self._split(workers)
             return 1 / hosts if hosts > 1 else 1 / inside
         return {"ring": 1 / workers, "halving-doubling": 0.5}.get(self.name, 1.0)
 
     def _split(self, workers: int) -> tuple[int, int]:
-        """(Workers a host, hosts); the last host may be partly empty, and counts as full."""
+        """(Workers per host, hosts). A partly empty last host counts as full."""
         if workers < 2:
             raise ValueError(f"an all-reduce needs at least 2 workers, and there are {workers}")
         return min(self.gpus, workers), math.ceil(workers / self.gpus)
@@ -170,7 +169,7 @@ def parse_topology(text: str) -> Topology:
 
 
 def message(measured: CostModel) -> CostCurve:
-    """t(m): the time of one message of m bytes, back from the ring that was measured. Exact for any curve.
+    """t(m): the time of one message of m bytes, from the measured ring. Exact for any curve.
 
     Raises ValueError for a cost model of fewer than two workers or with times that fall.
     """
@@ -178,7 +177,7 @@ def message(measured: CostModel) -> CostCurve:
 
 
 def message_of(curve: CostCurve, workers: int) -> CostCurve:
-    """t(m) = T(N·m) / (2(N−1)), from a ring of N = `workers` that takes `curve`. Raises ValueError for N < 2."""
+    """t(m) = T(N·m) / (2(N−1)), from a ring of N = `workers` with the times `curve`. Raises ValueError for N < 2."""
     if workers < 2:
         raise ValueError(f"a ring of {workers}: an all-reduce needs at least 2 workers")
     rounds = 2.0 * (workers - 1)
@@ -186,17 +185,17 @@ def message_of(curve: CostCurve, workers: int) -> CostCurve:
 
 
 def terms(measured: CostModel) -> tuple[float, float]:
-    """(α [s], β [s/B]) of one message, back from the fitted line of a ring: a / 2(N−1) and b·N / 2(N−1)."""
+    """(α [s], β [s/B]) of one message, from the fitted line of a ring: a / 2(N−1) and b·N / 2(N−1)."""
     per_a, per_b = cost.ring(1.0, 1.0, 0.0, measured.world_size)
     return measured.alpha_s / per_a, measured.beta_s_per_byte / per_b
 
 
 def carried_over(measured: CostModel, topology: Topology, workers: int) -> CostModel:
-    """The cost model of `workers`, from one that was measured in a ring of its own `world_size`.
+    """The cost model for `workers`, from one measured in a ring of its own `world_size`.
 
-    Its line is the topology's formula for the measured line; its segments are the curve carried over, so that
-    `CostCurve.of` gives it back. Nothing was measured for it: it has no points, and its residuals are those of the
-    measurement. For the ring that was measured it is that very model. Raises ValueError as `curve` does.
+    Its line is the topology's formula for the measured line. Its segments are the converted curve, so `CostCurve.of`
+    returns that curve. It has no points, because nothing was measured for it, and its residuals are those of the
+    measurement. For the measured ring it is the unchanged model. Raises ValueError as `curve` does.
     """
     if topology.name == "ring" and workers == measured.world_size:
         return measured
@@ -204,7 +203,7 @@ def carried_over(measured: CostModel, topology: Topology, workers: int) -> CostM
     a_s, b_s_per_byte = topology.line(alpha_s, beta_s_per_byte, workers)
 
     def interval(ends: Interval, estimate: float, place: int) -> Interval:
-        """Both ends through the same formula, which is linear in α and in β."""
+        """Convert both ends with the same formula, which is linear in α and in β."""
         unit = (1.0, 0.0) if place == 0 else (0.0, 1.0)
         slope = topology.line(*unit, workers)[place] - topology.line(0.0, 0.0, workers)[place]
         now = (a_s, b_s_per_byte)[place]
@@ -227,11 +226,11 @@ def carried_over(measured: CostModel, topology: Topology, workers: int) -> CostM
 
 
 def carried_contention(measured: Contention, link: CostModel, topology: Topology, workers: int) -> Contention:
-    """What messages and computation cost each other, by size of all-reduce, from the ring that `link` was measured in.
+    """Contention for `workers`, by size of all-reduce, from the ring in which `link` was measured.
 
-    A message is taken to keep a host as busy as one of its size did when it was measured. Where the link's pace makes
-    an all-reduce longer than its messages, what else it waits for fits into that, and computation loses as much to all
-    of it as it did. Raises ValueError as `Topology.curve` does.
+    A message is assumed to keep a host as busy as one of its size did in the measurement. Where the link's pace makes
+    an all-reduce longer than its messages, other delays fit into the extra time. Computation loses as much to the whole
+    all-reduce as before. Raises ValueError as `Topology.curve` does.
     """
     if topology.name == "ring" and workers == link.world_size:
         return measured
@@ -246,8 +245,9 @@ def carried_contention(measured: Contention, link: CostModel, topology: Topology
 
 
 def paced(link: CostModel, topology: Topology, workers: int, nbytes: FloatArray) -> FloatArray:
-    """How many times as long as its messages an all-reduce takes because of the pace of the link, by size [B]; 1: no
-    longer. Raises ValueError as `Topology.curve` does.
+    """Ratio of an all-reduce's time to the time of its messages, due to the link's pace, by size [B]; at least 1.
+
+    Raises ValueError as `Topology.curve` does.
     """
     t = message(link)
     whole, messages = topology.curve(t, workers, pace_of(link))(nbytes), topology.curve(t, workers)(nbytes)
@@ -256,7 +256,7 @@ def paced(link: CostModel, topology: Topology, workers: int, nbytes: FloatArray)
 
 
 def _of_the_longer(ratios: FloatArray, longer: FloatArray) -> FloatArray:
-    """Ratios to a time as ratios to one that is so much `longer`, which nothing is shorter than."""
+    """Convert ratios to a time into ratios to one that is `longer` times as long; these are at least 1."""
     return np.where(longer > 1, np.maximum(1.0, ratios / longer), ratios)
 
 
@@ -266,7 +266,7 @@ def _ring(message: CostCurve, workers: int) -> CostCurve:
 
 
 def _sum(parts: Sequence[tuple[float, float, CostCurve]]) -> CostCurve:
-    """Σ count · t(share · M) as one curve: its knots are those of all parts, at the M where each part has them."""
+    """Σ count · t(share · M) as one curve, with the knots of all parts converted to M."""
     if len(parts) == 1:
         count, share, curve = parts[0]
         return CostCurve(curve.sizes / share, curve.times * count, curve.slope * share * count)
@@ -280,12 +280,12 @@ def _sum(parts: Sequence[tuple[float, float, CostCurve]]) -> CostCurve:
 
 
 def _from_first(curve: CostCurve, sizes: FloatArray) -> FloatArray:
-    """The curve, with its first time in place of T(0) = 0: a knot at no bytes is the limit from above."""
+    """The curve with its first time instead of T(0) = 0: a knot at zero bytes is the limit from above."""
     return np.where(sizes > 0, curve(sizes), curve.times[0])
 
 
 def _segments(curve: CostCurve) -> list[CostSegment]:
-    """The pieces of a curve; none for a straight line from no bytes on. Knots at a fraction of a byte are rounded."""
+    """The pieces of a curve; none for a straight line from zero bytes. Knots at a fraction of a byte are rounded."""
     starts, places = np.unique(np.round(curve.sizes).astype(np.int64), return_index=True)
     if starts.size == 1 and starts[0] == 0:
         return []

@@ -1,19 +1,19 @@
-"""Crossover: several jobs share one device in turns, and each one's gradients travel while the others compute.
+"""Crossover: several jobs take turns on one device, and each job's gradients are sent while the others compute.
 
-After CrossoverScheduler (arXiv 2103.07974). The turn order is cyclic. A job takes its turn when its place in the
-pattern has come, the device is free, and its own gradients of the step before have arrived. A turn lasts the job's
-compute C; its gradients arrive M after the turn's end if nothing else is on the wire.
+The source is CrossoverScheduler (arXiv 2103.07974). The turn order is cyclic. A job takes its turn when three things
+hold: its place in the pattern is next, the device is free, and its gradients of the step before have arrived. A turn
+lasts the job's compute C. Its gradients arrive M after the turn's end if the link has no other transfer.
 
 **The link is shared.** It serves jobs first in, first out in turn order, and a job's step keeps it busy for W seconds
-(W ≥ M when part of it was overlapped by the job's own backward pass). So, for a turn of job j:
+(W ≥ M when the job's own backward pass overlapped part of it). So, for a turn of job j:
 
     start   = max(device free, arrival[j])
     device  = start + C
     arrival = link = max(start + C + M, link + W)
 
-Only maxima and sums: one turn is a matrix in the max-plus algebra, a round the product of its turns', and the time of
-a round in the steady state is that matrix's eigenvalue, the largest mean weight of a cycle (Cuninghame-Green 1979;
-Baccelli et al., *Synchronization and Linearity*, 1992). It is exact: nothing is run until it settles.
+These are only maxima and sums. So one turn is a matrix in the max-plus algebra, and a round is the product of its
+turns. The time of a round in the steady state is that matrix's eigenvalue, the largest mean weight of a cycle
+(Cuninghame-Green 1979; Baccelli et al., *Synchronization and Linearity*, 1992). It is exact, without simulation.
 
 Two equal jobs: a round takes max(2C, C+M, 2W), which is max(2C, C+M) as long as the link is not saturated.
 """
@@ -32,10 +32,10 @@ import numpy as np
 from xbench.planning.cost import FloatArray
 
 LETTERS = string.ascii_uppercase
-"""What jobs are called, in patterns such as 'ABA'."""
+"""Letters of the jobs in patterns such as 'ABA'."""
 
 _LONG_PATTERNS = 4
-"""With more jobs than this only patterns of one turn each are tried: the others are too many."""
+"""With more jobs than this, only patterns of one turn per job are tried: there are too many others."""
 
 _MEAN_STEPS = 200
 _SLOWEST_STEPS = 20
@@ -45,9 +45,10 @@ _SLOWEST_STEPS = 20
 class JobTimes:
     """One job's step: `compute_s` on the device, then `communication_s` until its gradients have arrived.
 
-    `communication_s` is what its carrier leaves exposed: predicted step − compute. `samples` a step. `link_s` is how
-    long a step keeps the link busy; None: as long as `communication_s`; 0: it does not queue for the link at all.
-    Raises ValueError for numbers that are not finite, negative, or zero where there must be something.
+    `communication_s` is the exposed communication of its schedule: predicted step − compute. `samples` is per step.
+    `link_s` is the time that a step keeps the link busy. None: as long as `communication_s`. 0: the job does not queue
+    for the link. Raises ValueError for a number that is negative or not finite, and for `compute_s` or `samples` of
+    zero.
     """
 
     compute_s: float
@@ -65,20 +66,20 @@ class JobTimes:
 
     @property
     def alone_s(self) -> float:
-        """One step with the device to itself [s]."""
+        """Time of one step without other jobs on the device [s]."""
         return self.compute_s + self.communication_s
 
     @property
     def busy_s(self) -> float:
-        """How long a step keeps the link busy [s]."""
+        """Time that a step keeps the link busy [s]."""
         return self.communication_s if self.link_s is None else self.link_s
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Steps a second of each job, samples a second of all, and the weighted speed-up.
+    """Steps per second of each job, samples per second of all, and the weighted speed-up.
 
-    `speedup` = Σ rate · time alone: how many devices' worth of work one device does; jobs one after the other make 1.
+    `speedup` = Σ rate · time alone. It counts the devices that would do the same work; jobs one after the other give 1.
     """
 
     steps_per_s: tuple[float, ...]
@@ -88,7 +89,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class TurnPlan:
-    """The turn order of a round, by job number, and what it yields."""
+    """The turn order of a round, by job number, and its predicted throughput."""
 
     pattern: tuple[int, ...]
     round_s: float
@@ -97,12 +98,12 @@ class TurnPlan:
 
     @property
     def text(self) -> str:
-        """'ABA'."""
+        """The pattern in letters, such as 'ABA'."""
         return "".join(LETTERS[job] for job in self.pattern)
 
 
 class Turn(NamedTuple):
-    """One turn of a job [s]: it holds the device from `start_s` to `computed_s`, gradients arrive at `arrived_s`."""
+    """One turn of a job [s]: it holds the device from `start_s` to `computed_s`; gradients arrive at `arrived_s`."""
 
     job: int
     start_s: float
@@ -111,7 +112,7 @@ class Turn(NamedTuple):
 
 
 def run_turns(jobs: Sequence[JobTimes], pattern: Sequence[int], rounds: int) -> list[Turn]:
-    """`rounds` rounds of `pattern` turn by turn, from a standing start at 0: the recurrence above as it is."""
+    """Simulate `rounds` rounds of `pattern` from time 0, by the recurrence of the module."""
     device = link = 0.0
     arrival = [0.0] * len(jobs)
     taken: list[Turn] = []
@@ -141,10 +142,10 @@ def round_s(jobs: Sequence[JobTimes], pattern: Sequence[int]) -> float:
 
 
 def eigenvalue(whole: FloatArray) -> float:
-    """The largest mean weight of a cycle of a max-plus matrix: what a round takes in the steady state, if it is one."""
+    """The largest mean weight of a cycle of a max-plus matrix: the steady-state time of a round."""
     longest = -math.inf
     power = whole
-    # A simple cycle visits each state once at most, so the mean weights of up to that many rounds are all there are.
+    # A simple cycle visits each state at most once, so cycles of at most that many rounds are enough.
     for rounds in range(1, len(whole) + 1):
         longest = max(longest, float(np.diagonal(power).max()) / rounds)
         power = after(whole, power)
@@ -152,11 +153,11 @@ def eigenvalue(whole: FloatArray) -> float:
 
 
 def best_pattern(jobs: Sequence[JobTimes], max_length: int = 8) -> TurnPlan:
-    """The cyclic pattern of at most `max_length` turns, every job in it, with the best weighted speed-up.
+    """The cyclic pattern with the best weighted speed-up that contains every job in at most `max_length` turns.
 
-    Patterns that are rotations of each other are one; the first in lexicographic order stands for them, and of equal
-    speed-ups the shortest wins. Beyond four jobs each gets one turn a round, and the order is searched.
-    Raises ValueError without jobs, or when `max_length` has no room for all of them.
+    Rotations of a pattern count as one, the first in lexicographic order. Among equal speed-ups the shortest wins. With
+    more than four jobs, each gets one turn per round, and only the order is searched. Raises ValueError without jobs,
+    or when `max_length` is less than their number.
     """
     if not jobs or max_length < len(jobs):
         raise ValueError(f"a pattern of at most {max_length} turns cannot hold {len(jobs)} jobs")
@@ -172,16 +173,17 @@ def best_pattern(jobs: Sequence[JobTimes], max_length: int = 8) -> TurnPlan:
 
 
 def sequential_s(jobs: Sequence[JobTimes], pattern: Sequence[int] | None = None) -> float:
-    """Time [s] of one step of every job, or of the steps of one round of `pattern`, each with the device to itself."""
+    """Time [s] of one step of every job, or of the steps of one round of `pattern`, each job alone on the device."""
     return sum(jobs[job].alone_s for job in (range(len(jobs)) if pattern is None else pattern))
 
 
 def predict_concurrent(jobs: Sequence[JobTimes]) -> Throughput:
-    """What all jobs at once without turns would do, by a fluid model.
+    """Predicted throughput of all jobs at once without turns, by a fluid model.
 
-    Jobs that compute at the same time share the device equally and lose nothing by sharing; gradients queue for the
-    link first in, first out as with turns. Real jobs also fight over caches, cores and memory, so read it as an upper
-    limit. Rates are taken over the second half of a run of 200 steps a job on average and 20 of the slowest at least.
+    Jobs that compute at the same time share the device equally and without loss. Gradients queue for the link first in,
+    first out, as with turns. Real jobs also compete for caches, cores and memory, so the result is an upper limit.
+    Rates are taken over the second half of a run, of 200 steps per job on average and at least 20 of the slowest job.
+
     Raises ValueError without jobs.
     """
     if not jobs:
@@ -212,7 +214,7 @@ def predict_concurrent(jobs: Sequence[JobTimes]) -> Throughput:
 
 
 def _rate(times: list[float]) -> float:
-    """Steps a second over the later half."""
+    """Steps per second over the second half."""
     middle = len(times) // 2 - 1
     return (len(times) - 1 - middle) / (times[-1] - times[middle])
 
@@ -241,13 +243,13 @@ def _turn(jobs: Sequence[JobTimes], job: int) -> FloatArray:
 
 
 def after(later: FloatArray, earlier: FloatArray) -> FloatArray:
-    """The max-plus product: first `earlier`, then `later`."""
+    """The max-plus product of `earlier` and then `later`."""
     product: FloatArray = (later[:, :, None] + earlier[None, :, :]).max(axis=1)
     return product
 
 
 def patterns(jobs: int, max_length: int) -> Iterator[tuple[int, ...]]:
-    """Cyclic patterns with every job in them, each once, shortest first, none the repetition of a shorter one."""
+    """Distinct cyclic patterns that contain every job, shortest first, without repetitions of a shorter one."""
     for order in itertools.permutations(range(1, jobs)):
         yield (0, *order)
     if jobs > _LONG_PATTERNS:

@@ -1,21 +1,20 @@
-"""What if the link were faster, the latency shorter, the workers more, the GPU another one?
+"""What-if scenarios: another rate, latency, number of workers or device.
 
-A plan is made of a compute side (`StepModel`), of T(M), the time of one all-reduce of M bytes (`CostModel`), and of
-what the two cost each other while both run (`Contention`), all measured. A what-if rewrites them in the way stated here
-and nothing else; every number that follows is simulated.
+A plan has three measured inputs: the compute part (`StepModel`), the time T(M) of one all-reduce of M bytes
+(`CostModel`), and the slow-down of computation and communication by each other (`Contention`). A what-if rewrites them
+as stated here and changes nothing else. Every number that follows is simulated.
 
-| change | T(M) | contention |
-| --- | --- | --- |
-| rate, latency | parts of each time (`what_if_link`) | what a collective takes of the host stays (`what_if_link`) |
-| workers | another ring, by messages (`topology`) | by size of message (`topology.carried_contention`) |
-| compute | stays | slow-downs stay in ratio, hooks and copies scale with compute (`what_if_compute`) |
+| change | T(M) | contention | | --- | --- | --- | | rate, latency | parts of each time (`what_if_link`) | a
+collective's host time is kept (`what_if_link`) | | workers | another ring, by messages (`topology`) | by size of
+message (`topology.carried_contention`) | | compute | unchanged | slow-down ratios are kept, hooks and copies scale with
+compute (`what_if_compute`) |
 
-In detail, of a point of M bytes: the host time taken from computation, d(M) = (1 − 1/σ) · loaded_s, and what
-computation adds to a collective, loaded_s − alone_s, stay when a rate or a latency changes; alone_s is rewritten as T
-is.
+For a point of M bytes, two times are kept when a rate or a latency changes. One is the host time taken from
+computation, d(M) = (1 − 1/σ) · loaded_s. The other is the time that computation adds to a collective, loaded_s −
+alone_s. alone_s is rewritten in the same way as T.
 
-What equals the measured value changes nothing, to the last digit. A record without contention is planned as if
-communication were free for compute, but for ready times that were measured under traffic.
+A value equal to the measured one changes nothing, to the last digit. A record without contention is planned as if
+communication did not slow computation, except for ready times that were measured under traffic.
 """
 
 from __future__ import annotations
@@ -62,12 +61,12 @@ from xbench.units import format_rate, format_seconds, parse_rate
 
 MAX_WORKERS = 1_000_000
 FAR = 10.0
-"""A rate this many times the measured one, or a fraction of it as small, is far from what was measured."""
+"""A rate above this multiple of the measured rate, or below this fraction of it, is far from the measurement."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One job of a record, with everything that a plan needs. `name` is what errors and notes call the record."""
+    """One job of a record, with all inputs of a plan. `name` stands for the record in errors and notes."""
 
     name: str
     record: Profile | Comparison
@@ -82,22 +81,25 @@ class Measured:
 
     @cached_property
     def contention(self) -> Contention | None:
-        """What communication and computation cost each other; None where that was not measured."""
+        """Contention of communication and computation; None where it was not measured."""
         return _contention(self.contention_record, self.cost)
 
     @property
     def buffer_bytes(self) -> tuple[int, ...]:
-        """What DDP broadcasts before each forward, one entry a dtype [B]."""
+        """Buffers that DDP broadcasts before each forward pass, one entry per dtype [B]."""
         return tuple(self.workload.buffer_bytes)
 
     @property
     def fabric(self) -> FabricRecord:
-        """What the cost model was measured on."""
+        """The fabric of the cost model's measurement."""
         return self.record.fabric
 
     @property
     def measured_step_s(self) -> dict[str, float]:
-        """The real step of each single-job mode that was timed and trained the same network; none from a profile."""
+        """Measured step of each single-job mode that ran and passed its parity check; empty for a profile.
+
+        It is also empty for a comparison of several jobs.
+        """
         if len(self.record.profiled) > 1:
             return {}
         return {
@@ -108,15 +110,16 @@ class Measured:
 
 
 def read(path: Path, job: int | None = None) -> Measured:
-    """The measurements in a record, or in a run's folder: see `measured`. Raises RecordError and SpecError."""
+    """The measurements in a record, or in a run's folder. Raises RecordError and SpecError as `measured` does."""
     return measured(load_measured(path), str(path), job)
 
 
 def measured(record: Profile | Comparison, name: str, job: int | None = None) -> Measured:
-    """What a plan of `record` starts from; `job` counts from 1 and chooses among those of a comparison.
+    """The inputs of a plan from `record`; `job` counts from 1 and chooses among those of a comparison.
 
-    Raises RecordError for a record that cannot be planned (no cost model, no step, no gradients, times that are none),
-    SpecError for a job that the record does not have, or when it has different ones and none was chosen.
+    Raises RecordError for a record that cannot be planned (no cost model, no step, no gradients, invalid times). Raises
+    SpecError for a job that the record does not have, for different jobs when none was chosen, and for a record with
+    compressed gradients.
     """
     if record.spec.compress is not None:
         raise SpecError(
@@ -164,10 +167,11 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
 
 @dataclass(frozen=True)
 class Change:
-    """What is asked for in place of what was measured; None: as measured. Raises SpecError for what cannot be.
+    """Values that replace measured ones; None: as measured. Raises SpecError for an impossible value.
 
-    `rate_bps` of one link in one direction, `latency_s` of one message, `workers` in all, `ranks_per_host` of them on
-    each host (for the record alone), `compute_scale` times the measured compute time (0.25: a GPU four times as fast).
+    `rate_bps` is of one link in one direction, and `latency_s` of one message. `workers` is the total, with
+    `ranks_per_host` of them on each host (for the record only). `compute_scale` multiplies the measured compute time
+    (0.25: a GPU four times as fast).
     """
 
     rate_bps: float | None = None
@@ -182,7 +186,7 @@ class Change:
             ("latency", self.latency_s, " s", (0.0, 1e3), "50us"),
             ("compute-scale", self.compute_scale, "", (1e-6, 1e6), "0.25"),
         ):
-            if value is not None and not low <= value <= high:  # NaN is not, either
+            if value is not None and not low <= value <= high:  # also refuses NaN
                 raise SpecError(
                     f"--{option}: {value:g}{unit} is out of range {low:g} to {high:g}",
                     hint=f"as in --{option} {example}",
@@ -201,7 +205,7 @@ class Change:
 
 
 def change_to(fabric: FabricSpec, was: FabricRecord) -> Change:
-    """The change that leads from the fabric of a record to another. Raises SpecError when none does."""
+    """The change from the fabric of a record to another. Raises SpecError when there is none."""
     if fabric.name in ("auto", "cluster"):
         raise SpecError(
             f"--fabric {fabric}: it names neither a rate nor a number of workers to plan for",
@@ -224,10 +228,10 @@ def change_to(fabric: FabricSpec, was: FabricRecord) -> Change:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is planned: measured, with these changes. `cautions` say what the changes cannot know.
+    """Inputs of plans: the measurements with these changes. `cautions` state the limits of the changes.
 
-    `layers`, `times`, `cost` and `contention_record` are in the form of a record, and everything else is made of them:
-    planning from a record that holds them plans the same scenario. Without a change all is as it was measured, to the
+    `layers`, `times`, `cost` and `contention_record` have the form of a record, and the rest is derived from them. So a
+    record that holds them gives the same scenario again. Without a change, all values are the measured ones, to the
     last digit.
     """
 
@@ -244,17 +248,17 @@ class Scenario:
 
     @cached_property
     def contention(self) -> Contention | None:
-        """What communication and computation cost each other here; None where that was not measured."""
+        """Contention of communication and computation in this scenario; None where it was not measured."""
         return _contention(self.contention_record, self.cost)
 
     @property
     def planner(self) -> Planner:
-        """Plans of this scenario."""
+        """Planner of this scenario."""
         return Planner(self.step, self.cost, self.contention, self.measured.buffer_bytes, self.layers)
 
 
 def what_if(measured: Measured, change: Change) -> Scenario:
-    """The scenario of a change; what equals the measured value changes nothing. Raises SpecError."""
+    """The scenario of a change. A value equal to the measured one changes nothing. Raises SpecError."""
     was = measured.cost
     cost, both = was, measured.contention_record
     layers, times, step = measured.layers, measured.times, measured.step
@@ -314,7 +318,7 @@ def what_if(measured: Measured, change: Change) -> Scenario:
 def _told_of_the_link(
     measured: Measured, change: Change, link: Link, alpha_s: float, slower: float
 ) -> tuple[list[str], list[str]]:
-    """What was changed of rate and latency, and what that cannot know, a sentence each."""
+    """Sentences on the changes of rate and latency, and cautions about them."""
     was = measured.cost
     told: list[str] = []
     cautions: list[str] = []
@@ -339,7 +343,7 @@ def _told_of_the_link(
 
 
 def _told_of_the_host(rewrite: Rewrite, was: records.Contention) -> list[str]:
-    """What another link cannot know of contention, a sentence each."""
+    """Cautions about the contention on another link, one sentence each."""
     told = ["An all-reduce is taken to need as much of the host as it did when it was measured."]
     if rewrite.host_bound(was):
         told.append(
@@ -350,14 +354,14 @@ def _told_of_the_host(rewrite: Rewrite, was: records.Contention) -> list[str]:
 
 
 def _ring(was: int, now: int) -> str:
-    """What another ring does to an all-reduce, in words."""
+    """Phrase on the all-reduce of another ring."""
     messages, nbytes = (ring(1.0, 0.0, 0.0, now)[0] / ring(1.0, 0.0, 0.0, was)[0],
                         ring(0.0, 1.0, 0.0, now)[1] / ring(0.0, 1.0, 0.0, was)[1])  # fmt: skip
     return f"messages × {messages:.4g}, bytes on each link × {nbytes:.4g}"
 
 
 def _fabric(was: FabricRecord, change: Change, cost: CostModel) -> FabricRecord:
-    """The fabric of a what-if: simulated, with nothing measured on it."""
+    """The fabric record of a what-if: simulated, without measured values."""
     workers = cost.world_size
     per_host = change.ranks_per_host or (workers if was.hosts == 1 else was.ranks_per_host)
     if workers % per_host:
@@ -378,7 +382,7 @@ def _fabric(was: FabricRecord, change: Change, cost: CostModel) -> FabricRecord:
 
 
 def _contention(both: records.Contention | None, cost: CostModel) -> Contention | None:
-    """As plans take it: None where nothing was measured. Raises ValueError for a point that is none."""
+    """Contention for plans; None where nothing was measured. Raises ValueError for an invalid point."""
     return Contention.of(both, CostCurve.of(cost)) if both is not None and both.points else None
 
 

@@ -1,7 +1,7 @@
-"""What a record must hold to be planned from. Each check raises ValueError with what is wrong, without a name.
+"""Checks of a record before it is planned. Each raises ValueError with the fault, without the record's name.
 
-A record is refused for times that are not finite when it is read; here for those that no measurement gives, and for
-parts that are not of one measurement.
+Reading a record refuses infinite times. These checks refuse times that no measurement gives, and parts that are not of
+one measurement.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from xbench.planning.what_if_link import MAX_S, MIN_S
 from xbench.records import Contention, CostModel, FabricRecord, Layer, StepTimes
 
 MAX_SLOWDOWN = 1e6
-"""No computation is slowed down by more beside a collective."""
+"""Largest valid slow-down of computation by a collective."""
 
 
 def check_times(layers: Sequence[Layer], times: StepTimes, cost: CostModel) -> None:
-    """Raise ValueError for times that no measurement gives; a record is refused for infinite ones when it is read."""
+    """Raise ValueError for times that no measurement gives. Infinite times are refused when a record is read."""
     if cost.world_size < 2:
         raise ValueError(f"its cost model has a world size of {cost.world_size}, and an all-reduce needs 2")
     named = {
@@ -54,7 +54,7 @@ def check_origin(cost: CostModel, fabric: FabricRecord) -> None:
 
 
 def check_ring(fabric: FabricRecord) -> None:
-    """Raise ValueError for collectives of another topology than a ring: nothing carries those over to another link."""
+    """Raise ValueError for collectives of a topology other than a ring: they cannot be converted to another link."""
     topology = fabric.spec.partition("topology=")[2].partition(",")[0]
     if fabric.label == "emulated" and topology not in ("", "ring"):
         raise ValueError(f"it was emulated with the topology {topology}, and only a ring is carried over")
@@ -82,7 +82,7 @@ def check_contention(both: Contention | None) -> None:
 
 
 def check_sizes(layers: Sequence[Layer], buffer_bytes: Sequence[int]) -> None:
-    """Raise ValueError for a tensor or a buffer of less than no bytes, and for a name that stands twice."""
+    """Raise ValueError for a tensor or a buffer of negative size, and for a duplicate name."""
     names = [tensor.name for layer in layers for tensor in layer.tensors]
     if len(set(names)) < len(names):
         raise ValueError(f"the tensor {next(name for name in names if names.count(name) > 1)!r} stands twice")
@@ -93,7 +93,7 @@ def check_sizes(layers: Sequence[Layer], buffer_bytes: Sequence[int]) -> None:
 
 
 def check_curve(cost: CostModel) -> None:
-    """Raise ValueError for a cost model that is no curve: times that fall, or are below zero."""
+    """Raise ValueError for a cost model that is not a valid curve: times that fall, or are below zero."""
     try:
         CostCurve.of(cost)
     except ValueError as error:
@@ -101,7 +101,7 @@ def check_curve(cost: CostModel) -> None:
 
 
 def check_step(step: StepModel) -> None:
-    """Raise ValueError for a step that computes nothing or has nothing to send."""
+    """Raise ValueError for a step without compute time or without gradient bytes."""
     if not step.compute_s > 0:
         raise ValueError(f"its step took {step.compute_s:g} s, and must have taken time")
     if not step.grad_bytes > 0:

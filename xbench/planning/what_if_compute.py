@@ -1,7 +1,7 @@
-"""Another device: every measured time of the compute side times one factor, in the form in which a record holds it.
+"""What-if for another device: one factor scales every measured compute time, in the form of a record.
 
-Layers, step, and what communication costs the host by itself (launches, hooks, copies into buckets) are scaled. What
-collectives and computation cost each other while both run is kept in ratio: nobody measured it on the other device.
+Layers, the step and the host's own costs of communication (launches, hooks, copies into buckets) are scaled. Slow-downs
+between collectives and computation keep their ratios, because they were not measured on the other device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def scaled_layer(layer: Layer, factor: float) -> Layer:
 
 
 def scaled_times(times: StepTimes, factor: float) -> StepTimes:
-    """The step, with its intervals, on a device that takes `factor` times as long."""
+    """The step's times, with their intervals, on a device that takes `factor` times as long."""
     names = ("forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
     update: dict[str, object] = {name: getattr(times, name) * factor for name in names}
     for name in ("step_ci95", "uninstrumented_ci95"):
@@ -35,6 +35,6 @@ def scaled_times(times: StepTimes, factor: float) -> StepTimes:
 
 
 def scaled_contention(was: Contention, factor: float) -> Contention:
-    """Launches, hooks, copies and meetings `factor` times as long; the slow-downs as they were measured."""
+    """Launches, hooks, copies and meetings `factor` times as long; slow-downs as measured."""
     names = ("launch_s", "hook_s", "copy_s_per_byte", "meeting_s")
     return was.model_copy(update={name: getattr(was, name) * factor for name in names})

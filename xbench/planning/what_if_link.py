@@ -1,35 +1,36 @@
-"""What another link makes of measured collectives: of T(M), and of what they and computation cost each other.
+"""What-if for another link: rewrites T(M) and the contention of measured collectives.
 
-T(M). Of N workers in a ring each link carries 2(N−1)/N of the bytes in 2(N−1) messages (Thakur et al. 2005). So a
-measured time t of M bytes falls into three parts, taken in this order, none below zero:
+T(M). In a ring of N workers each link carries 2(N−1)/N of the bytes in 2(N−1) messages (Thakur et al. 2005). So a
+measured time t of M bytes has three parts. They are taken in this order, none below zero:
 
-    latency  min(t, α), α of the fitted line                        what the 2(N−1) messages took
-    wire     min(t − latency, 2(N−1)/N · 8M / measured rate)        what the link itself took
+    latency  min(t, α), α of the fitted line                        time of the 2(N−1) messages
+    wire     min(t − latency, 2(N−1)/N · 8M / measured rate)        time of the link itself
     host     the rest                                               copies and additions of the hosts, congestion
 
-and becomes, for a rate r' and a latency of a message l':
+For a rate r' and a latency of a message l' they become:
 
     latency' = α' = 2(N−1)·l'; a part that was below α is stretched when α grows, and capped when it shrinks
-    wire'    = wire · rate asked for / r'
+    wire'    = wire · configured rate / r'
     host'    = host
 
-Contention. A link does no work on the host, so what a collective takes of the host stays. Of a measured point of M
-bytes, with σ the slow-down of computation beside it:
+Contention. A link does no work on the host, so a collective's host time is kept. For a measured point of M bytes, with
+σ the slow-down of computation during it:
 
-    taken  d = (1 − 1/σ) · loaded_s     host time that computation loses to one collective: stays
-    extra  e = loaded_s − alone_s       what computation adds to the collective: stays; in proportion where it is
-                                        below zero, which two in flight can make it
+    taken  d = (1 − 1/σ) · loaded_s     host time that computation loses to one collective: kept
+    extra  e = loaded_s − alone_s       time that computation adds to the collective: kept; scaled in proportion where
+                                        it is below zero, as two in flight can make it
 
-    alone_s'  = alone_s rewritten as T is
+    alone_s'  = alone_s rewritten in the same way as T
     loaded_s' = max(alone_s' + e, d / s)        σ' = 1 / (1 − d / loaded_s')        s = max(½, d / loaded_s)
 
-s is the largest share of the host that collectives can take from computation: half, as a fair scheduler divides, or
-what was measured where that is more. It matters on links so fast that the host's own work fills the collective: then
-the host sets the pace.
+s is the largest share of the host that collectives can take from computation: half, as a fair scheduler divides, or the
+measured share where that is larger. It matters on a link so fast that the host's own work fills the collective: the
+host then sets the pace.
 
-More workers: the same messages, more of them. A point moves to the bytes whose messages have its size, N'/N times as
-many, and its times grow with the messages, by (N'−1)/(N−1); both slow-downs stay. Where T(M) of more workers is longer
-than its messages (`pace`), the points are those of `topology.carried_contention`, of as many sizes as plans look at.
+More workers send more messages of the same size. A point moves to the bytes with that size of message, N'/N times as
+many. Its times grow with the number of messages, by (N'−1)/(N−1). Both slow-downs are kept. Where T(M) of more workers
+is longer than its messages (`topology.paced`), the points are those of `topology.carried_contention`, at as many sizes
+as plans use.
 """
 
 from __future__ import annotations
@@ -55,20 +56,20 @@ from xbench.records import (
 )
 
 MIN_S = 1e-12
-"""No collective of a what-if takes less: a cost model's times are above zero."""
+"""Shortest collective of a what-if: a cost model's times are above zero."""
 
 MAX_S = 1e9
-"""No part of a step takes longer: thirty years. Times above it could not be added up."""
+"""Longest part of a step: thirty years. Sums of longer times would lose precision."""
 
 FAIR_SHARE = 0.5
-"""Share of a host that collectives can take from computation, unless more was measured."""
+"""Share of a host that collectives can take from computation, unless a larger one was measured."""
 
 _MAX_BYTES = 2**62
 
 
 @dataclass(frozen=True)
 class Link:
-    """The rate that the fabric was asked for, the one it achieved, and what one byte of a collective took of it."""
+    """Configured rate of the fabric, its achieved rate, and the wire time of one byte of a collective."""
 
     asked_bps: float
     achieved_bps: float
@@ -76,7 +77,7 @@ class Link:
 
     @classmethod
     def of(cls, fabric: FabricRecord, cost: CostModel) -> Link:
-        """Of what `cost` was measured on; the best figure that there is for what the link achieved."""
+        """Link of the fabric on which `cost` was measured. The achieved rate is the best available figure."""
         share = ring(0.0, 1.0, 0.0, cost.world_size)[1]
         fitted = 8 * share / cost.beta_s_per_byte if cost.beta_s_per_byte > 0 else math.inf
         achieved = fabric.measured_bps or fabric.rate_bps or fabric.allreduce_bps or fitted
@@ -85,7 +86,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """(M, t) → t' for another rate and latency, as the module says. `slower`: rate asked for over the new one."""
+    """(M, t) → t' for another rate and latency, by the module's formulas. `slower`: configured over new rate."""
 
     wire_s_per_byte: float
     slower: float
@@ -93,7 +94,7 @@ class Rewrite:
     new_alpha_s: float
 
     def time_s(self, nbytes: float, took_s: float) -> float:
-        """What an all-reduce of `nbytes` that took `took_s` would take."""
+        """Predicted time of an all-reduce of `nbytes` that took `took_s`."""
         latency_s = min(took_s, self.alpha_s)
         wire_s = min(took_s - latency_s, self.wire_s_per_byte * nbytes)
         return self.latency(latency_s) + wire_s * self.slower + (took_s - latency_s - wire_s)
@@ -107,17 +108,17 @@ class Rewrite:
         return part_s / self.alpha_s * self.new_alpha_s
 
     def per_byte(self, beta: float) -> float:
-        """The new seconds a byte of the fitted line."""
+        """The new seconds per byte of the fitted line."""
         wire = min(beta, self.wire_s_per_byte)
         return wire * self.slower + (beta - wire)
 
     def alpha_interval(self, was: Interval) -> Interval:
-        """As wide in proportion; a latency where there was none is as exact as it was given."""
+        """The interval scaled with the latency. A new latency where there was none has no width."""
         low, high = (end / self.alpha_s if self.alpha_s > 0 else 1.0 for end in was)
         return (min(low, 1.0) * self.new_alpha_s, max(high, 1.0) * self.new_alpha_s)
 
     def model(self, was: CostModel) -> CostModel:
-        """The cost model rewritten. Its residuals stay those of the measurement: nothing new was measured."""
+        """The rewritten cost model. Its residuals stay those of the measurement."""
         return was.model_copy(
             update={
                 "alpha_s": self.new_alpha_s,
@@ -130,13 +131,13 @@ class Rewrite:
         )
 
     def point(self, point: CostPoint) -> CostPoint:
-        """One measured size, rewritten with its interval."""
+        """One measured size with its interval, rewritten."""
         low_s, high_s = (self.time_s(point.nbytes, max(0.0, end_s)) for end_s in point.ci95)
         took_s = max(self.time_s(point.nbytes, point.transfer_s), MIN_S)
         return point.model_copy(update={"transfer_s": took_s, "ci95": (low_s, high_s)})
 
     def segments(self, was: Sequence[CostSegment], points: Sequence[CostPoint]) -> list[CostSegment]:
-        """The same knots at their new times, joined again by straight pieces that do not fall."""
+        """The same knots at their new times, joined by straight pieces that do not fall."""
         starts = [float(segment.from_bytes) for segment in was]
         far = max([2 * starts[-1] + 1, *(float(point.nbytes) for point in points)])
         pieces = [*zip(starts, was, strict=True), (far, was[-1])]
@@ -151,7 +152,7 @@ class Rewrite:
         return found
 
     def contention(self, was: Contention) -> Contention:
-        """What collectives and computation cost each other, rewritten; hooks, copies and launches are the host's."""
+        """The rewritten slow-downs. Hooks, copies and launches depend on the host and stay."""
         return was.model_copy(update={"points": [self.beside(point) for point in was.points]})
 
     def beside(self, point: ContentionPoint) -> ContentionPoint:
@@ -164,11 +165,11 @@ class Rewrite:
         return point.model_copy(update={"alone_s": alone_s, "loaded_s": loaded_s, "compute_slowdown": slowdown})
 
     def host_bound(self, was: Contention) -> bool:
-        """Whether at some size the host, and no longer the link, sets the pace of a collective beside computation."""
+        """Whether at some size the host, not the link, sets the pace of a collective during computation."""
         return any(self.beside(point).loaded_s > self._unlimited(point)[1] * (1 + 1e-9) for point in was.points)
 
     def _unlimited(self, point: ContentionPoint) -> tuple[float, float]:
-        """(alone', alone' + extra) [s]: as if the host could give a collective all that it needs."""
+        """(alone', alone' + extra) [s], without the limit of the host's share."""
         alone_s = max(self.time_s(point.nbytes, point.alone_s), MIN_S)
         if point.loaded_s < point.alone_s:
             return alone_s, max(alone_s * (point.loaded_s / point.alone_s), MIN_S)
@@ -176,9 +177,9 @@ class Rewrite:
 
 
 def carried_to(was: Contention, link: CostModel, workers: int) -> Contention:
-    """Contention of the ring that `link` was measured in, in one of `workers`, see the module.
+    """Convert contention from the ring in which `link` was measured to one of `workers`.
 
-    Sizes are rounded to whole bytes. Raises ValueError for fewer than two workers and for points that are none.
+    Sizes are rounded to whole bytes. Raises ValueError for fewer than two workers and for invalid points.
     """
     if workers == link.world_size or not was.points:
         return was
@@ -205,7 +206,7 @@ def carried_to(was: Contention, link: CostModel, workers: int) -> Contention:
 
 
 def _points(table: planning.Contention, sizes: FloatArray, curve: CostCurve) -> list[ContentionPoint]:
-    """Points of which plans take that very table: T of these sizes [B], times its ratios."""
+    """Points from which plans build this table again: T of these sizes [B], times its ratios."""
     loaded, slowdowns, quiet = (
         table.collective_slowdown(sizes),
         table.compute_slowdown(sizes),
@@ -233,5 +234,5 @@ def _whole(nbytes: float) -> int:
 
 
 def _share(point: ContentionPoint) -> float:
-    """The share of its host that computation loses while such collectives are under way; a speed-up is noise."""
+    """Share of its host that computation loses during such collectives; a speed-up is noise."""
     return 1 - 1 / max(1.0, point.compute_slowdown)

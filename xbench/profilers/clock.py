@@ -1,13 +1,13 @@
-"""Clocks that can stand in the timed loop: a mark costs nanoseconds, and nothing waits until the loop is over.
+"""Clocks for timed loops: a mark costs nanoseconds to microseconds, and no mark waits for the device.
 
-A mark is a point in the work of the *device*. On a CPU the work is done when the call returns, so a mark is the
-host's `perf_counter_ns`. On a GPU the call returns before the work has begun, so a mark is a CUDA event recorded on the
-current stream; it gets its time when the stream reaches it. Asking for that time too early would mean to wait inside
-the loop, which would serialise what is being measured. Hence the order that every user of a clock keeps:
+A mark is a point in the work of the *device*. On a CPU the work is done when the call returns, so a mark is the host's
+`perf_counter_ns`. On a GPU the call returns before the work has begun. There a mark is a CUDA event recorded on the
+current stream, and it gets its time when the stream reaches it. A read of that time inside the loop would wait, and the
+wait would serialise the measured work. Hence the order of calls:
 
     marks in the loop → `flush()` once after it → `elapsed_s()` as often as needed → `reset()`
 
-The clock is always passed in, never taken from a global, so tests drive a clock of their own and expect exact numbers.
+The clock is always a parameter, never a global, so tests use their own clock and expect exact numbers.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import torch
 from xbench.errors import SpecError
 
 Mark: TypeAlias = Any
-"""What `Clock.mark` returns: nanoseconds on a host clock, a recorded event on a CUDA clock. Opaque to others."""
+"""Result of `Clock.mark`: nanoseconds on a host clock, a recorded event on a CUDA clock. Opaque to other code."""
 
 
 class Clock(Protocol):
-    """Marks points in a device's work and says how long it took from one to another."""
+    """Marks of points in a device's work, and the time between two of them."""
 
     def mark(self) -> Mark:
-        """A mark here. Does not wait for anything."""
+        """Return a mark at this point, without waiting."""
         ...
 
     def elapsed_s(self, start: Mark, end: Mark) -> float:
-        """Seconds from `start` to `end`; only valid when `flush()` was called after both were made."""
+        """Seconds from `start` to `end`. Valid only after a `flush()` that follows both marks."""
         ...
 
     def flush(self) -> None:
@@ -39,12 +39,12 @@ class Clock(Protocol):
         ...
 
     def reset(self) -> None:
-        """Forget all marks made so far; the clock may use what held them again."""
+        """Forget all earlier marks; the clock may reuse their objects."""
         ...
 
 
 class HostClock:
-    """The time at which the host got there: right for a device that works while the host waits, as a CPU does."""
+    """Host time: right for a device that works while the host waits, such as a CPU."""
 
     mark = staticmethod(time.perf_counter_ns)
 
@@ -54,18 +54,18 @@ class HostClock:
         return nanoseconds * 1e-9
 
     def flush(self) -> None:
-        """Nothing to wait for: a mark has its time from the beginning."""
+        """Do nothing: a mark has its time at once."""
 
     def reset(self) -> None:
-        """Nothing to give back: a mark is a number."""
+        """Do nothing: a mark is a number."""
 
 
 class CudaClock:
-    """The time at which the GPU got there: events on whatever stream is current when the mark is made.
+    """Device time of a GPU, by events on the stream that is current at the mark.
 
-    Events come from a pool, because to create one costs more than to record it. Resolution about 0.5 µs. Marks may be
-    made on several streams (what a collective's future calls back has one of its own): `flush` waits for the last on
-    each. A mark costs the host the look-up of the stream and the recording, a few microseconds; it waits for nothing.
+    Events come from a pool, because creating one costs more than recording it. The resolution is about 0.5 µs. Marks
+    may be on several streams (a collective's callback has its own), so `flush` waits for the last event on each. A mark
+    costs the host a few microseconds, for the look-up of the stream and the recording. It never waits.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -75,7 +75,7 @@ class CudaClock:
         self._last: dict[int, torch.cuda.Event] = {}
 
     def mark(self) -> Mark:
-        """An event recorded on the device's current stream."""
+        """Record an event on the device's current stream."""
         event = self._free.pop() if self._free else self._new_event()
         stream = torch.cuda.current_stream(self.device)
         event.record(stream)
@@ -94,7 +94,7 @@ class CudaClock:
         return milliseconds * 1e-3
 
     def flush(self) -> None:
-        """Wait for the last event on every stream; those before it on the same stream are then done."""
+        """Wait for the last event on every stream; the earlier ones on the same stream are then done."""
         for event in self._last.values():
             event.synchronize()
         self._last.clear()
@@ -107,7 +107,7 @@ class CudaClock:
 
 
 def clock_for(device: torch.device | str) -> Clock:
-    """The clock that tells the truth about work on `device`. Raises SpecError for a device that has none."""
+    """The right clock for work on `device`. Raises SpecError for a device without one."""
     device = torch.device(device)
     if device.type == "cpu":
         return HostClock()

@@ -1,24 +1,26 @@
-"""The cost of an all-reduce on the links that are there, for sizes from 1 KiB to the model's whole gradient.
+"""Time of an all-reduce on the real links, for sizes from 1 KiB to the model's whole gradient.
 
-What can go wrong in such a measurement, and what is done about it:
+Possible faults of such a measurement, and the measures against them:
 
-- *A rank comes late and the others' wait is taken for transfer.* Before each repetition an all-reduce of one element
-  aligns the ranks; each then stamps its start and its end, and `summary.cost_points` tells wait from transfer.
+- *A late rank makes the others' wait look like transfer.* Before each repetition an all-reduce of one element aligns
+  the ranks. Each rank then records its start and its end, and `summary.cost_points` separates wait and transfer.
 - *Ranks have different clocks.* Ranks under one kernel share its monotonic clock, so their offset is exactly 0. For
-  others it is estimated as NTP does, from the exchange with the shortest round trip: the peer's clock is read somewhere
-  inside it, so the error is at most half of it. Offsets are taken before and after, and drift between is interpolated.
-- *The machine changes speed meanwhile.* Sizes are repeated in an order shuffled over the whole measurement, the same
-  on all ranks, so drift is spread over the curve and does not bend it.
-- *Large sizes take for ever.* The first repetition of each size, set apart as warm-up, tells what another costs, and
-  rank 0 spreads the time budget: a few repetitions of the large sizes, more of the small, equally many on all ranks.
-  Sizes above the first that takes longer than MAX_S are left out: there T is a line, and it is carried on.
+  others it is estimated as in NTP, from the exchange with the shortest round trip. The peer's clock is read within that
+  round trip, so the error is at most half of it. Offsets are taken before and after, and drift is interpolated.
+- *The machine's speed changes.* Repetitions are shuffled over the whole measurement, in the same order on all ranks.
+  Drift is then spread over the curve and does not bend it.
+- *Large sizes take too long.* The first repetition of each size is warm-up and gives the cost of another. Rank 0
+  divides the time budget: a few repetitions of large sizes, more of small ones, and equally many on all ranks. Sizes
+  above the first that takes longer than MAX_S are left out: T is a line there and is extrapolated.
 
 On a CPU the all-reduce is called as the schedules call it: `schedules.bucket.start_all_reduce`, and a wait.
-On a GPU that would run it on a stream inside NCCL's process group, which first waits for ours and for which ours then
-waits: two events on ours would hold both waits too. So there it is called with `async_op=False`, with which it runs on
-the stream that is current (since torch 2.8), and that is one beside the one that computes. The events before and after
-it then hold the collective and nothing else. This stream starts when all that was given to the device before is done.
-Buffers live on it and are freed after the last event was waited for; the host waits only in the pilot and at the end.
+
+On a GPU that call would use a stream inside NCCL's process group. That stream first waits for the current one, and then
+the current one waits for it, so two events on the current stream would contain both waits. So on a GPU the call is
+`async_op=False`, which uses the current stream (since torch 2.8). The current stream is one beside the compute stream.
+The events before and after the call then contain only the collective. This stream starts after all earlier work of the
+device. Buffers are allocated on it and freed after a wait for the last event. The host waits only in the pilot and at
+the end.
 """
 
 from __future__ import annotations
@@ -47,25 +49,25 @@ MAX_SIZES = 24
 SIZES_PER_OCTAVE = 2
 ELEMENT_BYTES = 4
 MIN_SPAN_BYTES = 64 * 1024
-"""The largest size is at least this, however small the model: a line needs a span to be fitted over."""
+"""Least value of the largest size, however small the model: a fit of a line needs a span."""
 
 WANTED_REPETITIONS = 5
 MIN_REPETITIONS = 2
 SMALL_SHARE = 0.01
 MAX_S = 4.0
 MAY_BE_LONG_BYTES = 4 * 1024 * 1024
-"""Below this no size is held to MAX_S, which costs the ranks an exchange."""
+"""Smaller sizes are not checked against MAX_S: the check costs an exchange between the ranks."""
 
 PINGS = 24
 ANCHORS = 8
 SEED = 0
-"""Of the order of repetitions, which has to be the same on all ranks."""
+"""Seed of the order of repetitions, which must be the same on all ranks."""
 
 
 def sizes(total_bytes: int) -> list[int]:
     """Log-spaced sizes [B] from 1 KiB to the first multiple of 4 not below `total_bytes` (and not below 64 KiB).
 
-    About two an octave, at most 24, ascending, all multiples of 4 (one fp32). Raises ValueError below one byte.
+    About two per octave, at most 24, ascending, all multiples of 4 (one fp32). Raises ValueError below one byte.
     """
     if total_bytes < 1:
         raise ValueError(f"a gradient of {total_bytes} bytes has nothing to reduce")
@@ -81,12 +83,12 @@ def _whole_elements(nbytes: int) -> int:
 
 
 def plan_repetitions(durations_s: Sequence[float], *, most: int, seconds_budget: float) -> list[int]:
-    """How often to repeat each size after one repetition of each took `durations_s`.
+    """Number of repetitions of each size, after one repetition of each took `durations_s`.
 
-    At least five each, unless that would take more than twice the budget: then fewer, but never under two. What the
-    budget has left over is shared equally by the sizes, up to `most` repetitions each; and even when nothing is left a
-    size may spend one part in a hundred of the budget, because short collectives vary most and cost least. The whole,
-    the first repetitions included, so takes no longer than the budget or those few repetitions, plus those parts.
+    Each size has at least five. If that would take more than twice the budget, the number falls, but never below two.
+    All sizes share the rest of the budget equally, up to `most` repetitions each. Even without a rest, a size may use 1
+    % of the budget, because short collectives vary most and cost least. The total includes the first repetitions. It is
+    at most the budget or the least repetitions, plus those parts of 1 %.
     """
     once_s = sum(durations_s)
     floor = WANTED_REPETITIONS
@@ -107,9 +109,9 @@ class ClockOffsets:
 
 
 def clock_offsets(group: dist.ProcessGroup | None, device: torch.device, *, trust_kernel: bool = True) -> ClockOffsets:
-    """Estimate the ranks' host-clock offsets; every rank of `group` calls it and gets the same answer.
+    """Estimate the ranks' host-clock offsets. Every rank of `group` must call it, and all get the same result.
 
-    With `trust_kernel`, ranks that share rank 0's kernel share its clock and are not asked. The others exchange 24
+    With `trust_kernel`, ranks on rank 0's kernel share its clock and are not measured. Each other rank exchanges 24
     messages with rank 0; the exchange with the shortest round trip counts.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
@@ -131,7 +133,7 @@ def clock_offsets(group: dist.ProcessGroup | None, device: torch.device, *, trus
 
 
 def _ask(peer: int, group: dist.ProcessGroup | None, device: torch.device) -> tuple[float, float]:
-    """Rank 0's side: (offset, its error bound) [s] of `peer`'s clock, from the shortest round trip."""
+    """Measure from rank 0: (offset, its error bound) [s] of `peer`'s clock, from the shortest round trip."""
     stamp = torch.zeros(1, dtype=torch.int64, device=device)
     best_ns: tuple[int, float] | None = None
     for _ in range(PINGS):
@@ -147,29 +149,29 @@ def _ask(peer: int, group: dist.ProcessGroup | None, device: torch.device) -> tu
 
 
 def _answer(group: dist.ProcessGroup | None, device: torch.device) -> None:
-    """The peer's side: answer each message with the time at which it came."""
+    """Reply from the peer: answer each message with its time of arrival."""
     stamp = torch.zeros(1, dtype=torch.int64, device=device)
     for _ in range(PINGS):
         dist.recv(stamp, group=group, group_src=0)
-        stamp.item()  # on a GPU, wait until it is really here
+        stamp.item()  # on a GPU, wait for the arrival
         stamp.fill_(time.perf_counter_ns())
         dist.send(stamp, group=group, group_dst=0)
 
 
 def _kernel_identity() -> int:
-    """The same number for processes that read the same monotonic clock: one boot of one kernel, one time namespace."""
+    """Equal numbers for processes with the same monotonic clock: one boot of one kernel, one time namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         text = boot + os.readlink("/proc/self/ns/time")
     except OSError:
-        return secrets.randbits(62)  # equal to nobody's: the offset will be measured
+        return secrets.randbits(62)  # different from all others, so the offset is measured
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
 
 def common_time(host_s: float, rank: int, before: ClockOffsets, after: ClockOffsets) -> float:
     """Seconds since `before` was taken, on rank 0's clock, at which `rank`'s own clock showed `host_s`.
 
-    The offset is interpolated between the two estimates, and held outside them.
+    The offset is interpolated between the two estimates and constant outside them.
     """
     offset_s = before.offset_s[rank]
     span_s = after.at_s - before.at_s
@@ -192,15 +194,17 @@ def measure_all_reduce(
 ) -> list[dict[str, Any]]:
     """Time all-reduces of fp32 zeros of each size [B] over `group`; every rank calls it with the same arguments.
 
-    With another dtype as `wire` the same numbers of elements travel as that: a size stays that of the fp32 gradients.
+    With another dtype as `wire`, the same numbers of elements are sent in that dtype. A size stays that of the fp32
+    gradients.
 
-    Returns this rank's raw stamps, one dict a size, in the order of `sizes_bytes`: `nbytes`, `warmup` (repetitions at
-    the start that do not count: 1), and `start_s`, `end_s` with one entry a repetition, in seconds on the time line
-    that all ranks share; and `offset_s`, `clock_error_s`: this rank's clock minus rank 0's, when the measurement began,
-    and by how much the estimate may be off (0: one kernel keeps both). Up to `repetitions` counted repetitions a size,
-    fewer where `seconds_budget` [s] asks for it (see `plan_repetitions`), equally many on every rank. `note`, if given,
-    hears before each repetition what comes. Raises ValueError for a group of one, a size that is not a positive
-    multiple of 4, or fewer than one repetition.
+    Returns this rank's raw times, one dict per size, in the order of `sizes_bytes`. `nbytes` is the size, and `warmup`
+    is the number of first repetitions that do not count: 1. `start_s` and `end_s` have one entry per repetition, in
+    seconds on the time line that all ranks share. `offset_s` is this rank's clock minus rank 0's at the start of the
+    measurement. `clock_error_s` bounds the error of that estimate (0: one kernel has both clocks).
+
+    A size has at most `repetitions` counted repetitions, and fewer where `seconds_budget` [s] requires it (see
+    `plan_repetitions`), equally many on every rank. `note`, if given, is called with a text before each repetition.
+    Raises ValueError for a group of one, a size that is not a positive multiple of 4, or fewer than one repetition.
     """
     device = torch.device(device)
     if workers_of(group) < 2:
@@ -240,7 +244,7 @@ def measure_all_reduce(
 
 
 class _Repetitions:
-    """All-reduces of each size [B], each between two marks that are kept in `marks`, by size."""
+    """All-reduces of each size [B], with two marks each; `marks` holds them by size."""
 
     def __init__(
         self,
@@ -257,9 +261,9 @@ class _Repetitions:
         self._token = torch.zeros(1, device=device)
 
     def pilot(self) -> list[float]:
-        """What one repetition of each size takes [s]. Sizes beyond the first that takes too long are left out."""
+        """Time of one repetition of each size [s]. Sizes beyond the first that takes too long are left out."""
         sizes = list(self.marks)
-        self._repeat(sizes[0])  # connections, buffers and kernels come to be here, and not in the pilot
+        self._repeat(sizes[0])  # sets up connections, buffers and kernels before the pilot
         self.marks[sizes[0]].clear()
         for index, size in enumerate(sizes):
             self._note(f"all-reduce of {size} bytes, first repetition")
@@ -272,7 +276,7 @@ class _Repetitions:
         return [self._clock.elapsed_s(*marks[0]) for marks in self.marks.values()]
 
     def repeat_in_mixed_order(self, counts: Sequence[int]) -> None:
-        """So many repetitions of each size, shuffled alike on all ranks."""
+        """The given numbers of repetitions, in the same shuffled order on all ranks."""
         order = [size for size, count in zip(self.marks, counts, strict=True) for _ in range(count)]
         random.Random(SEED).shuffle(order)
         for position, size in enumerate(order, start=1):
@@ -302,7 +306,7 @@ def _anchor(clock: Clock) -> tuple[Mark, float]:
 
 
 def _all_reduce(part: torch.Tensor, group: dist.ProcessGroup | None) -> None:
-    """The all-reduce between two marks: see the module's docstring."""
+    """The timed all-reduce; the module explains the difference between CPU and GPU."""
     if part.device.type == "cuda":
         dist.all_reduce(part, group=group)
     else:
@@ -310,7 +314,7 @@ def _all_reduce(part: torch.Tensor, group: dist.ProcessGroup | None) -> None:
 
 
 def _communication_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """On a GPU, a stream beside the one that computes, from when that has done its work so far; on a CPU nothing."""
+    """On a GPU, a stream beside the compute stream that waits for all earlier work; on a CPU nothing."""
     if device.type == "cuda":
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
@@ -319,7 +323,7 @@ def _communication_stream(device: torch.device) -> contextlib.AbstractContextMan
 
 
 def _too_long(clock: Clock, took: tuple[Mark, Mark], group: dist.ProcessGroup | None, device: torch.device) -> bool:
-    """Whether a repetition took longer than MAX_S on any rank; the same answer on all."""
+    """Whether a repetition took longer than MAX_S on any rank; the same result on all ranks."""
     clock.flush()
     slowest = torch.tensor([clock.elapsed_s(*took)], dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)
@@ -327,7 +331,7 @@ def _too_long(clock: Clock, took: tuple[Mark, Mark], group: dist.ProcessGroup | 
 
 
 def _agree(counts: list[int], group: dist.ProcessGroup | None, device: torch.device) -> list[int]:
-    """Rank 0's counts, on every rank."""
+    """Broadcast rank 0's counts to every rank."""
     shared = torch.tensor(counts, dtype=torch.int64, device=device)
     dist.broadcast(shared, group=group, group_src=0)
     agreed: list[int] = shared.tolist()

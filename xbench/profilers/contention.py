@@ -1,31 +1,31 @@
-"""Both at once: what collectives cost a computation on the same host, and the other way round.
+"""Measured contention: the slow-down of collectives and computation by each other on the same host.
 
-Three runs of the same two things, on every rank:
+Three runs of the same two activities, on every rank:
 
-- *computation alone*: training steps without communication, with a mark at every layer's forward and every gradient;
-  the median offsets of the marks say how far into a step a computation is, to a fraction of a layer;
-- *collectives alone*: all-reduces of one size back to back, one or two in flight, as an engine keeps them (two: as many
-  launched ahead as keep both threads of the backend busy);
-- *both*: steps in the computing thread, the same all-reduces from another. The progress made while a size was sent
-  (the marks passed, in undisturbed seconds) against the time it took is the slow-down of the computation; the time a
-  collective took against its time alone is that of the collective.
+- *computation alone*: training steps without communication, with a mark at every layer's forward and every gradient.
+  The median offsets of the marks give the progress within a step, to a fraction of a layer.
+- *collectives alone*: all-reduces of one size back to back, one or two in flight as in an engine. For two, enough are
+  launched ahead to keep both threads of the backend busy.
+- *both*: steps in the computing thread, and the same all-reduces from another. The slow-down of the computation is the
+  time that a size took over the progress in that time (passed marks, in undisturbed seconds). The slow-down of a
+  collective is its time over its time alone.
 
-And once more without overlap: steps that end their backward pass with an all-reduce of one element, in turn with steps
-that do not. What the ranks' slowest step takes longer, beyond T, is what it costs to meet (the wait for the slowest
-rank, threads that wake up with cold caches). It is measured only where steps are short: elsewhere the difference is
-below the noise of a handful of steps, and too small to matter.
+A fourth run has no overlap: steps that end backward with an all-reduce of one element alternate with bare steps. The
+extra time of the ranks' slowest step, beyond T, is the cost of a meeting: the wait for the slowest rank, and threads
+that wake up with cold caches. It is measured only where steps are short. Elsewhere the difference is below the noise of
+a few steps, and too small to matter.
 
-A link that rests may save up, as a token bucket does, and T is measured of collectives soon after one another. So
-collectives of one size are also timed by turns right after one of the same size and after a rest: what the latter take
-less is `rest_s`. Nobody sleeps meanwhile, which would make the processor slow and not the link fast. It comes first,
-soon after T: while a core computes and sends, packets of one connection may overtake each other where links are
-emulated, TCP takes them for lost, and for seconds afterwards its window is too small to use what a link has saved.
+A link may have a burst allowance, as a token bucket has, and T is measured with collectives soon after one another. So
+collectives of one size alternate: one soon after another, and one after idle time. The time that the latter save is
+`rest_s`. The idle time is a busy loop, because a sleep would slow the processor. This run is the first, soon after T.
+On an emulated link, packets of one connection may be reordered while a core computes and sends. TCP takes that for
+loss, and its window stays too small for a burst for seconds.
 
-What hooks and copies cost is measured elsewhere (`engine_cost`).
+`engine_cost` measures the costs of hooks and copies.
 
-The other thread launches, so what a launch costs the processor is part of the slow-down. Collectives release the
-interpreter while they wait. On a GPU the two share the device and not the host, and this measures the host: there,
-contention is not measured.
+The other thread launches, so the processor time of a launch is part of the slow-down. Collectives release the
+interpreter while they wait. On a GPU the two activities share the device and not the host, and this module measures the
+host. So contention is not measured there.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ IN_FLIGHT = (1, 2)
 ALONE_S, TOGETHER_S = 0.2, 0.4
 PASSES = 2
 MAX_S = 0.15
-"""A larger size is left out when one collective of it takes longer: what holds for this one holds for it."""
+"""A larger size is left out when one collective of it takes longer: the largest kept size stands for it."""
 
 DEEP = 6
-"""So many are launched ahead for "two in flight": Gloo works on two, and none of them then waits for a launch."""
+"""Number launched ahead for "two in flight": Gloo works on two, and neither then waits for a launch."""
 
 MEETING_S = 2.5
 MIN_MEETINGS, MAX_MEETINGS = 10, 60
@@ -62,7 +62,7 @@ FEWEST, MOST = 3, 300
 REST_S = 5e-3
 RESTS, QUICK_RESTS = 16, 8
 AFTER_REST_S = 3e-3
-"""What is timed after a rest takes about so long, if anything does: longer than what a link saves."""
+"""Wanted time of the collective that is timed after idle time: longer than the credit of a link."""
 
 LAUNCHES = 50
 TEMPLATE_STEPS = 5
@@ -70,7 +70,7 @@ TEMPLATE_STEPS = 5
 
 @dataclass
 class Stream:
-    """All-reduces of one size back to back: when it began and ended on this rank's clock, of how many collectives."""
+    """All-reduces of one size back to back: their count, and begin and end on this rank's clock."""
 
     nbytes: int
     in_flight: int
@@ -80,16 +80,16 @@ class Stream:
 
     @property
     def each_s(self) -> float:
-        """Seconds a collective."""
+        """Seconds per collective."""
         return (self.end_s - self.begin_s) / self.count
 
 
 @dataclass
 class Measured:
-    """What one rank saw. Slow-downs hold one entry a stream of `together`; `met_s` and `bare_s` one a step.
+    """Results of one rank. `slowdowns` has one entry per stream of `together`; `met_s` and `bare_s` one per step.
 
-    `least_s` is T of the smallest all-reduce; `soon_s` and `rested_s`: of all-reduces soon after another of the same
-    size, and after a rest.
+    `least_s` is T of the smallest all-reduce. `soon_s` and `rested_s` are times of all-reduces soon after another of
+    the same size, and after idle time.
     """
 
     alone: list[Stream] = field(default_factory=list)
@@ -113,12 +113,12 @@ def measure_contention(
     quick: bool = False,
     wire: torch.dtype = torch.float32,
 ) -> Measured:
-    """Run the three; every rank of `group` calls it together. CPU ranks only.
+    """Run all measurements; every rank of `group` must call it together. CPU ranks only.
 
-    `transfer_s` is T [s] of a size [B] as every rank knows it: it decides how many collectives fill a stream, on all
-    ranks alike. No size above `most_bytes` is tried, nor one that takes longer than MAX_S. Trains the model.
-    About 7 s, or 3 s if `quick`. `wire` is what an fp32 gradient travels as; sizes are those of the gradients.
-    Raises ValueError for a group of one, and what the backend raises.
+    `transfer_s` is T [s] of a size [B], equal on every rank. It decides the number of collectives in a stream, on all
+    ranks alike. No size above `most_bytes` is tried, and none that takes longer than MAX_S. The call trains the model.
+    It takes about 7 s, or 3 s if `quick`. `wire` is the dtype in which an fp32 gradient is sent; sizes are those of the
+    gradients. Raises ValueError for a group of one, and all errors of the backend.
     """
     if workers_of(group) < 2:
         raise ValueError("contention needs at least two ranks")
@@ -148,7 +148,7 @@ def measure_contention(
 
 @dataclass
 class _Measuring:
-    """One rank's measurements, and what it measures with."""
+    """Measurements of one rank, and their inputs."""
 
     workload: StepWorkload
     group: dist.ProcessGroup | None
@@ -157,12 +157,12 @@ class _Measuring:
     found: Measured = field(default_factory=Measured)
 
     def rest(self, nbytes: int, pairs: int) -> None:
-        """All-reduces of one size soon after another, and after a rest, in turn."""
+        """All-reduces of one size in turn: soon after another, and after idle time."""
         token = torch.zeros(1)
         buffer = torch.zeros(nbytes // 4, dtype=self.wire)
 
         def once() -> float:
-            dist.all_reduce(token, group=self.group)  # all ranks are here
+            dist.all_reduce(token, group=self.group)  # waits for all ranks
             begin_s = time.perf_counter()
             start_all_reduce(buffer, self.group).wait()
             return time.perf_counter() - begin_s
@@ -177,7 +177,7 @@ class _Measuring:
             self.found.rested_s.append(once())
 
     def alone(self, streams: Sequence[Stream]) -> None:
-        """Collectives while nothing computes, and what their launches take."""
+        """Collectives without computation, and the time of their launches."""
         launches: list[float] = []
         for position, stream in enumerate(streams, start=1):
             self.note(f"collectives alone, {position} of {len(streams)}: {stream.nbytes} bytes")
@@ -186,7 +186,7 @@ class _Measuring:
         self.found.launch_s = statistics.median(launches)
 
     def together(self, streams: Sequence[Stream]) -> None:
-        """Steps in this thread and collectives from another, and how much each stream slows the steps."""
+        """Steps in this thread and collectives from another, and the slow-down of the steps by each stream."""
         self.found.together += streams
         failures: list[BaseException] = []
 
@@ -228,7 +228,7 @@ class _Measuring:
         pairs = min(most, int(MEETING_S / (2 * longest.item())))
         for number in range(pairs if pairs >= MIN_MEETINGS else 0):
             self.note(f"meeting, step {number + 1} of {pairs}")
-            # Two of a kind in a row: the first of those that meet also waits for what the ranks drifted apart before.
+            # Two with a meeting in a row: the first also waits for the earlier drift between the ranks.
             _step_s(self.workload, meeting)
             self.found.met_s.append(_step_s(self.workload, meeting))
             self.found.bare_s.append(_step_s(self.workload))
@@ -243,10 +243,10 @@ def _rested_bytes(transfer_s: Callable[[float], float], most_bytes: int) -> int:
 
 
 def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[float], float]) -> Contention:
-    """What there is to know where collectives take nothing from the computation: an emulated link that shares nothing.
+    """Contention where collectives take nothing from the computation: an emulated link that shares nothing.
 
-    Launches are measured. A computation beside a collective loses the time of its launch, which is all of σ. Every rank
-    of `group` calls it together.
+    Launches are measured. Computation during a collective loses the time of its launch, which is all of σ. Every rank
+    of `group` must call it together.
     """
     launches: list[float] = []
     token = torch.zeros(1)
@@ -272,16 +272,16 @@ def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[f
 
 
 def _step_s(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> float:
-    """What one training step took [s], with this between backward and the optimizer."""
+    """Time of one training step [s], with `before_update` called between backward and the optimizer."""
     begin_s = time.perf_counter()
     bare_step(workload, before_update)
     return time.perf_counter() - begin_s
 
 
 def summarise_contention(ranks: Sequence[Measured]) -> Contention:
-    """One table from every rank's: times of the slowest rank, slow-downs as the ranks' mean, passes as their mean.
+    """One table from all ranks: times of the slowest rank, mean slow-downs of the ranks, mean over passes.
 
-    A rank that made no progress at all while a size was sent is left out for it; where all are, so is the size.
+    A rank without any progress during a size is left out for it; where all are, so is the size.
     """
     first = ranks[0]
     points: list[ContentionPoint] = []
@@ -312,7 +312,7 @@ def summarise_contention(ranks: Sequence[Measured]) -> Contention:
 
 
 def _meeting_s(ranks: Sequence[Measured]) -> float:
-    """Median over steps of the slowest rank with a meeting, less the same without, less T; from 0."""
+    """Median over steps of the slowest rank with a meeting, minus the same without, minus T; at least 0."""
     if not ranks[0].met_s:
         return 0.0
     met_s: float = statistics.median(map(max, zip(*(rank.met_s for rank in ranks), strict=True)))
@@ -321,7 +321,7 @@ def _meeting_s(ranks: Sequence[Measured]) -> float:
 
 
 def _rest_s(ranks: Sequence[Measured]) -> float:
-    """Median over pairs of what the slowest rank took less after a rest; from 0."""
+    """Median over pairs of the slowest rank's time saved after idle time; at least 0."""
     if not ranks[0].soon_s:
         return 0.0
     soon_s = map(max, zip(*(rank.soon_s for rank in ranks), strict=True))
@@ -331,12 +331,12 @@ def _rest_s(ranks: Sequence[Measured]) -> float:
 
 
 def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) -> list[float]:
-    """Send a stream; the host time of each launch [s]."""
+    """Send a stream. Return the host time of each launch [s]."""
     depth = 1 if stream.in_flight == 1 else DEEP
     buffers = [torch.zeros(stream.nbytes // 4, dtype=wire) for _ in range(depth)]
     flying: list[dist.Work] = []
     launches: list[float] = []
-    dist.all_reduce(torch.zeros(1), group=group)  # all ranks are here
+    dist.all_reduce(torch.zeros(1), group=group)  # waits for all ranks
     stream.begin_s = time.perf_counter()
     for number in range(stream.count):
         if len(flying) == depth:

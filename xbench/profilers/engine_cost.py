@@ -1,15 +1,14 @@
-"""What an engine costs the computation by itself: a hook for every gradient, and its copy into a bucket.
+"""Engine costs in the computation: a hook for every gradient, and its copy into a bucket.
 
-Both are measured with the engine as it is, of which nothing is sent: a collective is said to have arrived before it is
-launched.
+Both are measured with the real engine, which sends nothing: each launch returns a collective that has already arrived.
 
 - **hooks**: backward passes over many parameters of one element, with the engine and without, in turn.
-- **copies**: training steps, with the engine and without, in turn. What the slowest rank's step takes longer, less the
-  hooks, is what the copies cost, with all that they bring along: buckets that the caches have forgotten since the last
-  step, gradients whose memory is free again at once, an optimizer that reads buckets.
+- **copies**: training steps, with the engine and without, in turn. The extra time of the slowest rank's step, minus the
+  hooks, is the cost of the copies with all side effects. These are buckets that have left the caches since the last
+  step, gradients whose memory is free at once, and an optimizer that reads buckets.
 
-Steps so long that only a few fit the time differ by more than a copy takes. There a copy from memory that was just
-written into memory that was not touched for long stands for all.
+Where steps are so long that only a few fit the time, they vary by more than a copy takes. There the cost is that of a
+copy from recently written memory into memory that was not used for long.
 """
 
 from __future__ import annotations
@@ -27,25 +26,26 @@ from xbench.profilers.layers import StepWorkload, bare_step
 from xbench.schedules.engine import Engine
 
 STEPS_S = 6.0
-"""For the steps with and without the engine; a quick run has half."""
+"""Time budget [s] of the steps with and without the engine; a quick run has half."""
 
 IN_A_ROW = 3
-"""Steps of a kind in a row. The first of them does not count: it finds the heap as the other kind leaves it."""
+"""Steps of a kind in a row. The first does not count: it starts with the heap of the other kind."""
 
 MIN_ROWS, MAX_ROWS, QUICK_ROWS = 4, 30, 10
 TINY, TINY_PASSES = 64, 40
 PIECE_BYTES = 4 * 1024 * 1024
 MAX_COLD_BYTES = 128 * 1024 * 1024
-"""Memory that is written in turn, so that no part of it is in a cache when its turn comes: no more than this."""
+"""Largest memory [B] that is written in turn, so that no part of it is in a cache at its turn."""
 
 MIN_COPIES = 30
 
 
 @dataclass
 class EngineCost:
-    """What one rank saw. `with_s` and `without_s`: one entry a step, none where steps are long.
+    """Results of one rank. `with_s` and `without_s`: one entry per step, none where steps are long.
 
-    `gradients` counts them, `grad_bytes` [B] is their size; `cold_s_per_byte` is a copy's time in a row of such.
+    `gradients` is their number and `grad_bytes` [B] their size. `cold_s_per_byte` is the time of a copy into cold
+    memory.
     """
 
     hook_s: float
@@ -57,7 +57,7 @@ class EngineCost:
 
 
 class _Arrived:
-    """In place of a collective: it has arrived."""
+    """A stand-in for a collective that has already arrived."""
 
     def wait(self) -> bool:
         return True
@@ -76,11 +76,11 @@ def measure_engine_cost(
     wire: torch.dtype = torch.float32,
     quick: bool = False,
 ) -> EngineCost:
-    """Measure both; CPU ranks only. Trains the model, on gradients that are not averaged.
+    """Measure hooks and copies; CPU ranks only. Trains the model, on gradients that are not averaged.
 
-    `engine_of` attaches an engine to a model with such buckets, and `buckets` are the workload's; `step_s` [s] is a
-    step as every rank knows it. `wire` is what an fp32 gradient travels as.
-    Raises UsageError, as the engine does, for a model that it refuses.
+    `engine_of` attaches an engine with the given buckets to a model, and `buckets` are those of the workload. `step_s`
+    [s] is the time of a step, equal on every rank. `wire` is the dtype in which an fp32 gradient is sent. Raises
+    UsageError, as the engine does, for a model that it refuses.
     """
     carried = [p for p in workload.model.parameters() if p.requires_grad]
     grad_bytes = sum(p.numel() * p.element_size() for p in carried)
@@ -102,12 +102,12 @@ def measure_engine_cost(
 
 
 def bare_copy_cost(wire: torch.dtype, grad_bytes: int) -> EngineCost:
-    """Where no engine serves the model: copies alone."""
+    """The cost of copies alone, where no engine can serve the model."""
     return EngineCost(0.0, 1, grad_bytes, _cold_copy_s_per_byte(grad_bytes, wire))
 
 
 def summarise_engine_cost(ranks: Sequence[EngineCost]) -> tuple[float, float]:
-    """Seconds a gradient, seconds a byte: of the slowest rank's hook, and of the slowest rank's step. None below 0."""
+    """Seconds per gradient and per byte, of the slowest rank's hook and the slowest rank's step; at least 0."""
     hook_s = max(rank.hook_s for rank in ranks)
     first = ranks[0]
     if not first.with_s:
@@ -123,7 +123,7 @@ def summarise_engine_cost(ranks: Sequence[EngineCost]) -> tuple[float, float]:
 
 
 def _rows(engine: Engine, run: Callable[[], object], count: int, number: int) -> tuple[list[float], list[float]]:
-    """What `run` takes with the engine's hooks and without [s], so often in a row; the order changes with `number`."""
+    """Times [s] of `run` with the engine's hooks and without, `count` in a row; odd `number` starts without."""
 
     def with_hooks() -> list[float]:
         return [_took_s(run) for _ in range(count)]
@@ -148,7 +148,7 @@ def _took_s(run: Callable[[], object]) -> float:
 
 @contextmanager
 def _silent(engine: Engine) -> Iterator[None]:
-    """Nothing is sent meanwhile."""
+    """Replace the engine's collectives by ones that have already arrived."""
     before, engine.watch = engine.watch, lambda _nbytes, _send: _Arrived()
     try:
         yield
@@ -174,9 +174,9 @@ def _hook_s(engine_of: Callable[[nn.Module, list[list[str]]], Engine]) -> float:
 
 
 def _cold_copy_s_per_byte(grad_bytes: int, wire: torch.dtype) -> float:
-    """Scaled copies [s/B] of what was just written into pieces of as much memory as the gradients take, in turn.
+    """Time [s/B] of a scaled copy of recently written memory into pieces as large in total as the gradients, in turn.
 
-    Where the bucket is of another dtype, with the copy back.
+    For a bucket of another dtype, the time includes the copy back.
     """
     elements = max(1, min(grad_bytes, PIECE_BYTES) // 4)
     pieces = max(1, min(grad_bytes, MAX_COLD_BYTES) // (4 * elements))

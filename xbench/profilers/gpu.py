@@ -1,24 +1,24 @@
-"""What a GPU says of itself while steps are timed: NVML's counters, read by a thread of their own.
+"""GPU counters of NVML during timed steps, read by a separate thread.
 
-A time does not say whether the device ran as it should: one that is hot, or capped in power, computes more slowly, and
-two modes that were timed in different weather do not compare. So every rank on a GPU reads the counters each
-`INTERVAL_S` and keeps the readings with their time. Nothing of it stands in the timed loop: when a block is over, the
-rank asks what had been read while it lasted (`Sampler.window`).
+A time alone does not show whether the device ran at full speed. A hot or power-capped device computes more slowly, and
+two modes timed under different conditions do not compare. So every rank on a GPU reads the counters every `INTERVAL_S`
+and keeps the readings with their times. No reading is part of the timed loop: after a block, the rank takes the
+readings of its time from `Sampler.window`.
 
-- **Energy** between two instants is the difference of the device's own counter (Volta and later) on straight lines
-  between readings; where there is none, power integrated over the readings by trapezoids. Both move every tenth of a
-  second or so, and power may be a mean over a second, so short windows are blurred.
-- **Utilisation** is the share of time in which any kernel ran, as the driver sees it over 1/6 to 1 s: it does not say
-  how much of the device that kernel filled.
-- Everything is of the whole device, whoever uses it.
-- **Throttle reasons** come as bits. An idle GPU, and clocks that somebody set, are no news; what is `HARMFUL` means
-  that the device computed more slowly than it is able to.
+- **Energy** between two instants is the difference of the device's own counter (Volta and later), interpolated linearly
+  between readings. Without that counter it is the power, integrated over the readings by trapezoids. Both change about
+  every tenth of a second, and power may be a mean over a second, so short windows are imprecise.
+- **Utilisation** is the share of time in which any kernel ran, as the driver measures it over 1/6 to 1 s. It does not
+  show how much of the device that kernel filled.
+- All counters are of the whole device, for all its processes.
+- **Throttle reasons** are bits. An idle GPU and clocks set by the user are harmless. The bits in `HARMFUL` mean that
+  the device computed more slowly than it can.
 
-Nothing here may break a run. What a device does not support is None from then on; a device that is lost ends the
-sampling, with a reason, and what was read before stays; and a driver that hangs, hangs only the thread.
+No failure here may end a run. A counter that a device does not support stays None. A lost device ends the sampling with
+a reason, and earlier readings stay. A driver that hangs blocks only this thread.
 
-NVML (the module `pynvml` of the package nvidia-ml-py) is always passed in, so tests drive one of their own and expect
-exact numbers. No torch here.
+NVML (the module `pynvml` of the package nvidia-ml-py) is always a parameter, so tests use their own and expect exact
+numbers. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from itertools import pairwise
 from typing import Any
 
 INTERVAL_S = 0.1
-"""Between two readings. One takes about a millisecond, most of it without the interpreter's lock."""
+"""Time [s] between two readings. A reading takes about a millisecond, mostly without the interpreter's lock."""
 
 MAX_READINGS = 36_000
-"""An hour of them; the oldest go first."""
+"""Maximum number of readings, an hour of them; the oldest are dropped first."""
 
 PATIENCE_S = 1.0
-"""How long a rank that asks waits for a last reading."""
+"""Longest wait [s] for a last reading."""
 
 REASONS: dict[int, str] = {
     0x001: "idle",
@@ -54,18 +54,18 @@ REASONS: dict[int, str] = {
     0x080: "power brake",
     0x100: "display clocks",
 }
-"""NVML's bits, by its nvmlClocksEventReason… constants: they are part of its interface and do not change."""
+"""Names of NVML's nvmlClocksEventReason… bits, which are part of its interface and do not change."""
 
 HARMFUL = 0x004 | 0x008 | 0x020 | 0x040 | 0x080
 
 
 class NotAvailable(Exception):
-    """NVML, or the GPU in it, is not to be had; the message says why, as half a sentence."""
+    """NVML, or the GPU in it, is not available; the message gives the reason as half a sentence."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """All counters at one instant. None: the device does not say."""
+    """All counters at one instant; None: not available on the device."""
 
     at_s: float
     utilisation: float | None = None
@@ -81,7 +81,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Window:
-    """What was read of one device within so many seconds."""
+    """Summary of the readings of one device within `seconds`."""
 
     device: str
     seconds: float
@@ -100,7 +100,7 @@ class Window:
 def _reasons(nvml: Any, handle: Any) -> int:
     try:
         mask: int = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-    except (AttributeError, nvml.NVMLError_FunctionNotFound):  # a module, or a driver, from before it was renamed
+    except (AttributeError, nvml.NVMLError_FunctionNotFound):  # a module, or a driver, from before the renaming
         mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return mask
 
@@ -118,9 +118,9 @@ QUANTITIES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Sampler:
-    """Reads one GPU's counters again and again, in a thread between `start` and `stop`.
+    """Periodic readings of one GPU's counters, in a thread between `start` and `stop`.
 
-    `device` is what windows call it. `failure` says why it ended by itself, if it did.
+    `device` is the name in windows. `failure` is the reason if the thread ended by itself.
     """
 
     def __init__(
@@ -158,12 +158,12 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to read, in a thread that does not keep the process alive."""
+        """Start the readings, in a thread that does not keep the process alive."""
         self._thread = threading.Thread(target=self._run, name="xbench-nvml", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no more. Waits a moment for the thread, and not for a driver that hangs."""
+        """Stop the readings. Waits a moment for the thread, but not for a driver that hangs."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -178,11 +178,11 @@ class Sampler:
                     return
 
     def read(self) -> bool:
-        """Take one reading now; False when there is nothing more to be read."""
+        """Take one reading now; False when no more can follow."""
         at_s = self._clock()
         try:
             values = self._values()
-        except Exception as error:  # whatever it is, it is no reason to end a run
+        except Exception as error:  # no error may end a run
             self.failure = f"{str(error) or type(error).__name__}, after {len(self._readings)} readings"
             values = None
         with self._changed:
@@ -203,15 +203,15 @@ class Sampler:
             except self._never:
                 del self._quantities[name]
             except self._nvml.NVMLError:
-                pass  # not this time
+                pass  # not available this time
         if not self._quantities:
             raise NotAvailable("this GPU supports none of the counters")
         return values
 
     def window(self, begin_s: float, end_s: float) -> Window | None:
-        """What was read between two instants of the sampler's clock; None before anything was.
+        """The readings between two instants of the sampler's clock; None before the first reading.
 
-        While the thread runs, it is asked for one reading more, and waited for a moment.
+        While the thread runs, the call requests one more reading and waits a moment for it.
         """
         with self._changed:
             if self._thread is not None and not self._over:
@@ -226,7 +226,7 @@ class Sampler:
 
 
 def within(device: str, readings: Sequence[Reading], begin_s: float, end_s: float) -> Window | None:
-    """The window from `begin_s` to `end_s`. One too short to hold a reading has its neighbours'. None without any."""
+    """The window from `begin_s` to `end_s`; a short one uses neighbouring readings. None without readings."""
     if not readings or end_s <= begin_s:
         return None
     times = [reading.at_s for reading in readings]
@@ -253,10 +253,10 @@ def within(device: str, readings: Sequence[Reading], begin_s: float, end_s: floa
 
 
 def energy_j(readings: Sequence[Reading], begin_s: float, end_s: float) -> float | None:
-    """Energy [J] between two instants: by the device's counter, else by its power; None where readings do not reach."""
+    """Energy [J] between two instants, by the device's counter, else by its power; None outside the readings."""
     counted = [(reading.at_s, reading.energy_j) for reading in readings if reading.energy_j is not None]
     before, after = _at(counted, begin_s), _at(counted, end_s)
-    if before is not None and after is not None and after >= before:  # a driver that starts anew begins at zero
+    if before is not None and after is not None and after >= before:  # a restarted driver counts from zero
         return after - before
     drawn = [(reading.at_s, reading.power_w) for reading in readings if reading.power_w is not None]
     before, after = _at(drawn, begin_s), _at(drawn, end_s)
@@ -267,7 +267,7 @@ def energy_j(readings: Sequence[Reading], begin_s: float, end_s: float) -> float
 
 
 def _at(points: Sequence[tuple[float, float]], time_s: float) -> float | None:
-    """The value at an instant, on straight lines between points in order of time; None outside them."""
+    """Linear interpolation at an instant between points in order of time; None outside them."""
     place = bisect_left(points, time_s, key=lambda point: point[0])
     if place < len(points) and points[place][0] == time_s:
         return points[place][1]
@@ -278,12 +278,12 @@ def _at(points: Sequence[tuple[float, float]], time_s: float) -> float | None:
 
 
 def harm(mask: int) -> list[str]:
-    """The names of the bits that mean that the device was slower than it is able to be."""
+    """Names of the bits that mean that the device was slower than it can be."""
     return [name for bit, name in REASONS.items() if mask & bit & HARMFUL]
 
 
 def median_of_known(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are known; None where none is."""
+    """The median of the known values; None without any."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
@@ -302,9 +302,9 @@ def load_nvml() -> Any:
 
 
 def find_device(nvml: Any, uuid: str | None, pci_bus_id: str | None) -> Any:
-    """NVML's handle of the GPU that CUDA knows by this UUID or PCI bus id ('00000000:3b:00.0').
+    """NVML's handle of the GPU with this UUID or PCI bus id ('00000000:3b:00.0') in CUDA.
 
-    Never by its number: CUDA_VISIBLE_DEVICES gives GPUs others. Raises NotAvailable.
+    Numbers are not used: CUDA_VISIBLE_DEVICES changes them. Raises NotAvailable.
     """
     tries = [(nvml.nvmlDeviceGetHandleByUUID, f"{kind}-{uuid}") for kind in ("GPU", "MIG") if uuid is not None]
     if pci_bus_id is not None:

@@ -1,8 +1,8 @@
-"""Which GPUs a machine has, and what joins them, as NVML tells it.
+"""GPUs of a machine and the links between them, from NVML.
 
-Two GPUs that NVLink joins (directly or through a switch) exchange gradients many times faster than two that meet at a
-PCIe bridge, and those faster than two on different processors: the first thing to know of a cost model. The NVML module
-is passed in, as in `gpu`.
+GPUs that NVLink connects (directly or through a switch) exchange gradients many times faster than GPUs behind a shared
+PCIe bridge. Those are faster than GPUs on different processors. So the links are the first fact about a cost model. The
+NVML module is a parameter, as in `gpu`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PATHS: Mapping[int, str] = {
     40: "the processor",
     50: "the link between processors",
 }
-"""NVML's nvmlGpuTopologyLevel: the nearest thing that two GPUs share."""
+"""Names by NVML's nvmlGpuTopologyLevel: the nearest component that two GPUs share."""
 
 OLD_NVLINKS = 18
-"""As many links as modules knew that do not say."""
+"""Number of links for modules that do not report the maximum."""
 
 
 def list_gpus(nvml: Any) -> list[Gpu]:
@@ -33,7 +33,7 @@ def list_gpus(nvml: Any) -> list[Gpu]:
 
 
 def list_links(nvml: Any, gpus: int) -> list[GpuLink]:
-    """The best way between each two of the first `gpus` GPUs, as far as NVML tells."""
+    """The best path between each two of the first `gpus` GPUs, where NVML reports it."""
     handles = [_said(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(gpus)]
     found = []
     for one, other in combinations(range(gpus), 2):
@@ -44,7 +44,7 @@ def list_links(nvml: Any, gpus: int) -> list[GpuLink]:
 
 
 def driver_versions(nvml: Any) -> dict[str, str | None]:
-    """The driver's version, and the newest CUDA that it can run."""
+    """The driver's version, and the newest CUDA version that it supports."""
     cuda = _said(nvml, "nvmlSystemGetCudaDriverVersion")
     return {
         "driver": _text(_said(nvml, "nvmlSystemGetDriverVersion")),
@@ -78,7 +78,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
 
 
 def _nvlinks(nvml: Any, handle: Any) -> int | None:
-    """Links that are up; None where the GPU has none at all."""
+    """Number of active links; None where the GPU has no links."""
     links = range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", OLD_NVLINKS))
     states = [_said(nvml, "nvmlDeviceGetNvLinkState", handle, link) for link in links]
     known = [state for state in states if state is not None]
@@ -96,7 +96,7 @@ def _path(nvml: Any, one: Any, other: Any) -> str | None:
 
 
 def _said(nvml: Any, question: str, *arguments: Any) -> Any:
-    """NVML's answer, or None where this module, driver or GPU has none."""
+    """NVML's result, or None where the module, driver or GPU has none."""
     try:
         return getattr(nvml, question)(*arguments)
     except (nvml.NVMLError, AttributeError):
@@ -104,5 +104,5 @@ def _said(nvml: Any, question: str, *arguments: Any) -> Any:
 
 
 def _text(value: Any) -> str | None:
-    """Older versions of the module answer in bytes."""
+    """Decode bytes, which older versions of the module return."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,32 +1,33 @@
-"""One training step, layer by layer: what its forward and backward cost and when each gradient is complete.
+"""Times of one training step, layer by layer: forward, backward, and the completion of each gradient.
 
 A **layer** is a module that directly owns at least one trainable parameter. A parameter that several modules share
-belongs to the one that registered it first (the order of `model.named_parameters()`, whose names we use); a module
-all of whose trainable parameters belong to others counts as one more call of the owner of its first.
+belongs to the one that registered it first, in the order of `model.named_parameters()`, whose names are used. A module
+whose trainable parameters all belong to others counts as one more call of the owner of its first.
 
-Marks divide the step, so that nothing is counted twice and nothing is lost:
+Marks divide the step, so no time is counted twice or lost:
 
 - **forward_s** of a layer lasts from the start of its forward to the start of the next layer's, summed over its calls.
-  Activations, pooling and the loss thus belong to the layer before them, and what precedes the first layer to the
-  first: Σ forward_s is the forward pass. A layer whose weight is read without calling it (the output projection inside
-  `nn.MultiheadAttention`) has 0 here, and its time stands with the layer that was called.
+  Activations, pooling and the loss thus belong to the layer before them. Work before the first layer belongs to the
+  first. Σ forward_s is the forward pass. A layer whose weight is read without a call (the output projection inside
+  `nn.MultiheadAttention`) has 0 here, and its time belongs to the layer that was called.
 - **ready_s** of a tensor lasts from the start of backward until its gradient has been accumulated. Autograd has one
-  accumulation node a parameter and runs it once a backward pass, after every use has contributed, so a tied parameter
+  accumulation node per parameter. It runs once per backward pass, after every use has contributed. So a tied parameter
   is ready when its last use is done.
-- **backward_s** of a layer lasts from the previous layer's last gradient to its own last, in gradient-ready order:
-  Σ backward_s is the time to the last gradient. It follows from ready_s, so `summary` computes it.
+- **backward_s** of a layer lasts from the previous layer's last gradient to its own last, in gradient-ready order. Σ
+  backward_s is the time to the last gradient. It follows from ready_s, so `summary` computes it.
 
-Layers without a gradient in a step (frozen, unused) take no part in that step: their forward time goes to the layer
+Layers without a gradient in a step (frozen, unused) are not part of that step: their forward time belongs to the layer
 before them. Forward calls during backward (activation checkpointing) belong to backward.
 
-A region that torch.compile made one graph of (see `xbench.torch_compile`) is one layer here, and its kind says so. Its
-parts cannot be told apart, but its call and each parameter's accumulation after it can be seen.
+A region that torch.compile made one graph of (see `xbench.torch_compile`) is one layer here, and its kind says so. The
+parts of the region cannot be separated, but its call and the accumulation of each parameter after it are visible.
 
-Nothing waits for the device within a step or between steps: a mark is a number or a recorded event, and is read after
-the last. On a GPU a mark costs the host a few microseconds, and the device nothing while the host is ahead of it.
+No mark waits for the device within a step or between steps. A mark is a number or a recorded event, and it is read
+after the last step. On a GPU a mark costs the host a few microseconds. It costs the device nothing while the host is
+ahead.
 
-The price of a hook must not show in what it measures: each appends two objects to one list and does nothing else.
-What it costs nevertheless is measured by `profile_step`, which alternates instrumented and bare steps.
+A hook must not distort the measurement: each one only appends two objects to one list. `profile_step` measures the
+remaining cost, by alternating instrumented and bare steps.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ from xbench.profilers.clock import Clock, Mark
 from xbench.torch_compile import WRAPPER, plain_name, region_of, regions
 
 ROOT_NAME = "(model)"
-"""Name of the layer that the model itself is, where it owns parameters directly."""
+"""Layer name of the model itself, where it owns parameters directly."""
 
 COMPILED = " (compiled)"
-"""What the kind of a layer ends with that is one compiled region."""
+"""Suffix of the kind of a layer that is one compiled region."""
 
 
 class StepWorkload(Protocol):
-    """What `profile_step` needs of a workload."""
+    """A workload for `profile_step`."""
 
     @property
     def model(self) -> nn.Module:
-        """The model that is trained."""
+        """The trained model."""
         ...
 
     @property
@@ -89,7 +90,7 @@ class ProfiledLayer:
 
 
 class StepMarks(NamedTuple):
-    """The marks of one instrumented step, and which entries of the hooks' trace belong to it."""
+    """The marks of one instrumented step, and the range of the hooks' trace that belongs to it."""
 
     begin: Mark
     forward: Mark
@@ -102,7 +103,7 @@ class StepMarks(NamedTuple):
 
 
 class LayerTimes(NamedTuple):
-    """One step: seconds of forward a layer, and of ready a tensor (None: it got no gradient)."""
+    """Times of one step: forward seconds per layer, and ready seconds per tensor (None: no gradient)."""
 
     forward_s: list[float]
     ready_s: list[float | None]
@@ -111,8 +112,8 @@ class LayerTimes(NamedTuple):
 class LayerProfiler:
     """Hooks on a model that mark the start of every layer's forward and the completion of every gradient.
 
-    Use as a context manager: the hooks are there inside it and gone after. It may be entered again.
-    Raises WorkloadError for a model without trainable parameters.
+    It is a context manager: the hooks exist only inside it. It may be entered again. Raises WorkloadError for a model
+    without trainable parameters.
     """
 
     def __init__(self, model: nn.Module, clock: Clock) -> None:
@@ -137,7 +138,7 @@ class LayerProfiler:
         for prefix, module in model.named_modules():
             region = region_of(prefix, compiled)
             if region is not None and region != prefix:
-                continue  # part of a layer that was there before it
+                continue  # part of an earlier layer
             own: list[int] = []
             borrowed: list[int] = []
             for name, parameter in module.named_parameters(recurse=region is not None):
@@ -166,10 +167,10 @@ class LayerProfiler:
     def __enter__(self) -> Self:
         append, mark = self._trace.append, self._clock.mark
         for module, layer in self._called:
-            if module._compiled_call_impl is not None:  # a hook would be inside what is compiled
+            if module._compiled_call_impl is not None:  # a hook would be inside the compiled graph
                 self._handles.append(_CompiledCall(module, _forward_hook(layer, append, mark)))
                 continue
-            # In front of other pre-hooks: their time is this layer's.
+            # In front of other pre-hooks: their time belongs to this layer.
             self._handles.append(module.register_forward_pre_hook(_forward_hook(layer, append, mark), prepend=True))
         for code, parameter in enumerate(self._parameters, start=len(self.layers)):
             handle = parameter.register_post_accumulate_grad_hook(_ready_hook(code, append, mark))  # type: ignore[no-untyped-call]
@@ -200,7 +201,7 @@ class LayerProfiler:
         return StepMarks(begin, forward, backward, update, end, trace_begin, trace_backward, len(trace))
 
     def layer_times(self, step: StepMarks) -> LayerTimes:
-        """What the hooks saw in `step`. Only after the clock's `flush()`."""
+        """The times of `step` from the hooks. Valid only after the clock's `flush()`."""
         elapsed_s = self._clock.elapsed_s
         codes = self._trace[step.trace_begin : step.trace_end : 2]
         marks = self._trace[step.trace_begin + 1 : step.trace_end : 2]
@@ -229,7 +230,7 @@ class LayerProfiler:
 
 
 class _CompiledCall:
-    """Calls `hook` before each call of a module that compiles its own, and outside of what is compiled."""
+    """A call of `hook` before each call of a compiled module, outside the compiled graph."""
 
     def __init__(self, module: nn.Module, hook: Callable[..., None]) -> None:
         self._module = module
@@ -243,7 +244,7 @@ class _CompiledCall:
         module._compiled_call_impl = call
 
     def remove(self) -> None:
-        """Let the module be called as before."""
+        """Restore the module's original call."""
         self._module._compiled_call_impl = self._inner
 
 
@@ -266,7 +267,7 @@ def _ready_hook(code: int, append: Callable[[Any], None], mark: Callable[[], Mar
 
 
 def bare_step(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> None:
-    """One training step with nothing around it, and with this between backward and the optimizer."""
+    """One uninstrumented training step, with `before_update` called between backward and the optimizer."""
     workload.optimizer.zero_grad(set_to_none=True)
     workload.forward_loss().backward()  # type: ignore[no-untyped-call]
     before_update()
@@ -274,7 +275,7 @@ def bare_step(workload: StepWorkload, before_update: Callable[[], object] = lamb
 
 
 def _run_bare_step(workload: StepWorkload, clock: Clock) -> tuple[Mark, Mark]:
-    """The same step as `LayerProfiler.run_step`, with nothing inside it but the step."""
+    """The step of `LayerProfiler.run_step` without instrumentation."""
     begin = clock.mark()
     bare_step(workload)
     return begin, clock.mark()
@@ -282,9 +283,9 @@ def _run_bare_step(workload: StepWorkload, clock: Clock) -> tuple[Mark, Mark]:
 
 @dataclass
 class StepProfile:
-    """Raw times [s] of one rank, step by step, warm-up included. Series have one entry a step, in order of time.
+    """Raw times [s] of one rank, step by step, warm-up included. Series have one entry per step, in order of time.
 
-    `step_s = forward_s + backward_s + optimizer_s`; optimizer_s holds `zero_grad` too. Entry i of
+    `step_s = forward_s + backward_s + optimizer_s`; optimizer_s includes `zero_grad`. Entry i of
     `uninstrumented_step_s` is the bare step next to instrumented step i: before it when i is odd, else after it.
     """
 
@@ -300,7 +301,7 @@ class StepProfile:
     layer_times: list[LayerTimes] = field(default_factory=list)
 
     def raw(self) -> dict[str, Any]:
-        """Everything as JSON-able data, which `summary.summarise` reads; times rounded to nanoseconds."""
+        """All data in JSON types, for `summary.summarise`; times are rounded to nanoseconds."""
         return {
             "warmup": self.warmup,
             "frozen": list(self.frozen),
@@ -341,9 +342,9 @@ def profile_step(
 ) -> StepProfile:
     """Time `warmup + steps` instrumented steps and as many bare ones, in the order A B B A A B B A ….
 
-    Each instrumented step so has a bare neighbour, and a machine that slows down or speeds up slants neighbouring
-    pairs in alternating directions, so that it cancels in their median. Hooks come and go between the steps; the clock
-    is read only after the last. `note`, if given, hears before each pair what comes ("profile step 3 of 18").
+    Each instrumented step has a bare neighbour. A change in the machine's speed shifts neighbouring pairs in
+    alternating directions, so it cancels in their median. Hooks are added and removed between the steps, and the clock
+    is read only after the last. `note`, if given, is called before each pair with a text ("profile step 3 of 18").
 
     The model is really trained: save and restore its state around this call where that matters. Raises ValueError for
     fewer than one step, WorkloadError for a model without trainable parameters.

@@ -1,4 +1,4 @@
-"""The progress of a computation inside its training steps, as the marks of layers and gradients tell it."""
+"""Progress of a computation within its training steps, from the marks of layers and gradients."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from xbench.torch_compile import visible
 
 
 class Progress:
-    """Marks in a training step, and how far a computation is at any time, in undisturbed seconds.
+    """Marks in a training step, and the progress of the computation at any time, in undisturbed seconds.
 
-    `run_step` runs a step and marks it. After `learn`, `at` translates a time into progress since the first step.
+    `run_step` runs a step and marks it. After `learn`, `at` converts a time into progress since the first step.
     """
 
     def __init__(self, workload: StepWorkload) -> None:
@@ -50,7 +50,7 @@ class Progress:
         bare_step(self._workload)
 
     def learn(self, warmup: int = 1) -> None:
-        """Take the steps run so far, but the first `warmup`, as undisturbed, and forget them."""
+        """Take the earlier steps, except the first `warmup`, as undisturbed, and clear the marks."""
         self._starts.append(len(self._marks))
         self._marks.append(time.perf_counter())
         steps = [[*self._marks[a:b], self._marks[b]] for a, b in itertools.pairwise(self._starts)][warmup:]
@@ -75,12 +75,13 @@ class Progress:
         return step * self._template[-1] + here + min(1.0, within) * (there - here)
 
     def drift(self, again_s: Iterable[float]) -> float:
-        """How much longer a step took on the average of then and now: √(now / then), of medians. Never 0.
+        """Mean drift of a step's time from then to now: √(now / then), of medians. Never 0.
 
-        `again_s`: steps [s] run after what was measured. What a machine loses by itself meanwhile is so divided out.
+        `again_s`: steps [s] that ran after the measurement. Division by the drift removes changes of the machine's own
+        speed.
         """
         return math.sqrt(statistics.median(again_s) / self._template[-1])
 
     def end(self) -> None:
-        """A last mark, so that progress in the last step can be told."""
+        """Add a last mark, so that progress in the last step is defined."""
         self._marks.append(time.perf_counter())

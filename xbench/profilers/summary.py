@@ -1,14 +1,14 @@
-"""From raw times of all ranks to what the record shows. Pure functions over JSON data, for the parent: no torch.
+"""Summary of the raw times of all ranks for the record. Pure functions over JSON data, without torch, for the parent.
 
 Ranks do the same work at the same time, and the step waits for the last of them. So each number is the median over the
-steps of a rank, and then the largest over ranks. Warm-up is what `stats.summary.detect_warmup` finds at the start, and
-at least what the ranks were told to set apart; it stays in the raw series.
+steps of a rank, and then the largest over ranks. `stats.summary.detect_warmup` finds the warm-up at the start, which is
+at least the number given to the ranks. The warm-up stays in the raw series.
 
 An all-reduce is seen from every rank on one time line (see `profilers.collectives`). It cannot begin before the last
-rank has come and is over when the last rank has the result:
+rank has started, and it is over when the last rank has the result:
 
-    wait_s     = latest start − earliest start      of the ranks: what late peers cost the first to come
-    transfer_s = latest end − latest start          what the collective itself costs
+    wait_s     = latest start − earliest start      of the ranks: the delay of the first rank by late peers
+    transfer_s = latest end − latest start          the time of the collective itself
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from xbench.records import CostPoint, Layer, StepTimes, Tensor
 from xbench.stats.summary import detect_warmup, median_estimate
 
 MIN_STEPS = 3
-"""So many steps count however long the warm-up seems to be: a median of fewer says nothing."""
+"""Steps that count, however long the warm-up seems: a median of fewer has no meaning."""
 
 
 def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
-    """Layers in gradient-ready order and the step's times, from one `StepProfile.raw()` a rank.
+    """Layers in gradient-ready order and the step's times, from one `StepProfile.raw()` per rank.
 
-    A layer's backward_s is its ready_s minus that of the layer before it, of the values shown: their sum is the time
-    to the last gradient, exactly. Parameters that got no gradient in any counted step are left out (`left_out` names
-    them). The bare step is each step's maximum over ranks, as `compute` is timed. The overhead of the instrumentation
-    is the median over pairs of neighbouring steps of instrumented over bare, minus one, each pair averaged over ranks.
-    Raises RunError when the ranks profiled different models, ValueError without ranks.
+    A layer's backward_s is its ready_s minus that of the layer before it, from the reported values. Their sum is
+    exactly the time to the last gradient. Parameters without a gradient in any counted step are left out (`left_out`
+    names them). The bare step is each step's maximum over ranks, as `compute` is timed. The overhead of the
+    instrumentation is the median over pairs of neighbouring steps of instrumented over bare, minus one, each pair
+    averaged over ranks. Raises RunError when the ranks profiled different models, ValueError without ranks.
     """
     _check_same_model(raws)
     first = _warmup_pairs(raws)
@@ -60,7 +60,7 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
 
 
 def left_out(raws: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
-    """Names of the parameters that `summarise` leaves out: 'frozen', and 'unused' (trainable, but never a gradient)."""
+    """Names of parameters that `summarise` leaves out: 'frozen', and 'unused' (trainable, but never a gradient)."""
     _check_same_model(raws)
     first = _warmup_pairs(raws)
     return {
@@ -75,7 +75,7 @@ def left_out(raws: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def sometimes_missing(raws: Sequence[dict[str, Any]]) -> list[str]:
-    """Names of the trainable parameters that got no gradient in some step of some rank, warm-up included."""
+    """Names of trainable parameters without a gradient in some step of some rank, warm-up included."""
     _check_same_model(raws)
     return [
         tensor["name"]
@@ -93,12 +93,12 @@ def samples(raws: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def cost_points(raws: Sequence[Sequence[dict[str, Any]]]) -> list[CostPoint]:
-    """One point a size, in ascending order, from `measure_all_reduce`'s result of each rank.
+    """One point per size, in ascending order, from the results of `measure_all_reduce` of each rank.
 
-    The estimate of the clocks' offsets may be off by more than a short collective takes. But the rank that came last
-    waited for nobody, so the shortest time that any rank spent, on its own clock, is a lower bound of the transfer that
-    no offset touches, and transfer_s is never below it. Raises RunError when ranks measured different sizes or
-    repetitions, ValueError without ranks.
+    The estimated clock offsets may have an error larger than the time of a short collective. But the last rank to start
+    waited for no other. So the shortest time of any rank, on its own clock, is a lower bound of the transfer without
+    any offset, and transfer_s is never below it. Raises RunError when ranks measured different sizes or repetitions,
+    ValueError without ranks.
     """
     if not raws:
         raise ValueError("cost points need the measurements of at least one rank")
@@ -131,7 +131,7 @@ def cost_points(raws: Sequence[Sequence[dict[str, Any]]]) -> list[CostPoint]:
 
 
 def clocks(raws: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """What `CostModel` keeps of the ranks' clocks, by field, from `measure_all_reduce`'s result of each rank."""
+    """The clock fields of `CostModel`, by name, from the results of `measure_all_reduce` of each rank."""
     return {
         "clock_offset_s": [raw[0]["offset_s"] for raw in raws],
         "clock_error_s": max(raw[0]["clock_error_s"] for raw in raws),
@@ -178,7 +178,7 @@ def _slowest_median(series: Iterable[Sequence[float]]) -> float:
 
 
 def _ready_s(raws: Sequence[dict[str, Any]], layer: int, tensor: int, first: int) -> float | None:
-    """Median over the counted steps that had this gradient, slowest rank; None when there was none anywhere."""
+    """Median over the counted steps with this gradient, slowest rank; None when no step had it."""
     medians: list[float] = []
     for raw in raws:
         present = [value for value in raw["layers"][layer]["tensors"][tensor]["ready_s"][first:] if value is not None]

@@ -1,23 +1,23 @@
-"""The timeline of a real step: what the device computed, and when each bucket of gradients was on its way.
+"""Timeline of a real step: the work of the device, and the transfer of each bucket of gradients.
 
-Two lanes, as this rank's clock saw them, 0 at the start of the step:
+It has two lanes, on this rank's clock, with 0 at the start of the step:
 
-- **compute**: `forward` (clearing the gradients included; where its layers wait for updates, not while they do);
-  `backward LAYER`, one slice a layer in gradient-ready order, each from the gradient before to the layer's own last;
-  `optimizer`, where it works and not where it waits. To copy a gradient into its bucket and to launch the bucket stands
-  with the layer that comes next, for the last layer with itself. Where the lane is empty before the step's end, the
+- **compute** has three kinds of slices. `forward` includes the clearing of the gradients and leaves out waits of its
+  layers for updates. `backward LAYER` is one slice per layer in gradient-ready order, from the gradient before to the
+  layer's own last. `optimizer` leaves out its waits. The copy of a gradient into its bucket and the launch of the
+  bucket belong to the next layer; for the last layer, to itself. Where the lane is empty before the step's end, the
   device waits for gradients: exposed communication.
-- **communication**: one slice a bucket in launch order, from its launch to its completion. A bucket that was launched
-  while others were under way may have waited for them first, so slices can overlap. Where the backend is known to send
-  in order (NCCL runs a group's collectives on one stream), a slice begins when the one before it has ended. What one
-  step leaves to the next (`dear`, `priority`) is cut at the step's end, and the rest is at the beginning of the next.
+- **communication** has one slice per bucket in launch order, from its launch to its completion. A bucket launched while
+  others were in flight may have waited for them first, so slices can overlap. Where the backend is known to send in
+  order (NCCL runs a group's collectives on one stream), a slice begins after the end of the one before. A transfer that
+  continues into the next step (`dear`, `priority`) is cut at the step's end, and the rest begins the next step.
 
-Completion is seen when it happens, and not when somebody waits for it: the backend's future calls back. Gloo does so in
-its own thread, before a waiting rank can go on. NCCL's future is complete once the collective is enqueued, and calls
-back with a current stream that follows the collective, so that a mark made there, an event, gets the right time.
+Completion is recorded when it happens, not at a later wait: the backend's future has a callback. Gloo calls it in its
+own thread, before a waiting rank can continue. NCCL's future is complete once the collective is enqueued. Its callback
+runs with a current stream that follows the collective, so an event recorded there has the right time.
 
-Recording must never break the training step under it, which other ranks share: what goes wrong in here is kept in
-`failure`, and the step goes on.
+Recording must never break the training step, which all ranks share: an error here is kept in `failure`, and the step
+continues.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from xbench.records import Slice
 from xbench.schedules.bucket import Work
 
 RESOLUTION_S = 5e-5
-"""Waits, and stretches of the optimizer between waits, that are shorter than this are not told apart."""
+"""Shortest wait, and shortest stretch of the optimizer between waits, that becomes a separate slice [s]."""
 
 
 class Lanes(NamedTuple):
-    """One step that took `step_s` [s], since `began`: both lanes, in order of time."""
+    """One step of `step_s` [s] since `began`: both lanes, in order of time."""
 
     step_s: float
     compute: list[Slice]
@@ -51,7 +51,7 @@ class Lanes(NamedTuple):
 
 @dataclass
 class BucketTrace:
-    """One bucket on its way."""
+    """Transfer of one bucket."""
 
     nbytes: int
     launched: Mark
@@ -60,7 +60,7 @@ class BucketTrace:
 
 @dataclass
 class _Recorded:
-    """One step: the marks of its parts, its buckets in launch order, and when somebody waited for one."""
+    """One step: the marks of its parts, its buckets in launch order, and the waits for them."""
 
     marks: StepMarks | None = None
     sent: list[BucketTrace] = field(default_factory=list)
@@ -68,13 +68,13 @@ class _Recorded:
 
 
 class _Watched:
-    """A collective that marks when it is waited for."""
+    """A collective that marks the waits for it."""
 
     def __init__(self, work: Any, clock: Clock, waits: list[tuple[Mark, Mark]]) -> None:
         self._work, self._clock, self._waits = work, clock, waits
 
     def wait(self) -> bool:
-        """Wait as the collective does."""
+        """Wait for the collective and mark the wait."""
         since = self._clock.mark()
         done: bool = self._work.wait()
         self._waits.append((since, self._clock.mark()))
@@ -92,7 +92,8 @@ class _Watched:
 
 
 class TimelineRecorder:
-    """Records steps of `model`. Enter it before a schedule is attached, so that a gradient is marked before it travels.
+    """Recorder of steps of `model`. Enter it before attaching a schedule, so that it marks a gradient before its
+    launch.
 
         with TimelineRecorder(model, clock) as recorder, attach(model) as handle:
             handle.watch(recorder.watch)
@@ -122,7 +123,7 @@ class TimelineRecorder:
         self._profiler.__exit__(kind, error, traceback)
 
     def run_step(self, workload: StepWorkload) -> None:
-        """One recorded training step. Between recorded steps, steps go by unrecorded."""
+        """Run one recorded training step. Other steps may run unrecorded in between."""
         self._current = _Recorded()
         self._steps.append(self._current)
         try:
@@ -131,7 +132,7 @@ class TimelineRecorder:
             self._current = None
 
     def watch(self, nbytes: int, start: Callable[[], Work]) -> Work:
-        """Start a bucket's collective, and see when it was launched, waited for, and complete. For `Handle.watch`."""
+        """Start a bucket's collective and mark its launch, the waits for it, and its completion. For `Handle.watch`."""
         step = self._current
         if step is None:
             return start()
@@ -148,7 +149,7 @@ class TimelineRecorder:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a wait that is no collective's own: see `Handle.watch_waits`."""
+        """Context around a wait that no collective marks itself. For `Handle.watch_waits`."""
         step = self._current
         if step is None:
             yield
@@ -158,7 +159,10 @@ class TimelineRecorder:
         step.waits.append((since, self._clock.mark()))
 
     def lanes(self) -> list[Lanes]:
-        """Every recorded step. Only after the clock's `flush()`. Raises ValueError when not all could be seen."""
+        """The lanes of every recorded step, valid only after the clock's `flush()`.
+
+        Raises ValueError when a part was not recorded.
+        """
         if self.failure is not None:
             raise ValueError(self.failure)
         before: list[BucketTrace] = []
@@ -169,7 +173,7 @@ class TimelineRecorder:
         return found
 
     def _lanes(self, step: _Recorded, before: list[BucketTrace]) -> Lanes:
-        """`before`: what the recorded step before it sent, which may arrive in this one."""
+        """Lanes of one step; `before` are the transfers of the recorded step before it, which may end in this one."""
         marks = step.marks
         if marks is None:
             raise ValueError("a recorded step did not end")
@@ -190,14 +194,14 @@ class TimelineRecorder:
         waits = [(at(since), at(until)) for since, until in step.waits]
         compute = _between("forward", 0.0, backward_s, [wait for wait in waits if wait[0] < backward_s])
         returned_s = at(marks.update)
-        if step.sent and not step.waits:  # who did not wait before our eyes has waited inside backward, as DDP does
+        if step.sent and not step.waits:  # without recorded waits, the waits were inside backward, as in DDP
             returned_s = min(returned_s, max(at(sent.launched) for sent in step.sent))
         compute += self._backward(marks, backward_s, returned_s)
         compute += _between("optimizer", at(marks.update), step_s, waits)
         return Lanes(step_s, compute, communication, marks.begin)
 
     def _backward(self, marks: StepMarks, begin_s: float, end_s: float) -> list[Slice]:
-        """One slice a layer that got a gradient, the last until `end_s`."""
+        """One slice per layer with a gradient; the last one ends at `end_s`."""
         ready_s = self._profiler.layer_times(marks).ready_s
         done: list[tuple[float, str]] = []
         for layer in self._profiler.layers:
@@ -216,7 +220,7 @@ class TimelineRecorder:
 
 
 def _between(name: str, begin_s: float, end_s: float, waits_s: list[tuple[float, float]]) -> list[Slice]:
-    """Where the device works from `begin_s` to `end_s`: always but for the waits in between."""
+    """Slices of the device's work from `begin_s` to `end_s`, without the waits."""
     slices: list[Slice] = []
     since_s = begin_s
     for wait_s, until_s in sorted(waits_s):
@@ -231,5 +235,5 @@ def _between(name: str, begin_s: float, end_s: float, waits_s: list[tuple[float,
 
 
 def _slice(name: str, start_s: float, end_s: float, nbytes: int | None = None) -> Slice:
-    """With times to a tenth of a microsecond, as blocks have them."""
+    """A slice with times rounded to a tenth of a microsecond, as in blocks."""
     return Slice(name=name, start_s=round(start_s, 7), end_s=round(end_s, 7), nbytes=nbytes)

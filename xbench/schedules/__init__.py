@@ -1,7 +1,6 @@
-"""The modes of a comparison, as a user writes them. Importing this package does not import torch.
+"""Modes of a comparison, as a user writes them. Importing this package does not import torch.
 
-A mode of one job is a `Schedule` (see `schedules.engine`) in a file of its own; what is known of it stands in
-`xbench.modes`.
+A mode of one job is a `Schedule` (see `schedules.base`) in its own file. `xbench.modes` holds the facts about it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from xbench.spec import ModeSpec, parse_options
 def parse_mode(text: str) -> ModeSpec:
     """A ModeSpec from 'optimal', 'crossover:mgwfbp' or 'horovod:fusion=32,cycle=5'.
 
-    Raises SpecError with the nearest right one.
+    Raises SpecError with the nearest valid name.
     """
     name, colon, carrier = text.strip().partition(":")
     info = MODES.entry(name)
@@ -41,18 +40,18 @@ def parse_mode(text: str) -> ModeSpec:
 
 
 def carries(carrier: str, paired: ModeInfo) -> bool:
-    """Whether the schedule of this name can carry a paired mode's gradients."""
+    """Whether the single-job schedule `carrier` can send the gradients of a paired mode."""
     info = mode_info(carrier)
     return not info.paired and info.equivalent_to_ddp and not (paired.sharing == "in turns" and info.puts_off)
 
 
 def defers_update(carrier: str) -> bool:
-    """Whether the single-job mode of this name puts updates off into the next forward pass."""
+    """Whether the single-job mode of this name defers updates into the next forward pass."""
     return mode_info(carrier).puts_off
 
 
 def cycle_of(mode: ModeSpec) -> int:
-    """After how many steps the mode's steps repeat: 1 for most."""
+    """Number of steps after which the mode's steps repeat: 1 for most modes."""
     named = mode_info(mode.carrier).cycle
     if named is None:
         return 1
@@ -61,7 +60,7 @@ def cycle_of(mode: ModeSpec) -> int:
 
 
 def obstacle(name: str) -> str | None:
-    """Why the single-job mode of this name cannot run here, in half a sentence, or None."""
+    """The reason why the single-job mode of this name cannot run here, as half a sentence, or None."""
     named = MODES.entry(name).obstacle
     if named is None:
         return None
@@ -76,9 +75,8 @@ def _canonical(name: str, options: dict[str, str]) -> str:
 def parse_modes(text: str) -> tuple[ModeSpec, ...]:
     """Modes from a comma-separated list. `ddp@a` names a second copy of `ddp` (for A/A comparisons).
 
-    A piece 'key=value' belongs to the mode before it: 'horovod:fusion=32,cycle=5,ddp' are two modes.
-
-    Raises SpecError for an unknown mode, an empty list, or a mode that stands twice.
+    A piece 'key=value' belongs to the mode before it: 'horovod:fusion=32,cycle=5,ddp' is two modes. Raises SpecError
+    for an unknown mode, an empty list, or a duplicate mode.
     """
     modes: list[ModeSpec] = []
     pieces: list[str] = []

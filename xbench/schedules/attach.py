@@ -1,4 +1,4 @@
-"""`xbench.attach`: put a schedule under a training loop that already exists.
+"""`xbench.attach`: add a schedule to an existing training loop.
 
 with xbench.attach(model, optimizer, schedule="optimal", plan="results/runs/.../record.json") as handle:
     for inputs, targets in batches:
@@ -39,7 +39,7 @@ PlanSource = Plan | Profile | Comparison | Tuned | str | os.PathLike[str] | Sequ
 
 
 class ResolvedPlan(NamedTuple):
-    """What is attached: buckets, how they are cut into parts, and the schedule that carries them."""
+    """Buckets, their parts, and the schedule that sends them."""
 
     buckets: Sequence[Sequence[str]] | None
     parts: Parts | None
@@ -61,35 +61,38 @@ def attach(
 ) -> Handle:
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
-    Returns the handle: `handle.model` is what the loop calls in place of the model, and leaving the handle's `with`
-    detaches it.
+    Returns the handle. The loop calls `handle.model` instead of the model, and leaving the handle's `with` detaches it.
 
-    `schedule` is a single-job mode of `xbench modes`, options and all ("spb:variant=temporal"); None is the one that a
-    tuned file or a plan names, else `wfbp`. `plan` holds the buckets: the tuned file of `xbench tune`, a record of
-    `xbench profile` or `xbench compare` (or the path of one), one of its plans, lists of parameter names in launch
-    order, or a mapping with these as `buckets` and with `parts` as in a plan of `priority`; `auto`, `mgwfbp`, `optimal`
-    and `ddp-tuned` need one, `wfbp` and `single` do not. A plan of `auto` that another schedule carries brings that
-    schedule. A plan that was made of a model fits it after `torch.compile` too, and the other way round.
+    `schedule` is a single-job mode of `xbench modes`, with its options ("spb:variant=temporal"). None is the schedule
+    that a tuned file or a plan names, else `wfbp`.
 
-    `process_group` holds the ranks that average with each other; None is all of them. With `wait="backward"` gradients
-    are averaged when `loss.backward()` returns; with `wait="step"` they may travel until `optimizer.step()`, and
-    `handle.synchronize()` must come before anything else that reads them (clipping, GradScaler).
-    `unused_parameters=True` tells the DDP schedules to look for parameters without a gradient; ours always cope with
-    them. `copies` says how our schedules get gradients into a collective and back: "views", "coalesced" or "fused";
-    None is "views". `compress="bf16"` sends fp32 gradients as bf16, under the schedules of DDP with torch's own hook.
+    `plan` holds the buckets. It is the tuned file of `xbench tune`, a record of `xbench profile` or `xbench compare`
+    (or the path of one), one of its plans, or lists of parameter names in launch order. It may also be a mapping with
+    such lists as `buckets`, and with `parts` as in a plan of `priority`. `auto`, `mgwfbp`, `optimal` and `ddp-tuned`
+    need a plan; `wfbp` and `single` do not. A plan of `auto` with another carrier selects that schedule. A plan of a
+    model also fits it after `torch.compile`, and the reverse.
 
-    `dear` and `priority` put updates off into the next forward pass, whatever `wait` says, and need the optimizer: what
-    reads parameters between a step and the next forward pass calls `handle.finish()` first, and what reads gradients
-    before the step calls `handle.synchronize()`.
+    `process_group` holds the ranks that average with each other; None is all of them. With `wait="backward"`, gradients
+    are averaged when `loss.backward()` returns. With `wait="step"`, they may be in flight until `optimizer.step()`.
+    Then `handle.synchronize()` must come before any other use of them (clipping, GradScaler).
 
-    The ranks must have equal parameters, as after loading one checkpoint or seeding alike: their digests are compared
-    here, so all ranks call this together. `broadcast=True` copies the first rank's parameters and buffers to the others
-    before that, as DDP does. Averages are exact means over ranks, but for compressed gradients. Over Gloo its sending
-    threads get a higher priority, where that is allowed, as in every measurement (see `tune_host`).
+    `unused_parameters=True` makes the DDP schedules look for parameters without a gradient; xbench's own schedules
+    always handle them. `copies` chooses how these schedules copy gradients into a collective and back: "views",
+    "coalesced" or "fused"; None is "views". `compress="bf16"` sends fp32 gradients as bf16; the schedules of DDP use
+    torch's own hook.
 
-    Raises SpecError for an unknown schedule, a plan that does not fit the model, or compression that `copies` has no
-    place for, UsageError for a model that the schedule cannot serve or that differs between ranks, RecordError for a
-    broken file.
+    `dear` and `priority` defer updates into the next forward pass, whatever `wait` is, and need the optimizer. Call
+    `handle.finish()` before other code reads parameters between a step and the next forward pass. Call
+    `handle.synchronize()` before other code reads gradients before the step.
+
+    The ranks must have equal parameters, as after loading one checkpoint or seeding alike. Their digests are compared
+    here, so all ranks must call this together. `broadcast=True` first copies the first rank's parameters and buffers to
+    the others, as DDP does. Averages are exact means over ranks, except for compressed gradients. Over Gloo, its
+    sending threads get a higher priority where that is allowed, as in every measurement (see `tune_host`).
+
+    Raises SpecError for an unknown schedule, for a plan that does not fit the model, and for compression that `copies`
+    does not support. Raises UsageError for a model that the schedule cannot serve or that differs between ranks, and
+    RecordError for a broken file.
     """
     if isinstance(plan, (str, os.PathLike)):
         plan = _read(Path(plan))
@@ -98,7 +101,7 @@ def attach(
 
 
 def _attached(setup: AttachConfig, schedule: str | None, plan: PlanSource | None, *, broadcast: bool) -> Handle:
-    """The handle of a schedule, once plan, model and ranks are checked. `setup` knows nothing of the plan yet."""
+    """The handle of a schedule, after checks of plan, model and ranks. `setup` has no plan yet."""
     if schedule is None:
         schedule = plan.schedule if isinstance(plan, Tuned) else plan.mode if isinstance(plan, Plan) else UNMERGED
     singles = [info.name for info in MODES if not info.paired]
@@ -115,7 +118,7 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: PlanSource | None
         )
     model, group, compress = setup.model, setup.group, setup.compress
     if buckets is not None:
-        buckets = [[plain_name(name) for name in bucket] for bucket in buckets]  # a list may be of a compiled model
+        buckets = [[plain_name(name) for name in bucket] for bucket in buckets]  # names may be of a compiled model
         _check_names(model, buckets, plan)
     if compress is not None and all(p.dtype != torch.float32 for p in model.parameters() if p.requires_grad):
         warnings.warn(f"there is nothing to compress to {compress}: no gradient of this model is fp32", stacklevel=3)
@@ -133,12 +136,12 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: PlanSource | None
 
 
 def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]] | None:
-    """The parameter names by bucket that `plan` has for `schedule`. Raises SpecError when it has none."""
+    """The parameter names by bucket in `plan` for `schedule`. Raises SpecError when it has none."""
     return carried(plan, schedule).buckets
 
 
 def carried(plan: PlanSource | None, schedule: str) -> ResolvedPlan:
-    """What `plan` has for `schedule`. Raises SpecError when it has nothing, or when a mapping is no plan."""
+    """The part of `plan` for `schedule`. Raises SpecError when there is none, or for an invalid mapping."""
     if isinstance(plan, (str, os.PathLike)):
         plan = _read(Path(plan))
     if isinstance(plan, Tuned):
@@ -178,7 +181,7 @@ def _of_mapping(plan: Mapping[str, Any], schedule: str) -> ResolvedPlan:
 
 
 def _backward_s(plan: PlanSource | None) -> dict[str, float] | None:
-    """What a profile, or a comparison's, says of each layer's backward pass."""
+    """Measured backward seconds by parameter, from a profile or a comparison; None from other plans."""
     return backward_s_of(plan.profiled[0].layers) if isinstance(plan, (Profile, Comparison)) else None
 
 
@@ -187,7 +190,7 @@ def _read(path: Path) -> Profile | Comparison | Tuned:
 
 
 def _check_names(model: Module, buckets: Sequence[Sequence[str]], plan: PlanSource | None) -> None:
-    """Raise SpecError for a name that is not in the model, saying whose plan it is."""
+    """Raise SpecError for a name that is not in the model, with the plan's workload if known."""
     parameters = trainable(model)
     names = [name for bucket in buckets for name in bucket]
     strange = [name for name in names if name not in parameters]

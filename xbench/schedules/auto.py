@@ -1,9 +1,9 @@
-"""auto: the best buckets found for a link whose collectives slow computation, and the other way round.
+"""auto: the best buckets found for a link whose collectives and computation slow each other down.
 
-Where collectives cost the computing processor time, the exact plan of `optimal` is exact for a world that is not there.
-`auto` searches in a simulator that knows what each costs the other (`xbench.planning.auto`), with the buckets of every
-other schedule and of DDP among the candidates; before a comparison the best of them are run for a few steps, and the
-fastest is taken. What it assumes: the machine behaves as it did while it was measured.
+Where collectives cost the computing processor time, the model of the exact plan `optimal` does not hold. `auto`
+searches in a simulator with measured contention (`xbench.planning.auto`). The buckets of every other schedule and of
+DDP are among its candidates. Before a comparison, the best candidates run for a few steps, and the fastest is taken.
+Assumption: the machine behaves as it did in the measurement.
 """
 
 from __future__ import annotations

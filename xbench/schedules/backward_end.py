@@ -1,13 +1,13 @@
-"""The end of the outermost backward pass, seen from hooks on gradients.
+"""Detection of the end of the outermost backward pass, from hooks on gradients.
 
-Autograd calls what `queue_callback` was given at the end of the pass that was running at that moment. Passes nest:
-checkpointing with `use_reentrant=True` calls `backward` inside the backward pass, and gradients of the outer pass may
-still be missing when a nested one ends. A nested pass runs inside a node of the outer one, which autograd names as its
-current node when the nested pass ends. A hook on that node runs in the outer pass, and asks there again for the end,
-until no node is current: that pass is the outermost.
+Autograd calls the argument of `queue_callback` at the end of the pass that was running at that moment. Passes nest:
+checkpointing with `use_reentrant=True` calls `backward` inside the backward pass. Gradients of the outer pass may still
+be missing when a nested one ends. A nested pass runs inside a node of the outer one, which is autograd's current node
+when the nested pass ends. A hook on that node runs in the outer pass and queues the callback there again. When no node
+is current, the pass is the outermost.
 
-A pass that raises never ends. What was queued dies with it, which a weak reference shows, so that the next gradient is
-not taken for one of the broken pass.
+A pass that raises never ends, and its queued callback is freed. A weak reference detects that, so the next gradient is
+not assigned to the failed pass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xbench.errors import UsageError
 
 
 class BackwardEnd:
-    """Calls `ended()` once, at the end of the outermost backward pass around the `await_end` that asked for it."""
+    """One call of `ended()` at the end of the outermost backward pass around `await_end`."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
         self._ended = ended
@@ -31,7 +31,7 @@ class BackwardEnd:
 
     @property
     def awaited(self) -> bool:
-        """True from `await_end` until the end. Raises UsageError when that pass is gone and never ended."""
+        """True from `await_end` until the end. Raises UsageError when that pass failed and can never end."""
         if self._queued is None:
             return False
         if self._queued() is None:
@@ -43,7 +43,7 @@ class BackwardEnd:
         return True
 
     def await_end(self) -> None:
-        """Ask for the end of the pass that is running: called from a hook on a gradient."""
+        """Await the end of the running pass; called from a hook on a gradient."""
 
         def pass_ended() -> None:
             node = torch._C._current_autograd_node()
@@ -57,7 +57,7 @@ class BackwardEnd:
         Variable._execution_engine.queue_callback(pass_ended)
 
     def _await_node(self, node: Any) -> None:
-        """Ask again once this node of the outer pass is done: the pass that is running then is the outer one."""
+        """Await the end again once this node of the outer pass is done, when the outer pass is the running one."""
 
         def node_done(*_: Any) -> None:
             hook.remove()
@@ -67,5 +67,5 @@ class BackwardEnd:
         hook = node.register_hook(node_done)
 
     def forget(self) -> None:
-        """Expect no end any more."""
+        """Stop awaiting the end."""
         self._queued = None

@@ -1,6 +1,6 @@
-"""What every schedule offers, and the handle that a user holds.
+"""Interface of every schedule, and the handle that a user holds.
 
-A schedule attaches to an ordinary module and optimizer and detaches without trace:
+A schedule attaches to an ordinary module and optimizer, and detaches without a trace:
 
     with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
         loss = criterion(handle.model(inputs), targets)
@@ -32,30 +32,31 @@ Buckets = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class AttachConfig:
-    """What a schedule is attached to, and how: the argument of every `Schedule.attach`."""
+    """Arguments of every `Schedule.attach`."""
 
     model: Module
-    """The module that is trained; its parameters are equal on all ranks already."""
+    """The trained module; its parameters are already equal on all ranks."""
     optimizer: Optimizer | None = None
-    """Whose step waits for gradients under `wait="step"`; None where the loop waits by `Handle.synchronize`."""
+    """Optimizer whose step waits for gradients under `wait="step"`; None where the loop calls `Handle.synchronize`."""
     buckets: Buckets | None = None
-    """Names of the trainable parameters by bucket, in launch order, each once; None where there is no plan."""
+    """Names of the trainable parameters by bucket, in launch order, each once; None without a plan."""
     group: dist.ProcessGroup | None = None
     """The ranks that average with each other; None is all of them."""
     wait: Wait = "backward"
-    """What waits for averaged gradients: `loss.backward()` or `optimizer.step()`."""
+    """The call that waits for averaged gradients: `loss.backward()` or `optimizer.step()`."""
     unused_parameters: bool = False
-    """Whether DDP must look for parameters that get no gradient; our own schedules always cope with them."""
+    """Whether DDP must look for parameters without a gradient; xbench's own schedules always handle them."""
     copies: Copies | None = None
-    """How our own schedules get gradients into a collective and back; None is the way of the backend."""
+    """Way in which xbench's own schedules copy gradients into a collective and back; None: the backend's default."""
     compress: Compress | None = None
-    """What fp32 gradients travel as; None: as they are. DDP compresses with torch's own hook."""
+    """Dtype in which fp32 gradients are sent; None: fp32. DDP compresses with torch's own hook."""
     parts: Parts | None = None
-    """How `priority` cuts the buckets, and in which order their parts are launched."""
+    """Cut of the buckets for `priority`, and the launch order of their parts."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The schedule's own options, checked when they were parsed (`ModeSpec.options`)."""
     backward_s: Mapping[str, float] | None = None
-    """Backward seconds by parameter, in ready order, where they were measured: `spb` splits the model by them."""
+    """Measured backward seconds by parameter, in ready order; None without a measurement. `spb` makes bands from them.
+    """
 
 
 class Handle:
@@ -70,7 +71,7 @@ class Handle:
 
     @property
     def buckets(self) -> list[list[str]] | None:
-        """Parameter names by bucket in launch order, or None where the schedule has no buckets of ours."""
+        """Parameter names by bucket in launch order, or None for a schedule without xbench's own buckets."""
         if self.engine is None:
             return None
         names: dict[int, list[str]] = {id(bucket): [] for bucket in self.engine.buckets}
@@ -84,15 +85,15 @@ class Handle:
             self.engine.synchronize()
 
     def finish(self) -> None:
-        """Complete the last step: return when every parameter has its update, as before anything else reads them.
+        """Complete the last step: return when every parameter has its update. Call it before other code reads them.
 
-        Only schedules that put off updates into the next forward pass have anything to do here.
+        It has an effect only for schedules that defer updates into the next forward pass.
         """
 
     def watch(self, watch: Watch) -> bool:
-        """Start every bucket's collective through `watch` from now on: call it once, before the first step.
+        """Start every bucket's collective through `watch` from now on. Call it once, before the first step.
 
-        False where the schedule has no place for that, and nothing is watched.
+        Returns False where the schedule does not support it; nothing is watched then.
         """
         if self.engine is None:
             return False
@@ -100,10 +101,10 @@ class Handle:
         return True
 
     def watch_waits(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
-        """Enter `waiting()` around every wait in a forward pass: only schedules that put off updates have any."""
+        """Enter `waiting()` around every wait in a forward pass; only deferred updates have such waits."""
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Gradient accumulation: inside, gradients add up locally and nothing is sent."""
+        """Gradient accumulation: inside this context, gradients add up locally and nothing is sent."""
         if self.engine is not None:
             return self.engine.no_sync()
         inner = getattr(self.model, "no_sync", None)
@@ -111,7 +112,7 @@ class Handle:
         return context
 
     def at_detach(self, call: Callable[[], None]) -> None:
-        """Call this too when the schedule is detached, after everything else."""
+        """Call this too when the schedule is detached, after all other work."""
         before = self._on_detach
 
         def both() -> None:
@@ -122,7 +123,7 @@ class Handle:
         self._on_detach = both
 
     def detach(self) -> None:
-        """Remove every hook; the model is as it was before `attach`, gradients kept. Safe to call twice."""
+        """Remove every hook and keep the gradients; the model is as before `attach`. Safe to call twice."""
         self.finish()
         if self.engine is not None:
             self.engine.detach()
@@ -140,18 +141,20 @@ class Handle:
 
 
 class Schedule(ABC):
-    """How gradients travel. One file a schedule; its docstring says where it comes from and what it promises."""
+    """A way to send gradients. Each schedule has one file; its docstring states its source and its promise."""
 
     #: Whether the plan comes from measurements, so that `attach` needs one.
     needs_plan = False
 
     @abstractmethod
     def attach(self, setup: AttachConfig) -> Handle:
-        """Attach. Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit it."""
+        """Attach the schedule. Raises UsageError for an unsupported model, and SpecError for buckets that do not fit
+        it.
+        """
 
 
 class Overlapped(Schedule):
-    """A schedule that is fully described by its buckets, run by the shared engine."""
+    """A schedule that its buckets describe completely, run by the shared engine."""
 
     overlap = True
 

@@ -1,21 +1,21 @@
-"""A bucket: gradients that travel together in one collective, and three ways to get them there and back.
+"""A bucket: gradients that share one collective, and three ways to copy them into it and back.
 
 - **views**: a gradient is scaled by 1/world while it is copied into its bucket, one at a time, as soon as it is ready
   (on a CPU it is still in the cache then). After the collective `parameter.grad` *is* the slice of the bucket. A small
-  bucket of a CPU stays in the cache as a whole, and is copied by one call for all of its gradients (`AT_ONCE_BYTES`).
-- **coalesced**: nothing is copied. Gradients stay where they are, are scaled there when all of the bucket are ready,
-  and one coalesced collective takes them all. (Gloo, which has no such thing, copies them inside.) The exception is a
-  gradient whose memory another tensor has too, which the backward pass may still read: that one is copied.
-- **fused**: when all are ready, one kernel copies them in, scaled (`kernels.pack`); afterwards as with views. Slices
-  begin on multiples of 16 bytes, so that the kernel can take so many at a time.
+  bucket of a CPU stays in the cache as a whole, and one call copies all of its gradients (`AT_ONCE_BYTES`).
+- **coalesced**: nothing is copied. Gradients stay in place and are scaled there when all of the bucket are ready. One
+  coalesced collective takes them all. (Gloo has no such collective and copies them internally.) A gradient that shares
+  its memory with another tensor is copied, because the backward pass may still read that memory.
+- **fused**: when all are ready, one kernel copies them in, scaled (`kernels.pack`), and the rest is as with views.
+  Slices begin on multiples of 16 bytes, so that the kernel can copy 16 bytes at a time.
 
-Which is best depends on the backend: see `copies`. All three send the same products of gradient and 1/world, and so
-train the same network. One flag a parameter travels along in each.
+The best way depends on the backend; `copies` has the defaults. All three send the same products of gradient and
+1/world, so they train the same network. Each bucket also sends one flag per parameter.
 
-With `compress="bf16"` fp32 gradients are multiplied by 1/world in fp32, rounded to bf16 on their way into the buffer,
-summed by the backend in bf16, and widened on their way back into `parameter.grad`, which stays fp32: half the bytes,
-and a mean with the rounding of bf16 in it (2⁻⁹ of each rank's part, and of each partial sum). Gradients of other dtypes
-travel as they are. Coalesced collectives take gradients where they lie, so there is nothing to compress on the way.
+With `compress="bf16"` fp32 gradients are multiplied by 1/world in fp32 and rounded to bf16 on the copy into the buffer.
+The backend sums them in bf16. They are widened on the copy back into `parameter.grad`, which stays fp32. This halves
+the bytes. The mean has the rounding of bf16 in it (2⁻⁹ of each rank's part, and of each partial sum). Gradients of
+other dtypes are sent as they are. Coalesced collectives take gradients in place, so they have no copy that compresses.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from xbench.kernels.pack import WIDE_BYTES, Layout, pack, slices, unpack
 from xbench.spec import Compress, Copies
 
 AT_ONCE_BYTES = 256 << 10
-"""The largest bucket whose gradients are copied into it by one call on a CPU: they are still in a core's cache."""
+"""Largest bucket that one call copies on a CPU: its gradients are still in a core's cache."""
 
 
 class Work(Protocol):
-    """A collective under way, as far as the engine needs to know it: a `dist.Work`, or a watched one."""
+    """A collective in flight, as the engine uses it: a `dist.Work`, or a watched one."""
 
     def wait(self) -> bool:
-        """Return when it has arrived."""
+        """Return when the collective has completed."""
         ...
 
     def is_completed(self) -> bool:
@@ -67,18 +67,19 @@ def bucket_of(
 def flat_bucket(
     parameters: Sequence[Parameter], scale: float, copies: Copies, compress: Compress | None = None, pieces: int = 1
 ) -> FlatBucket:
-    """A bucket whose gradients lie in one buffer, which can be cut into so many equal pieces."""
+    """A bucket with its gradients in one buffer, which can be cut into `pieces` equal pieces."""
     wire = torch.bfloat16 if compress == "bf16" and parameters[0].dtype == torch.float32 else parameters[0].dtype
     return (FusedBucket if copies == "fused" else FlatBucket)(parameters, scale, wire, pieces)
 
 
 class Bucket:
-    """Parameters, and which of their gradients are there. It does not travel: a world of one is made of such."""
+    """Parameters, and which of their gradients are ready. This base class sends nothing and serves a world of one."""
 
     def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
         self.parameters = list(parameters)
         self.scale = scale
-        # Gradients travel with their parameter's own strides where they are dense (channels-last stays channels-last).
+        # Gradients are sent with their parameter's own strides where they are dense (channels-last stays
+        # channels-last).
         self.like = [p if is_dense(p) else torch.empty(p.size(), dtype=p.dtype, device="meta") for p in parameters]
         self.filled = [False] * len(parameters)
         self.waiting = len(parameters)
@@ -89,7 +90,7 @@ class Bucket:
         return sum(parameter.numel() * parameter.element_size() for parameter in self.parameters)
 
     def fill(self, index: int) -> None:
-        """This parameter's gradient has been accumulated."""
+        """Record that this parameter's gradient has been accumulated."""
         self.filled[index] = True
         self.waiting -= 1
 
@@ -100,15 +101,15 @@ class Bucket:
 
 
 class CommBucket(Bucket, ABC):
-    """A bucket that travels; how gradients get into the collective and back is its kind's."""
+    """A bucket with a collective; the subclasses differ in the copies into it and back."""
 
     work: Work | None = None
     flags: Tensor
-    """(parameters,): above zero where a rank had a gradient, once the collective has arrived."""
+    """(parameters,): above zero where any rank had a gradient, after the collective."""
 
     @abstractmethod
     def complete(self) -> None:
-        """Make ready to be sent: zeros for gradients that are not there on this rank, and the flags of all."""
+        """Prepare for sending: zeros for gradients that this rank does not have, and the flags of all."""
 
     @abstractmethod
     def send(self, group: dist.ProcessGroup | None) -> Work:
@@ -119,7 +120,7 @@ class CommBucket(Bucket, ABC):
         return self.work is None or self.work.is_completed()
 
     def finish(self) -> None:
-        """Wait for the collective; give gradients to parameters that other ranks used and this one did not."""
+        """Wait for the collective. Give gradients to parameters that other ranks used and this one did not."""
         assert self.work is not None
         self.work.wait()
         self.work = None
@@ -132,11 +133,11 @@ class CommBucket(Bucket, ABC):
         self.empty()
 
     def hand_back(self) -> None:
-        """Write what has arrived into this rank's gradients, where they are not what travelled."""
+        """Write the received averages into this rank's gradients, where these are not the sent memory."""
 
     @abstractmethod
     def sent(self, index: int) -> Tensor:
-        """What travelled for a parameter that has no gradient on this rank."""
+        """The sent memory of a parameter without a gradient on this rank."""
 
     def _marks(self) -> Tensor:
         """The flags of this rank, before scaling."""
@@ -144,9 +145,9 @@ class CommBucket(Bucket, ABC):
 
 
 class FlatBucket(CommBucket):
-    """One flat buffer, a slice for each parameter and at the end a flag for each.
+    """One flat buffer with a slice for each parameter, and a flag for each at the end.
 
-    `whole` is the same memory, filled up so that it can be cut into `pieces` equal ones of a multiple of 16 bytes each.
+    `whole` is the same memory with padding. It can be cut into `pieces` equal pieces of a multiple of 16 bytes each.
     """
 
     align_bytes = 1
@@ -166,13 +167,13 @@ class FlatBucket(CommBucket):
         self._all_marks = torch.ones(len(parameters), dtype=parameters[0].dtype) if at_once and in_a_row else None
 
     def fill(self, index: int) -> None:
-        """Copy this parameter's gradient in, scaled, unless all are copied by one call."""
+        """Copy this parameter's gradient in, scaled, unless one call copies all."""
         super().fill(index)
         if self._all_marks is None:
             self._copy(index)
 
     def _copy(self, index: int) -> None:
-        """A gradient that already is the slice is scaled in place."""
+        """Copy and scale a gradient. A gradient that already is the slice is scaled in place."""
         parameter, view = self.parameters[index], self.views[index]
         gradient = parameter.grad
         assert gradient is not None
@@ -200,9 +201,13 @@ class FlatBucket(CommBucket):
             self.flags.fill_(self.scale)
 
     def _copied_at_once(self, marks: Tensor) -> bool:
-        """Whether every gradient and the flags could be: what already is a slice, or has other strides, cannot."""
+        """Copy all gradients and the flags in one call if possible.
+
+        It is not possible for a gradient that already is a slice, or that has other strides. Returns whether it was
+        done.
+        """
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if len(gradients) < len(self.parameters):  # somebody took one away, which is told one by one
+        if len(gradients) < len(self.parameters):  # a gradient was removed: copy one by one
             return False
         begin, end = self.flat.data_ptr(), self.flags.data_ptr()
         for gradient in gradients:
@@ -232,7 +237,9 @@ class FlatBucket(CommBucket):
 
 
 class FusedBucket(FlatBucket):
-    """The same buffer, filled by one kernel when every gradient is there, and emptied by one where it is narrowed."""
+    """The same buffer, filled by one kernel when all gradients are ready. Narrowed gradients are copied back by
+    another.
+    """
 
     align_bytes = WIDE_BYTES
 
@@ -243,11 +250,11 @@ class FusedBucket(FlatBucket):
         self.back = Layout(self.layout.elements[:count], self.layout.offsets[:count], self.layout.length)
 
     def fill(self, index: int) -> None:
-        """The gradient stays where it is until the bucket is full."""
+        """Leave the gradient in place until the bucket is full."""
         Bucket.fill(self, index)
 
     def complete(self) -> None:
-        """Pack what is there, and the flags with it."""
+        """Pack the ready gradients and the flags."""
         marks = self.all_marks
         gradients = [
             _laid_out_as(view, parameter.grad) if filled else torch.zeros_like(view, dtype=parameter.dtype)
@@ -261,7 +268,7 @@ class FusedBucket(FlatBucket):
                 parameter.grad = gradient if self.narrowed else view
 
     def hand_back(self) -> None:
-        """See `CommBucket.hand_back`: by one kernel where all gradients are there."""
+        """See `CommBucket.hand_back`: one kernel does it where all gradients are ready."""
         if not self.narrowed or self.waiting:
             super().hand_back()
             return
@@ -270,7 +277,7 @@ class FusedBucket(FlatBucket):
 
 
 class CoalescedBucket(CommBucket):
-    """Gradients where they are, and one collective that takes many tensors."""
+    """Gradients in place, and one collective for many tensors."""
 
     def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
         super().__init__(parameters, scale)
@@ -278,7 +285,7 @@ class CoalescedBucket(CommBucket):
         self.tensors: list[Tensor] = []
 
     def complete(self) -> None:
-        """Scale what is there."""
+        """Scale the gradients in place."""
         if self.waiting:
             self.flags.copy_(self._marks())
         else:
@@ -294,7 +301,7 @@ class CoalescedBucket(CommBucket):
         torch._foreach_mul_([*self.tensors, self.flags], self.scale)
 
     def send(self, group: dist.ProcessGroup | None) -> Work:
-        """By the group's own method: torch's function for it is to go, and hands back no `Work`."""
+        """Call the group's own method: torch's function for it is deprecated and returns no `Work`."""
         options = dist.AllreduceCoalescedOptions()
         options.reduceOp = dist.ReduceOp.SUM
         options.asyncOp = True
@@ -316,18 +323,18 @@ class CoalescedBucket(CommBucket):
 def start_all_reduce(tensor: Tensor, group: dist.ProcessGroup | None) -> dist.Work:
     """Start an all-reduce of the tensor, in place."""
     work = dist.all_reduce(tensor, group=group, async_op=True)
-    assert work is not None  # what torch returns to a rank outside the group
+    assert work is not None  # torch returns None to a rank outside the group
     return work
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether the tensor's elements fill a piece of memory, each once, in whatever order."""
+    """Whether the tensor's elements fill one piece of memory, each once, in any order."""
     dense: bool = torch.ops.aten.is_non_overlapping_and_dense(tensor)
     return dense
 
 
 def _laid_out_as(like: Tensor, gradient: Tensor | None) -> Tensor:
-    """The gradient in the memory order of `like`, which all ranks send in: a copy where it has another."""
+    """The gradient in the memory order of `like`, which all ranks send; a copy where its order differs."""
     assert gradient is not None
     if gradient.stride() == like.stride() or (gradient.is_contiguous() and like.is_contiguous()):
         return gradient
@@ -335,7 +342,7 @@ def _laid_out_as(like: Tensor, gradient: Tensor | None) -> Tensor:
 
 
 def _users(tensor: Tensor) -> int:
-    """How many hold this tensor's memory; torch keeps the count to itself."""
+    """Number of users of this tensor's memory, from a private counter of torch."""
     count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
     return count
 
@@ -344,9 +351,9 @@ _ALONE = _users(torch.empty(1)) if hasattr(torch._C, "_storage_Use_Count") else 
 
 
 def _is_shared(gradient: Tensor) -> bool:
-    """Whether another tensor has the same memory, or may have: then it must not be written during backward.
+    """Whether another tensor shares the memory, or may share it: then it must not be written during backward.
 
     Where a parameter meets another branch through a view (a sum with a reshaped parameter, a concatenation), autograd
-    gives it a gradient that is a view of what the other branch still needs.
+    gives it a gradient that is a view of memory that the other branch still needs.
     """
     return _ALONE == 0 or _users(gradient) > _ALONE

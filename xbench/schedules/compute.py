@@ -1,7 +1,7 @@
 """compute: no communication at all, the control.
 
-The bare training loop, each rank on its own. What any schedule takes beyond it is exposed communication. Ranks drift
-apart (they see different batches), so this mode is never a training schedule and has no parity gate.
+It is the bare training loop, each rank alone. The extra time of any other schedule is exposed communication. Ranks
+drift apart because they see different batches. So this mode is never a training schedule and has no parity check.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from xbench.schedules.engine import Watch
 
 
 class ComputeHandle(Handle):
-    """The bare model."""
+    """Handle of the bare model."""
 
     def watch(self, watch: Watch) -> bool:
-        """See `Handle.watch`: nothing travels, so nothing escapes."""
+        """See `Handle.watch`: nothing is sent, so nothing is missed."""
         return True
 
 
@@ -22,5 +22,5 @@ class Compute(Schedule):
     """Attach nothing."""
 
     def attach(self, setup: AttachConfig) -> Handle:
-        """See `Schedule.attach`; everything but the model is ignored."""
+        """See `Schedule.attach`; all settings except the model are ignored."""
         return ComputeHandle(setup.model)

@@ -1,4 +1,4 @@
-"""How gradients get into a collective and back, by name; what each does is in `bucket`. Nothing here imports torch."""
+"""Ways to copy gradients into a collective and back, by name; `bucket` implements them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from xbench.errors import SpecError
 from xbench.spec import Compress, Copies
 
 BEST: dict[str, Copies] = {"gloo": "views", "nccl": "views"}
-"""The way to take by backend where none is asked for: `benchmarks/copies.py` compares them on the machine at hand."""
+"""Default way by backend; `benchmarks/copies.py` compares the ways on a machine."""
 
 
 def chosen_copies(asked: Copies | None, backend: str, compress: Compress | None = None) -> Copies:
-    """What was asked for, else the way of this backend of torch.distributed; views on one that `BEST` does not know.
+    """The requested way, else the default of this torch.distributed backend; "views" for an unknown one.
 
-    Raises SpecError for coalesced collectives of compressed gradients: those take gradients as they are.
+    Raises SpecError for coalesced collectives of compressed gradients: those take gradients in place.
     """
     best = BEST.get(backend, "views")
     if compress is None:

@@ -1,12 +1,12 @@
-"""ddp: torch.nn.parallel.DistributedDataParallel, as it comes.
+"""ddp: torch.nn.parallel.DistributedDataParallel with its defaults.
 
-The default buckets (1 MiB first, then 25 MiB, rebuilt in ready order after the first step), the default broadcast of
-buffers, the C++ reducer. Only the initial broadcast of parameters is skipped, where this torch allows: the ranks have
-built the same model, or `xbench.attach` has compared them or made them equal, and nothing that is timed changes. DDP
-waits inside `backward`, so `wait="step"` cannot be had from it: under a paired mode its turn includes the wait.
+These are the default buckets (1 MiB first, then 25 MiB, rebuilt in ready order after the first step), the default
+broadcast of buffers, and the C++ reducer. Only the initial broadcast of parameters is skipped, where this torch allows
+it. The ranks have built the same model, or `xbench.attach` has compared or equalised them, and no timed work changes.
+DDP waits inside `backward`, so it does not support `wait="step"`: under a paired mode its turn includes the wait.
 
-Compressed gradients travel by torch's own `bf16_compress_hook`, so that a comparison with compressed schedules of ours
-is one of schedules: it rounds to bf16 and then divides, in place of the other way round, and averages in bf16 too.
+Compressed gradients use torch's own `bf16_compress_hook`, so a comparison with xbench's compressed schedules compares
+schedules. That hook rounds to bf16 and then divides, while xbench divides first. Both average in bf16.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from xbench.spec import Compress
 
 
 class DdpHandle(Handle):
-    """DDP's wrapper, with a communication hook where gradients are compressed or watched; DDP takes only one."""
+    """DDP's wrapper, with a communication hook where gradients are compressed or watched; DDP takes only one hook."""
 
     def __init__(self, model: DistributedDataParallel, compress: Compress | None = None) -> None:
         super().__init__(model)
@@ -41,8 +41,8 @@ class DdpHandle(Handle):
     def watch(self, watch: Watch) -> bool:
         """See `Handle.watch`. The hook averages as the reducer does without one: divide, then sum over ranks.
 
-        The reducer divides while it copies a gradient into its bucket, and the hook the full bucket: one more pass
-        over the bytes, before the launch.
+        The reducer divides while it copies a gradient into its bucket. The hook divides the full bucket, which is one
+        more pass over the bytes before the launch.
         """
         self._watch = watch
         if self._compress is None:
@@ -76,7 +76,7 @@ class Ddp(Schedule):
     """Wrap the model in DistributedDataParallel with its defaults."""
 
     def options(self, setup: AttachConfig) -> dict[str, Any]:
-        """Arguments beyond the defaults."""
+        """Arguments of DDP beyond the defaults."""
         return {}
 
     def attach(self, setup: AttachConfig) -> Handle:

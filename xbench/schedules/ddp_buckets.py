@@ -1,8 +1,8 @@
-"""Which buckets DistributedDataParallel really forms from a list of caps: torch's own function is asked.
+"""Buckets that DistributedDataParallel forms from a list of caps, by torch's own function.
 
-DDP rebuilds its buckets after the first step by calling `_compute_bucket_assignment_by_size` on its parameters in the
-order in which their gradients became ready. The same call on tensors of the same sizes and dtypes (on the meta device,
-so without memory) gives the same buckets.
+DDP rebuilds its buckets after the first step. It calls `_compute_bucket_assignment_by_size` on its parameters in the
+order in which their gradients became ready. The same call on tensors of the same sizes and dtypes gives the same
+buckets; these tensors are on the meta device and use no memory.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _MIB = 1024 * 1024
 
 
 def formed(gradients: Sequence[Gradient], caps_mib: Sequence[float]) -> list[list[str]]:
-    """The names in each bucket that DDP forms of `gradients`, which are in ready order, with these caps [MiB].
+    """The names in each bucket that DDP forms from `gradients`, in ready order, with these caps [MiB].
 
     Buckets that reach their cap come first, in the order in which they do. Raises ValueError for a dtype that torch
-    does not know, or bytes that are not its multiple.
+    does not have, and for bytes that are not a multiple of its size.
     """
     tensors = [_tensor(gradient) for gradient in gradients]
-    limits = [int(cap * _MIB) for cap in caps_mib]  # as DistributedDataParallel turns them into bytes
+    limits = [int(cap * _MIB) for cap in caps_mib]  # the conversion of DistributedDataParallel
     places = list(range(len(tensors)))
     buckets, _ = _compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors), places)
     return [[gradients[index].name for index in bucket] for bucket in buckets]

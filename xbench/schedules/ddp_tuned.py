@@ -1,8 +1,8 @@
 """ddp-tuned: DDP's own reducer, with the exact plan's buckets.
 
-`bucket_cap_mb_list` gives each of DDP's buckets a size of its own. DDP closes a bucket when its size reaches the cap,
-so caps can be chosen that reproduce the plan (`xbench.planning.plans.bucket_caps_mib`). This is what a user who wants
-to change one line, and nothing else, can have. Only newer torch takes the argument.
+`bucket_cap_mb_list` gives each of DDP's buckets its own size. DDP closes a bucket when its size reaches the cap, so
+suitable caps reproduce the plan (`xbench.planning.plans.bucket_caps_mib`). A user of DDP gets it by changing one line.
+Only newer torch versions have the argument.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DdpTuned(Ddp):
     needs_plan = True
 
     def options(self, setup: AttachConfig) -> dict[str, Any]:
-        """The caps that reproduce the plan's buckets. Raises UsageError where this torch cannot take them."""
+        """The caps that reproduce the plan's buckets. Raises UsageError where this torch does not take them."""
         if not supported():
             raise UsageError(
                 "this torch's DDP has no bucket_cap_mb_list, which ddp-tuned needs", hint="it came after torch 2.11"

@@ -2,22 +2,23 @@
 
 Zhang, Shi, Chu, Li: DeAR, "Accelerating distributed deep learning with fine-grained all-reduce pipelining" (ICDCS 2023,
 arXiv 2302.12445). A ring's all-reduce is a reduce-scatter, after which each rank has the sum of one N-th, and an
-all-gather. Splitting it costs nothing, and only the first half has to wait for backward to produce gradients while only
-the second has to be over before a layer runs again. So each bucket's reduce-scatter is launched in backward, in launch
-order; when all are done, the all-gathers follow in the order in which the next forward pass needs the buckets; a layer
-waits for the buckets of its own parameters (see `next_forward`). Predicted by `planning.next_forward.dear`; a step
-takes at least max(C, ΣT).
+all-gather. The split costs nothing. Only the first half has to wait for the gradients of backward, and only the second
+half has to end before a layer runs again.
 
-**What Gloo does instead.** Its reduce-scatter is a whole all-reduce and a copy, so `dear` would send one half too much.
-Here each rank sends every other its N-th of the bucket ((N−1)/N of the bytes, as it would be), adds up what it gets on
-the thread that learns of the arrival, and then sends the sum to all: see `exchange` for how. A part is summed on one
-rank alone, and the others get that sum: all have the same bits.
+So each bucket's reduce-scatter is launched in backward, in launch order. After all of them, the all-gathers follow in
+the order in which the next forward pass needs the buckets. A layer waits for the buckets of its own parameters (see
+`next_forward`). `planning.next_forward.dear` predicts the step, which takes at least max(C, ΣT).
 
-Over NCCL, and on a GPU's emulated link, reduce-scatters and all-gathers go in place on one stream, which keeps them in
-order: a gather follows its scatter without anybody waiting, and a layer's wait is the stream's.
+**Gloo.** Gloo's reduce-scatter is a whole all-reduce and a copy, so `dear` would send one half too much. Instead, each
+rank sends every other rank its N-th of the bucket, which is (N−1)/N of the bytes as in a reduce-scatter. It sums the
+received parts on the thread that handles the arrival, and then sends the sum to all (see `pairwise`). A part is summed
+on one rank alone, and the others get that sum, so all have the same bits.
 
-Assumes that buckets are about as large as a plan would make them (`planning.next_forward.best_next_forward`). The
-paper searches for one size of all; without a plan buckets have at most `BUCKET_BYTES`.
+Over NCCL, and on a GPU's emulated link, reduce-scatters and all-gathers run in place on one stream. The stream keeps
+them in order: a gather follows its scatter without a host wait, and a layer's wait is the stream's.
+
+Assumption: buckets are about as large as in a plan (`planning.next_forward_search.best_next_forward`). The paper
+searches for one size for all. Without a plan, buckets have at most `BUCKET_BYTES`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class _Halves:
         self._theirs: list[Share] = [(rank, self._received.chunk(self._world)[rank]) for rank in others]
 
     def scatter(self) -> Work:
-        """Start the first half."""
+        """Start the reduce-scatter."""
         whole, group = self.bucket.whole, self._group
         if self._in_place:
             return _started(dist.reduce_scatter_tensor(self._own, whole, group=group, async_op=True))
@@ -69,7 +70,7 @@ class _Halves:
         return _started(dist.all_to_all_single(self._received, whole, group=group, async_op=True))
 
     def add(self) -> None:
-        """The first half has arrived: add up what the others sent."""
+        """Sum the received parts after the first half has arrived."""
         if self._exchanges:
             for _, theirs in self._theirs:
                 self._own.add_(theirs)
@@ -80,7 +81,7 @@ class _Halves:
                 self._own.add_(other)
 
     def gather(self) -> Work:
-        """Start the second half."""
+        """Start the all-gather."""
         group = self._group
         if self._exchanges:
             return self._exchange([(rank, self._own) for rank, _ in self._others], self._others, self._tag + 1)
@@ -92,7 +93,7 @@ class _Halves:
 
 
 def _started(work: dist.Work | None) -> Work:
-    assert work is not None  # what torch returns to a rank outside the group
+    assert work is not None  # torch returns None to a rank outside the group
     return work
 
 
@@ -115,7 +116,7 @@ class DearEngine(NextForward):
                 bucket.grad_bytes, halves.scatter, arrived, partial(self._complete, bucket)
             )
             self._gathers[id(bucket)] = QueuedCollective(bucket.grad_bytes, halves.gather)
-        gathers = reversed(self._gathers.values())  # until the first forward pass has told
+        gathers = reversed(self._gathers.values())  # until the first forward pass gives the order
         return LaunchQueue([*self._scatters.values(), *gathers], streams=streams)
 
     def _arrived(self, halves: _Halves) -> Callable[[], Sequence[QueuedCollective]]:
@@ -132,7 +133,7 @@ class DearEngine(NextForward):
         return arrived
 
     def _pieces_of(self, bucket: FlatBucket, homes: dict[int, list[Module]]) -> list[UpdateGroup]:
-        """See `NextForward._pieces_of`: a bucket is one piece."""
+        """See `NextForward._pieces_of`: a bucket is one update group."""
         unique = {id(module): module for modules in homes.values() for module in modules}
         anywhere = [] if not all(homes.values()) else list(unique.values())
         return [UpdateGroup(bucket, list(range(len(bucket.parameters))), [self._gathers[id(bucket)]], homes=anywhere)]
@@ -141,10 +142,10 @@ class DearEngine(NextForward):
         return [self._scatters[id(bucket)]]
 
     def _learnt(self, first_use: FirstUse) -> None:
-        """Gathers go in the order in which rank 0's forward pass needed them; the others' may have been another.
+        """Order the gathers as rank 0's forward pass needed them; other ranks may have another order.
 
-        An emulated link of several ranks has no group of its own, and a broadcast would get between what it carries:
-        there the order stays the reverse of the launches.
+        An emulated link of several ranks has no group of its own, and a broadcast would interfere with its collectives.
+        There the order stays the reverse of the launches.
         """
         if self.lane is self.group and self.carrier == "exchange" and self.world_size > 1:
             return

@@ -1,4 +1,4 @@
-"""What a deferred update needs: a suitable optimizer and model, a known backend, and an ordinary mode to run in."""
+"""Requirements of a deferred update: a suitable optimizer and model, a known backend, and ordinary autograd modes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xbench.schedules.engine import PER_PARAMETER
 from xbench.torch_compile import regions
 
 Carrier = Literal["exchange", "streams"]
-"""How collectives go: over a backend whose futures call back (Gloo), or on a stream that keeps them in order (NCCL)."""
+"""Completion of collectives: by future callbacks of a backend (Gloo), or in order on a stream (NCCL)."""
 
 
 def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
@@ -54,7 +54,7 @@ def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
 
 
 def carrier_of(group: dist.ProcessGroup | None, device: torch.device) -> Carrier:
-    """How collectives of this group go. Raises UsageError for a backend that is not known."""
+    """The way in which collectives of this group complete. Raises UsageError for an unknown backend."""
     backend = dist.get_backend(group)
     if device.type == "cuda" and ("nccl" in backend or (backend == "emulated" and dist.get_world_size(group) == 1)):
         return "streams"
@@ -67,7 +67,7 @@ def carrier_of(group: dist.ProcessGroup | None, device: torch.device) -> Carrier
 
 @contextmanager
 def ordinary_mode(device: str) -> Iterator[None]:
-    """Neither in inference mode nor under autocast, as the forward pass around it may be."""
+    """Leave inference mode and autocast, which the surrounding forward pass may use."""
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
@@ -77,7 +77,7 @@ def ordinary_mode(device: str) -> Iterator[None]:
 
 
 def before_state_dicts(model: Module, optimizer: Optimizer, finish: Callable[[], None]) -> list[RemovableHandle]:
-    """Hooks that complete the step before state dicts are taken or loaded."""
+    """Add hooks that complete the step before state dicts are taken or loaded."""
 
     def first(*_: Any) -> None:
         finish()

@@ -1,27 +1,28 @@
-"""The engine under every schedule of ours: gradients are marked ready, full buckets are launched, in plan order.
+"""The engine of xbench's schedules: it marks gradients ready and launches full buckets in plan order.
 
-A bucket is a set of parameters and a count of those still waited for; when the count is zero the bucket is full, and
-full buckets are launched in the plan's order on every rank, whatever order hooks fire in, so that ranks never wait for
-each other's different collectives. A gradient is scaled by 1/world before it travels, and the sum over ranks is
-therefore the exact mean that DDP computes, in the same operations (but for `compress`). How gradients get into a
-bucket's collective and back is the bucket's own affair: see `bucket`.
+A bucket is a set of parameters and a count of missing gradients. When the count is zero, the bucket is full. Full
+buckets are launched in the plan's order on every rank, whatever the order of the hooks is. So ranks never wait for each
+other's different collectives. A gradient is scaled by 1/world before it is sent. The sum over ranks is therefore the
+exact mean that DDP computes, in the same operations (except with `compress`). `bucket` defines how gradients are copied
+into a bucket's collective and back.
 
 Invariants
-- One collective a bucket and step, on every rank, even when a parameter got no gradient here: zeros travel for it, and
-  one flag a parameter travels at the end of the bucket, so that a rank knows whether any other had a gradient. A
-  parameter that no rank used keeps the gradient it had (usually None), as DDP with `find_unused_parameters` does.
-- A bucket's memory is written again only after its collective was waited for.
-- `loss.backward()` returns with averaged gradients, so clipping, GradScaler and skipped steps need nothing special.
-  With `wait="step"` it returns at once, and `synchronize()` or the optimizer's step waits. The step then updates the
-  parameters of buckets that have arrived while it waits for the others, where the optimizer's update is one a
-  parameter (`PER_PARAMETER`): the same updates in another order, bit for bit the same result.
-- A world of one has nothing to average: gradients stay where they are, and what is left is the cost of the hooks.
+
+- Every rank launches one collective per bucket and step, even when a parameter has no gradient here. It sends zeros for
+  that parameter. One flag per parameter at the end of the bucket shows whether any other rank had a gradient. A
+  parameter that no rank used keeps its earlier gradient (usually None), as in DDP with `find_unused_parameters`.
+- A bucket's memory is written again only after the wait for its collective.
+- `loss.backward()` returns with averaged gradients, so clipping, GradScaler and skipped steps need no special care.
+  With `wait="step"` it returns at once, and `synchronize()` or the optimizer's step waits. While the step waits, it
+  updates the parameters of buckets that have arrived, if the optimizer updates each parameter alone (`PER_PARAMETER`).
+  These are the same updates in another order, with bit-identical results.
+- A world of one has nothing to average: gradients stay in place, and only the cost of the hooks remains.
 - Inside `no_sync()` gradients accumulate locally and nothing is launched.
 - A step ends with the outermost backward pass: a nested one (checkpointing with `use_reentrant=True`) ends nothing.
-- A closure that `optimizer.step` is given is followed by the wait that `wait="step"` otherwise does before the step.
+- With a closure in `optimizer.step`, the wait of `wait="step"` follows the closure instead of preceding the step.
 
-Refused by name: sparse gradients, complex gradients, parameters on several devices, `create_graph=True`, parameters
-that became trainable after attach, a pass after one that raised, and a second attach to the same parameters.
+The engine refuses by name: sparse gradients, complex gradients, parameters on several devices, `create_graph=True`,
+parameters that became trainable after attach, a pass after one that raised, and a second attach to the same parameters.
 """
 
 from __future__ import annotations
@@ -55,23 +56,24 @@ PER_PARAMETER = frozenset(
         torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.RMSprop,
     )
 )  # fmt: skip
-"""Optimizers (exactly these, no subclass) whose update of a parameter depends on its own gradient and state alone."""
+"""Optimizers (exactly these, no subclass) whose update of a parameter uses only its own gradient and state."""
 
 
 TWICE = "a gradient was accumulated twice before its bucket was waited for"
 
 
 Watch = Callable[[int, Callable[[], Work]], Work]
-"""Starts a bucket of so many bytes of gradients by calling the function that it is given, and sees it travel."""
+"""Callback that gets a bucket's gradient bytes and a function that starts its collective, calls it, and observes it."""
 
 
 class Engine:
     """Hooks on a model's parameters, buckets in plan order, and one process group.
 
     `buckets` are lists of parameter names in launch order and must cover every trainable parameter exactly once. With
-    None the engine starts with one bucket a tensor in reverse order of registration, learns the order in which
-    gradients really become ready from the first backward pass on rank 0, and continues in that order. `copies` None is
-    the way of the group's backend; `compress` sends fp32 gradients as bf16.
+    None the engine starts with one bucket per tensor in reverse order of registration. It learns the real ready order
+    from the first backward pass on rank 0 and then keeps it. `copies` None is the default of the group's backend.
+    `compress` sends fp32 gradients as bf16.
+
     Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit the model.
     """
 
@@ -131,13 +133,13 @@ class Engine:
         )
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
-        place = self.place  # rebuilt in place when the order is learnt
+        place = self.place  # updated in place with the learnt order
 
         def ready(parameter: Tensor) -> None:
             if self._enabled:
                 if not self._end.awaited:
                     self._start(parameter)
-                if parameter.grad is None:  # an autograd function returned None for it: no gradient on this rank
+                if parameter.grad is None:  # an autograd function returned None: no gradient on this rank
                     return
                 if parameter.grad.layout is not torch.strided:
                     raise UsageError(f"parameter {name!r} has a sparse gradient, which xbench's schedules do not send")
@@ -149,15 +151,15 @@ class Engine:
         return ready
 
     def _start(self, parameter: Tensor) -> None:
-        """The first gradient of a step: arrange to be called when the outermost backward pass ends."""
+        """Prepare for the first gradient of a step: await the end of the outermost backward pass."""
         if parameter.grad is not None and parameter.grad.requires_grad:
             raise UsageError("backward(create_graph=True) is not supported by xbench's schedules")
-        if self._next:  # the last pass has sent all buckets, and nobody has waited for them
+        if self._next:  # the last pass has sent all buckets without a wait for them
             raise UsageError(TWICE, hint="run all backward passes of a step but the last under handle.no_sync()")
         self._end.await_end()
 
     def mark_ready(self, bucket: Bucket, index: int) -> None:
-        """One gradient has been accumulated; launch what is full, in order."""
+        """Mark one accumulated gradient; launch full buckets in order."""
         if bucket.filled[index]:
             raise UsageError(
                 TWICE,
@@ -168,12 +170,12 @@ class Engine:
             self._full(bucket)
 
     def _full(self, bucket: Bucket) -> None:
-        """Every gradient of this bucket is there."""
+        """Handle a bucket whose gradients are all ready."""
         if self.overlap:
             self.launch_in_order()
 
     def launch_in_order(self) -> None:
-        """Launch every full bucket up to the first that is not."""
+        """Launch every full bucket before the first that is not full."""
         while self._next < len(self.buckets) and not self.buckets[self._next].waiting:
             self._launch(self.buckets[self._next])
             self._next += 1
@@ -193,7 +195,7 @@ class Engine:
     def _backward_ended(self) -> None:
         self._trained.check()
         if self.overlap and self._next == len(self.buckets):
-            pass  # the common case: everything is under way
+            pass  # the common case: all are in flight
         else:
             for bucket in self.buckets[self._next :]:
                 self._launch(bucket)
@@ -227,13 +229,13 @@ class Engine:
             raise UsageError("gradients are not averaged before the backward pass that computes them has ended")
 
     def _collected(self) -> None:
-        """Every gradient of this step is there: for engines whose steps differ."""
+        """Hook for engines whose steps differ; called when every gradient of this step is averaged."""
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-        """Before the optimizer steps: wait for the gradients, updating what has arrived instead of idling.
+        """Wait for the gradients before the optimizer steps, and update arrived buckets meanwhile.
 
-        Leaves gradients only on parameters that the optimizer's own step is still to update; `_after_step` puts the
-        others back. With a closure, gradients are waited for after each of its backward passes.
+        Afterwards only parameters that the optimizer's own step still has to update have gradients. `_after_step`
+        restores the others. With a closure, the wait follows each of its backward passes.
         """
         if closure_of(args, kwargs) is not None:
             return with_wait(args, kwargs, self.synchronize)
@@ -252,8 +254,8 @@ class Engine:
         group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         arrived: list[Bucket] = []
         for bucket in self.buckets:
-            assert isinstance(bucket, CommBucket)  # as `communicate` says
-            if bucket.work is None:  # it does not travel at this step
+            assert isinstance(bucket, CommBucket)  # because `communicate` is true
+            if bucket.work is None:  # not sent at this step
                 bucket.empty()
                 continue
             if arrived and not bucket.has_arrived():
@@ -271,7 +273,7 @@ class Engine:
         update: Callable[[Optimizer], Any],
         group_of: Mapping[int, int],
     ) -> None:
-        """Step the optimizer for the parameters of some buckets alone: for this call its groups have no others."""
+        """Step the optimizer for the parameters of some buckets alone: its groups have no others in this call."""
         mine = [parameter for bucket in arrived for parameter in bucket.parameters]
         whole = [group["params"] for group in optimizer.param_groups]
         part: list[list[Parameter]] = [[] for _ in whole]
@@ -291,13 +293,13 @@ class Engine:
                 parameter.grad = None
 
     def _after_step(self, *_: Any) -> None:
-        """Put back the gradients of parameters that were updated early: after a step gradients can be looked at."""
+        """Restore the gradients of parameters that were updated early, so that they are visible after a step."""
         for parameter, gradient in self._updated:
             parameter.grad = gradient
         self._updated.clear()
 
     def _adopt_order(self) -> None:
-        """Rebuild one bucket a tensor in the order seen by rank 0, which every rank must share."""
+        """Rebuild one bucket per tensor in rank 0's order, which every rank must share."""
         missing = [name for name in reversed(self.parameters) if name not in set(self._seen)]
         order: list[Any] = [self._seen + missing]
         if self.communicate:
@@ -320,9 +322,9 @@ class Engine:
             self._enabled = before
 
     def detach(self) -> None:
-        """Remove every hook; gradients that are under way are waited for. Safe to call twice.
+        """Remove every hook after a wait for gradients in flight. Safe to call twice.
 
-        After a backward pass that raised nothing is waited for: other ranks may have sent other buckets. Gradients stop
+        After a backward pass that raised there is no wait: other ranks may have sent other buckets. Gradients stop
         being slices of buckets, so the buckets' memory is freed.
         """
         if self._handles:
@@ -341,15 +343,15 @@ class Engine:
 
 
 def workers_of(group: dist.ProcessGroup | None) -> int:
-    """The workers that average with each other: of an emulated group those that it stands for, else its ranks."""
+    """Number of workers that average with each other: of an emulated group the emulated ones, else its ranks."""
     found: int | None = getattr(group, "workers", None)
     return dist.get_world_size(group) if found is None else found
 
 
 def trainable(model: Module) -> dict[str, Parameter]:
-    """Name → parameter of everything that gets a gradient, each shared tensor once, in order of registration.
+    """Name → parameter for all trainable parameters, each shared tensor once, in order of registration.
 
-    The names are those before torch.compile, which prefixes them. Raises UsageError for a model that the engine cannot
+    The names are those before torch.compile, which adds a prefix. Raises UsageError for a model that the engine cannot
     serve.
     """
     refuse_wrapped(model)

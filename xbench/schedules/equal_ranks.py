@@ -1,9 +1,9 @@
-"""Ranks that start with the same parameters: checked, or made so.
+"""Equal parameters on all ranks at the start: a check, or a broadcast.
 
-Averaged gradients keep equal parameters equal. They do not make different parameters equal, so ranks that start apart
-train different networks. DDP broadcasts rank 0's parameters and buffers when it is made; here that is done on request,
-and otherwise ranks whose parameters differ are refused. Buffers may differ: each rank keeps batch-norm statistics of
-its own batches, so ranks that have trained before differ in them.
+Averaged gradients keep equal parameters equal. They do not make different parameters equal, so ranks with different
+parameters train different networks. DDP broadcasts rank 0's parameters and buffers when it is made. Here that happens
+on request, and otherwise different parameters are refused. Buffers may differ: each rank keeps batch-norm statistics of
+its own batches, so they differ on ranks that have trained before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_equal(model: Module, group: dist.ProcessGroup | None) -> None:
 
 
 def broadcast_state(model: Module, group: dist.ProcessGroup | None) -> None:
-    """Overwrite every rank's parameters and buffers by those of the group's first rank. Every rank must call it."""
+    """Overwrite every rank's parameters and buffers with those of the group's first rank. Every rank must call it."""
     source = dist.get_process_group_ranks(group)[0] if group is not None else 0
     with torch.no_grad():
         for _, tensor in _left_to_us(model, (*model.named_parameters(), *model.named_buffers())):
@@ -42,7 +42,7 @@ def broadcast_state(model: Module, group: dist.ProcessGroup | None) -> None:
 
 
 def _left_to_us(model: Module, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """These by name, without what the model tells DDP to leave alone."""
+    """The tensors by name, without those that the model excludes from DDP."""
     ignored = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
     for name, tensor in tensors:
         if name not in ignored:

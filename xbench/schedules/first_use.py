@@ -1,23 +1,22 @@
-"""Which layer of a forward pass reads which parameter first, seen in one forward pass.
+"""First use of each parameter in a forward pass: which layer reads it first, from one observed pass.
 
-An update that is put off into the next forward pass must be there before anything reads the parameter. Whoever reads it
-is mostly the module that owns it, when it is called, but not always: `nn.MultiheadAttention` reads its `out_proj`'s
-weight without calling it, and a model may pass another layer's weight to a function. So one forward pass is watched:
-every call of a module, and every torch function that is given a parameter, which is then said to be used by the
-innermost module that is being called.
+A deferred update must be complete before any code reads the parameter. Mostly the module that owns a parameter reads it
+when it is called, but not always. `nn.MultiheadAttention` reads its `out_proj`'s weight without calling it, and a model
+may pass another layer's weight to a function. So one forward pass is observed: every call of a module, and every torch
+function with a parameter among its arguments. Such a use counts for the innermost module in call.
 
 A parameter's **homes** are the modules that wait for it before they run:
 
 - the modules that own it, if they are called;
-- for an owner that is not called, the innermost of the modules around it that is;
+- for an owner that is not called, the innermost called module around it;
 - the module in which the parameter was first used.
 
-In the order of a forward pass the first of them waits, and the others find nothing to wait for. A parameter without any
-home is waited for by whichever module is called first. What a later forward pass reads outside a parameter's homes
-cannot be known: layers that are used by function are those of the first forward pass.
+The first home in the order of a forward pass waits, and the others then have nothing to wait for. A parameter without
+any home is waited for in the first module call. Uses outside a parameter's homes in a later forward pass are not
+detected: layers that are used by function are those of the first forward pass.
 
-A module with parameters of its own that is called twice in one forward pass is refused: the schedules that wait in
-forward passes promise one wait a layer, and their plans have one place for it.
+A module with its own parameters that is called twice in one forward pass is refused. The schedules that wait in forward
+passes promise one wait per layer, and their plans have one place for it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from xbench.errors import UsageError
 
 
 class FirstUse:
-    """Watches forward passes of `model` from now on until `close`. `schedule`: whose name a refusal has."""
+    """Observer of forward passes of `model` from now on until `close`. `schedule` is the name in error messages."""
 
     def __init__(self, model: Module, parameters: Mapping[str, Parameter], schedule: str) -> None:
         self._schedule = schedule
@@ -61,7 +60,7 @@ class FirstUse:
 
     @property
     def inside(self) -> bool:
-        """True while a forward pass is under way."""
+        """True during a forward pass."""
         return bool(self._inside)
 
     def _enter(self, module: Module, _: Any) -> None:
@@ -103,11 +102,11 @@ class FirstUse:
         return found
 
     def place(self, module: Module) -> int:
-        """When a module was first called: 0 for the first of all."""
+        """Position of a module in the order of first calls, from 0."""
         return self._called[id(module)]
 
     def _around(self, path: str) -> Module | None:
-        """The module of that path if it is called, else the innermost around it that is."""
+        """The module at that path if it is called, else the innermost called module around it."""
         while True:
             module = self._modules.get(path)
             if module is not None and id(module) in self._called:
@@ -117,7 +116,7 @@ class FirstUse:
             path = path.rpartition(".")[0]
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop the observation."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -127,7 +126,7 @@ class FirstUse:
 
 
 class _Watching(TorchFunctionMode):
-    """Tells of every tensor that a torch function is given."""
+    """Call of `used` for every tensor among the arguments of a torch function."""
 
     def __init__(self, used: Callable[[Tensor], None]) -> None:
         super().__init__()

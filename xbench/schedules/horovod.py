@@ -1,21 +1,22 @@
-"""horovod: hvd.DistributedOptimizer as its users run it (Sergeev and Del Balso, arXiv 1802.05799).
+"""horovod: hvd.DistributedOptimizer with Horovod's defaults (Sergeev and Del Balso, arXiv 1802.05799).
 
-Its own hooks hand each gradient to its own thread, which packs what all ranks have into a buffer (128 MiB, unless
-`fusion` says otherwise) once a cycle (1 ms, unless `cycle` does) and sums it over its own Gloo or NCCL; its own
-`synchronize` waits. Which tensors travel together is decided anew in every cycle, so there is no plan.
+Horovod's own hooks hand each gradient to its own thread. Once per cycle (1 ms by default, option `cycle`), that thread
+packs the gradients that all ranks have into a buffer (128 MiB by default, option `fusion`). It sums them over Horovod's
+own Gloo or NCCL, and its own `synchronize` waits. The buckets are decided anew in every cycle, so there is no plan.
 
-The user's optimizer stays the one that steps: before its step the wrapper's `synchronize` is called, which is what the
-wrapper's own `step` does before it steps. Accumulation is Horovod's own (`set_backward_passes_per_step`). Gradients
-are averaged when the optimizer steps, or in `handle.synchronize()` before they are clipped or unscaled.
+The user's optimizer still steps. Before its step the wrapper's `synchronize` is called, as in the wrapper's own `step`.
+Accumulation is Horovod's own (`set_backward_passes_per_step`). Gradients are averaged when the optimizer steps, or in
+`handle.synchronize()` before they are clipped or unscaled.
 
-Horovod never takes its hooks off. They live on the nodes that accumulate gradients, and the wrapper is what keeps those
-alive; so on detach the nodes are let go, and what a graph of the user's still holds is told never to send again.
+Horovod never removes its hooks. They are on the nodes that accumulate gradients, and the wrapper keeps those nodes
+alive. So detaching releases the nodes, and sets those that a user's graph still holds to never send again.
 
-A parameter that no rank used gets a gradient of zeros, as Horovod has it, where DDP leaves it without one.
+A parameter that no rank used gets a gradient of zeros, as in Horovod, where DDP leaves it without one.
 
-Refused by name: what Horovod refuses (bf16 and complex parameters, memory that is not contiguous, as channels-last is,
-an optimizer with parameters that the model has not), compression to bf16 (it has fp16), sparse gradients (for which it
-needs another collective), waiting in `backward`, and a process group other than all ranks.
+Refused by name is everything that Horovod refuses: bf16 and complex parameters, memory that is not contiguous (such as
+channels-last), and an optimizer with parameters that the model does not have. Also refused are compression to bf16
+(Horovod has fp16), sparse gradients (they need another collective), waiting in `backward`, and a process group other
+than all ranks.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ NEVER = 2**31 - 1
 
 
 class HorovodHandle(Handle):
-    """An optimizer of Horovod's beside the user's own, over the same parameters."""
+    """An optimizer of Horovod beside the user's own, over the same parameters."""
 
     def __init__(self, model: Module, wrapper: Any, hooks: list[Any]) -> None:
         super().__init__(model)
@@ -68,7 +69,7 @@ class HorovodHandle(Handle):
             self._wrapper.set_backward_passes_per_step(1)
 
     def detach(self) -> None:
-        """See `Handle.detach`: Horovod is shut down as well, if it was we who started it."""
+        """See `Handle.detach`: Horovod is shut down as well, if this process's schedules started it."""
         if self._wrapper is None:
             return
         self.synchronize()
@@ -85,12 +86,13 @@ class Horovod(Schedule):
     """Wrap the optimizer in hvd.DistributedOptimizer."""
 
     def attach(self, setup: AttachConfig) -> Handle:
-        """See `Schedule.attach`; every rank must call it together. Raises UsageError where Horovod is missing too."""
+        """See `Schedule.attach`; every rank must call it together. Also raises UsageError where Horovod is missing."""
         self.check(setup)
         hvd = WORLD.start(Settings.of(setup.options))
         optimizer = setup.optimizer
         assert optimizer is not None
-        # As users give them, but for the prefix of torch.compile; sorted by name, and shared tensors once, by Horovod.
+        # As users pass them, without the prefix of torch.compile. Horovod sorts them by name and uses shared tensors
+        # once.
         named = [(plain_name(name), parameter) for name, parameter in setup.model.named_parameters()]
         try:
             wrapper = hvd.DistributedOptimizer(optimizer, named_parameters=named)
@@ -103,7 +105,7 @@ class Horovod(Schedule):
         return handle
 
     def check(self, setup: AttachConfig) -> None:
-        """Raise UsageError, on every rank alike, for what Horovod cannot do."""
+        """Raise UsageError, on every rank alike, for requests that Horovod cannot serve."""
         if not dist.is_initialized():
             raise UsageError(
                 "the ranks meet in torch.distributed before they do in Horovod, and no process group is initialised",
@@ -132,7 +134,7 @@ class Horovod(Schedule):
 def _before_step(
     handle: HorovodHandle, trained: TrainableSet, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments | None:
-    """Wait for the gradients before the step, or after each backward pass of the closure that the step was given."""
+    """Wait for the gradients before the step, or after each backward pass of the step's closure."""
 
     def wait() -> None:
         trained.check()

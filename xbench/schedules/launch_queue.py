@@ -1,18 +1,19 @@
-"""Collectives that are launched in one order on every rank, by whichever thread makes the next one possible.
+"""Queue of collectives that are launched in one order on every rank, by the thread that makes the next one possible.
 
-A **parcel** is one collective of a step. It may be launched when it is ready (what it sends is complete), every parcel
-before it in the order has been launched, and no more than the credit would be under way with it, or nothing is. The
-order is fixed before the step and equal on all ranks, so ranks never wait for each other's different collectives,
-whatever becomes ready first and wherever.
+An entry is one collective of a step. It may be launched under three conditions. Its data is complete. Every collective
+before it in the order has been launched. The bytes in flight with it are within the credit, or none are in flight. The
+order is fixed before the step and equal on all ranks. So ranks never wait for each other's different collectives,
+whatever becomes ready first.
 
-Who launches when a parcel arrives and its credit is free again, while the main thread computes: the thread that learns
-of the arrival first, which is the backend's own (its future calls back: Gloo's worker thread, the emulated link's
-pacer). That thread also does what is due on arrival, such as the local sum of a reduce-scatter, which makes others
-ready. One lock orders launches. Nobody sleeps and polls. Where nothing follows an arrival (no credit, and nothing to do
-on it) nobody is told of it: whoever waits finds out.
+An arrival frees credit while the main thread computes. The next launch is then by the thread that handles the arrival,
+which is the backend's own: Gloo's worker thread, or the pacer of the emulated link, calls the future's callback. That
+thread also does the work that follows an arrival, such as the local sum of a reduce-scatter, which makes others ready.
+One lock orders launches, and no thread polls. Where nothing follows an arrival (no credit and no such work), there is
+no callback, and waiting threads find arrivals themselves.
 
-Where a device's stream keeps collectives in order by itself (`streams`: NCCL, the emulated link of a GPU) arrivals need
-no thread: all is launched as soon as it is ready, without credit, and to wait is to have the current stream wait.
+With `streams`, a device's stream keeps collectives in order by itself (NCCL, the emulated link of a GPU). Arrivals need
+no thread there: every collective is launched as soon as it is ready, without credit. A wait makes the current stream
+wait.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from xbench.schedules.bucket import Work
 from xbench.schedules.engine import Watch
 
 PATIENCE_S = 30.0
-"""Longest wait [s] for what is under way when a schedule is detached within a step."""
+"""Longest wait [s] for collectives in flight when a schedule is detached within a step."""
 
 
 class QueuedCollective:
-    """One collective: `start` launches it, with `nbytes` of gradients; `arrived` returns what is ready by its arrival.
+    """One collective: `start` launches it, with `nbytes` of gradients; `arrived` returns those that its arrival makes
+    ready.
 
-    `prepare` is called before it is launched, and belongs to the computation. Where streams keep the order, `arrived`
-    is called at the launch: what it does is queued behind the collective.
+    `prepare` is called before the launch and belongs to the computation. With streams, `arrived` is called at the
+    launch, and its work is queued behind the collective.
     """
 
     __slots__ = ("arrived", "is_here", "is_ready", "nbytes", "prepare", "start", "work")
@@ -55,17 +57,17 @@ class QueuedCollective:
 
 
 class LaunchQueue:
-    """The parcels of a step in launch order. `credit_bytes` may be under way at once; None: without limit."""
+    """The collectives of a step in launch order. At most `credit_bytes` are in flight at once; None: no limit."""
 
     def __init__(self, order: Sequence[QueuedCollective], *, streams: bool, credit_bytes: int | None = None) -> None:
         self.order = list(order)
         self.watch: Watch | None = None
         self.waiting: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Around each wait that is not over at once."""
+        """Context around each wait that does not end at once."""
         self._streams = streams
         self._credit_bytes = None if streams else credit_bytes
         self._hears = not streams and (credit_bytes is not None or any(parcel.arrived for parcel in order))
-        """Whether anything follows arrivals. If not, all parcels are launched by who makes them ready."""
+        """Whether work follows arrivals. If not, the thread that makes a collective ready also launches it."""
         self._changed = threading.Condition()
         self._next = 0
         self._landed = 0
@@ -76,23 +78,23 @@ class LaunchQueue:
 
     @property
     def goes_when_ready(self) -> bool:
-        """Whether a parcel is launched by who makes it and all before it ready, and by nobody later."""
+        """Whether a collective is launched at once, by the thread that makes it and all before it ready."""
         return not self._hears
 
     @property
     def can_be_counted(self) -> bool:
-        """Whether whoever waits finds out what has arrived, one after the other: see `landed`."""
+        """Whether waiting threads find arrivals themselves, one after the other, as `landed` does."""
         return not self._hears and not self._streams
 
     def ready(self, parcels: Sequence[QueuedCollective]) -> None:
-        """These can be sent now; launch what may be."""
+        """Mark these as ready; launch those that may be launched."""
         with self._changed:
             for parcel in parcels:
                 parcel.is_ready = True
             self._depart()
 
     def _depart(self) -> None:
-        """Launch while the next one may be. Holds the lock; a launch that arrives at once comes back in here."""
+        """Launch while the next one may be. The caller holds the lock; an arrival during a launch calls this again."""
         if self._departing:
             return
         self._departing = True
@@ -122,14 +124,14 @@ class LaunchQueue:
         return self._under_way_bytes + parcel.nbytes <= self._credit_bytes
 
     def _here(self, parcel: QueuedCollective, future: Any) -> None:
-        """A parcel has arrived, or will never: called from the backend's thread."""
+        """Handle an arrival or a failure; called from the backend's thread."""
         failure: BaseException | None = None
         others: Sequence[QueuedCollective] = ()
         try:
             future.value()
             if parcel.arrived is not None:
                 others = parcel.arrived()
-        except BaseException as error:  # for whoever waits: this thread is not ours
+        except BaseException as error:  # raised in the waiting thread: this one is the backend's
             failure = error
         with self._changed:
             self._under_way -= 1
@@ -146,7 +148,7 @@ class LaunchQueue:
             self._changed.notify_all()
 
     def wait(self, parcel: QueuedCollective) -> None:
-        """Return when it has arrived. Raises what a collective of this step failed with."""
+        """Return when it has arrived. Raises the error of a failed collective of this step."""
         if self._streams:
             with self.waiting():
                 parcel.work.wait()
@@ -162,7 +164,7 @@ class LaunchQueue:
         parcel.work.wait()
 
     def _wait_itself(self, parcel: QueuedCollective) -> None:
-        """Return when it has arrived, of which nobody else hears."""
+        """Return when it has arrived, without a callback."""
         if self._has_arrived(parcel):
             parcel.work.wait()
             return
@@ -171,13 +173,13 @@ class LaunchQueue:
         parcel.is_here = True
 
     def are_here(self, parcels: Sequence[QueuedCollective]) -> bool:
-        """Whether they are known to have arrived: of what a stream keeps in order nobody knows."""
+        """Whether all are known to have arrived; never known where a stream keeps the order."""
         return not self._streams and all(map(self._has_arrived, parcels))
 
     def landed(self, *, wait: bool) -> int:
-        """How many have arrived, in launch order up to the first that has not; `wait`: for that one first.
+        """Number of arrivals, in launch order up to the first missing one. With `wait`, wait for that one first.
 
-        For departures that can be counted.
+        Valid only where `can_be_counted` is true.
         """
         if wait and self._landed < self._next:
             self._wait_itself(self.order[self._landed])
@@ -191,7 +193,7 @@ class LaunchQueue:
         return parcel.is_here
 
     def begin_again(self) -> None:
-        """Wait for all, and expect the next step's."""
+        """Wait for all, and start again for the next step."""
         for parcel in self.order:
             self.wait(parcel)
         for parcel in self.order:
@@ -200,18 +202,19 @@ class LaunchQueue:
         self._next = self._landed = self._under_way = self._under_way_bytes = 0
 
     def settle(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait until nothing is under way, so that all ranks that stop at one place have launched the same parcels.
+        """Wait until nothing is in flight, so that ranks that stop at the same point have launched the same
+        collectives.
 
-        What follows an arrival is launched by another thread: a rank that forgets it a moment earlier than the others
-        leaves them a collective that nobody answers. Gives up after `patience_s` [s], because a rank that stops alone
-        must say so.
+        Another thread launches the collectives that follow an arrival. A rank that clears its queue a moment before the
+        others would leave them a collective without a partner. The wait ends after `patience_s` [s], because a rank
+        that stops alone must report it.
         """
         if self._hears:
             with self._changed:
                 self._changed.wait_for(lambda: not self._under_way or self._failure is not None, patience_s)
 
     def forget(self) -> None:
-        """Nothing will be launched any more: let go of buffers, which would else wait for the collector of cycles."""
+        """Drop all collectives and their buffers, which otherwise stay until the collector of cycles runs."""
         for parcel in self.order:
             parcel.start, parcel.arrived, parcel.prepare = _never, None, None
         self.order = []

@@ -1,32 +1,31 @@
-"""Next-forward overlap: gradients may travel on while the next forward pass runs, and each layer waits for its own.
+"""Next-forward overlap: gradients may still be sent during the next forward pass, and each layer waits for its own.
 
-What `dear` and `priority` have in common; what is launched, and when, is theirs. A step goes like this:
+This is the common part of `dear` and `priority`, which define the collectives and their launches. A step has three
+phases:
 
-- backward fills buckets, whose collectives are launched on the way; when it ends, gradients are taken off the
-  parameters: they belong to what travels, and nobody can read, clip or zero them by mistake;
-- `optimizer.step()` updates nothing. It notes that an update is due, with the learning rate and all other settings of
-  this moment, which a scheduler may change before the update happens;
-- in the next forward pass each layer waits, before it runs, for what carries its own parameters' gradients (its
-  **pieces**: parameters that are updated together), and the optimizer's update is applied to those parameters alone, by
-  the optimizer's own code. A piece is updated once, by the first layer that needs it; see `first_use` for which layers
-  those are. A layer that has to wait updates what arrives before its own gradients meanwhile, where whoever waits can
-  tell.
+- Backward fills buckets, and their collectives are launched meanwhile. At its end, gradients are taken off the
+  parameters: they are in flight, and other code cannot read, clip or zero them by mistake.
+- `optimizer.step()` updates nothing. It records that an update is due, with the current learning rate and all other
+  settings, which a scheduler may change before the update happens.
+- In the next forward pass each layer waits, before it runs, for its **update groups**: parameters that are updated
+  together. The optimizer's own code then updates those parameters alone. The first layer that needs a group updates it,
+  once; `first_use` finds these layers. While a layer waits, it updates groups that arrive before its own, where
+  arrivals are visible to the waiting thread.
 
-Promised: parameters, as every layer reads them, are bit for bit those of a step that waits for all gradients first, for
-optimizers whose update of a parameter depends on its own gradient and state alone (`PER_PARAMETER`). A forward pass
-without gradients (validation) completes everything before its first layer; so do `Handle.finish`, the state dicts of
-the model and the optimizer, and detaching. What else reads parameters between a step and the next forward pass (an
-average of weights, a regulariser computed outside the model) must call `Handle.finish` first.
+Promise: parameters, as every layer reads them, are bit-identical to those of a step that waits for all gradients first.
+This holds for optimizers whose update of a parameter uses only its own gradient and state (`PER_PARAMETER`). A forward
+pass without gradients (validation) completes all updates before its first layer. So do `Handle.finish`, the state dicts
+of the model and the optimizer, and detaching. Other code that reads parameters between a step and the next forward pass
+(an average of weights, a regulariser computed outside the model) must call `Handle.finish` first.
 
 `Handle.synchronize` before the step gives up the overlap for this step: gradients are averaged and on the parameters,
-for clipping or a GradScaler, and the step is an ordinary one. `wait` means nothing here. A step uses gradients up: what
-`zero_grad(set_to_none=True)` would do has been done.
+for clipping or a GradScaler, and the step is an ordinary one. `wait` has no effect here. A step consumes the gradients,
+as `zero_grad(set_to_none=True)` would.
 
-Launches come from several threads (see `departures`), so over Gloo the collectives have a group of their own: nobody
-else's collectives get between them. Refused by name: other optimizers, no optimizer, optimizers with hooks or closures
-(they would find no gradients), parameters that the optimizer does not have, modules called twice in a forward pass,
-models with compiled regions (which have no layers to wait in), `copies="coalesced"`, a GradScaler without
-`synchronize`.
+Launches come from several threads (see `launch_queue`), so over Gloo the collectives have their own group, without
+other collectives in between. Refused by name: other optimizers, no optimizer, optimizers with hooks or closures (they
+would find no gradients), parameters that the optimizer does not have, modules called twice in a forward pass, models
+with compiled regions (they have no layers to wait in), `copies="coalesced"`, a GradScaler without `synchronize`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from xbench.schedules.update_groups import UpdateGroup, assign, group_of
 
 
 class NextForward(Engine):
-    """The engine whose updates are put off. See `Engine` for the arguments and for what is raised."""
+    """The engine with deferred updates. Arguments and errors are those of `Engine`."""
 
     name = "next-forward overlap"
 
@@ -74,15 +73,15 @@ class NextForward(Engine):
         self.optimizer = optimizer
         self.pieces: list[UpdateGroup] = []
         self._model = setup.model
-        self._held: dict[int, Tensor | None] = {}  # parameter → its gradient, while it travels
+        self._held: dict[int, Tensor | None] = {}  # parameter → its gradient, while it is in flight
         self._travels = False
         self._settings: list[dict[str, Any]] = []
         """The optimizer's settings by parameter group, while an update is due."""
         self._incomplete: set[int] = set()
-        """Buckets that may go and are not complete."""
+        """Ids of buckets that may be launched and are not complete yet."""
         self._due = 0
-        self._next_due = 0  # no piece before this one is due
-        self._arriving: list[UpdateGroup] = []  # those that are due, what arrives first at the end
+        self._next_due = 0  # no update group before this one is due
+        self._arriving: list[UpdateGroup] = []  # due groups, the first to arrive at the end
         self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
         self._first_use: FirstUse | None = None
         self.departures = LaunchQueue((), streams=False)
@@ -95,7 +94,7 @@ class NextForward(Engine):
                 raise
 
     def _prepare(self, setup: AttachConfig) -> None:
-        """Everything beyond the plain engine."""
+        """Set up the parts beyond the plain engine."""
         groups = group_of(self.optimizer)
         for name, parameter in self.parameters.items():
             if id(parameter) not in groups:
@@ -113,22 +112,23 @@ class NextForward(Engine):
     def _flat_buckets(self) -> list[FlatBucket]:
         return [bucket for bucket in self.buckets if isinstance(bucket, FlatBucket)]
 
-    # --- what a schedule says ----------------------------------------------------------------------------------------
+    # --- defined by each schedule
+    # ----------------------------------------------------------------------------------------
 
     @abstractmethod
     def _plan_departures(self, setup: AttachConfig) -> LaunchQueue:
-        """The parcels of a step, in launch order."""
+        """The collectives of a step, in launch order."""
 
     @abstractmethod
     def _pieces_of(self, bucket: FlatBucket, homes: dict[int, list[Module]]) -> list[UpdateGroup]:
-        """A bucket's pieces. `homes`: by index; empty lists as long as they are not known."""
+        """A bucket's update groups. `homes`: by index; lists are empty until they are known."""
 
     @abstractmethod
     def _filled(self, bucket: FlatBucket) -> Sequence[QueuedCollective]:
-        """What can be sent when a bucket is full."""
+        """Collectives that a full bucket makes ready."""
 
     def _learnt(self, first_use: FirstUse) -> None:
-        """The first forward pass is over: all ranks get here together, before anything else of this step."""
+        """Hook after the first forward pass: all ranks call it together, before any other work of this step."""
 
     # --- backward ----------------------------------------------------------------------------------------------------
 
@@ -138,27 +138,27 @@ class NextForward(Engine):
         return flat_bucket(parameters, 1.0 / self.world_size, self.copies, self.compress, self.world_size)
 
     def _start(self, parameter: Parameter | Tensor) -> None:
-        """See `Engine._start`. Layers that the forward pass left out have not been waited for."""
+        """See `Engine._start`. Updates of layers that the forward pass left out are completed here."""
         if self._travels and not self._due:
             raise UsageError(TWICE, hint="run all backward passes of a step but the last under handle.no_sync()")
         self.finish()
         super()._start(parameter)
 
     def _full(self, bucket: Bucket) -> None:
-        """In which order full buckets are launched is known to the departures."""
+        """See `Engine._full`; the launch queue keeps the order of full buckets."""
         if self.communicate:
             self._depart(bucket)
 
     def _depart(self, bucket: Bucket) -> None:
-        """Gradients are copied when the first of them goes: what is more urgent need not wait for that."""
+        """Queue a bucket's collectives. Gradients are copied at its first launch, so more urgent ones need not wait."""
         assert isinstance(bucket, FlatBucket)
         self._incomplete.add(id(bucket))
         if not self.departures.goes_when_ready:
-            self._complete(bucket)  # parameters have no gradients any more when it goes
+            self._complete(bucket)  # parameters have no gradients any more at a later launch
         self.departures.ready(self._filled(bucket))
 
     def _complete(self, bucket: FlatBucket) -> None:
-        """Before anything of it goes."""
+        """Complete the bucket before its first launch."""
         if id(bucket) in self._incomplete:
             self._incomplete.remove(id(bucket))
             bucket.complete()
@@ -192,7 +192,7 @@ class NextForward(Engine):
             self._first_use = None
 
     def _adopt(self, first_use: FirstUse) -> None:
-        """From now on each layer waits for itself."""
+        """Make each layer wait for its own update groups from now on."""
         first_use.close()
         homes = first_use.homes()
         by_parameter = {id(self.parameters[name]): found for name, found in homes.items()}
@@ -219,10 +219,11 @@ class NextForward(Engine):
             if id(module) not in waits:
                 self._waiters.append(module.register_forward_pre_hook(self._before_layer(homeless), prepend=True))
 
-    # --- the step, and what is left of it ----------------------------------------------------------------------------
+    # --- the optimizer's step and the deferred updates
+    # -------------------------------------------------------------------
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the optimizer steps: it finds no gradients, and what it would have done with them is due."""
+        """Record the deferred update before the optimizer steps, which then finds no gradients."""
         if closure_of(args, kwargs) is not None:
             raise UsageError(
                 f"{self.name} puts the optimizer's step off, which a closure cannot be",
@@ -262,13 +263,13 @@ class NextForward(Engine):
             if needed:
                 if self._arriving:
                     self._meanwhile(needed)
-                self._land(needed)  # before it is asked what else is here: what shares a bucket arrives with it
+                self._land(needed)  # first, because groups of a shared bucket arrive together
                 self._apply([*needed, *self._here_already(needed)])
 
         return wait
 
     def _meanwhile(self, needed: Sequence[UpdateGroup]) -> None:
-        """Until these arrive: update what arrives before them, as a layer further on would have to."""
+        """Until the needed groups arrive, update groups that arrive before them."""
         if self.note is not None:
             self.note("waiting for gradients")
         last = max(piece.last for piece in needed)
@@ -289,7 +290,7 @@ class NextForward(Engine):
         return self.departures.are_here([parcel for piece in pieces for parcel in (*piece.parcels, *piece.flags)])
 
     def _here_already(self, needed: Sequence[UpdateGroup]) -> Iterator[UpdateGroup]:
-        """Pieces that are needed next and have arrived: updated with the needed ones they cost one call less each."""
+        """Groups that are needed next and have arrived; updating them with the needed ones saves a call each."""
         while self._next_due < len(self.pieces):
             piece = self.pieces[self._next_due]
             if piece.due and piece not in needed:
@@ -299,7 +300,7 @@ class NextForward(Engine):
             self._next_due += 1
 
     def _apply(self, pieces: Sequence[UpdateGroup]) -> None:
-        """Update the parameters of pieces that have landed as the step that is due would have."""
+        """Update the parameters of arrived groups as the due step would have."""
         groups: dict[int, list[Parameter]] = {}
         for piece in pieces:
             piece.due = False
@@ -325,7 +326,7 @@ class NextForward(Engine):
             self._over()
 
     def _land(self, pieces: Sequence[UpdateGroup]) -> None:
-        """Wait until the pieces' averaged gradients are there."""
+        """Wait until the groups' averaged gradients have arrived."""
         if self.note is not None:
             self.note("waiting for gradients")
         for piece in pieces:
@@ -336,7 +337,7 @@ class NextForward(Engine):
                     self.departures.wait(parcel)
 
     def _over(self) -> None:
-        """The step is complete: its buckets wait for the next one."""
+        """End the step and prepare its buckets for the next one."""
         self.departures.begin_again()
         for bucket in self.buckets:
             bucket.empty()
@@ -351,7 +352,7 @@ class NextForward(Engine):
             self._apply(due)
 
     def finish(self) -> None:
-        """Apply what is left of the last step, if one was taken. Safe to call at any time, and twice."""
+        """Apply the remaining updates of the last step, if one was taken. Safe to call at any time, and twice."""
         self._finish_due()
 
     def synchronize(self) -> None:
@@ -369,7 +370,7 @@ class NextForward(Engine):
     def detach(self) -> None:
         """See `Engine.detach`: the last step is completed, and gradients without a step are averaged.
 
-        After a step that was refused or raised, what is under way is waited for, up to a bound.
+        After a step that was refused or raised, the wait for collectives in flight has a limit.
         """
         self.finish()
         self.synchronize()

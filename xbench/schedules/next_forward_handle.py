@@ -1,4 +1,4 @@
-"""The schedule and the handle that `dear` and `priority` share: next-forward overlap as a user meets it."""
+"""Schedule and handle of `dear` and `priority`: next-forward overlap for users."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NextForwardHandle(Handle):
 
 
 class DeferredUpdate(Schedule):
-    """A schedule whose updates are put off into the next forward pass."""
+    """A schedule that defers updates into the next forward pass."""
 
     engine: type[NextForward]
 

@@ -1,8 +1,8 @@
 """optimal: the exact best contiguous buckets for the measured cost of a collective.
 
-Among all ways to cut the gradients, in the order in which they become ready, into consecutive buckets, the one whose
-last collective ends first, by dynamic programming under any measured T: see `xbench.planning.merge.optimal`. Assumes
-that communication is free for compute; where it is not, the prediction error in the report shows it.
+Gradients are cut, in ready order, into consecutive buckets. Dynamic programming under any measured T finds the cut
+whose last collective ends first: see `xbench.planning.merge.optimal`. Assumption: communication does not slow
+computation. Where it does, the report's prediction error shows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hooks of schedules in `optimizer.step()`.
 
-torch calls an optimizer's pre-hook with the step's arguments, and takes what the hook returns in their place. A closure
-runs after the pre-hook, inside the step: gradients of its backward pass are waited for at its end.
+torch calls an optimizer's pre-hook with the step's arguments, and the hook's return value replaces them. A closure runs
+after the pre-hook, inside the step, so the wait for its gradients is at the closure's end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PreHook = Callable[[Optimizer, tuple[Any, ...], dict[str, Any]], Arguments | Non
 
 
 def takes_hooks(optimizer: object) -> None:
-    """Raise UsageError for an object that steps but takes no hooks, as a wrapper around an optimizer may be."""
+    """Raise UsageError for an object that steps but takes no hooks, such as some wrappers around an optimizer."""
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise UsageError(
             f"{type(optimizer).__name__} is no torch.optim.Optimizer and takes no step hooks, so nothing can wait for "
@@ -35,7 +35,7 @@ def before_each_step(optimizer: Optimizer, hook: PreHook) -> RemovableHandle:
 
 
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
-    """The closure that a step was given, if it was. `args` begin with the optimizer itself."""
+    """The closure of a step, or None. `args` begin with the optimizer itself."""
     closure: Callable[[], Any] | None = args[1] if len(args) > 1 else kwargs.get("closure")
     return closure
 

@@ -1,8 +1,8 @@
-"""A process group of the same ranks for one schedule alone.
+"""Process group of the same ranks for the sole use of schedules.
 
-Gloo tells collectives apart by counting them: the k-th of one rank meets the k-th of the others. A schedule that
-launches from several threads launches in one order on every rank, but between which of the main thread's collectives is
-chance. In a group of its own nobody counts with it.
+Gloo identifies collectives by counting them: the k-th of one rank meets the k-th of the others. A schedule that
+launches from several threads has one order on every rank, but its position among the main thread's collectives is
+random. In its own group, no other collectives are counted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _OWN: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = weakref.
 
 
 def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
-    """The group of the same ranks as this one that its schedules have for themselves, made when it is first asked for.
+    """The group of the same ranks for the sole use of its schedules, made on first use.
 
-    Collective: all ranks of the group call it together. An emulated group is as it is.
+    Collective: all ranks of the group must call it together. An emulated group is returned unchanged.
     """
     if group is None or dist.get_backend(group) == "emulated":
         return group
@@ -33,7 +33,7 @@ def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
         made: Any = dist.new_group(ranks, timeout=_timeout(group), backend="gloo", use_local_synchronization=True)
         found = made
         assert found is not None
-        dist.all_reduce(torch.zeros(1), group=found)  # its threads begin with the first collective
+        dist.all_reduce(torch.zeros(1), group=found)  # its threads start with the first collective
         if raised:
             raise_gloo_threads()
         _OWN[group] = found
@@ -41,7 +41,7 @@ def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta | None:
-    """The patience of the group, which torch keeps to itself; None: torch's default."""
+    """The group's timeout, from a private field of torch; None: torch's default."""
     try:
         found: timedelta = group._get_backend(torch.device("cpu")).options._timeout
     except (AttributeError, RuntimeError):

@@ -1,14 +1,14 @@
-"""Pieces that ranks send each other at the same time, in both directions of a link: what Gloo's all-to-all is not.
+"""Pairwise exchange between ranks, in both directions of a link at the same time, unlike Gloo's all-to-all.
 
-Before a large message Gloo's sender waits to hear that the receiver has a buffer for it, on the connection that carries
-the data. Its all-to-all starts to send before it says that it can receive. Where one rank is some milliseconds behind
-the other, the other's buffer is known to it already, so all of its data goes out before its own announcement, and the
-link carries one direction and then the other: between shaped hosts at 1 Gbit/s an exchange of 4.7 MB each way takes 57
-ms where one rank is 5 ms late, in place of 44, and four in a row take 286 ms in place of 160
-(`python benchmarks/exchange.py`, results/exchange.json).
+Before a large message Gloo's sender waits until the receiver has announced a buffer for it, on the connection that
+carries the data. Gloo's all-to-all starts to send before it announces its own buffer. Suppose one rank is some
+milliseconds behind the other. The other already knows its buffer, so all of the other's data is sent before the other's
+own announcement, and the link carries one direction after the other. Between shaped hosts at 1 Gbit/s, an exchange of
+4.7 MB each way takes 57 ms instead of 44 where one rank is 5 ms late. Four in a row take 286 ms instead of 160 (`python
+benchmarks/exchange.py`, results/exchange.json).
 
-Here the receives are posted first, and then the sends, by Gloo's own point-to-point calls. Those tell nobody when they
-are done, so one thread of the process waits for one exchange after the other, in the order of their launches.
+Here the receives are posted first, and then the sends, by Gloo's own point-to-point calls. Those have no callback on
+completion. So one thread of the process waits for one exchange after the other, in launch order.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from torch import Tensor
 from xbench.host.tuning import are_gloo_threads_raised, raise_thread
 
 Share = tuple[int, Tensor]
-"""A rank of the group, and what it is sent or what it fills."""
+"""A rank of the group, and the tensor that it is sent or that it fills."""
 
 
 class PairwiseAllToAll:
-    """Sends and receives of one launch, under way; see `bucket.Work`. `tag`: of nothing else under way."""
+    """Sends and receives of one launch, in flight; see `bucket.Work`. `tag` is unique among those in flight."""
 
     def __init__(self, group: dist.ProcessGroup, sends: Sequence[Share], receives: Sequence[Share], tag: int) -> None:
         self._works = [group.recv([tensor], rank, tag) for rank, tensor in receives]
@@ -38,17 +38,17 @@ class PairwiseAllToAll:
         _WAITER.see_home(self)
 
     def arrive(self) -> None:
-        """Wait for all of it, and tell: on the waiting thread."""
+        """Wait for all transfers and complete the future; runs on the waiting thread."""
         try:
             for work in self._works:
                 work.wait()
-        except Exception as error:  # for whoever waits for the future
+        except Exception as error:  # raised in the thread that waits for the future
             self._future.set_exception(error)  # type: ignore[arg-type]
         else:
             self._future.set_result(None)
 
     def wait(self) -> bool:
-        """Return when it has arrived. Raises what it failed with."""
+        """Return when all transfers have completed. Raises their error."""
         self._future.wait()
         return True
 
@@ -57,12 +57,14 @@ class PairwiseAllToAll:
         return self._future.done()
 
     def get_future(self) -> torch.futures.Future[None]:
-        """Done on arrival."""
+        """A future that is done on arrival."""
         return self._future
 
 
 class _CompletionThread:
-    """The thread that waits: started with the first exchange, first where Gloo's threads are first, never stopped."""
+    """The waiting thread. It starts with the first exchange, never stops, and has the raised priority of Gloo's
+    threads.
+    """
 
     def __init__(self) -> None:
         self._coming: queue.SimpleQueue[PairwiseAllToAll] = queue.SimpleQueue()

@@ -9,11 +9,14 @@ from torch.nn import Parameter
 from xbench.errors import SpecError, nearest
 
 BUCKET_BYTES = 4 * 1024 * 1024
-"""Size of a bucket where no plan says how large."""
+"""Size of a bucket without a plan."""
 
 
 def check_cover(buckets: Sequence[Sequence[str]], parameters: Mapping[str, Parameter]) -> None:
-    """Each trainable parameter in exactly one bucket, one dtype a bucket; SpecError names the first that is not."""
+    """Check that each trainable parameter is in one bucket, with one dtype per bucket.
+
+    Raises SpecError for the first violation.
+    """
     seen: set[str] = set()
     for names in buckets:
         if not names:
@@ -39,7 +42,7 @@ def check_cover(buckets: Sequence[Sequence[str]], parameters: Mapping[str, Param
 
 
 def check_parts(order: Sequence[int], count: int) -> None:
-    """Each of the parts once; SpecError otherwise."""
+    """Check that the order contains each part once; raises SpecError otherwise."""
     if sorted(order) != list(range(count)):
         raise SpecError(
             f"the plan's order of parts does not name each of the {count} parts of its buckets once",
@@ -48,7 +51,7 @@ def check_parts(order: Sequence[int], count: int) -> None:
 
 
 def default_buckets(parameters: Mapping[str, Parameter], most_bytes: int = BUCKET_BYTES) -> list[list[str]]:
-    """Parameters in reverse order of registration, in buckets of one dtype and at most so many bytes, or one tensor."""
+    """Buckets of one dtype in reverse order of registration, of at most `most_bytes` or one tensor."""
     found: list[list[str]] = []
     dtype, filled = None, 0
     for name, parameter in reversed(list(parameters.items())):

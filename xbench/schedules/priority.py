@@ -1,24 +1,24 @@
-"""priority: what the next forward pass needs first travels first, in parts, a few at a time.
+"""priority: gradients that the next forward pass needs first are sent first, in parts, a few at a time.
 
 Jayarajan et al.: "Priority-based parameter propagation for distributed DNN training" (P3, MLSys 2019); Peng et al.: "A
-generic communication scheduler for distributed DNN training acceleration" (ByteScheduler, SOSP 2019). Gradients become
-ready in the order in which the next forward pass needs them last. So tensors are cut into parts, each an all-reduce of
-its own, and of those that are ready the one that is needed first goes next. A part under way is not called back, so how
-soon an urgent one goes depends on how much is under way: `credit_bytes`, ByteScheduler's credit. A layer of the next
-forward pass waits for the parts that hold its own tensors (see `next_forward`), and for nothing else.
+generic communication scheduler for distributed DNN training acceleration" (ByteScheduler, SOSP 2019). The first
+gradients to become ready are those that the next forward pass needs last. So tensors are cut into parts, each with its
+own all-reduce. Among the ready parts, the one that is needed first is launched next. A launched part is not cancelled,
+so the delay of an urgent part depends on the bytes in flight: `credit_bytes`, ByteScheduler's credit. A layer of the
+next forward pass waits only for the parts that hold its own tensors (see `next_forward`).
 
-**One order for all ranks.** An all-reduce needs every rank, so ranks that each chose what is most urgent just now would
-wait for each other's different parts. ByteScheduler asks a coordinator. Here the order is planned: simulated from the
-profile, written into the plan (`Parts`), and kept by every rank whatever is ready first on it. That costs a round trip
-less for each part, and is as good as the profile. Predicted by `planning.next_forward.priority`; a step takes at least
-max(C, ΣT).
+**One order for all ranks.** An all-reduce needs every rank. Ranks that chose their own most urgent part would wait for
+each other's different parts. ByteScheduler asks a coordinator. Here the order is planned: it is simulated from the
+profile, written into the plan (`Parts`), and kept by every rank whatever is ready first. That saves a round trip per
+part, and is as good as the profile. `planning.next_forward.priority` predicts the step, which takes at least max(C,
+ΣT).
 
-Without a plan nobody knows how much of the gradients backward leaves time to send. Half of the bytes is taken for it:
-those go in the order in which they become ready, and the other half in the order in which the next forward pass needs
-them, in parts of `BUCKET_BYTES`, two at a time.
+Without a plan, the share of the gradients that can be sent during backward is unknown. It is assumed to be half of the
+bytes. That half is sent in ready order, and the other half in the order in which the next forward pass needs it. Parts
+have `BUCKET_BYTES`, and two are in flight at a time.
 
-Parts are summed by the backend's own all-reduce, which gives all ranks the same bits. On NCCL a stream keeps the parts
-in order, and the credit would only be a wait of the host: all are launched as they become ready.
+The backend's own all-reduce sums parts, which gives all ranks the same bits. On NCCL a stream keeps the parts in order,
+and the credit would only make the host wait. So all parts are launched as they become ready.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PriorityEngine(NextForward):
         return LaunchQueue(order, streams=self.carrier == "streams", credit_bytes=parts.credit_bytes)
 
     def _pieces_of(self, bucket: FlatBucket, homes: dict[int, list[Module]]) -> list[UpdateGroup]:
-        """See `NextForward._pieces_of`: parameters of one bucket with the same homes are a piece."""
+        """See `NextForward._pieces_of`: parameters of one bucket with the same homes are one update group."""
         parts, bounds = self._parts[id(bucket)], self._bounds[id(bucket)]
         together: dict[tuple[int, ...], UpdateGroup] = {}
         for index in range(len(bucket.parameters)):
@@ -92,9 +92,9 @@ class Priority(DeferredUpdate):
 
 
 def cuts(bucket: FlatBucket, nbytes: int) -> tuple[list[int], list[int]]:
-    """Where a bucket's buffer is cut [elements], and the bytes of gradients in each part, before compression.
+    """Cut positions of a bucket's buffer [elements], and the bytes of gradients in each part, before compression.
 
-    A part has `nbytes`; the last has what is left, and the flags.
+    A part has `nbytes`; the last has the remainder and the flags.
     """
     element = bucket.parameters[0].element_size()
     each = max(1, nbytes // element)
@@ -104,7 +104,7 @@ def cuts(bucket: FlatBucket, nbytes: int) -> tuple[list[int], list[int]]:
 
 
 def default_parts(sizes: Sequence[int]) -> Parts:
-    """An order without a plan: see the module. `sizes`: bytes of the parts, numbered in ready order."""
+    """The order without a plan, as the module describes. `sizes`: bytes of the parts, numbered in ready order."""
     total, passed, first = sum(sizes), 0, 0
     while first < len(sizes) and passed + sizes[first] <= total / 2:
         passed += sizes[first]

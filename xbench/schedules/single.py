@@ -1,7 +1,7 @@
 """single: one collective for all gradients, after the whole backward pass.
 
-"No overlap", called SyncEASGD in the MG-WFBP paper: communication starts when the last gradient is ready, so a step
-takes C + T(all bytes). It pays the latency once and hides nothing. One bucket a dtype.
+The MG-WFBP paper calls it SyncEASGD, without overlap. Communication starts when the last gradient is ready, so a step
+takes C + T(all bytes). It pays the latency once and hides nothing. One bucket per dtype.
 """
 
 from __future__ import annotations

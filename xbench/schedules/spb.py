@@ -1,35 +1,38 @@
-"""spb: structured partial backpropagation (arXiv 2111.10672), in space and in time.
+"""spb: structured partial backpropagation (arXiv 2111.10672), with a spatial and a temporal variant.
 
-Not every worker need compute every gradient. With k levels, a worker of level i backpropagates only through the last
-i/k of the layers, by measured backward time and not by count, and a gradient is averaged over the workers that computed
-it. In the *spatial* variant worker r has level (r mod k) + 1, so that a full-depth worker always exists; in the
-*temporal* one all workers share a level that cycles from 1 to k over the steps. The promise: backward work falls to
-(k+1)/2k on average, the activations of the prefix are not kept, and fewer bytes travel. `planning.partial` has the cost
-model: who computes what, and what each worker sends. The price: early layers are trained on fewer samples (spatial) or
-at fewer steps (temporal), which changes the gradients' noise. It is no schedule of the same training; `xbench converge`
-shows what it does to loss and accuracy.
+Not every worker has to compute every gradient. With k levels, a worker of level i backpropagates only through the last
+i/k of the layers, by measured backward time and not by count. A gradient is averaged over the workers that computed it.
+In the *spatial* variant worker r has level (r mod k) + 1, so that a full-depth worker always exists. In the *temporal*
+one all workers share a level that cycles from 1 to k over the steps.
 
-How the prefix is left out: its parameters' `requires_grad` is False for the step. Then nothing in the prefix requires a
-gradient and autograd builds no graph for it, however parameters are used: modules, functional calls, attention, RNNs.
-What follows from that:
+The promise: backward work falls to (k+1)/2k on average, the activations of the prefix are not kept, and fewer bytes are
+sent. `planning.partial` has the cost model. The price: early layers are trained on fewer samples (spatial) or at fewer
+steps (temporal), which changes the gradients' noise. It is not a schedule of the same training; `xbench converge`
+measures its effect on loss and accuracy.
 
-- Where the model's *input* requires a gradient, the graph goes through the prefix all the same; only the parameters'
-  gradients are saved.
+The prefix is left out by setting `requires_grad` of its parameters to False for the step. Then nothing in the prefix
+requires a gradient and autograd builds no graph for it. This holds for every use of parameters: modules, functional
+calls, attention, RNNs. The consequences are:
+
+- Where the model's *input* requires a gradient, the graph still goes through the prefix; only the parameters' gradients
+  are saved.
 - Batch-norm statistics are still updated by every forward pass, on every worker.
 - A tied parameter is ready when its last use is done, so it belongs to its earliest layer's band.
-- A step that used no parameter of its level has nothing to differentiate, and torch says so; the layer that is ready
-  first is always of level 1, so a model whose last layer is always used is safe.
-- A compiled model is compiled anew for every level that its worker takes.
+- A step that used no parameter of its level has nothing to differentiate, and torch raises an error. The layer that is
+  ready first always has level 1, so a model whose last layer is always used is safe.
+- A compiled model is compiled again for every level that its worker takes.
 
-A parameter without a gradient has `grad` None when the optimizer steps, which then leaves it as it is: no momentum, no
-weight decay at that step. Under the temporal variant only; under the spatial one every worker gets every average.
+A parameter without a gradient has `grad` None when the optimizer steps, which then leaves it unchanged: no momentum, no
+weight decay at that step. This happens only under the temporal variant; under the spatial one every worker gets every
+average.
 
-Gradients of two bands never travel together. A band that all workers computed is all-reduced. Otherwise those that
-computed it all-reduce it in a group of their own, and one of them broadcasts the average to the rest: launched as soon
-as the all-reduce is seen to be complete, at the latest when it is waited for, always in plan order. Averages are exact
-means over the workers that computed a gradient, and the same bits on every rank.
+No bucket holds gradients of two bands. A band that all workers computed is all-reduced. Otherwise its workers
+all-reduce it in their own group, and one of them broadcasts the average to the rest. The broadcast is launched as soon
+as the all-reduce is seen to be complete, at the latest at a wait for it, always in plan order. Averages are exact means
+over the workers that computed a gradient, with the same bits on every rank.
 
-Without a profile (`attach` without a plan) bytes stand in for backward seconds, in reverse order of registration.
+Without a profile (`attach` without a plan), bytes replace backward seconds, in reverse order of registration.
+
 Refused by name: more levels than workers (spatial), emulated workers and process groups other than the default one
 (spatial: they have no groups of their own), and coalesced copies where a broadcast is needed.
 """
@@ -50,11 +53,11 @@ from xbench.schedules.bucket import Bucket, CoalescedBucket, CommBucket, Work, b
 from xbench.schedules.engine import Engine, trainable, workers_of
 
 _GROUPS: dict[tuple[int, ...], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
-"""By ranks: the default group that they were made under, and their group. Groups cannot be unmade one by one."""
+"""By ranks: the default group at creation, and the group of these ranks. Groups cannot be destroyed one by one."""
 
 
 class ReduceBroadcast:
-    """An average on its way to workers that did not compute it: an all-reduce, and a broadcast after it."""
+    """An average for workers that did not compute it: an all-reduce, and a broadcast after it."""
 
     def __init__(
         self, relays: deque[ReduceBroadcast], first: Work, buffer: torch.Tensor, group: dist.ProcessGroup
@@ -68,7 +71,7 @@ class ReduceBroadcast:
         relays.append(self)
 
     def wait(self) -> bool:
-        """Return when the others have been sent it: until then the buffer must not be written."""
+        """Return when the broadcast has completed: until then the buffer must not be written."""
         while self._second is None:
             self._relays[0].start()
         return self._second.wait()
@@ -79,7 +82,7 @@ class ReduceBroadcast:
         return self._second is not None and self._second.is_completed()
 
     def get_future(self) -> torch.futures.Future[None]:
-        """Done when the broadcast is."""
+        """A future that is done when the broadcast is."""
         return self._future
 
     def is_averaged(self) -> bool:
@@ -87,7 +90,7 @@ class ReduceBroadcast:
         return self._first.is_completed()
 
     def start(self) -> None:
-        """Wait for the all-reduce and start the broadcast: the next one in order."""
+        """Wait for the all-reduce and start the broadcast; this must be the next one in order."""
         assert self._relays[0] is self
         self._relays.popleft()
         self._first.wait()
@@ -97,13 +100,13 @@ class ReduceBroadcast:
 
 
 def advance(relays: deque[ReduceBroadcast]) -> None:
-    """Start the broadcasts of what has been averaged, in order."""
+    """Start the broadcasts of complete averages, in order."""
     while relays and relays[0].is_averaged():
         relays[0].start()
 
 
 class PartialBackpropEngine(Engine):
-    """The engine with a level: buckets in order of their bands, of which those beyond the level are not computed.
+    """The engine with a level: buckets are in order of their bands, and those beyond the level are not computed.
 
     `band_of`: the band of every trainable parameter. Raises as `Engine` does, and SpecError for coalesced copies where
     a broadcast is needed.
@@ -148,20 +151,20 @@ class PartialBackpropEngine(Engine):
                 self.place.update({name: (bucket, index) for index, name in enumerate(names)})
             self.band[id(bucket)] = band
         if self.communicate:
-            # By all ranks alike, whatever their level: groups are made by everybody, in one order.
+            # All ranks make the groups in the same order, whatever their level.
             for band in sorted(set(self.band.values())):
                 if self.split.receivers(band):
                     _group_of(self.split.members(band))
                     _group_of(self.split.receivers(band))
 
     def _take_level(self) -> None:
-        """The level of the coming step: autograd leaves out what does not require a gradient."""
+        """Set the level of the coming step: autograd leaves out parameters that do not require a gradient."""
         self.level = self.split.level(self.worker, self.steps)
         for name, parameter in self.parameters.items():
             parameter.requires_grad_(self.band_of[name] <= self.level)
 
     def launch_in_order(self) -> None:
-        """See `Engine.launch_in_order`; broadcasts of what has been averaged meanwhile go first."""
+        """See `Engine.launch_in_order`; pending broadcasts of complete averages go first."""
         advance(self._relays)
         super().launch_in_order()
 
@@ -171,7 +174,7 @@ class PartialBackpropEngine(Engine):
             super()._launch(bucket)
             return
         for parameter in bucket.parameters:
-            parameter.grad = None  # of an earlier step, where gradients are zeroed and not dropped
+            parameter.grad = None  # one of an earlier step, if gradients are zeroed and not dropped
         if self.split.variant == "spatial" and isinstance(bucket, CommBucket):
             if self.watch is None:
                 bucket.work = self._receive(bucket)
@@ -198,7 +201,7 @@ class PartialBackpropEngine(Engine):
         return started
 
     def _collected(self) -> None:
-        """The step is over: the next one has another level, where levels cycle."""
+        """End the step: under the temporal variant the next one has another level."""
         self.steps += 1
         if self.split.variant == "temporal":
             self._take_level()
@@ -236,7 +239,7 @@ class Spb(Schedule):
         else:
             seconds = {name: float(p.numel() * p.element_size()) for name, p in reversed(parameters.items())}
         band_of = bands(seconds, split.levels)
-        # What got no gradient while profiling, or is new, is left to full depth.
+        # Parameters without a gradient in the profile, and new ones, are computed only at full depth.
         band_of |= {name: split.levels for name in parameters if name not in band_of}
         buckets = setup.buckets if setup.buckets is not None else [[name] for name in seconds]
         return Handle(setup.model, PartialBackpropEngine(setup, _whole(buckets, parameters, band_of), band_of, split))
@@ -245,7 +248,7 @@ class Spb(Schedule):
 def _whole(
     buckets: Sequence[Sequence[str]], parameters: Mapping[str, object], band_of: Mapping[str, int]
 ) -> list[list[str]]:
-    """The buckets, and one each for trainable parameters in none. Raises SpecError for a name that is not trained."""
+    """The buckets, and one each for trainable parameters in none. Raises SpecError for a name that is not trainable."""
     there = {name for bucket in buckets for name in bucket}
     strange = next((name for name in there if name not in band_of), None)
     if strange is not None:
@@ -262,10 +265,10 @@ def _flat(bucket: CommBucket) -> torch.Tensor:
 
 
 def _group_of(ranks: Sequence[int]) -> dist.ProcessGroup:
-    """The group of these ranks, made once. Collective over all ranks when it is made.
+    """The group of these ranks, made once. The creation is collective over all ranks.
 
-    Also where these are all ranks: on the default group broadcasts would have to keep their place among all-reduces,
-    and when a broadcast starts depends on the rank.
+    All ranks together also get a separate group. On the default group, broadcasts would need a fixed place among
+    all-reduces, and the start of a broadcast depends on the rank.
     """
     world = dist.group.WORLD
     assert world is not None

@@ -1,4 +1,4 @@
-"""The parameters that a schedule serves, and a check that they are still all that is trained."""
+"""Parameters that a schedule serves, and a check that no others are trained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xbench.torch_compile import plain_name
 
 
 class TrainableSet:
-    """Remembers which parameters were frozen at attach, and what the optimizer held.
+    """The parameters that were frozen at attach, and the sizes of the optimizer's groups.
 
     A parameter that is unfrozen or added later would be trained by each rank alone, because no hook sends its gradient.
     """
@@ -51,7 +51,7 @@ class TrainableSet:
 
 
 def refuse_wrapped(model: Module) -> None:
-    """Raise UsageError for a model whose gradients something else sends already: DDP, FSDP, or sharded parameters."""
+    """Raise UsageError for a model whose gradients other code already sends: DDP, FSDP, or sharded parameters."""
     for name, module in model.named_modules():
         for path, kind in _WRAPPERS:
             if _is(module, path, kind):
@@ -75,6 +75,6 @@ _WRAPPERS = (
 
 
 def _is(thing: object, path: str, kind: str) -> bool:
-    """True for an instance of a torch class whose module is slow to import; False while nobody has imported it."""
+    """Whether this is an instance of a torch class with a slow import; False if its module is not imported."""
     module = sys.modules.get(path)
     return module is not None and isinstance(thing, getattr(module, kind, ()))

@@ -1,4 +1,4 @@
-"""Pieces of next-forward overlap: parameters of one bucket that are waited for and updated together."""
+"""Update groups of next-forward overlap: parameters of one bucket that are waited for and updated together."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from xbench.schedules.launch_queue import QueuedCollective
 class UpdateGroup:
     """Parameters of one bucket that are waited for and updated together.
 
-    `parcels` carry their gradients; `flags`, further ones, say whether other ranks had a gradient where this one has
-    not. `indices`: places in the bucket. `groups`: the optimizer's parameter group → those of them that it holds.
+    `parcels` are the collectives with their gradients. `flags` are further ones that show whether other ranks had a
+    gradient where this one has none. `indices`: places in the bucket. `groups`: the optimizer's parameter group → the
+    parameters of it.
     """
 
     bucket: FlatBucket
@@ -29,10 +30,10 @@ class UpdateGroup:
     homes: list[Module] = field(default_factory=list)
     due: bool = False
     last: int = 0
-    """The place in the launch order of the last parcel that it waits for, where arrivals can be counted."""
+    """Place in the launch order of the last collective that it waits for, where arrivals can be counted."""
 
     def give(self, held: dict[int, Tensor | None]) -> None:
-        """Put averaged gradients on the parameters. `held`: parameter id → the gradient that it had."""
+        """Put averaged gradients on the parameters. `held`: parameter id → its earlier gradient."""
         bucket = self.bucket
         used = bucket.flags.tolist() if bucket.waiting else []
         for index in self.indices:
@@ -55,7 +56,7 @@ def group_of(optimizer: Optimizer) -> dict[int, int]:
 
 
 def assign(pieces: Iterable[UpdateGroup], order: Sequence[QueuedCollective], optimizer: Optimizer) -> None:
-    """Set `last` and `groups` of every piece, from the launch order of parcels and the optimizer's groups."""
+    """Set `last` and `groups` of every update group, from the launch order and the optimizer's groups."""
     groups = group_of(optimizer)
     place = {id(parcel): number for number, parcel in enumerate(order)}
     for piece in pieces:
