@@ -246,7 +246,7 @@ _OURS = (
     ),
     ModeInfo(
         "spb",
-        "partial backpropagation: fewer gradients, so another training; :variant=,k=",
+        "partial backpropagation: fewer gradients, not equivalent to all; :variant=,k=",
         "xbench.schedules.spb:Spb",
         gradients="partial",
         buckets_of=("optimal", "wfbp"),

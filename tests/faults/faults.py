@@ -56,7 +56,7 @@ def to_agent(name: str, index: int = 0) -> Plant:
     """A signal to one of the agents, which start and watch the ranks of a host."""
 
     def plant(live: Live) -> None:
-        agents = live.pids_of("plain_agent.py")
+        agents = live.pids_of("launch/agent.py")
         if not agents:
             raise MissedError("there is no agent")
         send(agents[index % len(agents)], name)

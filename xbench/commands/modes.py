@@ -20,7 +20,7 @@ def modes() -> None:
         click.echo(title)
         for info in infos:
             if info.paired is paired:
-                carrier = f" (carried by {info.base_schedule})" if paired else ""
+                carrier = f" (gradients exchanged with {info.base_schedule})" if paired else ""
                 why = obstacle(info.name)
                 remedy = f"; {info.remedy}" if info.remedy else ""
                 missing = f" [unavailable: {why}{remedy}]" if why else ""

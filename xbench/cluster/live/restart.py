@@ -49,8 +49,9 @@ from xbench.workloads import family_of, parse_workload
 from xbench.workloads.probe import Preflight, probe
 
 TOLERANCE = {"fp64": 1e-4, "fp32": 1e-4, "bf16": 5e-2}
-"""Of a loss, by what the parameters are made of; of anything else as of bf16. In fp32 another order of additions does
-some 1e-7, and a forgotten momentum, the least of what may go wrong, some 1e-2 (tests/unit/cluster/live/test_job_losses.py).
+"""Tolerance of a loss by dtype of the parameters; other dtypes have that of bf16. In fp32, another order of additions
+changes a loss by about 1e-7; a forgotten momentum, the smallest mistake, by about 1e-2
+(tests/unit/cluster/live/test_job_losses.py).
 """
 
 POLL_S = 0.005
