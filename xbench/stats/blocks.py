@@ -36,7 +36,7 @@ def mode_values(run: RunSpec, mode: ModeSpec, samples: Sequence[Sample]) -> list
     alone_s = _alone_step_s(run, samples) if together and not twins(run) else None
     result = []
     for (launch, round_), parts in sorted(blocks.items()):
-        if len(parts) < needed_jobs:
+        if len(parts) < needed_jobs or not all(part.samples_per_step for part in parts):
             continue
         if not together:
             value = sum(p.step_s for p in parts) / sum(p.samples_per_step for p in parts)
