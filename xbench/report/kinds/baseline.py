@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -49,9 +50,9 @@ class StoredView(View[S]):
         source = ("source", told.source(side))
         return [environment_section(side.environment, source, *workload_facts(side.workloads))]
 
+    @abstractmethod
     def grid(self) -> tuple[str, list[str], list[list[str]], tuple[str, ...]]:
         """Return title, headings and rows of the table, and the columns that are aligned left."""
-        raise NotImplementedError
 
     def draw(self, console: Console, detail: Detail) -> None:
         record = self.record
@@ -84,9 +85,9 @@ class StoredView(View[S]):
             markup.details("How it was measured", markup.facts([*workload_facts(record.side.workloads), *made])),
         ]
 
+    @abstractmethod
     def markdown_title(self) -> str:
         """Return the title of the Markdown summary."""
-        raise NotImplementedError
 
     def markdown_command(self) -> str:
         return ""
