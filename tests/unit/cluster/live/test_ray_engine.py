@@ -136,6 +136,17 @@ def begun(ray: PlayedRay, directory: Path, device: str = "cpu") -> RayRunning:
     return RayRunning(ray, program, directory)
 
 
+def placed(ray: PlayedRay, directory: Path) -> RayRunning:
+    """An attempt whose ranks have been placed and are starting."""
+    running = begun(ray, directory)
+    ray.ready.there = True
+    for _ in range(2):
+        running.look()
+    ray.place_all()
+    running.look()
+    return running
+
+
 def say(directory: Path, *events: dict[str, Any]) -> None:
     with open(directory / "job0-rank0.jsonl", "a", encoding="utf-8") as stream:
         stream.writelines(json.dumps({"t": 0.0, **event}) + "\n" for event in events)
@@ -170,12 +181,7 @@ def test_a_gang_from_its_bundles_to_its_end(ray: PlayedRay, directory: Path) -> 
 def test_a_worker_that_fails_takes_the_others_along_and_is_over_when_nobody_is_left(
     ray: PlayedRay, directory: Path
 ) -> None:
-    running = begun(ray, directory)
-    ray.ready.there = True
-    for _ in range(2):
-        running.look()
-    ray.place_all()
-    running.look()
+    running = placed(ray, directory)
     lock = os.open(directory.parent / LOCK, os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_SH)
     ray.exits[1].there, ray.exits[1].value = True, "rank 1 was killed (SIGKILL)"
@@ -186,12 +192,7 @@ def test_a_worker_that_fails_takes_the_others_along_and_is_over_when_nobody_is_l
 
 
 def test_what_a_rank_said_goes_before_how_it_ended(ray: PlayedRay, directory: Path) -> None:
-    running = begun(ray, directory)
-    ray.ready.there = True
-    for _ in range(2):
-        running.look()
-    ray.place_all()
-    running.look()
+    running = placed(ray, directory)
     say(directory, {"event": "error", "message": "ValueError: no such data\nmore", "traceback": ""})
     ray.exits[0].there, ray.exits[0].value = True, "rank 0 exited with 1"
     running.look()
@@ -200,12 +201,7 @@ def test_what_a_rank_said_goes_before_how_it_ended(ray: PlayedRay, directory: Pa
 
 def training(ray: PlayedRay, directory: Path) -> RayRunning:
     """Two ranks that are at step 13, of which 10 are kept."""
-    running = begun(ray, directory)
-    ray.ready.there = True
-    for _ in range(2):
-        running.look()
-    ray.place_all()
-    running.look()
+    running = placed(ray, directory)
     say(directory, {"event": "loaded", "steps": 10}, {"event": "step", "step": 13, "loss": 1.0})
     assert running.look() == AttemptProgress("training", 13, 10)
     return running
