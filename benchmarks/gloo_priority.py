@@ -1,4 +1,4 @@
-"""How long a small all-reduce takes on two ranks of one core each: Gloo's threads as they are, and raised.
+"""Time of a small all-reduce on two ranks of one core each, with Gloo's threads as they are and raised.
 
     python benchmarks/gloo_priority.py [--rounds 5] [--repeats 300] [--output results/gloo-priority.json]
 

@@ -1,4 +1,4 @@
-"""How much the tests try, and how property tests draw their examples.
+"""Effort of the tests, and the examples of property tests.
 
 Property tests draw the same examples every time, a quarter of them unless `XBENCH_TEST_ALL=1` asks for all, as
 `make test-all` does. Those whose examples are expensive draw `few` or `fewest`. `HYPOTHESIS_PROFILE=explore make test`
@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session")
 def thorough() -> bool:
-    """Whether a test tries every case, or the one that tells most."""
+    """True if a test is to try every case, and not only the most telling one."""
     return THOROUGH
 
 

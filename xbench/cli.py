@@ -195,7 +195,7 @@ def _folder_gone() -> bool:
 
 
 def _another_rank_says_it() -> bool:
-    """Whether another launcher started this process as a rank above 0. Rank 0 then prints the error.
+    """True if another launcher started this process as a rank above 0. Rank 0 then prints the error.
 
     RANK and WORLD_SIZE may be left over from an old run. If they are the only evidence, this returns False.
     """

@@ -186,7 +186,7 @@ class RunConfig:
     title: str | None = None
     """Title in the name of the run's folder. None stands for `kind`."""
     judged: bool = True
-    """Whether modes are compared with each other. A paired mode is compared with `sequential`."""
+    """True if modes are compared with each other. A paired mode is compared with `sequential`."""
     workloads: Sequence[WorkloadSpec] = group(WorkloadOptions)
     modes: Sequence[ModeSpec] = _modes_option(
         COMPARED,

@@ -47,9 +47,9 @@ class ModeInfo:
     plan_note: str | None = None
     """Function from (`Planner`, predicted step [s]) to a sentence about the plan."""
     takes_plan: bool = True
-    """Whether the schedule takes the plan's buckets."""
+    """True if the schedule takes the plan's buckets."""
     needs_link: bool = False
-    """Whether the plan depends on the link's speed, so that a cost model is needed."""
+    """True if the plan depends on the link's speed, so that a cost model is needed."""
     reducer: Reducer = "engine"
     """Part that launches collectives: DDP's reducer, our engine, one of its own, or none."""
     library: str | None = None
@@ -92,37 +92,37 @@ class ModeInfo:
 
     @property
     def paired(self) -> bool:
-        """Whether the mode has two jobs."""
+        """True if the mode has two jobs."""
         return self.sharing is not None
 
     @property
     def together(self) -> bool:
-        """Whether several jobs run at once, so that a sample is cut to their common window."""
+        """True if several jobs run at once, so that a sample is cut to their common window."""
         return self.sharing in ("at once", "in turns")
 
     @property
     def equivalent_to_ddp(self) -> bool:
-        """Whether it trains the same network as DDP. The parity check compares the two."""
+        """True if it trains the same network as DDP. The parity check compares the two."""
         return self.gradients == "all"
 
     @property
     def trains(self) -> bool:
-        """Whether all ranks train one network: DDP's or another."""
+        """True if all ranks train one network: DDP's or another."""
         return self.gradients != "local"
 
     @property
     def puts_off(self) -> bool:
-        """Whether updates wait for the next forward pass."""
+        """True if updates wait for the next forward pass."""
         return self.overlap == "next_forward"
 
     @property
     def early_update(self) -> bool:
-        """Whether the optimizer updates gradients that have arrived while the rest are being sent."""
+        """True if the optimizer updates gradients that have arrived while the rest are being sent."""
         return self.reducer == "engine" and not self.puts_off
 
     @property
     def follows_plan(self) -> bool:
-        """Whether its schedule is built from a plan."""
+        """True if its schedule is built from a plan."""
         return self.planner is not None and self.takes_plan
 
 

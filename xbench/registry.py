@@ -75,6 +75,6 @@ class Registry(Generic[T]):
 
 
 def imported(target: str) -> Any:
-    """What 'module:attribute' names."""
+    """Return the object that 'module:attribute' names."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -127,7 +127,7 @@ class Effort(Spec):
 
     @property
     def is_quick(self) -> bool:
-        """Whether the profile is shorter than usual. All other measurements before the timed blocks are then shorter
+        """True if the profile is shorter than usual. All other measurements before the timed blocks are then shorter
         too."""
         return self.profile_steps < PROFILE_STEPS
 
@@ -197,7 +197,7 @@ class RunSpec(Spec):
 
     @property
     def tunes_ranks(self) -> bool:
-        """Whether ranks are tuned (`host.tuning`). Only ranks that compute on CPUs are."""
+        """True if ranks are tuned (`host.tuning`). Only ranks that compute on CPUs are."""
         return bool(self.host_tuning) and self.device == "cpu"
 
     @property

@@ -40,7 +40,7 @@ def plain_name(name: str) -> str:
 
 
 def is_region(module: nn.Module) -> bool:
-    """Whether a call of this module is compiled."""
+    """True if a call of this module is compiled."""
     return _is_wrapper(module) or getattr(module, "_compiled_call_impl", None) is not None
 
 
@@ -171,6 +171,6 @@ def _is_wrapper(module: Any) -> bool:
 
 
 def _replays(compiled: Any) -> bool:
-    """Whether the compiled callable uses CUDA graphs, according to its options."""
+    """True if the compiled callable uses CUDA graphs, according to its options."""
     options = getattr(compiled, "get_compiler_config", lambda: None)
     return callable(options) and bool((options() or {}).get(_CUDAGRAPHS))

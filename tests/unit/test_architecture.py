@@ -233,7 +233,7 @@ KNOWS_KINDS_TOO = {
 
 
 def _asks_for_kind(tree: ast.AST) -> bool:
-    """Whether the code tells records apart by their class."""
+    """True if the code tells records apart by their class."""
     classes = {kind.__name__ for kind in KINDS.values()}
     for node in ast.walk(tree):
         asked: list[ast.AST] = []

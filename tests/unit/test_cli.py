@@ -270,7 +270,7 @@ def test_schema_is_json_schema(run: Callable[..., Outcome]) -> None:
 
 @pytest.fixture
 def options(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
-    """What options give to a command; `xbench schema` stands in for one."""
+    """Configurations that a command receives from its options; `xbench schema` stands in for it."""
     got: list[RunConfig] = []
 
     @click.command(name="schema")

@@ -52,7 +52,7 @@ _ATTRIBUTES = struct.Struct("IIQiIQQQ")
 
 
 def is_on(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether XBENCH_HOST_TUNING allows tuning: on, off, or on if it is not set. Raises SpecError."""
+    """True if XBENCH_HOST_TUNING allows tuning: on, off, or on if it is not set. Raises SpecError."""
     value = environ.get(VARIABLE) or "on"
     if value not in ("on", "off"):
         raise SpecError(f"{VARIABLE} is {value[:60]!r}, and it can be on or off", hint=f"export {VARIABLE}=off")
@@ -119,7 +119,7 @@ def raise_gloo_threads() -> int:
 
 
 def are_gloo_threads_raised() -> bool:
-    """Whether any of this process's Gloo threads has a raised priority."""
+    """True if any of this process's Gloo threads has a raised priority."""
     with suppress(OSError):  # it ended
         return any(os.getpriority(os.PRIO_PROCESS, thread) == NICE for thread in _sending_threads())
     return False

@@ -317,5 +317,5 @@ class HeartbeatMonitor:
 
 
 def lost_peers(message: str) -> bool:
-    """Whether an error message is one of lost peers."""
+    """True if an error message is one of lost peers."""
     return PEER_LOSS.search(message) is not None

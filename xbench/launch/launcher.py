@@ -177,7 +177,7 @@ def rank_env(slot: HostSlot, environ: Mapping[str, str] = os.environ, *, jobs: i
 
 
 def disk_full(folder: Path) -> bool:
-    """Whether a folder's disk has no room for another log line or journal entry."""
+    """True if a folder's disk has no room for another log line or journal entry."""
     try:
         return shutil.disk_usage(folder).free < FULL_DISK_BYTES
     except OSError:

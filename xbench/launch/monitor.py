@@ -50,7 +50,7 @@ class RankWatch:
     host: int
     local_rank: int
     shared: bool = False
-    """Whether several jobs run, so that messages must name the job."""
+    """True if several jobs run, so that messages must name the job."""
     pid: int | None = None
     phase: str | None = None
     error: dict[str, Any] | None = None

@@ -45,7 +45,7 @@ class RankAssignment:
     devices: int
     """Number of devices of its host, which is also the number of its job's ranks there."""
     leads: bool
-    """Whether it is the first rank of its host, which starts the processes that a host has once."""
+    """True if it is the first rank of its host, which starts the processes that a host has once."""
     cores: tuple[int, ...]
     """Cores of the ranks of all jobs on this device; empty if nothing is shared."""
 

@@ -29,7 +29,7 @@ class Store(Protocol):
         """Wait for a key and return its value."""
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all keys exist."""
+        """True if all keys exist."""
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Return the values of several existing keys."""
@@ -73,7 +73,7 @@ class Survey:
 
     @property
     def failed(self) -> bool:
-        """Whether any rank has reported a failure."""
+        """True if any rank has reported a failure."""
         return any(seen.failure is not None for seen in self.seen)
 
     def read(self) -> None:

@@ -51,7 +51,7 @@ class Seen:
 
     @property
     def has_gpu(self) -> bool:
-        """Whether there is any sign of an NVIDIA GPU."""
+        """True if there is any sign of an NVIDIA GPU."""
         return bool(self.gpus or self.nvml.get("gpus") or self.driver)
 
 

@@ -42,7 +42,7 @@ def main(what: str) -> None:
 
 
 def installed(what: str) -> bool:
-    """Whether the package is installed, even if it does not work."""
+    """True if the package is installed, even if it does not work."""
     return find_spec(PACKAGES[what]) is not None
 
 

@@ -219,7 +219,7 @@ def _intervals(
 
 
 def _one_stray(sizes: FloatArray, residuals: FloatArray) -> bool:
-    """Whether only one size strictly between the ends is off the line: then the point is a stray."""
+    """True if only one size strictly between the ends is off the line: then the point is a stray."""
     outside = np.unique(sizes[residuals > LINE_TOLERANCE])
     enough = np.unique(sizes).size >= _STRAY_POINTS
     return enough and outside.size == 1 and bool(sizes.min() < outside[0] < sizes.max())

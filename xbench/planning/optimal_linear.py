@@ -91,5 +91,5 @@ def optimal_line(
 
 
 def _worse(key_s: float, launches: int, slack_s: float) -> bool:
-    """Whether a later cut makes one in the queue needless, by the differences of their keys and launches."""
+    """True if a later cut makes one in the queue needless, by the differences of their keys and launches."""
     return key_s > slack_s or (key_s >= -slack_s and launches >= 0)

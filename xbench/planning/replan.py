@@ -75,7 +75,7 @@ class Planned:
         return found
 
     def formed_by_ddp(self, mode: str) -> bool:
-        """Whether DistributedDataParallel forms this plan's buckets from their caps, by torch's rule."""
+        """True if DistributedDataParallel forms this plan's buckets from their caps, by torch's rule."""
         gradients, plan = self.scenario.step.gradients, self.plans[mode]
         caps_mib = bucket_caps_mib(plan, {gradient.name: gradient.dtype for gradient in gradients})
         if not caps_mib:

@@ -165,7 +165,7 @@ class Rewrite:
         return point.model_copy(update={"alone_s": alone_s, "loaded_s": loaded_s, "compute_slowdown": slowdown})
 
     def host_bound(self, was: Contention) -> bool:
-        """Whether at some size the host, not the link, sets the pace of a collective during computation."""
+        """True if at some size the host, not the link, sets the pace of a collective during computation."""
         return any(self.beside(point).loaded_s > self._unlimited(point)[1] * (1 + 1e-9) for point in was.points)
 
     def _unlimited(self, point: ContentionPoint) -> tuple[float, float]:

@@ -323,7 +323,7 @@ def _communication_stream(device: torch.device) -> contextlib.AbstractContextMan
 
 
 def _too_long(clock: Clock, took: tuple[Mark, Mark], group: dist.ProcessGroup | None, device: torch.device) -> bool:
-    """Whether a repetition took longer than MAX_S on any rank; the same result on all ranks."""
+    """True if a repetition took longer than MAX_S on any rank; the same result on all ranks."""
     clock.flush()
     slowest = torch.tensor([clock.elapsed_s(*took)], dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=group)

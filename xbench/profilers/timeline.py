@@ -81,7 +81,7 @@ class _Watched:
         return done
 
     def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
+        """True if `wait` would return at once."""
         completed: bool = self._work.is_completed()
         return completed
 

@@ -148,7 +148,7 @@ def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate
 
 
 def _is_varied(candidate: Candidate) -> bool:
-    """Whether it is a varied order of `priority`. The model knows little of it, so it does not test the model."""
+    """True if it is a varied order of `priority`. The model knows little of it, so it does not test the model."""
     return candidate.carrier is not None and candidate.name.startswith(f"{candidate.carrier} ")
 
 

@@ -97,7 +97,7 @@ def largest_difference(
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have the same shape, dtype and bits. A NaN equals itself here."""
+    """True if two tensors have the same shape, dtype and bits. A NaN equals itself here."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return torch.equal(a, b) or digest(a) == digest(b)

@@ -195,5 +195,5 @@ def process_state(pid: int) -> str | None:
 
 
 def pid_alive(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
+    """True if the process exists and is not a zombie."""
     return process_state(pid) not in (None, "Z", "X") and os.path.exists(f"/proc/{pid}")

@@ -111,7 +111,7 @@ class Rank(Session):
         refusal.settle(self, mode)
 
     def refuses(self, mode: ModeSpec) -> bool:
-        """Whether a mode is left out (`refusal.refuses`)."""
+        """True if a mode is left out (`refusal.refuses`)."""
         return refusal.refuses(self, mode)
 
     # --- timed blocks ----------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Ranges:
 
     @property
     def on(self) -> bool:
-        """Whether ranges and marks are on."""
+        """True if ranges and marks are on."""
         return self._nvtx is not None
 
     def mark(self, text: str) -> None:

@@ -59,7 +59,7 @@ from xbench.spec import ModeSpec
 
 
 def is_partial(mode: ModeSpec) -> bool:
-    """Whether a mode averages only some of DDP's gradients. Such a mode is checked only for equal ranks."""
+    """True if a mode averages only some of DDP's gradients. Such a mode is checked only for equal ranks."""
     return mode_info(mode.carrier).gradients == "partial"
 
 

@@ -39,7 +39,7 @@ class Reference:
     not_shown: str | None = None
     """Reason why a schedule that passes has not been shown to train the same network."""
     comparable: bool = True
-    """Whether a difference from these states is evidence about a schedule."""
+    """True if a difference from these states is evidence about a schedule."""
     buffer: str | None = None
     """Buffer that DDP makes equal on all ranks, and that the forward pass reads."""
 

@@ -100,7 +100,7 @@ def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
 
 
 def _recorded(mode: ModeSpec) -> bool:
-    """Whether a mode has turns to record, or steps that no other mode has."""
+    """True if a mode has turns to record, or steps that no other mode has."""
     return not mode.paired or mode_info(mode.name).sharing == "in turns"
 
 

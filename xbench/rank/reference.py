@@ -170,7 +170,7 @@ def _by_ddp(session: Session) -> Reference:
 
 
 def _ddp_again(session: Session, reference: Reference) -> bool:
-    """Whether DDP gives the same result in a second run."""
+    """True if DDP gives the same result in a second run."""
     judged = beside(session, reference, exact=True)
 
     def train() -> None:

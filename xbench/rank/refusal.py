@@ -24,7 +24,7 @@ from xbench.spec import ModeSpec
 
 
 def refuses(session: Session, mode: ModeSpec) -> bool:
-    """Whether a schedule refuses one of the jobs' models, or its buckets do not fit in memory. Tested once per mode.
+    """True if a schedule refuses one of the jobs' models, or its buckets do not fit in memory. Tested once per mode.
 
     The mode is then left out on all ranks and for all jobs.
     """
@@ -61,7 +61,7 @@ def settle(session: Session, mode: ModeSpec) -> None:
 
 
 def _agreed(session: Session, mode: ModeSpec, refused: str | None) -> bool:
-    """Whether any rank of this job refuses. Collective."""
+    """True if any rank of this job refuses. Collective."""
     if refused is not None:
         session.journal.write("failed", mode=mode.text, message=refused)
     anyone = torch.tensor([float(refused is not None)], device=session.device)

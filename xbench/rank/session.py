@@ -282,7 +282,7 @@ class Session:
         )
 
     def takes_part(self, mode: ModeSpec) -> bool:
-        """Whether this job runs a mode. Single-job modes of two equal jobs are timed once."""
+        """True if this job runs a mode. Single-job modes of two equal jobs are timed once."""
         return mode.paired or self.job == 0 or not twins(self.run)
 
     def pattern(self, mode: ModeSpec) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ class KeyValueStore(Protocol):
         """Read a note."""
 
     def has(self, name: str) -> bool:
-        """Whether there is such a note."""
+        """True if there is such a note."""
 
 
 class FileStore:
@@ -41,7 +41,7 @@ class FileStore:
         return (self._folder / name).read_text()
 
     def has(self, name: str) -> bool:
-        """Whether the note's file exists."""
+        """True if the note's file exists."""
         return (self._folder / name).exists()
 
 
@@ -60,5 +60,5 @@ class TorchStore:
         return bytes(self._store.get(f"board/{name}")).decode()
 
     def has(self, name: str) -> bool:
-        """Whether the note's key exists."""
+        """True if the note's key exists."""
         return bool(self._store.check([f"board/{name}"]))

@@ -98,7 +98,7 @@ def record_timeline(session: Session, mode: ModeSpec) -> None:
 
 
 def _agreed(session: Session, mode: ModeSpec, begin: Callable[[], bool]) -> bool:
-    """Whether all ranks could begin. A rank that trained alone would wait for the others for ever."""
+    """True if all ranks could begin. A rank that trained alone would wait for the others for ever."""
     watched = False
     try:
         watched = begin()

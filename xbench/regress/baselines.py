@@ -32,7 +32,7 @@ def machine_of(described: Environment) -> str:
 
 
 def portable(suite: Suite, layers: tuple[str, ...]) -> bool:
-    """Whether these layers of the suite give the same results on every machine."""
+    """True if these layers of the suite give the same results on every machine."""
     asked = {metric for check in suite.checks for metric in check.metrics}
     return "wall" not in layers and not asked & OF_THE_MACHINE
 

@@ -13,7 +13,7 @@ class PendingJob(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the job still runs."""
+        """True if the job still runs."""
 
     def answer(self, longest_s: float) -> JobResult:
         """Wait for the result, for at most `longest_s` [s]."""

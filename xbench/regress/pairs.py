@@ -103,7 +103,7 @@ class PairPlan:
 
     @property
     def too_few(self) -> bool:
-        """Whether every wall-clock case must be inconclusive."""
+        """True if every wall-clock case must be inconclusive."""
         return self.pairs < self.needed
 
 

@@ -107,7 +107,7 @@ class RunningJob:
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """True if the process still runs."""
         return self._running.alive
 
     def answer(self, longest_s: float) -> JobResult:
@@ -145,7 +145,7 @@ class Running:
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """True if the process still runs."""
         return self._process.poll() is None
 
     def wait(self, longest_s: float) -> tuple[int | None, str, str]:

@@ -188,7 +188,7 @@ class Measuring:
             )
 
     def in_turns(self, check: str) -> bool:
-        """Whether the two launches of a pair of this check take turns. Known after its first launches."""
+        """True if the two launches of a pair of this check take turns. Known after its first launches."""
         return check in self._shapes and self._shapes[check].turns is not None
 
     def course(self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None) -> PairPlan:
@@ -288,7 +288,7 @@ class Measuring:
         return found
 
     def _able(self, check: Check, trees: Sequence[Launchable]) -> bool:
-        """Whether the two launches of a pair take turns: both trees support it, and the suite allows it."""
+        """True if the two launches of a pair take turns: both trees support it, and the suite allows it."""
         able = all(self._looks[tree.name, check.name].takes_turns for tree in trees)
         return self.suite.in_turns and len(trees) > 1 and able
 

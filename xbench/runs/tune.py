@@ -308,7 +308,7 @@ def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Seque
 
 
 def _same(mode: ModeSpec, other: ModeSpec, plans: Mapping[str, Plan]) -> bool:
-    """Whether two modes send the same buckets with the same reducer."""
+    """True if two modes send the same buckets with the same reducer."""
     if other.carrier not in plans:
         return False
     one, two = plans[mode.carrier], plans[other.carrier]

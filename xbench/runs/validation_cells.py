@@ -99,7 +99,7 @@ def _bounds_of(comparison: Comparison, planner: Planner) -> Bounds:
 
 
 def unsteady(cell: ValidationCell) -> bool:
-    """Whether the machine's speed changed between profile and blocks by enough to matter in the steps."""
+    """True if the machine's speed changed between profile and blocks by enough to matter in the steps."""
     moved_s = abs((cell.compute_blocks_s or cell.compute_s) - cell.compute_s)
     shortest_s = min(
         (point.measured_step_s.median for point in cell.points if mode_info(point.mode).trains),

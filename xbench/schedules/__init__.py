@@ -40,13 +40,13 @@ def parse_mode(text: str) -> ModeSpec:
 
 
 def carries(carrier: str, paired: ModeInfo) -> bool:
-    """Whether the single-job schedule `carrier` can send the gradients of a paired mode."""
+    """True if the single-job schedule `carrier` can send the gradients of a paired mode."""
     info = mode_info(carrier)
     return not info.paired and info.equivalent_to_ddp and not (paired.sharing == "in turns" and info.puts_off)
 
 
 def defers_update(carrier: str) -> bool:
-    """Whether the single-job mode of this name defers updates into the next forward pass."""
+    """True if the single-job mode of this name defers updates into the next forward pass."""
     return mode_info(carrier).puts_off
 
 

@@ -45,7 +45,7 @@ class AttachConfig:
     wait: Wait = "backward"
     """The call that waits for averaged gradients: `loss.backward()` or `optimizer.step()`."""
     unused_parameters: bool = False
-    """Whether DDP must look for parameters without a gradient; xbench's own schedules always handle them."""
+    """True if DDP must look for parameters without a gradient; xbench's own schedules always handle them."""
     copies: Copies | None = None
     """Way in which xbench's own schedules copy gradients into a collective and back; None: the backend's default."""
     compress: Compress | None = None

@@ -44,7 +44,7 @@ class Work(Protocol):
         ...
 
     def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
+        """True if `wait` would return at once."""
         ...
 
 
@@ -116,7 +116,7 @@ class CommBucket(Bucket, ABC):
         """Start the collective."""
 
     def has_arrived(self) -> bool:
-        """Whether `finish` would return at once."""
+        """True if `finish` would return at once."""
         return self.work is None or self.work.is_completed()
 
     def finish(self) -> None:
@@ -328,7 +328,7 @@ def start_all_reduce(tensor: Tensor, group: dist.ProcessGroup | None) -> dist.Wo
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether the tensor's elements fill one piece of memory, each once, in any order."""
+    """True if the tensor's elements fill one piece of memory, each once, in any order."""
     dense: bool = torch.ops.aten.is_non_overlapping_and_dense(tensor)
     return dense
 
@@ -351,7 +351,7 @@ _ALONE = _users(torch.empty(1)) if hasattr(torch._C, "_storage_Use_Count") else 
 
 
 def _is_shared(gradient: Tensor) -> bool:
-    """Whether another tensor shares the memory, or may share it: then it must not be written during backward.
+    """True if another tensor shares the memory, or may share it: then it must not be written during backward.
 
     Where a parameter meets another branch through a view (a sum with a reshaped parameter, a concatenation), autograd
     gives it a gradient that is a view of memory that the other branch still needs.

@@ -21,7 +21,7 @@ from xbench.schedules.engine import trainable
 
 
 def supported() -> bool:
-    """Whether this torch's DDP takes a size for each bucket."""
+    """True if this torch's DDP takes a size for each bucket."""
     return "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel.__init__).parameters
 
 

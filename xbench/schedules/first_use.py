@@ -55,7 +55,7 @@ class FirstUse:
 
     @property
     def seen(self) -> bool:
-        """Whether any module has been called."""
+        """True if any module has been called."""
         return bool(self._called)
 
     @property

@@ -67,7 +67,7 @@ class LaunchQueue:
         self._streams = streams
         self._credit_bytes = None if streams else credit_bytes
         self._hears = not streams and (credit_bytes is not None or any(parcel.arrived for parcel in order))
-        """Whether work follows arrivals. If not, the thread that makes a collective ready also launches it."""
+        """True if work follows arrivals. If not, the thread that makes a collective ready also launches it."""
         self._changed = threading.Condition()
         self._next = 0
         self._landed = 0
@@ -78,12 +78,12 @@ class LaunchQueue:
 
     @property
     def goes_when_ready(self) -> bool:
-        """Whether a collective is launched at once, by the thread that makes it and all before it ready."""
+        """True if a collective is launched at once, by the thread that makes it and all before it ready."""
         return not self._hears
 
     @property
     def can_be_counted(self) -> bool:
-        """Whether waiting threads find arrivals themselves, one after the other, as `landed` does."""
+        """True if waiting threads find arrivals themselves, one after the other, as `landed` does."""
         return not self._hears and not self._streams
 
     def ready(self, parcels: Sequence[QueuedCollective]) -> None:
@@ -173,7 +173,7 @@ class LaunchQueue:
         parcel.is_here = True
 
     def are_here(self, parcels: Sequence[QueuedCollective]) -> bool:
-        """Whether all are known to have arrived; never known where a stream keeps the order."""
+        """True if all are known to have arrived; never known where a stream keeps the order."""
         return not self._streams and all(map(self._has_arrived, parcels))
 
     def landed(self, *, wait: bool) -> int:

@@ -53,7 +53,7 @@ class PairwiseAllToAll:
         return True
 
     def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
+        """True if `wait` would return at once."""
         return self._future.done()
 
     def get_future(self) -> torch.futures.Future[None]:

@@ -77,7 +77,7 @@ class ReduceBroadcast:
         return self._second.wait()
 
     def is_completed(self) -> bool:
-        """Whether `wait` would return at once."""
+        """True if `wait` would return at once."""
         advance(self._relays)
         return self._second is not None and self._second.is_completed()
 
@@ -86,7 +86,7 @@ class ReduceBroadcast:
         return self._future
 
     def is_averaged(self) -> bool:
-        """Whether the all-reduce is complete."""
+        """True if the all-reduce is complete."""
         return self._first.is_completed()
 
     def start(self) -> None:

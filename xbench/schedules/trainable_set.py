@@ -75,6 +75,6 @@ _WRAPPERS = (
 
 
 def _is(thing: object, path: str, kind: str) -> bool:
-    """Whether this is an instance of a torch class with a slow import; False if its module is not imported."""
+    """True if this is an instance of a torch class with a slow import; False if its module is not imported."""
     module = sys.modules.get(path)
     return module is not None and isinstance(thing, getattr(module, kind, ()))

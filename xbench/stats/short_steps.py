@@ -13,7 +13,7 @@ MIN_PREDICTABLE_S = 0.03
 
 
 def is_predictable(predicted_s: float) -> bool:
-    """Whether a predicted step [s] is long enough to rely on."""
+    """True if a predicted step [s] is long enough to rely on."""
     return predicted_s >= MIN_PREDICTABLE_S
 
 

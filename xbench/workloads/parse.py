@@ -1,4 +1,4 @@
-"""From the user's text to a `WorkloadSpec`, and from there to one with every default filled in, without torch.
+"""Parser of a workload's text: a `WorkloadSpec`, and the same with every default filled in. It imports no torch.
 
 A workload is written as a name (`resnet50`), as `synthetic:layers=200,bytes=64k`, or as `path/to/file.py:factory`. A
 name takes its options from the command line. Its own options take precedence: `resnet50:batch-size=4,image-size=96`

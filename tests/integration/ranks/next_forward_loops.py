@@ -124,7 +124,7 @@ def small_parts_in_a_strange_order(rank: int, world: int) -> None:
 
 
 def buckets_are_complete_when_they_go(rank: int, world: int) -> None:
-    """Where a bucket that is full has to let others go first, and nothing else holds it."""
+    """A full bucket lets more urgent ones go first, and nothing else holds it back."""
 
     def sometimes(step: int) -> bool:
         return (step + rank) % 2 == 0

@@ -149,7 +149,7 @@ class Playing:
 
 
 def simulated(asked: RunStarted) -> tuple[list[tuple[float, dict[str, int]]], Simulated]:
-    """What the simulator makes of the same jobs, a start costing as much as a restart."""
+    """Simulation of the same jobs, in which a start costs as much as a restart."""
     policy, decided = parse_policy(asked.policy), []
     decide = policy.decide
 

@@ -1,4 +1,4 @@
-"""What a change of link, workers or device makes of measured contention."""
+"""Measured contention after a change of link, workers or device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a launch is, and how many pairs there are."""
+"""Length of a launch, and number of pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a step of several ranks takes."""
+"""Length of a step of several ranks."""
 
 from collections.abc import Callable
 

@@ -24,7 +24,7 @@ class Watched:
 
     @property
     def over(self) -> bool:
-        """Whether `look` has said that it is over."""
+        """True if `look` has said that it is over."""
         return self._look.state in OVER
 
     def stop(self) -> None:

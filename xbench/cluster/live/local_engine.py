@@ -227,7 +227,7 @@ def taken(folder: Path, seconds: float = 0.0) -> int | None:
 
 
 def free(folder: Path) -> bool:
-    """Whether no process of an incarnation is left in a job's folder."""
+    """True if no process of an incarnation is left in a job's folder."""
     handle = taken(folder)
     if handle is None:
         return False
