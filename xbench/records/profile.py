@@ -11,6 +11,7 @@ from xbench.records.base import GPU_MISSING, RecordBase
 from xbench.records.comparison import ModeResult
 from xbench.records.measured_parts import Bounds, Contention, CostModel, GpuUse, Layer, Plan, StepTimes
 from xbench.records.parts import WorkloadRecord
+from xbench.records.traced import Traced
 
 
 class Profile(RecordBase):
@@ -27,6 +28,7 @@ class Profile(RecordBase):
     samples: dict[Text, list[float]] = Field(default={}, description="raw per-step times [s] by series name")
     gpu: GpuUse | None = Field(default=None, description="what NVML said during the whole profile")
     gpu_missing: Text | None = Field(default=None, description=GPU_MISSING)
+    traced: Traced | None = Field(default=None, description="of a profile from profiler traces; null: it was measured")
 
     @property
     def profiled(self) -> list[Profile]:

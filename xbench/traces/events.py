@@ -1,0 +1,357 @@
+"""One rank's trace, reduced to what a profile needs: steps, backward nodes, collectives and device work.
+
+Times are in seconds from the first event of the file. Names follow Kineto's, from torch 1.13 to today's: categories were
+once capitalized, and collectives were once named by their kernel alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+NODE = "autograd::engine::evaluate_function: "
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+_CATEGORIES = {"operator": "cpu_op", "runtime": "cuda_runtime", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
+_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_LAUNCHES = ("cuda_runtime", "cuda_driver")
+_STEP = re.compile(r"ProfilerStep#(\d+)")
+_ANNOTATED = re.compile(r"(?:nccl|gloo|mpi|ucc):_?(\w+)")
+_OPERATION = re.compile(r"c10d::_?(\w+?)_?$")
+_KERNEL = re.compile(r"nccl\w*?(AllReduce|AllGather|ReduceScatter|Broadcast|SendRecv|Reduce)", re.IGNORECASE)
+_KINDS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "alltoall": "all_to_all",
+    "sendrecv": "all_to_all",
+    "reduce": "reduce",
+}
+"""Kind of a collective by how its name begins, without underscores: '_allgather_base' is an all-gather."""
+
+_BYTES = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "byte": 1, "char": 1, "bool": 1}
+_BYTES |= {"float8_e4m3fn": 1, "float8_e5m2": 1, "short": 2, "c10::half": 2, "c10::bfloat16": 2}
+_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "c10::half": "float16"}
+_DTYPES |= {"bfloat16": "bfloat16", "c10::bfloat16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node of the backward graph as the host ran it; `sequence` names the forward operator, if there is one."""
+
+    name: str
+    start_s: float
+    end_s: float
+    thread: int
+    sequence: int | None
+
+    @property
+    def is_gradient(self) -> bool:
+        """True for the node that hands over one parameter's gradient."""
+        return self.name == ACCUMULATE
+
+
+@dataclass
+class Collective:
+    """One collective: when the host launched it, when it ran (on the device or the library's thread), and its size.
+
+    `nbytes` [B] is the size of the larger of input and output; None where the trace does not say.
+    """
+
+    kind: str
+    launched_s: float
+    start_s: float
+    end_s: float
+    nbytes: int | None
+    dtype: str | None
+    group_size: int | None = None
+
+
+@dataclass
+class RankTrace:
+    """What one file says. Arrays are sorted by start; `work_*` is what computes: kernels, or operators on a CPU."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    device: str | None = None
+    is_gpu: bool = False
+    marked_steps: list[tuple[float, float]] = field(default_factory=list)
+    optimizer_s: list[tuple[float, float]] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    gradient_shapes: dict[float, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    """Shape and dtype of a gradient by the start of its inner operator [s], where shapes were recorded."""
+    forward_s: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Span of the forward operator by sequence number."""
+    collectives: list[Collective] = field(default_factory=list)
+    operators_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    """Starts of all host operators."""
+    work_start_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    work_end_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    work_launched_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    """When the host launched that work; the work's own start on a CPU."""
+    compute_slowdown: float | None = None
+    """Time of kernels beside a collective over that of the same kernels alone; None where that cannot be told."""
+
+
+@dataclass
+class _Seen:
+    """Compact columns of the events that are too many to keep as objects."""
+
+    operators: array[float] = field(default_factory=lambda: array("d"))
+    spans: array[float] = field(default_factory=lambda: array("d"))  # start, end, thread of host operators
+    launches: array[float] = field(default_factory=lambda: array("d"))  # correlation, start
+    kernels: array[float] = field(default_factory=lambda: array("d"))  # correlation, start, end, number of its shape
+    kernel_shapes: dict[tuple[str, str, str], int] = field(default_factory=dict)  # name, grid and block
+    device_collectives: list[tuple[int, Collective]] = field(default_factory=list)
+    host_collectives: list[tuple[Collective, bool]] = field(default_factory=list)  # and: the library's own span
+    parameters: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # by External id
+
+
+def collect(events: Iterable[Mapping[str, Any]], header: Mapping[str, Any]) -> RankTrace:
+    """Reduce the events of one rank. `header` is read after the events, when the stream has filled it."""
+    trace, seen = RankTrace(), _Seen()
+    origin: float | None = None
+    for event in events:
+        if event.get("ph") != "X":
+            continue
+        start, length = _number(event.get("ts")), _number(event.get("dur"))
+        if start is None or length is None or length < 0:
+            continue
+        origin = start if origin is None else origin
+        start_s = (start - origin) / 1e6
+        _take(trace, seen, event, start_s, start_s + length / 1e6)
+    _take_header(trace, header)
+    _finish(trace, seen)
+    return trace
+
+
+def _take(trace: RankTrace, seen: _Seen, event: Mapping[str, Any], start_s: float, end_s: float) -> None:
+    category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
+    category = _CATEGORIES.get(category, category)
+    args = event.get("args")
+    args = args if isinstance(args, dict) else {}
+    if category in _DEVICE:
+        _take_kernel(seen, name, args, start_s, end_s)
+    elif category in _LAUNCHES:
+        correlation = _number(args.get("correlation"))
+        if correlation is not None:
+            seen.launches.extend((correlation, start_s))
+    elif category in ("cpu_op", "user_annotation"):
+        _take_host(trace, seen, name, args, (start_s, end_s), _integer(event.get("tid")) or 0)
+
+
+def _take_kernel(seen: _Seen, name: str, args: Mapping[str, Any], start_s: float, end_s: float) -> None:
+    correlation = _integer(args.get("correlation"))
+    named = _KERNEL.search(name)
+    kind = _kind(str(args.get("Collective name", ""))) or (_kind(named.group(1)) if named else None)
+    if kind is None:
+        shape = (name, str(args.get("grid")), str(args.get("block")))
+        number = seen.kernel_shapes.setdefault(shape, len(seen.kernel_shapes))
+        seen.kernels.extend((-1.0 if correlation is None else correlation, start_s, end_s, number))
+        return
+    nbytes, dtype = _size(args)
+    size = _integer(args.get("Group size"))
+    found = Collective(kind, start_s, start_s, end_s, nbytes, dtype, size)
+    seen.device_collectives.append((-1 if correlation is None else correlation, found))
+
+
+def _take_host(
+    trace: RankTrace, seen: _Seen, name: str, args: Mapping[str, Any], span: tuple[float, float], thread: int
+) -> None:
+    start_s, end_s = span
+    if _STEP.fullmatch(name):
+        trace.marked_steps.append(span)
+    elif name.startswith("Optimizer.step"):
+        trace.optimizer_s.append(span)
+    elif name.startswith(NODE):
+        sequence = _integer(args.get("Sequence number"))
+        trace.nodes.append(Node(name[len(NODE) :], start_s, end_s, thread, sequence))
+    elif (annotated := _ANNOTATED.fullmatch(name)) is not None:
+        kind = _kind(annotated.group(1))
+        if kind is not None:
+            nbytes, dtype = _shaped(args)
+            seen.host_collectives.append((Collective(kind, start_s, start_s, end_s, nbytes, dtype), True))
+        return
+    elif (operation := _OPERATION.fullmatch(name)) is not None:
+        kind = _kind(operation.group(1))
+        if kind is not None:
+            nbytes, dtype = _shaped(args)
+            seen.host_collectives.append((Collective(kind, start_s, start_s, end_s, nbytes, dtype), False))
+    elif name == ACCUMULATE:
+        shape = _shape(args)
+        if shape is not None:
+            trace.gradient_shapes[start_s] = shape
+    elif _integer(args.get("Fwd thread id")) == 0 and (number := _integer(args.get("Sequence number"))) is not None:
+        known = trace.forward_s.get(number)
+        if known is None or end_s - start_s > known[1] - known[0]:
+            trace.forward_s[number] = span
+    if not name.startswith(("ProfilerStep", "Optimizer.", "DistributedDataParallel")) and name != "record_param_comms":
+        seen.operators.append(start_s)
+        seen.spans.extend((start_s, end_s, thread))
+
+
+def _take_header(trace: RankTrace, header: Mapping[str, Any]) -> None:
+    told = header.get("distributedInfo")
+    if isinstance(told, dict):
+        trace.rank, trace.world_size = _integer(told.get("rank")), _integer(told.get("world_size"))
+        trace.backend = str(told["backend"]) if told.get("backend") else None
+    devices = header.get("deviceProperties")
+    if isinstance(devices, list) and devices and isinstance(devices[0], dict):
+        trace.device = str(devices[0].get("name") or "") or None
+
+
+def _finish(trace: RankTrace, seen: _Seen) -> None:
+    trace.marked_steps.sort()
+    trace.optimizer_s.sort()
+    trace.nodes.sort(key=lambda node: node.start_s)
+    trace.operators_s = np.sort(np.frombuffer(seen.operators, dtype=np.float64))
+    trace.is_gpu = bool(seen.kernels)
+    if trace.is_gpu:
+        _finish_device(trace, seen)
+    else:
+        _finish_host(trace, seen)
+    trace.collectives.sort(key=lambda one: one.launched_s)
+
+
+def _finish_device(trace: RankTrace, seen: _Seen) -> None:
+    launches = np.frombuffer(seen.launches, dtype=np.float64).reshape(-1, 2)
+    launches = launches[np.argsort(launches[:, 0], kind="stable")]
+    kernels = np.frombuffer(seen.kernels, dtype=np.float64).reshape(-1, 4)
+    kernels = kernels[np.argsort(kernels[:, 1], kind="stable")]
+    trace.work_start_s, trace.work_end_s = kernels[:, 1], kernels[:, 2]
+    trace.work_launched_s = _launched(launches, kernels[:, 0], kernels[:, 1])
+    for correlation, found in seen.device_collectives:
+        found.launched_s = float(_launched(launches, np.array([correlation]), np.array([found.start_s]))[0])
+        trace.collectives.append(found)
+    trace.compute_slowdown = _slowdown(kernels, trace.collectives)
+
+
+def _launched(launches: FloatArray, correlations: FloatArray, otherwise_s: FloatArray) -> FloatArray:
+    """Return when each was launched by its correlation; `otherwise_s` where the trace does not have the launch."""
+    if not len(launches):
+        return otherwise_s
+    place = np.minimum(np.searchsorted(launches[:, 0], correlations), len(launches) - 1)
+    found: FloatArray = np.where(launches[place, 0] == correlations, launches[place, 1], otherwise_s)
+    return found
+
+
+def _slowdown(kernels: FloatArray, collectives: Iterable[Collective]) -> float | None:
+    """Time of all kernels that ran within a collective, over the median times of the same kernels outside of any.
+
+    Kernels are the same if they have one name, grid and block. Those at the edge of a collective are left out.
+    """
+    spans = sorted((one.start_s, one.end_s) for one in collectives)
+    if not spans or not len(kernels):
+        return None
+    starts, ends = np.array(spans).T
+    ends = np.maximum.accumulate(ends)
+    place = np.searchsorted(starts, kernels[:, 1], side="right") - 1
+    inside = (place >= 0) & (kernels[:, 2] <= ends[np.maximum(place, 0)])
+    following = np.minimum(place + 1, len(starts) - 1)
+    outside = ((place < 0) | (kernels[:, 1] >= ends[np.maximum(place, 0)])) & (
+        (place + 1 >= len(starts)) | (kernels[:, 2] <= starts[following])
+    )
+    lengths, shapes = kernels[:, 2] - kernels[:, 1], kernels[:, 3]
+    beside_s = alone_s = 0.0
+    for shape in np.intersect1d(shapes[inside], shapes[outside]):
+        beside = lengths[inside & (shapes == shape)]
+        beside_s += float(beside.sum())
+        alone_s += len(beside) * float(np.median(lengths[outside & (shapes == shape)]))
+    return beside_s / alone_s if alone_s > 0 else None
+
+
+def _finish_host(trace: RankTrace, seen: _Seen) -> None:
+    """Operators of the thread that runs backward are the work; the library's spans are the collectives."""
+    spans = np.frombuffer(seen.spans, dtype=np.float64).reshape(-1, 3)
+    if trace.nodes:
+        spans = spans[spans[:, 2] == trace.nodes[0].thread]
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    before = np.concatenate([[-math.inf], np.maximum.accumulate(spans[:, 1])[:-1]]) if len(spans) else spans[:, 1]
+    spans = spans[spans[:, 0] >= before]  # an operator inside another one adds nothing
+    trace.work_start_s, trace.work_end_s, trace.work_launched_s = spans[:, 0], spans[:, 1], spans[:, 0]
+    own = [one for one, is_library in seen.host_collectives if is_library]
+    called = [one for one, is_library in seen.host_collectives if not is_library]
+    _join(own, called)
+    trace.collectives = own or called
+
+
+def _join(own: list[Collective], called: list[Collective]) -> None:
+    """Give each span of the library the time and the size of the call that launched it, kind by kind, in order."""
+    for kind in {one.kind for one in own}:
+        spans = sorted((one for one in own if one.kind == kind), key=lambda one: one.start_s)
+        calls = sorted((one for one in called if one.kind == kind), key=lambda one: one.start_s)
+        if len(spans) == len(calls):
+            for span, call in zip(spans, calls, strict=True):
+                span.launched_s = min(call.start_s, span.start_s)
+                span.nbytes = span.nbytes if span.nbytes is not None else call.nbytes
+
+
+def _kind(name: str) -> str | None:
+    """Kind of the collective that some layer of torch calls `name`; None for anything else."""
+    bare = name.lower().replace("_", "")
+    return next((kind for prefix, kind in _KINDS.items() if bare.startswith(prefix)), None)
+
+
+def _size(args: Mapping[str, Any]) -> tuple[int | None, str | None]:
+    """Bytes and dtype of a device collective, from the arguments that NCCL's kernels carry since torch 2.1."""
+    counts = [_integer(args.get(key)) for key in ("In msg nelems", "Out msg nelems", "In msg size", "Out msg size")]
+    known = [count for count in counts if count is not None]
+    dtype = str(args.get("dtype", "")).lower()
+    if not known or dtype not in _BYTES:
+        return None, None
+    return max(known) * _BYTES[dtype], _DTYPES.get(dtype, dtype)
+
+
+def _shaped(args: Mapping[str, Any]) -> tuple[int | None, str | None]:
+    """Bytes and dtype of a host collective, where shapes were recorded. A call does not tell its dtype: fp32 then."""
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(dims, list):
+        return None, None
+    elements = sum(_elements(one) for one in dims)
+    dtype = str(types[0]).lower() if isinstance(types, list) and types else ""
+    if elements == 0:
+        return None, None
+    return elements * _BYTES.get(dtype, 4), _DTYPES.get(dtype, "float32")
+
+
+def _elements(dims: Any) -> int:
+    """Elements of one tensor's dims, or of a list of them."""
+    if not isinstance(dims, list) or not dims:
+        return 0
+    if all(isinstance(size, int) for size in dims):
+        return math.prod(dims)
+    return sum(_elements(one) for one in dims)
+
+
+def _shape(args: Mapping[str, Any]) -> tuple[tuple[int, ...], str] | None:
+    """Shape and dtype of a gradient, where shapes were recorded."""
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(dims, list) or not dims or not isinstance(dims[0], list):
+        return None
+    if not all(isinstance(size, int) and 0 <= size < 2**40 for size in dims[0]):
+        return None
+    dtype = str(types[0]).lower() if isinstance(types, list) and types else "float"
+    return tuple(dims[0]), _DTYPES.get(dtype, dtype)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) and abs(value) < 1e18 else None
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 19:
+        return int(value)
+    number = _number(value)
+    return None if number is None else int(number)

@@ -1,0 +1,240 @@
+"""T(M) of an all-reduce from files that other tools wrote.
+
+| file | what is read |
+| --- | --- |
+| nccl-tests, as printed | the rows of `all_reduce_perf`: in-place times, else out-of-place ones |
+| nccl-tests, `-J FILE` | the same from its `results` |
+| NCCL Inspector, JSON lines | `coll_exec_time_us` of each AllReduce; the shortest rank of a collective waited for no other |
+| CSV | a column of sizes (`bytes`) and one of times (`seconds`, `time_ms` or `time_us`) |
+
+Gradients are reduced in place, so in-place times come first. Of several values for one size, the median counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xbench.errors import UsageError
+from xbench.planning.cost import fit
+from xbench.records import CostModel, CostPoint
+from xbench.stats.summary import median_estimate
+
+BYTES = ("bytes", "nbytes", "size", "size_bytes", "message_bytes")
+SECONDS = {"seconds": 1.0, "time_s": 1.0, "transfer_s": 1.0, "time_ms": 1e-3, "ms": 1e-3, "time_us": 1e-6, "us": 1e-6}
+_TEST = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?\s*$")
+_RANK = re.compile(r"#\s+Rank\s+\d+\b.*?\bon\s+(\S+)\s+device")
+_HINT = "give the output of all_reduce_perf, as text or from -J, NCCL Inspector's JSON, or a CSV of bytes and time_us"
+
+
+@dataclass(frozen=True)
+class LinkTimes:
+    """Times of all-reduces [s] by size [B], and the ranks and hosts of the run where the file tells them."""
+
+    seconds: dict[int, list[float]]
+    world_size: int | None = None
+    hosts: int | None = None
+
+
+def link_cost(paths: Sequence[Path], *, world_size: int | None = None) -> CostModel:
+    """Fit T(M) to one or more files of one link.
+
+    `world_size` is used where no file tells the number of ranks. Raises UsageError for a file that cannot be read or is
+    of another collective, for files of different numbers of ranks, and for fewer than two sizes.
+    """
+    found = [read_link(path) for path in paths]
+    told = sorted({one.world_size for one in found if one.world_size is not None})
+    if len(told) > 1:
+        raise UsageError(f"--link: the files are of {told[0]} and of {told[1]} ranks", hint="give files of one link")
+    ranks = told[0] if told else world_size
+    if ranks is None or ranks < 2:
+        what = "does not say how many ranks took part" if ranks is None else "is of one rank, which sends nothing"
+        raise UsageError(f"--link: {paths[0]} {what}", hint="keep the lines '# Rank …' of nccl-tests' output")
+    together: dict[int, list[float]] = defaultdict(list)
+    for one in found:
+        for nbytes, seconds in one.seconds.items():
+            together[nbytes].append(statistics.median(seconds))
+    points = []
+    for nbytes, seconds in sorted(together.items()):
+        estimate = median_estimate(seconds)
+        points.append(
+            CostPoint(
+                nbytes=nbytes, transfer_s=estimate.median, ci95=estimate.ci95, wait_s=0.0, repetitions=len(seconds)
+            )
+        )
+    if len(points) < 2:
+        raise UsageError(f"--link: {paths[0]} has {len(points)} size, and T(M) needs two at least", hint=_HINT)
+    return fit(points, backend="nccl", world_size=ranks)
+
+
+def read_link(path: Path) -> LinkTimes:
+    """Read one file, whatever its format. Raises UsageError for anything that is not one."""
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            head = file.read(1 << 16)
+    except OSError as error:
+        raise UsageError(f"--link: {path} cannot be read: {error.strerror}") from error
+    if head.lstrip().startswith("{"):
+        found = _inspector(path) if '"coll_perf"' in head else _json(path)
+    elif _is_csv(head):
+        found = _csv(path)
+    else:
+        found = _text(path)
+    if not found.seconds:
+        raise UsageError(f"--link: {path} holds no time of an all-reduce", hint=_HINT)
+    return found
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        yield from file
+
+
+def _text(path: Path) -> LinkTimes:
+    seconds: dict[int, list[float]] = defaultdict(list)
+    hosts: list[str] = []
+    for line in _lines(path):
+        if (test := _TEST.search(line)) is not None:
+            _check_collective(path, test.group(1))
+        elif (rank := _RANK.search(line)) is not None:
+            hosts.append(rank.group(1))
+        elif (row := _row(path, line.split())) is not None:
+            seconds[row[0]].append(row[1])
+    return LinkTimes(dict(seconds), len(hosts) or None, len(set(hosts)) or None)
+
+
+def _row(path: Path, words: Sequence[str]) -> tuple[int, float] | None:
+    """Size [B] and time [s] of a row of nccl-tests; None for any other line.
+
+    After size, count and names come the root (since 2.11) and the columns out-of-place and in-place, of one length.
+    """
+    if len(words) < 6 or not words[0].isdecimal() or not words[1].isdecimal() or not words[2].isalnum():
+        return None
+    rest = list(words[2:])
+    names = []
+    while rest and not _is_column(rest[0]):
+        names.append(rest.pop(0))
+    while rest and not _is_column(rest[-1]):
+        rest.pop()
+    if len(rest) % 2:
+        rest.pop(0)
+    if not names or len(rest) < 4:
+        return None
+    if len(names) > 1 and names[1] == "none":
+        _check_collective(path, "a collective without a reduction")
+    out_of_place, in_place = _number(rest[0]), _number(rest[len(rest) // 2]) if len(rest) >= 8 else None
+    micros = in_place if in_place else out_of_place
+    size = int(words[0])
+    return (size, micros / 1e6) if micros and size else None
+
+
+def _json(path: Path) -> LinkTimes:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--link: {path} is not whole JSON", hint=_HINT) from error
+    results = document.get("results") if isinstance(document, dict) else None
+    if not isinstance(results, list):
+        raise UsageError(f"--link: {path} has no results of nccl-tests", hint=_HINT)
+    arguments = document.get("args")
+    if isinstance(arguments, list) and arguments:
+        _check_collective(path, Path(str(arguments[0])).name.removesuffix("_perf"))
+    config = document.get("config")
+    devices = config.get("devices") if isinstance(config, dict) else None
+    hosts = [str(one.get("hostname")) for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for row in results:
+        size = row.get("size") if isinstance(row, dict) else None
+        micros = next((time for key in ("in_place", "out_of_place") if (time := _time_of(row, key))), None)
+        if isinstance(size, int) and 0 < size < 2**62 and micros:
+            seconds[size].append(micros / 1e6)
+    return LinkTimes(dict(seconds), len(hosts) or None, len(set(hosts)) or None)
+
+
+def _time_of(row: Any, key: str) -> float | None:
+    part = row.get(key) if isinstance(row, dict) else None
+    return _number(part.get("time")) if isinstance(part, dict) else None
+
+
+def _inspector(path: Path) -> LinkTimes:
+    by_collective: dict[tuple[int, Any, Any], list[float]] = defaultdict(list)
+    ranks: set[int] = set()
+    hosts: set[int] = set()
+    for entry in _json_lines(path):
+        header, perf = entry.get("header"), entry.get("coll_perf")
+        if not isinstance(header, dict) or not isinstance(perf, dict) or perf.get("coll") != "AllReduce":
+            continue
+        size, micros = perf.get("coll_msg_size_bytes"), _number(perf.get("coll_exec_time_us"))
+        if isinstance(size, int) and 0 < size < 2**62 and micros:
+            by_collective[size, str(header.get("id")), str(perf.get("coll_sn"))].append(micros / 1e6)
+            ranks |= {header["n_ranks"]} if isinstance(header.get("n_ranks"), int) else set()
+            hosts |= {header["nnodes"]} if isinstance(header.get("nnodes"), int) else set()
+    if len(ranks) > 1:
+        raise UsageError(f"--link: {path} has communicators of {min(ranks)} and of {max(ranks)} ranks", hint=_HINT)
+    shortest: dict[int, list[float]] = defaultdict(list)
+    for (size, _, _), seconds in by_collective.items():
+        shortest[size].append(min(seconds))
+    if all(len(seconds) == 1 for seconds in by_collective.values()):  # one rank: only repetitions show its waiting
+        shortest = {size: [min(seconds)] for size, seconds in shortest.items()}
+    return LinkTimes(dict(shortest), max(ranks, default=None), max(hosts, default=None))
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    for line in _lines(path):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _is_csv(head: str) -> bool:
+    first = next((line for line in head.splitlines() if line.strip()), "")
+    return len(first.split(",")) > 1
+
+
+def _csv(path: Path) -> LinkTimes:
+    rows = csv.reader(line for line in _lines(path) if line.strip())
+    names = [name.strip().lower() for name in next(rows)]
+    size_at = next((names.index(name) for name in BYTES if name in names), None)
+    time_at = next(((names.index(name), scale) for name, scale in SECONDS.items() if name in names), None)
+    if size_at is None or time_at is None:
+        missing = f"sizes ({', '.join(BYTES)})" if size_at is None else f"times ({', '.join(SECONDS)})"
+        raise UsageError(f"--link: {path} has no column of {missing}", hint=_HINT)
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for number, row in enumerate(rows, start=2):
+        values = [_number(row[place]) if place < len(row) else None for place in (size_at, time_at[0])]
+        size, time = values
+        if size is None or time is None or not size >= 1 or not time > 0:
+            raise UsageError(f"--link: {path}, line {number}: a size and a time above zero belong there", hint=_HINT)
+        seconds[int(size)].append(time * time_at[1])
+    return LinkTimes(dict(seconds))
+
+
+def _check_collective(path: Path, name: str) -> None:
+    if name.replace("_", "").lower() != "allreduce":
+        raise UsageError(f"--link: {path} is of {name}, and T(M) is of an all-reduce", hint=_HINT)
+
+
+def _is_column(word: str) -> bool:
+    return word == "N/A" or _number(word) is not None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and abs(number) < 1e18 else None
+

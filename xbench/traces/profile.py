@@ -1,0 +1,313 @@
+"""The profile record of a traced run, from the traces of one or more of its ranks.
+
+Compute times are those of the traced run, traffic included, so the planner adds no contention to them. Communication is
+what the trace shows of it: T(M) at the sizes of the run's own buckets. A collective runs from the first rank to the last
+one, so its time includes waiting for peers. With several ranks the shortest of them shows the transfer. With one rank
+the shortest repetition does. Since no larger message is faster, a size takes at most what any larger one took.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from xbench.errors import UsageError
+from xbench.planning.cost import fit
+from xbench.records import CostModel, CostPoint, Layer, StepTimes, Tensor
+from xbench.records.traced import Traced, TracedBucket
+from xbench.stats.summary import median_estimate
+from xbench.text import counted
+from xbench.traces.events import RankTrace
+from xbench.traces.sizes import Parameter, Sizes, gradient_sizes
+from xbench.traces.steps import GRADIENT_KINDS, TracedStep, steps_of
+from xbench.units import format_bytes
+
+RECORD_IT = "record it around several steps of training on two or more ranks (docs/traces.md)"
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """One file: its name, its trace, and its steps."""
+
+    name: str
+    trace: RankTrace
+    steps: Sequence[TracedStep]
+
+
+@dataclass(frozen=True)
+class TracedProfile:
+    """Parts of a profile that come from traces."""
+
+    layers: list[Layer]
+    step: StepTimes
+    cost: CostModel
+    traced: Traced
+    world_size: int
+    backend: str
+    bucket_of: list[int]
+    """The bucket of each gradient, in ready order."""
+    cautions: list[str]
+
+
+def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
+    """Return the steps of each trace, cut to the same number.
+
+    Raises UsageError, in one sentence, for a trace without a backward pass, collectives of gradients or a whole step, for
+    two traces of one rank, and for traces of different runs.
+    """
+    found = []
+    for name, trace in traces:
+        steps = steps_of(trace)
+        if not steps:
+            raise UsageError(f"{name}: {_missing(trace)}", hint=RECORD_IT)
+        found.append(RankSteps(name, trace, steps))
+    for one, other in pairwise(sorted(found, key=lambda rank: -1 if rank.trace.rank is None else rank.trace.rank)):
+        if one.trace.rank is not None and one.trace.rank == other.trace.rank:
+            raise UsageError(f"{one.name} and {other.name} are both of rank {one.trace.rank}", hint="give each rank once")
+        if one.trace.world_size != other.trace.world_size or len(one.steps[0].gradients) != len(other.steps[0].gradients):
+            raise UsageError(f"{one.name} and {other.name} are of different runs", hint="give the ranks of one run")
+    count = min(len(rank.steps) for rank in found)
+    return [RankSteps(rank.name, rank.trace, rank.steps[-count:]) for rank in found]
+
+
+def _missing(trace: RankTrace) -> str:
+    """Say what keeps a trace from being a profile."""
+    if trace.world_size == 1:
+        return "its run had one rank, so nothing was sent"
+    if not trace.nodes:
+        return "it holds no backward pass"
+    kinds = sorted({one.kind for one in trace.collectives})
+    if not kinds:
+        return "it holds no collective"
+    if not set(kinds) & set(GRADIENT_KINDS):
+        return f"its collectives ({', '.join(kinds)}) carry no gradients"
+    return "it holds no whole step that sent gradients"
+
+
+def traced_profile(
+    ranks: Sequence[RankSteps], *, parameters: Sequence[Parameter] | None = None, link: CostModel | None = None
+) -> TracedProfile:
+    """Build the parts of a profile. `parameters` are those of the model, if it is known; `link` replaces T(M).
+
+    Raises UsageError where no size of the gradients is known.
+    """
+    first = ranks[0]
+    world_size = first.trace.world_size or max(2, len(ranks))
+    backend = first.trace.backend or ("nccl" if first.trace.is_gpu else "gloo")
+    sizes = gradient_sizes(first.trace, first.steps, parameters)
+    parts = _parts(ranks)
+    layers = _layers(ranks, sizes, parts)
+    points = _points(ranks, sizes)
+    cost = link or _cost(points, backend, world_size)
+    cautions = [*sizes.cautions, *_cautions(ranks, points, link)]
+    collective = Counter(sent.collective.kind for sent in first.steps[0].sent).most_common(1)[0][0]
+    traced = Traced(
+        files=[rank.name for rank in ranks],
+        ranks=len(ranks),
+        collective=collective,
+        periods_s=[statistics.median(same) for same in _by_step(ranks, lambda step: step.period_s)],
+        exposed_s=statistics.median(min(same) for same in _by_step(ranks, lambda step: step.exposed_s)),
+        waited_s=parts.waited_s,
+        buckets=_buckets(ranks, sizes),
+        sizes_from=sizes.source,
+        compute_slowdown=_slowdown(ranks),
+    )
+    return TracedProfile(layers, parts.times, cost, traced, world_size, backend, sizes.bucket_of, cautions)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The step's parts over all ranks and steps, and each gradient's ready time [s]."""
+
+    times: StepTimes
+    waited_s: float
+    ready_s: list[float]
+
+
+def _by_step(ranks: Sequence[RankSteps], of: Callable[[TracedStep], float]) -> list[list[float]]:
+    """One value a rank for each step."""
+    return [[of(step) for step in same] for same in zip(*(rank.steps for rank in ranks), strict=True)]
+
+
+def _parts(ranks: Sequence[RankSteps]) -> _Parts:
+    """Parts of the job's step: it starts backward when the last rank does, and has a gradient when the last rank has."""
+    forward, backward, waited, optimizer, compute, period = [], [], [], [], [], []
+    ready: list[list[float]] = []
+    for same in zip(*(rank.steps for rank in ranks), strict=True):
+        begins_s = max(step.forward_s for step in same)
+        ready.append(
+            [
+                max(0.0, max(step.forward_s + ready_s for step, ready_s in zip(same, one, strict=True)) - begins_s)
+                for one in zip(*(step.ready_s for step in same), strict=True)
+            ]
+        )
+        forward.append(begins_s)
+        backward.append(max(step.forward_s + step.backward_s for step in same) - begins_s)
+        waited.append(min(step.waited_s for step in same))
+        period.append(statistics.median(step.period_s for step in same))
+        compute.append(period[-1] - waited[-1])
+        optimizer.append(max(0.0, compute[-1] - forward[-1] - backward[-1]))
+    bare, whole = median_estimate(compute), median_estimate(period)
+    times = StepTimes(
+        forward_s=statistics.median(forward),
+        backward_s=statistics.median(backward),
+        optimizer_s=statistics.median(optimizer),
+        step_s=whole.median,
+        step_ci95=whole.ci95,
+        uninstrumented_step_s=bare.median,
+        uninstrumented_ci95=bare.ci95,
+        overhead_ratio=0.0,
+        overhead_ci95=(0.0, 0.0),
+        steps=len(period),
+        warmup_steps=0,
+    )
+    medians = [statistics.median(same) for same in zip(*ready, strict=True)]
+    return _Parts(times, statistics.median(waited), [max(medians[: place + 1]) for place in range(len(medians))])
+
+
+def _layers(ranks: Sequence[RankSteps], sizes: Sizes, parts: _Parts) -> list[Layer]:
+    """Layers in ready order. Forward times are scaled down where they add up to more than the forward pass."""
+    structure = ranks[0].steps[0].layers
+    usable = all(
+        [layer.gradients for layer in step.layers] == [layer.gradients for layer in structure]
+        for rank in ranks
+        for step in rank.steps
+    )
+    forward = [
+        max(statistics.median(step.layers[place].forward_s for step in rank.steps) for rank in ranks) if usable else 0.0
+        for place in range(len(structure))
+    ]
+    whole_s = parts.times.forward_s
+    scale = min(1.0, whole_s / sum(forward)) if sum(forward) > 0 else 1.0
+    found, place, before_s = [], 0, 0.0
+    for number, (layer, forward_s) in enumerate(zip(structure, forward, strict=True), start=1):
+        mine = range(place, place + layer.gradients)
+        place += layer.gradients
+        tensors = [
+            Tensor(
+                name=sizes.names[index] or f"{layer.kind}-{number}.{index - mine.start + 1}",
+                elements=sizes.elements[index],
+                bytes=sizes.nbytes[index],
+                dtype=sizes.dtypes[index],
+                ready_s=parts.ready_s[index],
+            )
+            for index in mine
+        ]
+        ready_s = tensors[-1].ready_s
+        found.append(
+            Layer(
+                name=tensors[0].name.rpartition(".")[0] or f"{layer.kind}-{number}",
+                kind=layer.kind,
+                parameters=sum(tensor.elements for tensor in tensors),
+                grad_bytes=sum(tensor.bytes for tensor in tensors),
+                forward_s=forward_s * scale,
+                backward_s=ready_s - before_s,
+                ready_s=ready_s,
+                share=(forward_s * scale + ready_s - before_s) / parts.times.uninstrumented_step_s,
+                tensors=tensors,
+            )
+        )
+        before_s = ready_s
+    return found
+
+
+def _points(ranks: Sequence[RankSteps], sizes: Sizes) -> list[CostPoint]:
+    """Times of an all-reduce by size, as the traced collectives show them."""
+    durations: dict[int, list[list[float]]] = defaultdict(list)
+    for same in zip(*(rank.steps for rank in ranks), strict=True):
+        for place, nbytes in enumerate(sizes.sent_nbytes):
+            together = [step.sent[place].duration_s for step in same if place < len(step.sent)]
+            if together and nbytes > 0:
+                durations[nbytes].append([max(1e-9, duration_s + _gathered_s(same[0], nbytes)) for duration_s in together])
+    points: list[CostPoint] = []
+    cap_s = float("inf")
+    for nbytes in sorted(durations, reverse=True):
+        shortest = [min(together) for together in durations[nbytes]]
+        estimate = median_estimate(shortest)
+        seen_s = estimate.median if len(ranks) > 1 else min(shortest)
+        cap_s = min(cap_s, seen_s)
+        points.append(
+            CostPoint(
+                nbytes=nbytes,
+                transfer_s=cap_s,
+                ci95=(min(estimate.ci95[0], cap_s), cap_s if len(ranks) == 1 else max(cap_s, estimate.ci95[1])),
+                wait_s=max(0.0, statistics.median(max(together) for together in durations[nbytes]) - cap_s),
+                repetitions=len(shortest),
+            )
+        )
+    return points[::-1]
+
+
+def _gathered_s(step: TracedStep, nbytes: int) -> float:
+    """What an all-gather of this size adds where gradients are reduce-scattered: the two are one all-reduce."""
+    if step.sent[0].collective.kind != "reduce_scatter":
+        return 0.0
+    gathers = [one.end_s - one.start_s for one in step.others if one.kind == "all_gather" and one.nbytes == nbytes]
+    scatters = [sent.duration_s for sent in step.sent if sent.collective.nbytes == nbytes]
+    return min(gathers, default=min(scatters, default=0.0))
+
+
+def _cost(points: Sequence[CostPoint], backend: str, world_size: int) -> CostModel:
+    """Fit T(M). A single size gives a time per byte and no latency."""
+    if not points:
+        raise UsageError(
+            "the trace does not say how many bytes its collectives carried",
+            hint="give --link FILE, or record the trace with record_shapes=True",
+        )
+    if len(points) > 1:
+        return fit(points, backend=backend, world_size=world_size)
+    slope = points[0].transfer_s / points[0].nbytes
+    return CostModel(
+        backend=backend,
+        world_size=world_size,
+        alpha_s=0.0,
+        beta_s_per_byte=slope,
+        alpha_ci95=(0.0, points[0].transfer_s),
+        beta_ci95=(0.0, slope),
+        max_relative_residual=0.0,
+        points=list(points),
+    )
+
+
+def _buckets(ranks: Sequence[RankSteps], sizes: Sizes) -> list[TracedBucket]:
+    steps = [step for rank in ranks for step in rank.steps]
+    return [
+        TracedBucket(
+            gradients=sent.gradients,
+            nbytes=nbytes,
+            launched_s=statistics.median(
+                max(0.0, step.sent[place].collective.launched_s - step.gradients[0].start_s) for step in steps
+            ),
+            duration_s=statistics.median(min(same) for same in _durations(ranks, place)),
+        )
+        for place, (sent, nbytes) in enumerate(zip(ranks[0].steps[-1].sent, sizes.sent_nbytes, strict=True))
+        if all(place < len(step.sent) for step in steps)
+    ]
+
+
+def _durations(ranks: Sequence[RankSteps], place: int) -> list[list[float]]:
+    return _by_step(ranks, lambda step: step.sent[place].duration_s)
+
+
+def _slowdown(ranks: Sequence[RankSteps]) -> float | None:
+    known = [rank.trace.compute_slowdown for rank in ranks if rank.trace.compute_slowdown is not None]
+    return statistics.median(known) if known else None
+
+
+def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], link: CostModel | None) -> list[str]:
+    found = []
+    count = len(ranks[0].steps)
+    if count < 3:
+        found.append(f"The trace holds {counted(count, 'whole step')}: medians of so few say little.")
+    if len(ranks) == 1 and link is None:
+        found.append("One rank was read, so the waiting for peers inside a collective can only be told from repetitions.")
+    if len(points) == 1 and link is None:
+        found.append(
+            f"All collectives had {format_bytes(points[0].nbytes)}: T(M) of other sizes is extrapolated without a latency."
+        )
+    if any(rank.steps[0].sent[0].collective.kind == "reduce_scatter" for rank in ranks):
+        found.append("The run sharded its parameters; an all-reduce is taken as its reduce-scatter and all-gather together.")
+    return found

@@ -1,0 +1,140 @@
+"""Reading of trace files to a `Profile` record that every command takes as it takes a measured one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from xbench.planning.bounds import bounds
+from xbench.planning.cost import CostCurve
+from xbench.planning.plans import Planner
+from xbench.planning.step import StepModel
+from xbench.records import CostModel, Environment, FabricRecord, Profile, WorkloadRecord
+from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
+from xbench.traces.events import RankTrace, collect
+from xbench.traces.json_stream import TraceFile
+from xbench.traces.profile import TracedProfile, ranks_of, traced_profile
+from xbench.traces.sizes import Parameter
+from xbench.version import __version__
+
+UNKNOWN = "not in the trace"
+
+
+def read_traces(
+    paths: Sequence[Path],
+    command: str,
+    *,
+    model: WorkloadSpec | None = None,
+    link: CostModel | None = None,
+    on_progress: Callable[[Path, float], None] | None = None,
+) -> Profile:
+    """Read the traces of one or more ranks of a run, and plan from them.
+
+    `command` is the command line for the record. `model` is the workload whose parameters were trained. `link` replaces
+    the T(M) that the traces show. `on_progress` gets a file and the share of it that was read. Raises UsageError for a
+    file that is not such a trace, and as `ranks_of` and `traced_profile` do.
+    """
+    traces: list[tuple[str, RankTrace]] = []
+    cautions: list[str] = []
+    hosts: set[str] = set()
+    for path in paths:
+        file = TraceFile(path, (lambda share, of=path: on_progress(of, share)) if on_progress is not None else None)
+        trace = collect(file.events(), file.header)
+        traces.append((path.name, trace))
+        if file.is_truncated:
+            cautions.append(f"{path.name} ends in the middle; what it holds up to there was read.")
+        if isinstance(file.header.get("host_name"), str):
+            hosts.add(file.header["host_name"])
+    found = traced_profile(ranks_of(traces), parameters=parameters_of(model) if model is not None else None, link=link)
+    return _record(found, traces, command, model, [*cautions, *found.cautions], sorted(hosts))
+
+
+def parameters_of(spec: WorkloadSpec) -> list[Parameter]:
+    """Return the trainable parameters of a workload, without allocating them. Raises as `workloads.build` does."""
+    import torch
+
+    from xbench.workloads.build import build
+
+    model = build(spec, torch.device("meta")).model
+    return [
+        Parameter(name, tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        for name, value in model.named_parameters()
+        if value.requires_grad
+    ]
+
+
+def _record(
+    found: TracedProfile,
+    traces: Sequence[tuple[str, RankTrace]],
+    command: str,
+    model: WorkloadSpec | None,
+    cautions: Sequence[str],
+    hosts: Sequence[str],
+) -> Profile:
+    first = traces[0][1]
+    device = first.device or ("unknown GPU" if first.is_gpu else "cpu")
+    tensors = [tensor for layer in found.layers for tensor in layer.tensors]
+    dtypes = sorted({tensor.dtype for tensor in tensors})
+    workload = model or WorkloadSpec(name=Path(traces[0][0]).name.removesuffix(".gz").removesuffix(".json"))
+    step = StepModel.of(found.layers, found.step)
+    planner = Planner(step, found.cost, layers=tuple(found.layers))
+    plans = planner.plans()
+    if found.traced.collective == "all_reduce":
+        buckets = [
+            [index for index, bucket in enumerate(found.bucket_of) if bucket == number]
+            for number in range(max(found.bucket_of) + 1)
+        ]
+        plans["ddp"] = planner.plan("ddp", buckets).model_copy(update={"note": "the buckets of the traced run"})
+    count = len(hosts) or 1
+    per_host = max(1, found.world_size // count)
+    return Profile(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        spec=RunSpec(
+            kind="profile",
+            workloads=(workload,),
+            fabric=FabricSpec(name="cluster", hosts=count, ranks=per_host),
+            device="cuda" if first.is_gpu else "cpu",
+        ),
+        environment=Environment(
+            hostname=hosts[0] if hosts else UNKNOWN,
+            cpu=UNKNOWN,
+            cores=0,
+            memory_bytes=0,
+            python=UNKNOWN,
+            torch=None,
+            device=device,
+            device_count=found.world_size if first.is_gpu else 0,
+            xbench=__version__,
+            commit=None,
+            facts={"source": "profiler traces"},
+        ),
+        fabric=FabricRecord(
+            name="cluster",
+            spec="traced run",
+            label="real",
+            backend=found.backend,
+            hosts=count,
+            ranks_per_host=per_host,
+            world_size=found.world_size,
+        ),
+        complete=True,
+        warnings=list(cautions),
+        workload=WorkloadRecord(
+            spec=workload,
+            title=workload.title,
+            parameters=sum(tensor.elements for tensor in tensors),
+            tensors=len(tensors),
+            grad_bytes=sum(tensor.bytes for tensor in tensors),
+            batch_size=0,
+            input=UNKNOWN,
+            parameter_dtypes=None if dtypes == ["float32"] else " and ".join(dtypes),
+        ),
+        layers=found.layers,
+        step=found.step,
+        cost_model=found.cost,
+        bounds=bounds(step.gradients, CostCurve.of(found.cost), compute_s=step.compute_s, **step.parts),
+        plans=plans,
+        traced=found.traced,
+    )

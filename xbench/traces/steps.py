@@ -1,0 +1,315 @@
+"""Steps of one rank's trace: their parts, when gradients were ready, and which collectives carried them.
+
+On a GPU all times are the device's: a gradient is ready when the last kernel that the host had launched by then has
+ended. On a CPU they are the host's.
+
+A step is split as the planner needs it: forward (from the step's first work to the start of backward), backward (to the
+last gradient), waiting for collectives, and the rest, which is called the optimizer. The four add up to the period of
+the steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from xbench.traces.events import Collective, FloatArray, Node, RankTrace
+
+GRADIENT_KINDS = ("all_reduce", "reduce_scatter")
+"""Collectives that carry gradients."""
+
+SHARDED_KINDS = ("all_gather", "reduce_scatter")
+"""Collectives of training with sharded parameters, for which forward and backward wait as well."""
+
+_BACKWARD = re.compile(r"Backward\d*$")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One collective that carried gradients: how many gradients were complete when it was launched, and the event."""
+
+    gradients: int
+    collective: Collective
+
+    @property
+    def duration_s(self) -> float:
+        """Time that it ran, waiting for peers included [s]."""
+        return self.collective.end_s - self.collective.start_s
+
+
+@dataclass(frozen=True)
+class TracedLayer:
+    """A forward operator with parameters: its name in the backward graph, its number of gradients, its forward [s]."""
+
+    kind: str
+    gradients: int
+    forward_s: float
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """One step. Times are in seconds; `ready_s` counts from the start of backward and follows `gradients`."""
+
+    period_s: float
+    forward_s: float
+    backward_s: float
+    waited_s: float
+    exposed_s: float
+    """Time in which a collective ran and nothing computed: exposed communication by the usual definition."""
+    ready_s: tuple[float, ...]
+    gradients: tuple[Node, ...]
+    layers: tuple[TracedLayer, ...]
+    """Forward operators whose backward nodes handed over the gradients; each gradient belongs to one, in order."""
+    sent: tuple[Sent, ...]
+    others: tuple[Collective, ...]
+    """Collectives of the step that carried no gradients."""
+
+    @property
+    def optimizer_s(self) -> float:
+        """What the other parts leave of the period [s]."""
+        return max(0.0, self.period_s - self.forward_s - self.backward_s - self.waited_s)
+
+    @property
+    def compute_s(self) -> float:
+        """The step without waiting [s]."""
+        return self.period_s - self.waited_s
+
+
+def steps_of(trace: RankTrace) -> list[TracedStep]:
+    """Return the whole steps of a trace that sent gradients, in order; empty where there are none.
+
+    Steps whose number of gradients is not the usual one are left out: a step that was cut off, or another phase.
+    """
+    windows = _marked(trace) or _by_optimizer(trace) or _by_backward(trace)
+    found = [step for step in _steps(trace, windows) if step is not None]
+    if not found:
+        return []
+    usual = Counter(len(step.gradients) for step in found).most_common(1)[0][0]
+    return [step for step in found if len(step.gradients) == usual]
+
+
+def _marked(trace: RankTrace) -> list[tuple[float, float]]:
+    """Windows of `ProfilerStep`, without what overlaps."""
+    return [span for span, after in _with_next(trace.marked_steps) if after is None or span[1] <= after[0] + 1e-6]
+
+
+def _by_optimizer(trace: RankTrace) -> list[tuple[float, float]]:
+    """Windows from one optimizer step to the next one that has backward nodes between; the first is cut off."""
+    starts = np.array([node.start_s for node in trace.nodes])
+    ends: list[float] = []
+    for span in trace.optimizer_s:
+        if ends and not np.any((starts > ends[-1]) & (starts < span[0])):
+            ends[-1] = span[1]
+        else:
+            ends.append(span[1])
+    return list(itertools.pairwise(ends))
+
+
+def _by_backward(trace: RankTrace) -> list[tuple[float, float]]:
+    """Windows from the first forward operator after one backward pass that sent gradients to the next such operator."""
+    groups = [group for group in _groups(trace, trace.nodes) if _gradients(group)]
+    sends = [one.launched_s for one in trace.collectives if one.kind in GRADIENT_KINDS]
+    following = [*groups[1:], None] if groups else []
+    sending = [
+        group
+        for group, after in zip(groups, following, strict=True)
+        if any(group[0].start_s <= at and (after is None or at < after[0].start_s) for at in sends)
+    ]
+    forward = np.sort(np.array([start_s for start_s, _ in trace.forward_s.values()]))
+    begins = []
+    for group in sending:
+        later = forward[forward > group[-1].end_s]
+        begins.append(float(later[0]) if later.size else group[-1].end_s)
+    first = float(forward[0]) if forward.size else None
+    if first is not None and sending and first < sending[0][0].start_s:
+        begins.insert(0, first)
+    return list(itertools.pairwise(begins))
+
+
+def _with_next(
+    spans: Sequence[tuple[float, float]],
+) -> list[tuple[tuple[float, float], tuple[float, float] | None]]:
+    return list(zip(spans, [*spans[1:], None], strict=True))
+
+
+def _groups(trace: RankTrace, nodes: Sequence[Node]) -> list[list[Node]]:
+    """Backward passes: nodes between which no forward operator began."""
+    forward = np.sort(np.array([start_s for start_s, _ in trace.forward_s.values()]))
+    groups: list[list[Node]] = []
+    for node in nodes:
+        if groups:
+            since, until = np.searchsorted(forward, [groups[-1][-1].end_s, node.start_s])
+        if not groups or until > since:
+            groups.append([])
+        groups[-1].append(node)
+    return groups
+
+
+def _gradients(nodes: Sequence[Node]) -> list[Node]:
+    return [node for node in nodes if node.is_gradient]
+
+
+def _steps(trace: RankTrace, windows: Sequence[tuple[float, float]]) -> list[TracedStep | None]:
+    work = _Work.of(trace)
+    starts = np.array([node.start_s for node in trace.nodes])
+    begins = [work.first_start_s(*window) for window in windows]
+    found: list[TracedStep | None] = []
+    for place, (since_s, until_s) in enumerate(windows):
+        low, high = np.searchsorted(starts, [since_s, until_s])
+        inside = [one for one in trace.collectives if since_s <= one.launched_s < until_s]
+        nodes = _sending(_groups(trace, trace.nodes[low:high]), inside)
+        begin_s = begins[place]
+        if not nodes or begin_s is None:
+            found.append(None)
+            continue
+        after_s = begins[place + 1] if place + 1 < len(windows) and windows[place + 1][0] - until_s < 1e-3 else None
+        end_s = max(begin_s + until_s - since_s, work.last_end_s(since_s, until_s))
+        period_s = after_s - begin_s if after_s is not None and trace.is_gpu else end_s - begin_s
+        layers = _layers(trace, work, nodes)
+        found.append(_step(work, nodes, layers, inside, begin_s, period_s, until_s))
+    return found
+
+
+def _sending(groups: Sequence[list[Node]], inside: Sequence[Collective]) -> list[Node]:
+    """The last backward pass with gradients after whose start a collective carried gradients."""
+    for group in reversed(groups):
+        if _gradients(group) and any(
+            one.kind in GRADIENT_KINDS and one.launched_s >= group[0].start_s for one in inside
+        ):
+            return group
+    return []
+
+
+def _layers(trace: RankTrace, work: _Work, nodes: Sequence[Node]) -> list[TracedLayer]:
+    """Layers of a backward pass: a gradient belongs to the forward operator of the node before it.
+
+    Gradients of operators of which one contains the other (`linear` contains `addmm`) belong to one layer.
+    """
+    found: list[TracedLayer] = []
+    last: tuple[float, float] | None = None
+    source: Node | None = None
+    for node in nodes:
+        if not node.is_gradient:
+            source = node
+            continue
+        span = trace.forward_s.get(source.sequence) if source is not None and source.sequence is not None else None
+        if found and span is not None and last is not None and span[0] < last[1] and last[0] < span[1]:
+            last = (min(span[0], last[0]), max(span[1], last[1]))
+            found[-1] = TracedLayer(found[-1].kind, found[-1].gradients + 1, work.taken_s(*last))
+            continue
+        kind = _BACKWARD.sub("", source.name) if source is not None else "parameter"
+        found.append(TracedLayer(kind, 1, work.taken_s(*span) if span is not None else 0.0))
+        last = span
+    return found
+
+
+def _step(
+    work: _Work,
+    nodes: list[Node],
+    layers: Sequence[TracedLayer],
+    inside: Sequence[Collective],
+    begin_s: float,
+    period_s: float,
+    until_s: float,
+) -> TracedStep:
+    host_s = nodes[0].start_s
+    backward_at_s = work.first_start_s(host_s, until_s) or host_s
+    backward_end_s = max(work.done_s(nodes[-1].end_s), backward_at_s)
+    gradients = _gradients(nodes)
+    ready = [max(0.0, work.done_s(node.end_s) - backward_at_s) for node in gradients]
+    sending = [one for one in inside if one.kind in GRADIENT_KINDS and one.launched_s >= host_s]
+    sent = [Sent(sum(node.start_s < one.launched_s for node in gradients), one) for one in sending]
+    last_s = max((one.end_s for one in sending), default=backward_end_s)
+    sharded = [one for one in inside if one.kind in SHARDED_KINDS]
+    spans = [(one.start_s, one.end_s) for one in sending]
+    blocked = [(one.start_s, one.end_s) for one in sharded]
+    forward_waited_s = work.idle_s(blocked, begin_s, backward_at_s)
+    backward_waited_s = work.idle_s(blocked, backward_at_s, backward_end_s)
+    waited_s = last_s - backward_end_s - work.busy_s(backward_end_s, last_s) if last_s > backward_end_s else 0.0
+    return TracedStep(
+        period_s=period_s,
+        forward_s=max(0.0, backward_at_s - begin_s - forward_waited_s),
+        backward_s=max(0.0, backward_end_s - backward_at_s - backward_waited_s),
+        waited_s=waited_s + forward_waited_s + backward_waited_s,
+        exposed_s=work.idle_s([*spans, *blocked], begin_s, begin_s + period_s),
+        ready_s=tuple(np.maximum.accumulate(ready).tolist()),
+        gradients=tuple(gradients),
+        layers=tuple(layers),
+        sent=tuple(sent),
+        others=tuple(one for one in inside if one not in sending),
+    )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What computes, with the questions that the steps ask of it."""
+
+    launches_s: FloatArray
+    """When the host launched each piece of work, ascending; `start_s` and `end_s` follow this order."""
+    start_s: FloatArray
+    end_s: FloatArray
+    done_by_launch_s: FloatArray
+    """Latest end of all work launched up to here."""
+    merged: FloatArray
+    """Disjoint busy spans, of shape (n, 2)."""
+
+    @classmethod
+    def of(cls, trace: RankTrace) -> _Work:
+        """Prepare the work of a trace."""
+        order = np.argsort(trace.work_launched_s, kind="stable")
+        ends = trace.work_end_s[order]
+        merged = _merged(np.column_stack([trace.work_start_s, trace.work_end_s]))
+        return cls(
+            trace.work_launched_s[order],
+            trace.work_start_s[order],
+            ends,
+            np.maximum.accumulate(ends) if ends.size else ends,
+            merged,
+        )
+
+    def first_start_s(self, since_s: float, until_s: float) -> float | None:
+        """Start of the first work that was launched in a window of the host; None where there is none."""
+        low, high = np.searchsorted(self.launches_s, [since_s, until_s])
+        return float(self.start_s[low:high].min()) if high > low else None
+
+    def last_end_s(self, since_s: float, until_s: float) -> float:
+        """End of the last work that was launched in a window of the host."""
+        low, high = np.searchsorted(self.launches_s, [since_s, until_s])
+        return float(self.end_s[low:high].max()) if high > low else until_s
+
+    def taken_s(self, since_s: float, until_s: float) -> float:
+        """Time from the start to the end of the work that was launched in a window of the host [s]."""
+        begin_s = self.first_start_s(since_s, until_s)
+        return self.last_end_s(since_s, until_s) - begin_s if begin_s is not None else until_s - since_s
+
+    def done_s(self, host_s: float) -> float:
+        """When all work that the host had launched by `host_s` was done; on a CPU, `host_s` itself or later."""
+        place = int(np.searchsorted(self.launches_s, host_s, side="right")) - 1
+        return float(self.done_by_launch_s[place]) if place >= 0 else host_s
+
+    def busy_s(self, since_s: float, until_s: float) -> float:
+        """Seconds of work between two times."""
+        clipped = np.clip(self.merged, since_s, until_s)
+        return float((clipped[:, 1] - clipped[:, 0]).sum()) if until_s > since_s else 0.0
+
+    def idle_s(self, spans: Sequence[tuple[float, float]], since_s: float, until_s: float) -> float:
+        """Seconds within `spans` and between two times in which nothing computes."""
+        if not spans or until_s <= since_s:
+            return 0.0
+        clipped = np.clip(_merged(np.array(sorted(spans))), since_s, until_s)
+        return float(sum(end_s - start_s - self.busy_s(start_s, end_s) for start_s, end_s in clipped))
+
+
+def _merged(spans: FloatArray) -> FloatArray:
+    """Disjoint spans that cover the same, from spans sorted by start."""
+    if not len(spans):
+        return np.empty((0, 2))
+    ends = np.maximum.accumulate(spans[:, 1])
+    opens = np.concatenate([[True], spans[1:, 0] > ends[:-1]])
+    closes = np.concatenate([opens[1:], [True]])
+    return np.column_stack([spans[opens, 0], ends[closes]])
