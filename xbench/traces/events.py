@@ -1,7 +1,7 @@
 """One rank's trace, reduced to what a profile needs: steps, backward nodes, collectives and device work.
 
-Times are in seconds from the first event of the file. Names follow Kineto's, from torch 1.13 to today's: categories were
-once capitalized, and collectives were once named by their kernel alone.
+Times are in seconds from the first event of the file. Names follow Kineto's, from torch 1.13 to today's: once,
+categories were capitalized, and only a kernel's name told a collective.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ A trace is an object with a `traceEvents` array, or the array alone. Every other
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import zlib
@@ -17,13 +16,14 @@ from typing import IO, Any
 
 from xbench.errors import UsageError
 
-CHUNK_BYTES = 1 << 22
+CHUNK_BYTES = 1 << 20
 MAX_VALUE_CHARACTERS = 1 << 26
 """A single value longer than this is not part of a profiler trace."""
 
 EVENTS = "traceEvents"
 _SKIP = re.compile(r"[\s,]*")
 _GZIP = b"\x1f\x8b"
+_GZIP_WINDOW = 31  # zlib: a gzip header and the largest window
 
 
 class TraceFile:
@@ -38,7 +38,7 @@ class TraceFile:
         self._text = ""
         self._at = 0
         self._ended = False
-        self._scan = json.JSONDecoder(strict=False).scan_once
+        self._decode = json.JSONDecoder(strict=False).raw_decode
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events in file order. Raises UsageError for a file that is not a trace or cannot be read."""
@@ -47,7 +47,7 @@ class TraceFile:
             with self.path.open("rb") as raw:
                 self._refill = _chunks(raw, size, self._on_progress)
                 yield from self._document()
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, zlib.error) as error:
             raise UsageError(f"{self.path} cannot be read: {error}") from error
 
     def _document(self) -> Iterator[dict[str, Any]]:
@@ -79,7 +79,7 @@ class TraceFile:
         if char == "":
             self.is_truncated = True
         if not found:
-            raise self._foreign(f"it has no {EVENTS}")
+            raise self._foreign(f"it {'ends before its' if self.is_truncated else 'has no'} {EVENTS}")
 
     def _array(self) -> Iterator[dict[str, Any]]:
         while (char := self._peek()) == "{":
@@ -108,8 +108,8 @@ class TraceFile:
         self._peek()
         while True:
             try:
-                value, end = self._scan(self._text, self._at)
-            except (StopIteration, ValueError, RecursionError):
+                value, end = self._decode(self._text, self._at)
+            except (ValueError, RecursionError):
                 value, end = None, len(self._text)
             # A number at the end of the text may go on in the next chunk; anything else ends with a mark of its own.
             if end < len(self._text) or isinstance(value, (dict, list, str)):
@@ -139,18 +139,22 @@ class TraceFile:
 
 
 def _chunks(raw: IO[bytes], size: int, on_progress: Callable[[float], None] | None) -> Iterator[str]:
-    """Yield the file's text in chunks; a gzip file that ends early ends the text early."""
-    is_gzip = raw.read(2) == _GZIP
+    """Yield the file's text in chunks; a gzip file that ends early gives all that it holds."""
+    unpack = _unpacked if raw.read(2) == _GZIP else iter
     raw.seek(0)
-    source: IO[bytes] = gzip.GzipFile(fileobj=raw) if is_gzip else raw  # type: ignore[assignment]
     decode = getincrementaldecoder("utf-8")(errors="replace").decode
-    while True:
-        try:
-            data = source.read(CHUNK_BYTES)
-        except EOFError:
-            return
+    for data in unpack(iter(lambda: raw.read(CHUNK_BYTES), b"")):
         if on_progress is not None:
             on_progress(min(1.0, raw.tell() / size))
-        if not data:
-            return
         yield decode(data)
+
+
+def _unpacked(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Decompress a gzip file of one or more members."""
+    member = zlib.decompressobj(wbits=_GZIP_WINDOW)
+    for chunk in chunks:
+        while chunk:
+            yield member.decompress(chunk)
+            chunk = member.unused_data
+            if chunk:
+                member = zlib.decompressobj(wbits=_GZIP_WINDOW)

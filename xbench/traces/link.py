@@ -4,7 +4,7 @@
 | --- | --- |
 | nccl-tests, as printed | the rows of `all_reduce_perf`: in-place times, else out-of-place ones |
 | nccl-tests, `-J FILE` | the same from its `results` |
-| NCCL Inspector, JSON lines | `coll_exec_time_us` of each AllReduce; the shortest rank of a collective waited for no other |
+| NCCL Inspector, JSON lines | `coll_exec_time_us` of each AllReduce, of its shortest rank, which waited for no other |
 | CSV | a column of sizes (`bytes`) and one of times (`seconds`, `time_ms` or `time_us`) |
 
 Gradients are reduced in place, so in-place times come first. Of several values for one size, the median counts.
@@ -237,4 +237,3 @@ def _number(value: object) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) and abs(number) < 1e18 else None
-

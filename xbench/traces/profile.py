@@ -1,9 +1,9 @@
 """The profile record of a traced run, from the traces of one or more of its ranks.
 
 Compute times are those of the traced run, traffic included, so the planner adds no contention to them. Communication is
-what the trace shows of it: T(M) at the sizes of the run's own buckets. A collective runs from the first rank to the last
-one, so its time includes waiting for peers. With several ranks the shortest of them shows the transfer. With one rank
-the shortest repetition does. Since no larger message is faster, a size takes at most what any larger one took.
+what the trace shows of it: T(M) at the sizes of the run's own buckets. A collective of a rank begins when that
+rank launches it, so its time includes waiting for peers. With several ranks the shortest of them shows the transfer.
+With one rank the shortest repetition does. No larger message is faster, so a size takes at most what a larger one took.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class TracedProfile:
 def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
     """Return the steps of each trace, cut to the same number.
 
-    Raises UsageError, in one sentence, for a trace without a backward pass, collectives of gradients or a whole step, for
-    two traces of one rank, and for traces of different runs.
+    Raises UsageError, in one sentence, for a trace without a backward pass, collectives of gradients or a whole step,
+    for two traces of one rank, and for traces of different runs.
     """
     found = []
     for name, trace in traces:
@@ -66,8 +66,12 @@ def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
         found.append(RankSteps(name, trace, steps))
     for one, other in pairwise(sorted(found, key=lambda rank: -1 if rank.trace.rank is None else rank.trace.rank)):
         if one.trace.rank is not None and one.trace.rank == other.trace.rank:
-            raise UsageError(f"{one.name} and {other.name} are both of rank {one.trace.rank}", hint="give each rank once")
-        if one.trace.world_size != other.trace.world_size or len(one.steps[0].gradients) != len(other.steps[0].gradients):
+            raise UsageError(
+                f"{one.name} and {other.name} are both of rank {one.trace.rank}", hint="give each rank once"
+            )
+        if one.trace.world_size != other.trace.world_size or len(one.steps[0].gradients) != len(
+            other.steps[0].gradients
+        ):
             raise UsageError(f"{one.name} and {other.name} are of different runs", hint="give the ranks of one run")
     count = min(len(rank.steps) for rank in found)
     return [RankSteps(rank.name, rank.trace, rank.steps[-count:]) for rank in found]
@@ -133,7 +137,7 @@ def _by_step(ranks: Sequence[RankSteps], of: Callable[[TracedStep], float]) -> l
 
 
 def _parts(ranks: Sequence[RankSteps]) -> _Parts:
-    """Parts of the job's step: it starts backward when the last rank does, and has a gradient when the last rank has."""
+    """Parts of the job's step. It starts backward with its last rank, and has a gradient when its last rank has it."""
     forward, backward, waited, optimizer, compute, period = [], [], [], [], [], []
     ready: list[list[float]] = []
     for same in zip(*(rank.steps for rank in ranks), strict=True):
@@ -221,7 +225,9 @@ def _points(ranks: Sequence[RankSteps], sizes: Sizes) -> list[CostPoint]:
         for place, nbytes in enumerate(sizes.sent_nbytes):
             together = [step.sent[place].duration_s for step in same if place < len(step.sent)]
             if together and nbytes > 0:
-                durations[nbytes].append([max(1e-9, duration_s + _gathered_s(same[0], nbytes)) for duration_s in together])
+                durations[nbytes].append(
+                    [max(1e-9, duration_s + _gathered_s(same[0], nbytes)) for duration_s in together]
+                )
     points: list[CostPoint] = []
     cap_s = float("inf")
     for nbytes in sorted(durations, reverse=True):
@@ -303,11 +309,16 @@ def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], link: Cos
     if count < 3:
         found.append(f"The trace holds {counted(count, 'whole step')}: medians of so few say little.")
     if len(ranks) == 1 and link is None:
-        found.append("One rank was read, so the waiting for peers inside a collective can only be told from repetitions.")
+        found.append(
+            "One rank was read, so the waiting for peers inside a collective can only be told from repetitions."
+        )
     if len(points) == 1 and link is None:
         found.append(
-            f"All collectives had {format_bytes(points[0].nbytes)}: T(M) of other sizes is extrapolated without a latency."
+            f"All collectives had {format_bytes(points[0].nbytes)}, so T(M) of other sizes is extrapolated, "
+            "without a latency."
         )
     if any(rank.steps[0].sent[0].collective.kind == "reduce_scatter" for rank in ranks):
-        found.append("The run sharded its parameters; an all-reduce is taken as its reduce-scatter and all-gather together.")
+        found.append(
+            "The run sharded its parameters; an all-reduce is taken as its reduce-scatter and all-gather together."
+        )
     return found

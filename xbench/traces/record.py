@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from xbench.planning.bounds import bounds
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.records import CostModel, Environment, FabricRecord, Profile, WorkloadRecord
+from xbench.records import CostModel, Environment, FabricRecord, Plan, Profile, WorkloadRecord
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 from xbench.traces.events import RankTrace, collect
 from xbench.traces.json_stream import TraceFile
@@ -39,7 +40,7 @@ def read_traces(
     cautions: list[str] = []
     hosts: set[str] = set()
     for path in paths:
-        file = TraceFile(path, (lambda share, of=path: on_progress(of, share)) if on_progress is not None else None)
+        file = TraceFile(path, partial(on_progress, path) if on_progress is not None else None)
         trace = collect(file.events(), file.header)
         traces.append((path.name, trace))
         if file.is_truncated:
@@ -73,43 +74,19 @@ def _record(
     hosts: Sequence[str],
 ) -> Profile:
     first = traces[0][1]
-    device = first.device or ("unknown GPU" if first.is_gpu else "cpu")
-    tensors = [tensor for layer in found.layers for tensor in layer.tensors]
-    dtypes = sorted({tensor.dtype for tensor in tensors})
-    workload = model or WorkloadSpec(name=Path(traces[0][0]).name.removesuffix(".gz").removesuffix(".json"))
+    name = Path(traces[0][0]).name.removesuffix(".gz").removesuffix(".json")
+    workload = model or WorkloadSpec(name=name)
     step = StepModel.of(found.layers, found.step)
-    planner = Planner(step, found.cost, layers=tuple(found.layers))
-    plans = planner.plans()
-    if found.traced.collective == "all_reduce":
-        buckets = [
-            [index for index, bucket in enumerate(found.bucket_of) if bucket == number]
-            for number in range(max(found.bucket_of) + 1)
-        ]
-        plans["ddp"] = planner.plan("ddp", buckets).model_copy(update={"note": "the buckets of the traced run"})
     count = len(hosts) or 1
     per_host = max(1, found.world_size // count)
+    fabric = FabricSpec(name="cluster", hosts=count, ranks=per_host)
     return Profile(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         spec=RunSpec(
-            kind="profile",
-            workloads=(workload,),
-            fabric=FabricSpec(name="cluster", hosts=count, ranks=per_host),
-            device="cuda" if first.is_gpu else "cpu",
+            kind="profile", workloads=(workload,), fabric=fabric, device="cuda" if first.is_gpu else "cpu"
         ),
-        environment=Environment(
-            hostname=hosts[0] if hosts else UNKNOWN,
-            cpu=UNKNOWN,
-            cores=0,
-            memory_bytes=0,
-            python=UNKNOWN,
-            torch=None,
-            device=device,
-            device_count=found.world_size if first.is_gpu else 0,
-            xbench=__version__,
-            commit=None,
-            facts={"source": "profiler traces"},
-        ),
+        environment=_environment(first, found.world_size, hosts),
         fabric=FabricRecord(
             name="cluster",
             spec="traced run",
@@ -121,20 +98,52 @@ def _record(
         ),
         complete=True,
         warnings=list(cautions),
-        workload=WorkloadRecord(
-            spec=workload,
-            title=workload.title,
-            parameters=sum(tensor.elements for tensor in tensors),
-            tensors=len(tensors),
-            grad_bytes=sum(tensor.bytes for tensor in tensors),
-            batch_size=0,
-            input=UNKNOWN,
-            parameter_dtypes=None if dtypes == ["float32"] else " and ".join(dtypes),
-        ),
+        workload=_workload(found, workload),
         layers=found.layers,
         step=found.step,
         cost_model=found.cost,
         bounds=bounds(step.gradients, CostCurve.of(found.cost), compute_s=step.compute_s, **step.parts),
-        plans=plans,
+        plans=_plans(found, Planner(step, found.cost, layers=tuple(found.layers))),
         traced=found.traced,
+    )
+
+
+def _plans(found: TracedProfile, planner: Planner) -> dict[str, Plan]:
+    """All plans; DDP's has the buckets that the traced run formed, where gradients were all-reduced."""
+    plans = planner.plans()
+    if found.traced.collective == "all_reduce":
+        numbers = range(max(found.bucket_of) + 1)
+        buckets = [[index for index, one in enumerate(found.bucket_of) if one == number] for number in numbers]
+        plans["ddp"] = planner.plan("ddp", buckets).model_copy(update={"note": "the buckets of the traced run"})
+    return plans
+
+
+def _workload(found: TracedProfile, spec: WorkloadSpec) -> WorkloadRecord:
+    tensors = [tensor for layer in found.layers for tensor in layer.tensors]
+    dtypes = sorted({tensor.dtype for tensor in tensors})
+    return WorkloadRecord(
+        spec=spec,
+        title=spec.title,
+        parameters=sum(tensor.elements for tensor in tensors),
+        tensors=len(tensors),
+        grad_bytes=sum(tensor.bytes for tensor in tensors),
+        batch_size=0,
+        input=UNKNOWN,
+        parameter_dtypes=None if dtypes == ["float32"] else " and ".join(dtypes),
+    )
+
+
+def _environment(trace: RankTrace, world_size: int, hosts: Sequence[str]) -> Environment:
+    return Environment(
+        hostname=hosts[0] if hosts else UNKNOWN,
+        cpu=UNKNOWN,
+        cores=0,
+        memory_bytes=0,
+        python=UNKNOWN,
+        torch=None,
+        device=trace.device or ("unknown GPU" if trace.is_gpu else "cpu"),
+        device_count=world_size if trace.is_gpu else 0,
+        xbench=__version__,
+        commit=None,
+        facts={"source": "profiler traces"},
     )

@@ -68,16 +68,20 @@ def gradient_sizes(
         sizes = _from_model(parameters, bucket_of, sent, ends)
     elif all(sent):
         item = ITEM_BYTES.get(dtype, 4)
-        wholes = [sum(nbytes for nbytes, end in zip(sent, ends, strict=True) if end == last) for last in dict.fromkeys(ends)]
+        wholes = [
+            sum(nbytes for nbytes, end in zip(sent, ends, strict=True) if end == last) for last in dict.fromkeys(ends)
+        ]
         shares = Counter(bucket_of)
         elements = [wholes[bucket] // item // shares[bucket] for bucket in bucket_of]
         for bucket, whole in enumerate(wholes):  # what does not divide evenly goes to the bucket's last gradient
             last = max(index for index, one in enumerate(bucket_of) if one == bucket)
             elements[last] += whole // item - sum(elements[i] for i, one in enumerate(bucket_of) if one == bucket)
-        sizes = Sizes([""] * count, elements, [one * item for one in elements], [dtype] * count, bucket_of, "buckets", sent)
+        sizes = Sizes(
+            [""] * count, elements, [one * item for one in elements], [dtype] * count, bucket_of, "buckets", sent
+        )
         sizes.cautions.append(
-            "The trace holds no shapes, so the bytes of each bucket are divided evenly among its gradients; --model WORKLOAD "
-            "or record_shapes=True tells their sizes."
+            "The trace holds no shapes, so the bytes of each bucket are divided evenly among its gradients; "
+            "--model WORKLOAD or record_shapes=True tells their sizes."
         )
     else:
         raise UsageError(
@@ -146,10 +150,13 @@ def _from_model(
     ordered = list(reversed(parameters))
     elements = [prod(one.shape) for one in ordered]
     nbytes = [count * ITEM_BYTES.get(one.dtype, 4) for count, one in zip(elements, ordered, strict=True)]
-    sizes = Sizes([one.name for one in ordered], elements, nbytes, [one.dtype for one in ordered], bucket_of, "model", [])
+    sizes = Sizes(
+        [one.name for one in ordered], elements, nbytes, [one.dtype for one in ordered], bucket_of, "model", []
+    )
     if all(sent) and list(sent) != _bytes_by_bucket(sizes, ends):
         sizes.cautions.append(
-            "The model's parameters do not add up to the traced buckets: the order of its gradients is about right at best."
+            "The model's parameters do not add up to the traced buckets: "
+            "the order of its gradients is about right at best."
         )
     return sizes
 

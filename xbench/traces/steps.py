@@ -124,7 +124,8 @@ def _by_backward(trace: RankTrace) -> list[tuple[float, float]]:
     begins = []
     for group in sending:
         later = forward[forward > group[-1].end_s]
-        begins.append(float(later[0]) if later.size else group[-1].end_s)
+        if later.size:  # nothing tells where the last step ends
+            begins.append(float(later[0]))
     first = float(forward[0]) if forward.size else None
     if first is not None and sending and first < sending[0][0].start_s:
         begins.insert(0, first)
@@ -134,7 +135,7 @@ def _by_backward(trace: RankTrace) -> list[tuple[float, float]]:
 def _with_next(
     spans: Sequence[tuple[float, float]],
 ) -> list[tuple[tuple[float, float], tuple[float, float] | None]]:
-    return list(zip(spans, [*spans[1:], None], strict=True))
+    return list(itertools.zip_longest(spans, spans[1:]))
 
 
 def _groups(trace: RankTrace, nodes: Sequence[Node]) -> list[list[Node]]:

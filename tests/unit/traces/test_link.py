@@ -1,0 +1,131 @@
+"""T(M) from files of other tools: the rows that they print, and one sentence for any other file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from xbench.errors import UsageError
+from xbench.traces.link import link_cost, read_link
+
+RANKS = "".join(f"#  Rank {rank:2} Group  0 Pid  1234 on  node{rank // 2} device  {rank % 2} [0000:04:00] NVIDIA H100\n"
+                for rank in range(4))  # fmt: skip
+HEAD = "# Collective test starting: all_reduce_perf\n# nThread 1 nGpus 1 minBytes 8\n#\n# Using devices\n" + RANKS
+TAIL = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 191.494\n"
+NEW = """\
+        1024           256     float     sum      -1    40.00    0.03    0.04       0    35.00    0.03    0.04       0
+     1048576        262144     float     sum      -1   135.39    7.74   11.62       0   134.00    7.82   11.74       0
+   268435456      67108864     float     sum      -1  7013.27   38.28   57.41       0  7013.56   38.27   57.41       0
+"""
+ONE_SIDED = """\
+        1024           256     float     sum      -1    35.00    0.03    0.04       0
+     1048576        262144     float     sum      -1   134.00    7.82   11.74       0
+"""
+WITHOUT_ROOT = """\
+        1024           256     float     sum    40.00    0.03    0.04  0e+00    35.00    0.03    0.04  0e+00
+     1048576        262144     float     sum   135.39    7.74   11.62  2e-07   134.00    7.82   11.74    N/A
+"""
+WITH_TIMESTAMP = """\
+        1024           256     float     sum      -1    40.00    0.03    0.04     N/A    35.00    0.03    0.04     N/A 2025-10-17 03:31:47
+     1048576        262144     float     sum      -1   135.39    7.74   11.62     N/A   134.00    7.82   11.74     N/A 2025-10-17 03:31:48
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("rows", [NEW, ONE_SIDED, WITHOUT_ROOT, WITH_TIMESTAMP])
+def test_every_layout_of_nccl_tests_gives_in_place_times(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("mpirun says hello\n" + HEAD + rows + TAIL, encoding="utf-8")
+    found = read_link(path)
+    assert (found.world_size, found.hosts) == (4, 2)
+    assert found.seconds[1024] == [pytest.approx(35e-6)]
+    assert found.seconds[1048576] == [pytest.approx(134e-6)]
+
+
+def test_the_json_of_nccl_tests(tmp_path: Path) -> None:
+    def row(size: int, micros: float) -> dict[str, object]:
+        return {"size": size, "out_of_place": {"time": 2 * micros}, "in_place": {"time": micros, "alg_bw": "nan"}}
+
+    path = tmp_path / "log.json"
+    devices = [{"rank": rank, "hostname": "node0"} for rank in range(8)]
+    results = [row(1024, 35.0), row(1048576, 134.0), {"size": 4, "out_of_place": None, "in_place": None}]
+    document = {"version": 2, "args": ["./build/all_reduce_perf"], "config": {"devices": devices}, "results": results}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    model = link_cost([path])
+    assert (model.world_size, model.backend) == (8, "nccl")
+    assert [(point.nbytes, point.transfer_s) for point in model.points] == [
+        (1024, pytest.approx(35e-6)),
+        (1048576, pytest.approx(134e-6)),
+    ]
+
+
+def test_the_inspectors_last_rank_of_a_collective_shows_the_transfer(tmp_path: Path) -> None:
+    def line(rank: int, number: int, size: int, micros: int, coll: str = "AllReduce") -> str:
+        perf = {"coll": coll, "coll_sn": number, "coll_msg_size_bytes": size, "coll_exec_time_us": micros}
+        return json.dumps({"header": {"id": "0x7f", "rank": rank, "n_ranks": 2, "nnodes": 1}, "coll_perf": perf}) + "\n"
+
+    path = tmp_path / "inspector.log"
+    lines = [line(0, 1, 1024, 90), line(1, 1, 1024, 40), line(0, 2, 1024, 44), line(1, 2, 1024, 70)]
+    lines += [line(0, 3, 4096, 50), line(1, 3, 4096, 60), line(0, 4, 4096, 1, "Broadcast"), "{not whole"]
+    path.write_text("".join(lines), encoding="utf-8")
+    found = read_link(path)
+    assert (found.world_size, found.hosts) == (2, 1)
+    assert found.seconds == {1024: pytest.approx([40e-6, 44e-6]), 4096: pytest.approx([50e-6])}
+
+
+@pytest.mark.parametrize(("column", "value"), [("seconds", "0.00004"), ("time_ms", "0.04"), ("time_us", "40")])
+def test_a_csv_names_its_unit(tmp_path: Path, column: str, value: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"Bytes, {column}\n1024,{value}\n1024,{value}\n\n", encoding="utf-8")
+    assert read_link(path).seconds == {1024: pytest.approx([40e-6, 40e-6])}
+
+
+def test_several_files_give_the_median_of_each_size(tmp_path: Path) -> None:
+    for index, micros in enumerate((30, 50, 40)):
+        (tmp_path / f"{index}.csv").write_text(f"bytes,time_us\n1024,{micros}\n4096,{2 * micros}\n", encoding="utf-8")
+    model = link_cost(sorted(tmp_path.glob("*.csv")), world_size=2)
+    assert [point.transfer_s for point in model.points] == pytest.approx([40e-6, 80e-6])
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "holds no time of an all-reduce"),
+        ("hello\n", "holds no time of an all-reduce"),
+        ("bytes,time\n1,2\n", r"has no column of times \(seconds, "),
+        ("weight,time_us\n1,2\n", r"has no column of sizes \(bytes, "),
+        ("bytes,time_us\n1,x\n", "line 2: a size and a time above zero"),
+        ("bytes,time_us\n1,-2\n", "line 2: a size and a time above zero"),
+        ('{"results": 3}', "has no results of nccl-tests"),
+        ('{"results": [', "is not whole JSON"),
+        ('{"args": ["all_gather_perf"], "results": []}', "is of all_gather, and"),
+        (HEAD.replace("all_reduce", "alltoall") + NEW, "is of alltoall, and"),
+        ("    1024    256   float    none      -1    40.00    0.03    0.04       0\n", "without a reduction"),
+        ("\x00\x01\x02", "holds no time"),
+    ],
+)
+def test_another_file_is_refused_in_one_sentence(tmp_path: Path, content: str, why: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(UsageError, match=why) as caught:
+        read_link(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_link_needs_ranks_and_two_sizes(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    one.write_text("bytes,time_us\n1024,40\n", encoding="utf-8")
+    two.write_text("bytes,time_us\n1024,40\n2048,50\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="does not say how many ranks"):
+        link_cost([two])
+    with pytest.raises(UsageError, match="is of one rank"):
+        link_cost([two], world_size=1)
+    with pytest.raises(UsageError, match="needs two at least"):
+        link_cost([one], world_size=2)
+    four, eight = tmp_path / "four.txt", tmp_path / "eight.txt"
+    four.write_text(HEAD + NEW, encoding="utf-8")
+    eight.write_text(HEAD + RANKS + NEW, encoding="utf-8")
+    with pytest.raises(UsageError, match="of 4 and of 8 ranks"):
+        link_cost([four, eight])

@@ -1,0 +1,160 @@
+"""Profiles from traces: sizes, T(M), several ranks, plans, and one sentence for every trace that is no profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kineto import LAYERS, READY, STEP, event, gpu_events, header, write
+
+from xbench.errors import UsageError
+from xbench.planning.what_if import measured
+from xbench.records import Profile, load, save
+from xbench.traces.events import RankTrace, collect
+from xbench.traces.profile import TracedProfile, ranks_of, traced_profile
+from xbench.traces.record import read_traces
+from xbench.traces.sizes import Parameter
+
+US = 1e-6
+MODEL = [Parameter(f"layer{index}.weight", (250 * (index + 1),)) for index in range(LAYERS)]
+
+
+def trace(events: list[dict[str, Any]], **told: Any) -> RankTrace:
+    return collect(events, header(**told))
+
+
+def profiled(*traces: RankTrace, **options: Any) -> TracedProfile:
+    return traced_profile(ranks_of([(f"rank{i}.json", one) for i, one in enumerate(traces)]), **options)
+
+
+def tensors(found: TracedProfile) -> list[tuple[str, int]]:
+    return [(tensor.name, tensor.elements) for layer in found.layers for tensor in layer.tensors]
+
+
+def test_a_buckets_bytes_are_divided_evenly_where_the_trace_has_no_shapes() -> None:
+    found = profiled(trace(gpu_events(buckets=(1, 4), elements=1000)))
+    assert [elements for _, elements in tensors(found)] == [1000] * LAYERS
+    assert found.traced.sizes_from == "buckets"
+    assert any("evenly" in caution for caution in found.cautions)
+
+
+def test_recorded_shapes_come_first_and_the_model_names_them() -> None:
+    found = profiled(trace(gpu_events(elements=500, shapes=True)))
+    assert [elements for _, elements in tensors(found)] == [500] * LAYERS
+    assert found.traced.sizes_from == "shapes"
+    assert not any("evenly" in caution for caution in found.cautions)
+    alike = [Parameter(f"layer{index}.weight", (500,)) for index in range(LAYERS)]
+    named = profiled(trace(gpu_events(elements=500, shapes=True)), parameters=alike)
+    assert [name for name, _ in tensors(named)] == [f"layer{index}.weight" for index in (3, 2, 1, 0)]
+
+
+def test_without_shapes_the_model_gives_names_and_sizes() -> None:
+    found = profiled(trace(gpu_events()), parameters=MODEL)
+    assert tensors(found) == [(f"layer{index}.weight", 250 * (index + 1)) for index in (3, 2, 1, 0)]
+    assert found.traced.sizes_from == "model"
+    assert any("add up" in caution for caution in found.cautions)  # 7000 and 3000 bytes, and 8000 and 8000 were sent
+
+
+def test_another_model_is_refused() -> None:
+    with pytest.raises(UsageError, match="has 4 gradients a step, and the model has 3 trainable parameters"):
+        profiled(trace(gpu_events()), parameters=MODEL[:3])
+
+
+def test_one_ranks_waiting_is_told_from_its_repetitions_and_from_larger_sizes() -> None:
+    events = gpu_events(buckets=(1, 4), collective_us=40, elements=1000)
+    for index, one in enumerate([one for one in events if one["name"].startswith("nccl")]):
+        one["dur"] = (90, 50, 40, 60, 80, 70)[index]  # step by step: 4 kB, then 12 kB
+    cost = profiled(trace(events)).cost
+    assert [(point.nbytes, point.transfer_s) for point in cost.points] == [
+        (4000, pytest.approx(40 * US)),
+        (12000, pytest.approx(50 * US)),
+    ]
+    events = gpu_events(buckets=(1, 4), collective_us=40)
+    for index, one in enumerate([one for one in events if one["name"].startswith("nccl")]):
+        one["dur"] = (90, 50)[index % 2]
+    assert [point.transfer_s for point in profiled(trace(events)).cost.points] == pytest.approx([50 * US] * 2)
+
+
+def test_of_several_ranks_the_last_to_come_shows_the_transfer() -> None:
+    early, late = gpu_events(collective_us=30, late_us=100), gpu_events(collective_us=30)
+    found = profiled(trace(early), trace(late, rank=1))
+    assert [point.transfer_s for point in found.cost.points] == pytest.approx([30 * US])
+    assert found.cost.points[0].wait_s == pytest.approx(100 * US)
+    assert found.traced.waited_s == pytest.approx(31 * US)
+
+
+def test_one_rank_and_several_alike_agree() -> None:
+    one = profiled(trace(gpu_events()))
+    two = profiled(trace(gpu_events()), trace(gpu_events(), rank=1))
+    assert (one.layers, one.step) == (two.layers, two.step)
+    for point, other in zip(one.cost.points, two.cost.points, strict=True):
+        assert point.transfer_s == pytest.approx(other.transfer_s)
+
+
+def test_sharded_gradients_cost_their_reduce_scatter_and_an_all_gather() -> None:
+    events = gpu_events(kind="ReduceScatter", collective_us=30)
+    for step in range(3):
+        args = {"Collective name": "all_gather", "Out msg nelems": 2000, "dtype": "Float"}
+        events.append(event("kernel", "ncclDevKernel_AllGather", step * STEP + 30, 25, 7, **args))
+    found = profiled(trace(events))
+    assert [point.transfer_s for point in found.cost.points] == pytest.approx([55 * US])
+    assert found.traced.collective == "reduce_scatter"
+
+
+def test_kernels_beside_a_collective_are_compared_with_the_same_alone() -> None:
+    events = gpu_events(collective_us=30)
+    for one in events:  # the third backward kernel of a step runs beside bucket 1
+        if one["name"] == "conv_backward" and (one["ts"] - 5e9) % STEP == 350:
+            one["dur"] = 9.0
+    assert trace(events).compute_slowdown == pytest.approx((9 + 2) / (10 + 2))
+
+
+@pytest.mark.parametrize(
+    ("events", "told", "why"),
+    [
+        ([], {}, "it holds no backward pass"),
+        (gpu_events(), {"world_size": 1}, None),
+        ([one for one in gpu_events() if not one["name"].startswith("nccl")], {}, "it holds no collective"),
+        (gpu_events(kind="AllToAll"), {}, r"its collectives \(all_to_all\) carry no gradients"),
+        (gpu_events(kind="AllToAll"), {"world_size": 1}, "its run had one rank"),
+        ([one for one in gpu_events(steps=1) if one["ts"] > 5e9 + 200], {}, "no whole step"),
+    ],
+)
+def test_a_trace_that_is_no_profile_is_refused_in_one_sentence(events: Any, told: Any, why: str | None) -> None:
+    if why is None:
+        ranks_of([("t.json", trace(events, **told))])
+        return
+    with pytest.raises(UsageError, match=f"^t.json: .*{why}"):
+        ranks_of([("t.json", trace(events, **told))])
+
+
+def test_traces_of_one_rank_or_of_different_runs_are_refused_together() -> None:
+    one = trace(gpu_events())
+    with pytest.raises(UsageError, match=r"a\.json and b.json are both of rank 0"):
+        ranks_of([("a.json", one), ("b.json", one)])
+    with pytest.raises(UsageError, match=r"a\.json and b.json are of different runs"):
+        ranks_of([("a.json", one), ("b.json", trace(gpu_events(), rank=1, world_size=4))])
+
+
+def test_a_record_is_saved_loaded_and_planned_again(tmp_path: Path) -> None:
+    file = write(tmp_path / "rank0.json", gpu_events(buckets=(1, 2, 4)))
+    record = read_traces([file], "xbench profile --trace rank0.json")
+    path = save(record, tmp_path / "record.json")
+    again = load(path)
+    assert isinstance(again, Profile)
+    assert again == record
+    assert [len(bucket) for bucket in record.plans["ddp"].buckets] == [1, 1, 2]
+    assert record.step is not None
+    assert record.step.uninstrumented_step_s == pytest.approx((STEP - 31) * US)
+    assert record.plans["ddp"].predicted_step_s == pytest.approx(STEP * US, rel=0.01)
+    assert measured(again, "record.json").step.gradients[-1].ready_s == pytest.approx(READY[-1] * US, rel=0.01)
+    assert record.traced is not None
+    assert [(bucket.gradients, bucket.nbytes) for bucket in record.traced.buckets] == [(1, 4000), (2, 4000), (4, 8000)]
+
+
+def test_a_truncated_trace_is_read_with_a_caution(tmp_path: Path) -> None:
+    file = write(tmp_path / "rank0.json", gpu_events(steps=6))
+    file.write_bytes(file.read_bytes()[:-4000])
+    record = read_traces([file], "xbench profile")
+    assert record.warnings[0].startswith("rank0.json ends in the middle")
