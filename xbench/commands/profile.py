@@ -131,15 +131,13 @@ def _profile_traces(
 
     from xbench.report.console import make_console
     from xbench.runs.run_folder import keep, new_run_folder
-    from xbench.traces.link import link_cost
     from xbench.traces.record import read_traces
     from xbench.workloads import parse_workload
 
     spec = parse_workload(model) if model is not None else None
-    link = link_cost(links) if links else None
     console = make_console()
     record = read_traces(
-        traces, shlex.join(["xbench", *sys.argv[1:]]), model=spec, link=link, on_progress=_progress(console)
+        traces, shlex.join(["xbench", *sys.argv[1:]]), model=spec, links=links, on_progress=_progress(console)
     )
     folder = new_run_folder(config.output, f"profile-{record.workload.title}")
     path = keep(record, folder / "record.json")

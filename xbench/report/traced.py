@@ -18,7 +18,9 @@ def answer(record: Profile) -> list[str]:
     if traced is None or step is None:
         return []
     whole_s = step.step_s
-    exposed = f"In {_share(traced.exposed_s, whole_s)} of it a collective ran and nothing computed (exposed communication)."
+    exposed = (
+        f"In {_share(traced.exposed_s, whole_s)} of it a collective ran and nothing computed (exposed communication)."
+    )
     waited = f"The step waited for its gradients during {_share(traced.waited_s, whole_s)}."
     found = [f"{_the_step(record, traced)} {exposed} {waited}"]
     removable_s = removable(record)

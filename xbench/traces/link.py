@@ -44,11 +44,12 @@ class LinkTimes:
     hosts: int | None = None
 
 
-def link_cost(paths: Sequence[Path], *, world_size: int | None = None) -> CostModel:
+def link_cost(paths: Sequence[Path], *, world_size: int | None = None, backend: str = "nccl") -> CostModel:
     """Fit T(M) to one or more files of one link.
 
-    `world_size` is used where no file tells the number of ranks. Raises UsageError for a file that cannot be read or is
-    of another collective, for files of different numbers of ranks, and for fewer than two sizes.
+    `world_size` is used where no file tells the number of ranks; `backend` is that of the ranks. Raises UsageError for a
+    file that cannot be read or is of another collective, for files of different numbers of ranks, and for fewer than
+    two sizes.
     """
     found = [read_link(path) for path in paths]
     told = sorted({one.world_size for one in found if one.world_size is not None})
@@ -72,7 +73,7 @@ def link_cost(paths: Sequence[Path], *, world_size: int | None = None) -> CostMo
         )
     if len(points) < 2:
         raise UsageError(f"--link: {paths[0]} has {len(points)} size, and T(M) needs two at least", hint=_HINT)
-    return fit(points, backend="nccl", world_size=ranks)
+    return fit(points, backend=backend, world_size=ranks)
 
 
 def read_link(path: Path) -> LinkTimes:

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 from xbench.errors import UsageError
 from xbench.planning.cost import fit
@@ -21,6 +22,7 @@ from xbench.records.traced import Traced, TracedBucket
 from xbench.stats.summary import median_estimate
 from xbench.text import counted
 from xbench.traces.events import RankTrace
+from xbench.traces.link import link_cost
 from xbench.traces.sizes import Parameter, Sizes, gradient_sizes
 from xbench.traces.steps import GRADIENT_KINDS, TracedStep, steps_of
 from xbench.units import format_bytes
@@ -92,11 +94,11 @@ def _missing(trace: RankTrace) -> str:
 
 
 def traced_profile(
-    ranks: Sequence[RankSteps], *, parameters: Sequence[Parameter] | None = None, link: CostModel | None = None
+    ranks: Sequence[RankSteps], *, parameters: Sequence[Parameter] | None = None, links: Sequence[Path] = ()
 ) -> TracedProfile:
-    """Build the parts of a profile. `parameters` are those of the model, if it is known; `link` replaces T(M).
+    """Build the parts of a profile. `parameters` are those of the model, if it is known; `links` are files of T(M).
 
-    Raises UsageError where no size of the gradients is known.
+    Raises UsageError where no size of the gradients is known, and as `link_cost` does.
     """
     first = ranks[0]
     world_size = first.trace.world_size or max(2, len(ranks))
@@ -105,8 +107,10 @@ def traced_profile(
     parts = _parts(ranks)
     layers = _layers(ranks, sizes, parts)
     points = _points(ranks, sizes)
-    cost = link or _cost(points, backend, world_size)
-    cautions = [*sizes.cautions, *_cautions(ranks, points, link)]
+    cost = link_cost(links, world_size=world_size, backend=backend) if links else _cost(points, backend, world_size)
+    if cost.world_size != world_size:
+        raise UsageError(f"--link is of {cost.world_size} ranks, and the traced run had {world_size}")
+    cautions = [*sizes.cautions, *_cautions(ranks, points, has_link=bool(links))]
     collective = Counter(sent.collective.kind for sent in first.steps[0].sent).most_common(1)[0][0]
     traced = Traced(
         files=[rank.name for rank in ranks],
@@ -303,16 +307,16 @@ def _slowdown(ranks: Sequence[RankSteps]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], link: CostModel | None) -> list[str]:
+def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], *, has_link: bool) -> list[str]:
     found = []
     count = len(ranks[0].steps)
     if count < 3:
         found.append(f"The trace holds {counted(count, 'whole step')}: medians of so few say little.")
-    if len(ranks) == 1 and link is None:
+    if len(ranks) == 1 and not has_link:
         found.append(
             "One rank was read, so the waiting for peers inside a collective can only be told from repetitions."
         )
-    if len(points) == 1 and link is None:
+    if len(points) == 1 and not has_link:
         found.append(
             f"All collectives had {format_bytes(points[0].nbytes)}, so T(M) of other sizes is extrapolated, "
             "without a latency."

@@ -11,7 +11,7 @@ from xbench.planning.bounds import bounds
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.records import CostModel, Environment, FabricRecord, Plan, Profile, WorkloadRecord
+from xbench.records import Environment, FabricRecord, Plan, Profile, WorkloadRecord
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 from xbench.traces.events import RankTrace, collect
 from xbench.traces.json_stream import TraceFile
@@ -27,14 +27,14 @@ def read_traces(
     command: str,
     *,
     model: WorkloadSpec | None = None,
-    link: CostModel | None = None,
+    links: Sequence[Path] = (),
     on_progress: Callable[[Path, float], None] | None = None,
 ) -> Profile:
     """Read the traces of one or more ranks of a run, and plan from them.
 
-    `command` is the command line for the record. `model` is the workload whose parameters were trained. `link` replaces
-    the T(M) that the traces show. `on_progress` gets a file and the share of it that was read. Raises UsageError for a
-    file that is not such a trace, and as `ranks_of` and `traced_profile` do.
+    `command` is the command line for the record. `model` is the workload whose parameters were trained. `links` are
+    files of T(M), which replaces what the traces show of it. `on_progress` gets a file and the share of it that was
+    read. Raises UsageError for a file that is not such a trace, and as `ranks_of` and `traced_profile` do.
     """
     traces: list[tuple[str, RankTrace]] = []
     cautions: list[str] = []
@@ -47,7 +47,9 @@ def read_traces(
             cautions.append(f"{path.name} ends in the middle; what it holds up to there was read.")
         if isinstance(file.header.get("host_name"), str):
             hosts.add(file.header["host_name"])
-    found = traced_profile(ranks_of(traces), parameters=parameters_of(model) if model is not None else None, link=link)
+    found = traced_profile(
+        ranks_of(traces), parameters=parameters_of(model) if model is not None else None, links=links
+    )
     return _record(found, traces, command, model, [*cautions, *found.cautions], sorted(hosts))
 
 
@@ -83,9 +85,7 @@ def _record(
     return Profile(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
-        spec=RunSpec(
-            kind="profile", workloads=(workload,), fabric=fabric, device="cuda" if first.is_gpu else "cpu"
-        ),
+        spec=RunSpec(kind="profile", workloads=(workload,), fabric=fabric, device="cuda" if first.is_gpu else "cpu"),
         environment=_environment(first, found.world_size, hosts),
         fabric=FabricRecord(
             name="cluster",

@@ -1,0 +1,71 @@
+"""`xbench profile --trace`: what it prints, keeps and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from kineto import gpu_events, write
+
+from xbench.commands.profile import profile
+from xbench.errors import SpecError, UsageError
+from xbench.records import Profile, load
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(profile, list(words), catch_exceptions=False, standalone_mode=False)
+    assert result.return_value == 0
+    return " ".join(result.output.split())
+
+
+def test_the_answer_comes_first_and_the_record_is_kept(tmp_path: Path) -> None:
+    file = write(tmp_path / "rank0.json", gpu_events(buckets=(1, 4)))
+    told = invoke("--trace", str(file), "--output", str(tmp_path / "runs"), "--json", str(tmp_path / "out.json"))
+    assert told.startswith("The traced step takes 1.00 ms")
+    assert "In 45.0 µs (4.5 %) of it a collective ran and nothing computed (exposed communication)." in told
+    assert "The step waited for its gradients during 31.0 µs (3.1 %)." in told
+    assert "No schedule can remove more than" in told
+    assert "For the traced buckets the model predicts" in told
+    assert "batch 0" not in told
+    assert "0 cores" not in told
+    [record] = (tmp_path / "runs").glob("*/record.json")
+    kept = load(record)
+    assert isinstance(kept, Profile)
+    assert kept == load(tmp_path / "out.json")
+
+
+def test_the_link_of_a_file_replaces_the_traced_one(tmp_path: Path) -> None:
+    file = write(tmp_path / "rank0.json", gpu_events())
+    link = tmp_path / "link.csv"
+    link.write_text("bytes,time_us\n1000,20\n100000,120\n", encoding="utf-8")
+    invoke("--trace", str(file), "--link", str(link), "--output", str(tmp_path / "runs"), "--json", str(tmp_path / "o"))
+    record = load(tmp_path / "o")
+    assert isinstance(record, Profile)
+    assert record.cost_model is not None
+    assert [point.nbytes for point in record.cost_model.points] == [1000, 100000]
+    assert record.cost_model.world_size == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["resnet18", "--trace", "T"], "--trace profiles what was traced, so no WORKLOAD goes with it"),
+        (["--trace", "T", "--fabric", "local:ranks=2"], "--fabric measures, and --trace runs nothing"),
+        (["--trace", "T", "--steps", "4"], "--steps measures, and --trace runs nothing"),
+        (["--model", "resnet18"], "--model belongs to --trace, and there is none"),
+        (["--link", "x"], "--link belongs to --trace, and there is none"),
+        (["--trace", "T", "--model", "resnet19"], "unknown workload 'resnet19'"),
+        (["--trace", "T", "--link", "x"], "--link: x cannot be read"),
+        (["--trace", "none.json"], "none.json cannot be read"),
+        (["--trace", "T", "--trace", "T"], "are both of rank 0"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_kept(tmp_path: Path, words: list[str], why: str) -> None:
+    file = str(write(tmp_path / "rank0.json", gpu_events()))
+    given = [file if word == "T" else word for word in words]
+    with pytest.raises((SpecError, UsageError)) as caught:
+        invoke(*given, "--output", str(tmp_path / "runs"))
+    assert why in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert not (tmp_path / "runs").exists()
