@@ -47,8 +47,8 @@ class LinkTimes:
 def link_cost(paths: Sequence[Path], *, world_size: int | None = None, backend: str = "nccl") -> CostModel:
     """Fit T(M) to one or more files of one link.
 
-    `world_size` is used where no file tells the number of ranks; `backend` is that of the ranks. Raises UsageError for a
-    file that cannot be read or is of another collective, for files of different numbers of ranks, and for fewer than
+    `world_size` is used where no file tells the number of ranks; `backend` is that of the ranks. Raises UsageError for
+    a file that cannot be read or is of another collective, for files of different numbers of ranks, and for fewer than
     two sizes.
     """
     found = [read_link(path) for path in paths]

@@ -58,8 +58,9 @@ def parameters_of(spec: WorkloadSpec) -> list[Parameter]:
     import torch
 
     from xbench.workloads.build import build
+    from xbench.workloads.parse import resolve
 
-    model = build(spec, torch.device("meta")).model
+    model = build(resolve(spec, "cpu"), torch.device("meta")).model
     return [
         Parameter(name, tuple(value.shape), str(value.dtype).removeprefix("torch."))
         for name, value in model.named_parameters()
