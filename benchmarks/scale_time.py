@@ -20,10 +20,9 @@ import numpy as np
 from xbench import environment
 from xbench.modes import planned_modes
 from xbench.planning.contention import Contention
-from xbench.planning.gradients import Gradient
 from xbench.planning.plans import Planner
 from xbench.planning.scale import scale
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel
 from xbench.planning.topology import parse_topology
 from xbench.records import CostModel, CostSegment, ErrorBand, Layer, Tensor
 

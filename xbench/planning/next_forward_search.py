@@ -36,14 +36,13 @@ from functools import cached_property
 
 from xbench.modes import mode_info, mode_that_travels
 from xbench.planning import merge
+from xbench.planning.auto import CutSearch
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
-from xbench.planning.gradients import Gradient
-from xbench.planning.local_search import CutSearch
 from xbench.planning.merge import named
 from xbench.planning.next_forward import NetworkModel, as_step, forward_layers, part_sizes
 from xbench.planning.simulate import Buckets, Step, bucket_bytes
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel
 from xbench.records import CostModel, Layer, Parts
 from xbench.units import format_bytes
 

@@ -34,12 +34,11 @@ from xbench.planning import merge
 from xbench.planning.auto import Candidate, Search
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
-from xbench.planning.gradients import Gradient, require_ready_order
 from xbench.planning.next_forward import from_forward
 from xbench.planning.next_forward_search import NextForward, NextForwardSearch, worth_s
 from xbench.planning.simulate import Buckets, Step, simulate
-from xbench.planning.step import StepModel
-from xbench.records import CostModel, Layer, Plan
+from xbench.planning.step import Gradient, StepModel, require_ready_order
+from xbench.records import CostModel, Layer, Plan, Timeline
 from xbench.registry import imported
 from xbench.spec import Overlap
 
@@ -91,36 +90,34 @@ class Planner:
         chosen = buckets if buckets is not None and not info.puts_off else self._chosen(info)
         if isinstance(chosen, Candidate):
             return self.carried(chosen, mode)
-        buckets = chosen
-        step = self.simulate(mode, buckets)
-        names = [gradient.name for gradient in self.step.gradients]
-        return Plan(
-            mode=mode,
-            buckets=[[names[index] for index in bucket] for bucket in buckets],
-            bucket_bytes=[sum(self.step.gradients[index].nbytes for index in bucket) for bucket in buckets],
-            predicted_step_s=step.step_s,
-            predicted_exposed_s=max(0.0, step.step_s - self.step.compute_s),
-            timeline=step.timeline,
-            note=self._note(info, step.step_s),
-        )
+        step = self.simulate(mode, chosen)
+        return self._plan(mode, chosen, step, step.timeline, self._note(info, step.step_s))
 
     def carried(self, candidate: Candidate, mode: str = "auto") -> Plan:
         """The plan of `mode` from a candidate, with its prediction. Raises ValueError as `plan` does."""
         if candidate.carrier is None:
             return self.plan(mode, candidate.buckets)
-        step = self.step_of(candidate)
-        names = [gradient.name for gradient in self.step.gradients]
+        step, own = self.step_of(candidate), mode == candidate.carrier
+        note = candidate.name if own else f"carried by {candidate.carrier}: {candidate.name}"
+        plan = self._plan(mode, candidate.buckets, step, from_forward(step), note)
+        return plan.model_copy(update={"parts": candidate.parts, "carrier": None if own else candidate.carrier})
+
+    def _plan(self, mode: str, buckets: Buckets, step: Step, timeline: Timeline, note: str | None) -> Plan:
+        gradients = self.step.gradients
         return Plan(
             mode=mode,
-            buckets=[[names[index] for index in bucket] for bucket in candidate.buckets],
-            bucket_bytes=[sum(self.step.gradients[index].nbytes for index in bucket) for bucket in candidate.buckets],
+            buckets=[[gradients[index].name for index in bucket] for bucket in buckets],
+            bucket_bytes=[sum(gradients[index].nbytes for index in bucket) for bucket in buckets],
             predicted_step_s=step.step_s,
             predicted_exposed_s=max(0.0, step.step_s - self.step.compute_s),
-            timeline=from_forward(step),
-            note=candidate.name if mode == candidate.carrier else f"carried by {candidate.carrier}: {candidate.name}",
-            parts=candidate.parts,
-            carrier=None if mode == candidate.carrier else candidate.carrier,
+            timeline=timeline,
+            note=note,
         )
+
+    def indices(self, plan: Plan) -> Buckets:
+        """Convert a plan's buckets to indices of `step.gradients`. Raises KeyError for another gradient."""
+        place = {gradient.name: index for index, gradient in enumerate(self.step.gradients)}
+        return [[place[name] for name in bucket] for bucket in plan.buckets]
 
     def best(self) -> Candidate:
         """The best candidate for `auto`: of the search and, where `overlap` allows, of the next forward pass.
@@ -249,33 +246,6 @@ class Planner:
         if mode.reducer == "ddp":
             return "from the second step on: DDP rebuilds its buckets after the first"
         return None
-
-
-def make_plan(
-    mode: str,
-    gradients: Sequence[Gradient],
-    cost: CostModel | None,
-    *,
-    forward_s: float,
-    backward_s: float,
-    optimizer_s: float,
-) -> Plan:
-    """`Planner.plan` for a step of these parts without contention. Raises as it does."""
-    return Planner(StepModel(tuple(gradients), forward_s, backward_s, optimizer_s), cost).plan(mode)
-
-
-def make_plans(
-    gradients: Sequence[Gradient],
-    cost: CostModel | None,
-    modes: Sequence[str] | None = None,
-    /,
-    *,
-    forward_s: float,
-    backward_s: float,
-    optimizer_s: float,
-) -> dict[str, Plan]:
-    """`Planner.plans` for a step of these parts without contention. Raises as it does."""
-    return Planner(StepModel(tuple(gradients), forward_s, backward_s, optimizer_s), cost).plans(modes)
 
 
 def bucket_caps_mib(plan: Plan, dtypes: Mapping[str, str] | None = None) -> list[float]:

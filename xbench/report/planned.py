@@ -13,8 +13,7 @@ from rich.text import Text
 
 from xbench.modes import TUNED_DDP, mode_info, next_forward_modes, planned_modes
 from xbench.planning.next_forward_search import best_next_forward
-from xbench.planning.replan import Planned
-from xbench.planning.what_if import Scenario
+from xbench.planning.scenario import Planned, Scenario
 from xbench.records import Plan
 from xbench.report import sentences
 from xbench.report.advice import (
@@ -32,7 +31,7 @@ from xbench.report.advice import (
 )
 from xbench.report.answer import is_control
 from xbench.report.console import NARROW_COLUMNS, fact, say, say_next, titled_table
-from xbench.stats.short_steps import short_step_caution
+from xbench.stats.steps import short_step_caution
 from xbench.text import and_of
 from xbench.units import format_bytes, format_percent, format_seconds
 

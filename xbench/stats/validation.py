@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from xbench.modes import mode_info, tried_modes
 from xbench.records import ErrorSummary, Goal, ValidationCell, ValidationPoint
 from xbench.spec import Overlap
-from xbench.stats.compare import MIN_PAIRS
-from xbench.stats.removed import removed_share
-from xbench.stats.short_steps import MIN_PREDICTABLE_S, is_predictable
+from xbench.stats.compare import MIN_PAIRS, removed_share
+from xbench.stats.steps import MIN_PREDICTABLE_S, is_predictable
 from xbench.units import format_seconds
 
 MEDIAN_GOAL, P95_GOAL = 0.05, 0.12

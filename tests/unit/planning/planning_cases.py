@@ -7,9 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from xbench.planning import merge
 from xbench.planning.contention import Contention
-from xbench.planning.gradients import Gradient
-from xbench.planning.simulate import Buckets
+from xbench.planning.cost import CostFunction
+from xbench.planning.next_forward import ForwardLayer, NetworkModel, as_step, part_sizes
+from xbench.planning.plans import Planner
+from xbench.planning.simulate import Buckets, Step, bucket_bytes
+from xbench.planning.step import Gradient, StepModel
 from xbench.records import CostModel, Layer, StepTimes, Tensor
 
 
@@ -20,6 +24,30 @@ def line(alpha_s: float, beta_s_per_byte: float, workers: int = 2) -> CostModel:
         alpha_ci95=(0.9 * alpha_s, 1.1 * alpha_s), beta_ci95=(0.9 * beta_s_per_byte, 1.1 * beta_s_per_byte),
         max_relative_residual=0.0, points=[],
     )  # fmt: skip
+
+
+def planner_of(gradients: Sequence[Gradient], cost: CostModel | None, **parts: float) -> Planner:
+    """Planner of a step of these parts [s] without contention."""
+    return Planner(StepModel(tuple(gradients), **parts), cost)
+
+
+def dear(
+    layers: Sequence[ForwardLayer], step: StepModel, buckets: Buckets, curve: CostFunction,
+    contention: Contention | None = None,
+) -> Step:  # fmt: skip
+    return as_step(*NetworkModel(layers, step, curve, contention).dear(buckets, detailed=True))
+
+
+def priority(
+    layers: Sequence[ForwardLayer], step: StepModel, curve: CostFunction, *, buckets: Buckets | None = None,
+    partition_bytes: float, credit_bytes: float = 0.0, order: Sequence[int] | None = None,
+    contention: Contention | None = None,
+) -> Step:  # fmt: skip
+    """The step with one bucket a tensor, unless `buckets` are given, in parts of at most `partition_bytes`."""
+    buckets = merge.wfbp(step.gradients) if buckets is None else buckets
+    parts = [part_sizes(nbytes, partition_bytes) for nbytes in bucket_bytes(step.gradients, buckets)]
+    net = NetworkModel(layers, step, curve, contention)
+    return as_step(*net.priority(buckets, parts, credit_bytes=credit_bytes, order=order, detailed=True))
 
 
 def constant(rho: float, sigma: float) -> Contention:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from xbench.planning.gradients import Gradient
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel
 from xbench.records import (
     Comparison,
     CostModel,

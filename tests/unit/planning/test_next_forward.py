@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import constant, cut, layer, line, step_times
+from planning_cases import constant, cut, dear, layer, line, priority, step_times
 
 from xbench.planning import merge
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
-from xbench.planning.gradients import Gradient
-from xbench.planning.next_forward import ForwardLayer, dear, forward_layers, priority
+from xbench.planning.next_forward import ForwardLayer, forward_layers
 from xbench.planning.next_forward_search import best_next_forward
 from xbench.planning.simulate import Buckets, Step, simulate
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel
 
 BYTE_A_SECOND = CostCurve.line(0.0, 1.0)
 WFBP: Buckets = [[0], [1], [2]]
@@ -77,11 +76,6 @@ def test_a_layers_update_goes_before_its_forward() -> None:
     step = dear(AHEAD, replace(NET, optimizer_s=3.0), WFBP, BYTE_A_SECOND)
     assert lane(step)[1:4] == [("optimizer", 5.0, 6.0), ("forward a", 6.0, 7.0), ("optimizer", 7.0, 8.0)]
     assert (step.step_s, step.exposed_s) == (11.0, 2.0)
-
-
-def test_a_reduce_scatter_may_be_the_longer_half() -> None:
-    step = dear(AHEAD, NET, [[0, 1, 2]], BYTE_A_SECOND, scatter_share=0.75)
-    assert sent(step) == [("bucket 1 reduce-scatter", 3.0, 7.5), ("bucket 1 all-gather", 7.5, 9.0)]
 
 
 def test_gathers_wait_for_the_last_scatter_even_on_an_idle_link() -> None:
@@ -351,13 +345,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="layers do not hold each of the 3 gradients exactly once"):
         dear(AHEAD[:2], NET, WFBP, BYTE_A_SECOND)
     with pytest.raises(ValueError, match="layers do not hold each of the 3 gradients exactly once"):
-        priority([*AHEAD, ForwardLayer("again", 1.0, (0,))], NET, BYTE_A_SECOND)
-    with pytest.raises(ValueError, match=r"scatter_share is 1\.5"):
-        dear(AHEAD, NET, WFBP, BYTE_A_SECOND, scatter_share=1.5)
-    with pytest.raises(ValueError, match="partition_bytes is 0"):
-        priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=0)
-    with pytest.raises(ValueError, match="credit_bytes is -1"):
-        priority(AHEAD, NET, BYTE_A_SECOND, credit_bytes=-1)
+        dear([*AHEAD, ForwardLayer("again", 1.0, (0,))], NET, WFBP, BYTE_A_SECOND)
     with pytest.raises(ValueError, match="optimizer_s is nan"):
         dear(AHEAD, replace(NET, optimizer_s=math.nan), WFBP, BYTE_A_SECOND)
     with pytest.raises(ValueError, match="forward_s of 'a' is -1"):

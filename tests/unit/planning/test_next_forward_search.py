@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_cases import constant, layer, line
+from planning_cases import constant, layer, line, priority
 
 from xbench.errors import SpecError
 from xbench.modes import next_forward_modes
 from xbench.planning import next_forward_search as search_module
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
-from xbench.planning.gradients import Gradient
-from xbench.planning.next_forward import ForwardLayer, from_forward, part_sizes, priority
+from xbench.planning.next_forward import ForwardLayer, from_forward, part_sizes
 from xbench.planning.next_forward_search import NextForward, NextForwardSearch, packed, worth_s
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import bucket_bytes
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel
 from xbench.records import CostModel, Layer, Parts, Plan
 
 BYTE_A_SECOND = CostCurve.line(0.0, 1.0)
@@ -68,11 +67,6 @@ def test_a_layer_waits_for_the_parts_that_hold_its_own_tensors() -> None:
         ("bucket 1 2 of 2", 6.0), ("bucket 1 1 of 2", 9.0),
     ]  # fmt: skip
     assert [s.start_s for s in step.timeline.compute[1:]] == [6.0, 9.0, 10.0]
-
-
-def test_an_order_of_other_parts_is_refused() -> None:
-    with pytest.raises(ValueError, match="the order does not hold each of the 3 parts exactly once"):
-        priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=2, order=[0, 1])
 
 
 def test_a_timeline_begins_with_the_forward_pass_and_shows_what_the_step_before_left() -> None:

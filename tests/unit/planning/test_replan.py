@@ -8,10 +8,10 @@ from xbench.errors import RecordError, SpecError
 from xbench.modes import planned_modes
 from xbench.planning.contention import Contention as Shared
 from xbench.planning.cost import CostCurve
+from xbench.planning.measured import Measured, measured, read
 from xbench.planning.plans import Planner
-from xbench.planning.replan import KEPT, SEARCHED, Planned, replan, to_profile
+from xbench.planning.scenario import KEPT, SEARCHED, Change, Planned, replan, to_profile, what_if
 from xbench.planning.step import StepModel
-from xbench.planning.what_if import Change, Measured, measured, read, what_if
 from xbench.records import Contention, ContentionPoint, Plan, Profile, dump, load, loads
 from xbench.schedules.attach import buckets_of
 

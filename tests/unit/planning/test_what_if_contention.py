@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from planning_cases import line
 from what_if_cases import LINE, ONE, beside, contentions, given_cost
 
+from xbench.field_types import MIN_S
 from xbench.planning import contention as planning
 from xbench.planning.cost import CostCurve
-from xbench.planning.topology import Topology, carried_contention
-from xbench.planning.what_if import Change, what_if
-from xbench.planning.what_if_link import MIN_S, Rewrite, carried_to
+from xbench.planning.measured import Rewrite
+from xbench.planning.scenario import Change, what_if
+from xbench.planning.topology import Topology, carried_contention, carried_to
 from xbench.records import Contention, ContentionPoint
 
 

@@ -9,7 +9,8 @@ from planning_cases import line
 from what_if_cases import LINE, ONE, beside, record
 
 from xbench.errors import RecordError, SpecError
-from xbench.planning.what_if import Change, measured
+from xbench.planning.measured import measured
+from xbench.planning.scenario import Change
 from xbench.records import Layer, Tensor
 
 

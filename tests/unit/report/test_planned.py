@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from xbench.planning.measured import read
 from xbench.planning.next_forward_search import best_next_forward
-from xbench.planning.replan import Planned, replan
-from xbench.planning.what_if import Change, Scenario, read, what_if
+from xbench.planning.scenario import Change, Planned, Scenario, replan, what_if
 from xbench.report.advice import fastest, recommendation
 from xbench.report.planned import (
     fastest_in_ddp,
