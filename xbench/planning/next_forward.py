@@ -126,12 +126,12 @@ class NetworkModel:
         count, least_s = len(buckets), self._least_s * SCATTER_SHARE
         parcels: list[Transfer] = []
         complete_s = 0.0
-        for number, (ready_s, nbytes, whole_s) in enumerate(zip(self.complete_s(buckets), sizes, took_s, strict=True)):
+        for number, (ready_s, nbytes, whole_s) in enumerate(zip(self._complete_s(buckets), sizes, took_s, strict=True)):
             complete_s = max(complete_s, ready_s)
             name = f"bucket {number + 1} reduce-scatter"
             parcels.append(Transfer(name, complete_s, number, nbytes, whole_s * SCATTER_SHARE, least_s))
         bringing: dict[int, Iterable[int]] = {}
-        for turn, number in enumerate(self.needed(buckets)):
+        for turn, number in enumerate(self._needed(buckets)):
             name = f"bucket {number + 1} all-gather"
             rest_s = took_s[number] * (1 - SCATTER_SHARE)
             parcels.append(Transfer(name, complete_s, count + turn, sizes[number], rest_s, least_s))
@@ -146,7 +146,6 @@ class NetworkModel:
         *,
         credit_bytes: float,
         order: Sequence[int] | None = None,
-        late: float = 0.0,
         detailed: bool = False,
     ) -> tuple[list[Task], list[Transfer], Period]:
         """One period of `priority` with these `parts` [B] of each bucket, numbered from 0 over all buckets.
@@ -154,13 +153,11 @@ class NetworkModel:
         At most `credit_bytes` [B] are in flight, but always one part is allowed; inf is no limit. On one link a larger
         credit only makes preemption coarser, unless the contention makes two in flight faster. With an `order`, each
         part is launched after all parts before it. None: among the ready parts, the one that the next forward pass
-        needs first. `late` delays buckets by this share of their ready time, but not beyond the end of backward.
+        needs first.
         """
         sizes = [nbytes for cut in parts for nbytes in cut]
         took_s = self._curve(np.array(sizes, dtype=np.float64)).tolist()
-        complete_s = self.complete_s(buckets)
-        if late:
-            complete_s = [max(at_s, min(at_s * (1 + late), self.backward_s)) for at_s in complete_s]
+        complete_s = self._complete_s(buckets)
         release_s = [at_s for at_s, cut in zip(complete_s, parts, strict=True) for _ in cut]
         bringing, urgency = self._brought(buckets, parts)
         wanted = order if order is not None else sorted(range(len(sizes)), key=urgency.__getitem__)
@@ -177,17 +174,13 @@ class NetworkModel:
         tasks = self._tasks(bringing, detailed)
         return tasks, parcels, run(tasks, parcels, self._contention, credit_bytes=credit_bytes)
 
-    def complete_s(self, buckets: Buckets) -> list[float]:
+    def _complete_s(self, buckets: Buckets) -> list[float]:
         """Ready time of each bucket's last gradient [s of undisturbed backward]."""
         return [max(self._ready_s[index] for index in bucket) for bucket in buckets]
 
-    def needed(self, buckets: Buckets) -> list[int]:
+    def _needed(self, buckets: Buckets) -> list[int]:
         """Bucket numbers in the order in which the next forward pass needs them."""
         return sorted(range(len(buckets)), key=lambda number: min(self.first_use[index] for index in buckets[number]))
-
-    def urgency(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> list[int]:
-        """Position in the forward pass at which each part is first needed."""
-        return self._brought(buckets, parts)[1]
 
     def _brought(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> tuple[dict[int, Iterable[int]], list[int]]:
         """The parts that contain each gradient, and the position in the forward pass at which each part is first

@@ -52,7 +52,7 @@ class Planner:
     Without a `cost`, communication is assumed free, and modes whose buckets depend on the link have no plan.
     `buffer_bytes` [B]: buffers that DDP broadcasts before each forward pass, one entry per dtype. `layers` are the
     profile's; without them, modes of the next forward pass cannot be planned. `overlap`: whether `auto` may be one of
-    those modes. Unless `thorough`, their search is a short one.
+    those modes.
     """
 
     step: StepModel
@@ -61,7 +61,6 @@ class Planner:
     buffer_bytes: tuple[int, ...] = ()
     layers: tuple[Layer, ...] | None = None
     overlap: Overlap = "backward"
-    thorough: bool = True
 
     @property
     def modes(self) -> list[str]:
@@ -130,12 +129,6 @@ class Planner:
             found += [self.carried_by(mode) for mode in next_forward_modes()]
         return min(found, key=self._worth_s)
 
-    def variations(self) -> list[Candidate]:
-        """Candidates for a trial besides the best parts, from `NextForwardSearch.variations`. Raises ValueError as it
-        does.
-        """
-        return [self.candidate(found) for found in self.next_forward.variations()]
-
     def step_of(self, candidate: Candidate) -> Step:
         """The step of a candidate for `auto`; with a carrier it is counted from the start of backward."""
         if candidate.carrier is None:
@@ -166,7 +159,7 @@ class Planner:
         """The search for the next forward pass. Raises ValueError without layers or a cost model."""
         if self.layers is None or self.cost is None:
             raise ValueError("the layers of a profile and a cost model are needed to plan for the next forward pass")
-        return NextForwardSearch(self.layers, self.step, self.cost, contention=self.contention, thorough=self.thorough)
+        return NextForwardSearch(self.layers, self.step, self.cost, contention=self.contention)
 
     def _worth_s(self, candidate: Candidate) -> float:
         launches = 2 * len(candidate.buckets) if candidate.parts is None else len(candidate.parts.order)

@@ -81,7 +81,7 @@ def scale(
     for count in workers:
         shared = carried_contention(contention, cost, topology, count) if contention else None
         link = carried_over(cost, topology, count)
-        planner = replace(measured, cost=link, contention=shared, thorough=False)
+        planner = replace(measured, cost=link, contention=shared)
         for mode, plan in _plans(planner, modes).items():
             step_s = plan.predicted_step_s
             found[mode, count] = ScalingPoint(

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.modes import TUNED_DDP, mode_info, next_forward_modes, planned_modes
-from xbench.planning.next_forward_search import best_next_forward
+from xbench.planning.next_forward_search import NextForwardSearch
 from xbench.planning.scenario import Planned, Scenario
 from xbench.records import Plan
 from xbench.report import sentences
@@ -107,8 +107,8 @@ def next_forward_line(planned: Planned) -> str:
     scenario = planned.scenario
     steps_s = {mode: plan.predicted_step_s for mode, plan in planned.plans.items() if mode_info(mode).puts_off}
     if len(steps_s) < len(next_forward_modes()):
-        found = best_next_forward(scenario.layers, scenario.step, scenario.cost, contention=scenario.contention)
-        steps_s |= {one.mode: one.step.step_s for one in found if one.mode not in steps_s}
+        search = NextForwardSearch(scenario.layers, scenario.step, scenario.cost, contention=scenario.contention)
+        steps_s |= {one.mode: one.step.step_s for one in search.best() if one.mode not in steps_s}
     steps = ", ".join(f"{mode} {format_seconds(steps_s[mode])}" for mode in sorted(steps_s, key=steps_s.__getitem__))
     allowed = "" if planned.overlap == "forward" else " (--overlap forward lets auto do so)"
     return (

@@ -15,7 +15,7 @@ from xbench.planning import merge
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.planning.next_forward import ForwardLayer, forward_layers
-from xbench.planning.next_forward_search import best_next_forward
+from xbench.planning.next_forward_search import NextForwardSearch
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import Gradient, StepModel
 
@@ -172,7 +172,7 @@ def test_layers_run_forward_in_reverse_and_make_up_the_forward_pass() -> None:
 
 def test_the_best_is_no_worse_than_any_that_was_tried() -> None:
     step = StepModel.of(LAYERS, step_times())
-    found = best_next_forward(LAYERS, step, COST)
+    found = NextForwardSearch(LAYERS, step, COST).best()
     assert {one.mode for one in found} == {"dear", "priority"}
     assert found[0].step.step_s <= found[1].step.step_s
     best = next(one for one in found if one.mode == "dear")
@@ -188,7 +188,7 @@ def test_the_meeting_and_what_two_in_flight_take_are_in_it() -> None:
     free = Contention.none()
     quiet = np.array([[1.0], [0.5]])  # while nothing computes, two in flight take half of T each
     [plain, hidden, met] = [
-        next(one.step.step_s for one in best_next_forward(LAYERS, step, COST, contention=both) if one.mode == "dear")
+        NextForwardSearch(LAYERS, step, COST, contention=both).dear().step.step_s
         for both in (free, replace(free, quiet=quiet), replace(free, meeting_s=0.25))
     ]
     assert met == pytest.approx(plain + 0.25)
@@ -198,9 +198,9 @@ def test_the_meeting_and_what_two_in_flight_take_are_in_it() -> None:
 def test_ready_times_under_load_count_where_contention_was_not_measured() -> None:
     loaded = [layer("last", [(400, 1.0, 1.5)], 1.0), layer("first", [(800, 2.0, 3.0)], 3.0)]
     step = StepModel.of(loaded, step_times())
-    [best] = [one for one in best_next_forward(loaded, step, COST) if one.mode == "dear"]
+    best = NextForwardSearch(loaded, step, COST).dear()
     assert best.step.timeline.compute[0].end_s == 3.0
-    [best] = [one for one in best_next_forward(loaded, step, COST, contention=Contention.none()) if one.mode == "dear"]
+    best = NextForwardSearch(loaded, step, COST, contention=Contention.none()).dear()
     assert best.step.timeline.compute[0].end_s == 2.0
 
 
@@ -215,8 +215,9 @@ def nets(draw: st.DrawFn) -> tuple[StepModel, list[ForwardLayer]]:
     gradients = [Gradient(f"g{k}", size, at) for k, (size, at) in enumerate(zip(sizes, ready, strict=True))]
     edges = [0, *itertools.accumulate(widths)]
     forward = draw(st.lists(st.integers(0, 40), min_size=len(widths), max_size=len(widths)))
-    ahead = [ForwardLayer(f"l{k}", forward[k] / 8, tuple(range(edges[k], edges[k + 1]))) for k in range(len(widths))][
-        ::-1
+    ahead = [
+        ForwardLayer(f"l{k}", forward[k] / 8, tuple(range(edges[k], edges[k + 1])))
+        for k in reversed(range(len(widths)))
     ]
     whole_s = ready[-1] + draw(st.sampled_from([0.0, 1.25]))
     optimizer_s = draw(st.sampled_from([0.0, 2.5]))
