@@ -9,7 +9,7 @@ import numpy as np
 
 from xbench.planning import merge
 from xbench.planning.contention import Contention
-from xbench.planning.cost import CostFunction
+from xbench.planning.cost import CostCurve, CostFunction
 from xbench.planning.next_forward import ForwardLayer, NetworkModel, as_step, part_sizes
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets, Step, bucket_bytes
@@ -98,3 +98,15 @@ def step_times(bare_s: float = 4.0, **parts: float) -> StepTimes:
         **values, step_s=4.0, step_ci95=(4.0, 4.0), uninstrumented_step_s=bare_s, uninstrumented_ci95=(bare_s, bare_s),
         overhead_ratio=0.0, overhead_ci95=(0.0, 0.0), steps=4, warmup_steps=0,
     )  # fmt: skip
+
+
+BYTE_A_SECOND = CostCurve.line(0.0, 1.0)
+
+# c is nearest the loss: forward runs a, b, c, a second each, and every gradient takes two seconds on the link.
+NET = StepModel((Gradient("c", 2, 1.0), Gradient("b", 2, 2.0), Gradient("a", 2, 3.0)), 3.0, 3.0, 0.0)
+AHEAD = [ForwardLayer(name, 1.0, (index,)) for name, index in (("a", 2), ("b", 1), ("c", 0))]
+
+
+def sent(step: Step) -> list[tuple[str, float, float]]:
+    """Name, start and end of each transfer."""
+    return [(s.name, s.start_s, s.end_s) for s in step.timeline.communication]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import constant, cut, dear, layer, line, priority, step_times
+from planning_cases import AHEAD, BYTE_A_SECOND, NET, constant, cut, dear, layer, line, priority, sent, step_times
 
 from xbench.planning import merge
 from xbench.planning.contention import Contention
@@ -19,7 +19,6 @@ from xbench.planning.next_forward_search import NextForwardSearch
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import Gradient, StepModel
 
-BYTE_A_SECOND = CostCurve.line(0.0, 1.0)
 WFBP: Buckets = [[0], [1], [2]]
 
 
@@ -29,17 +28,8 @@ def step_of(
     return StepModel(tuple(gradients), forward_s, backward_s, optimizer_s)
 
 
-# c is nearest the loss: forward runs a, b, c, a second each, and every gradient takes two seconds on the link.
-NET = step_of([Gradient("c", 2, 1.0), Gradient("b", 2, 2.0), Gradient("a", 2, 3.0)], 3.0)
-AHEAD = [ForwardLayer(name, 1.0, (index,)) for name, index in (("a", 2), ("b", 1), ("c", 0))]
-
-
 def lane(step: Step) -> list[tuple[str, float, float]]:
     return [(s.name, s.start_s, s.end_s) for s in step.timeline.compute]
-
-
-def sent(step: Step) -> list[tuple[str, float, float]]:
-    return [(s.name, s.start_s, s.end_s) for s in step.timeline.communication]
 
 
 def test_dear_scatters_during_backward_and_gathers_as_forward_needs() -> None:

@@ -5,42 +5,30 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning_cases import constant, layer, line, priority
+from planning_cases import AHEAD, BYTE_A_SECOND, NET, constant, layer, line, priority, sent
 
 from xbench.errors import SpecError
 from xbench.modes import next_forward_modes
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
-from xbench.planning.next_forward import ForwardLayer, from_forward, part_sizes
+from xbench.planning.next_forward import from_forward, part_sizes
 from xbench.planning.next_forward_search import NextForward, NextForwardSearch, packed, worth_s
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import bucket_bytes
 from xbench.planning.step import Gradient, StepModel
 from xbench.records import CostModel, Layer, Parts, Plan
 
-BYTE_A_SECOND = CostCurve.line(0.0, 1.0)
-
-# c is nearest the loss: forward runs a, b, c, a second each, and every gradient takes two seconds on the link.
-NET = StepModel((Gradient("c", 2, 1.0), Gradient("b", 2, 2.0), Gradient("a", 2, 3.0)), 3.0, 3.0, 0.0)
-AHEAD = [ForwardLayer(name, 1.0, (index,)) for name, index in (("a", 2), ("b", 1), ("c", 0))]
-
-
-def sent(**options: Any) -> list[tuple[str, float, float]]:
-    step = priority(AHEAD, NET, BYTE_A_SECOND, **options)
-    return [(s.name, s.start_s, s.end_s) for s in step.timeline.communication]
-
 
 def test_a_fixed_order_waits_for_its_next_part_though_others_are_ready() -> None:
     # a first: it is ready at 3, and c, ready since 1, has to wait for it
-    order = [2, 0, 1]
-    assert sent(partition_bytes=2, order=order) == [("a", 3.0, 5.0), ("c", 5.0, 7.0), ("b", 7.0, 9.0)]
-    assert sent(partition_bytes=2, order=order, credit_bytes=math.inf) == sent(partition_bytes=2, order=order)
+    for credit in (0.0, math.inf):
+        step = priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=2, order=[2, 0, 1], credit_bytes=credit)
+        assert sent(step) == [("a", 3.0, 5.0), ("c", 5.0, 7.0), ("b", 7.0, 9.0)]
 
 
 def test_the_order_of_a_free_choice_makes_the_same_step() -> None:

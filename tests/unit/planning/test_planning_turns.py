@@ -23,24 +23,22 @@ from xbench.planning.turns import (
 )  # fmt: skip
 
 
-def played_round_s(jobs: Sequence[JobTimes], pattern: Sequence[int], rounds: int = 4000) -> float:
-    """Turn by turn, event by event: the mean round of a long run's second half."""
-    device = link = 0.0
+def played_round_s(
+    jobs: Sequence[JobTimes | SpatialJob], on_gpu: Loads, pattern: Sequence[int], rounds: int = 1000
+) -> float:
+    """The recurrence of the module, turn by turn, from a standing start: the mean over the later half of the rounds."""
+    free = [0.0] * len(on_gpu)
+    link = 0.0
     arrival = [0.0] * len(jobs)
-    began = []
+    ends = []
     for _ in range(rounds):
-        began.append(max(device, arrival[pattern[0]]))
         for job in pattern:
-            start = max(device, arrival[job])
-            device = start + jobs[job].compute_s
-            last_gradient = device + jobs[job].communication_s
+            free = [max(at_s, arrival[job]) + turns_s[job] for at_s, turns_s in zip(free, on_gpu, strict=True)]
+            arrival[job] = max(free) + jobs[job].communication_s
             if jobs[job].busy_s:
-                on_wire = max(last_gradient - jobs[job].busy_s, link)
-                link = arrival[job] = on_wire + jobs[job].busy_s
-            else:
-                arrival[job] = last_gradient
-    half = rounds // 2
-    return (began[-1] - began[half - 1]) / (rounds - half)
+                arrival[job] = link = max(arrival[job], link + jobs[job].busy_s)
+        ends.append(max(*free, link))
+    return (ends[-1] - ends[rounds // 2 - 1]) / (rounds - rounds // 2)
 
 
 TIMES = st.integers(1, 12).map(float)
@@ -59,7 +57,7 @@ JOBS = st.lists(
 @given(JOBS, st.data())
 def test_a_round_takes_what_playing_it_takes(jobs: list[JobTimes], data: st.DataObject) -> None:
     pattern = data.draw(st.lists(st.integers(0, len(jobs) - 1), min_size=1, max_size=7))
-    played = played_round_s(jobs, pattern, rounds=1000)
+    played = played_round_s(jobs, ((*(job.compute_s for job in jobs),),), pattern)
     assert round_s(jobs, pattern) == pytest.approx(played, rel=2e-2)
 
 
@@ -188,22 +186,6 @@ seconds = st.integers(0, 20).map(lambda tenths: tenths / 4)
 jobs = st.builds(SpatialJob, st.integers(1, 20).map(lambda tenths: tenths / 4), seconds, seconds)
 
 
-def played_on_s(played: list[SpatialJob], on_gpu: Loads, pattern: tuple[int, ...], rounds: int) -> float:
-    """The recurrence of the module, turn by turn, from a standing start: the mean over the later half of the rounds."""
-    free = [0.0] * len(on_gpu)
-    link = 0.0
-    arrival = [0.0] * len(played)
-    ends = []
-    for _ in range(rounds):
-        for job in pattern:
-            free = [max(at_s, arrival[job]) + turns_s[job] for at_s, turns_s in zip(free, on_gpu, strict=True)]
-            arrival[job] = max(free) + played[job].communication_s
-            if played[job].communication_s:
-                arrival[job] = link = max(arrival[job], link + played[job].communication_s)
-        ends.append(max(*free, link))
-    return (ends[-1] - ends[rounds // 2 - 1]) / (rounds - rounds // 2)
-
-
 def test_a_job_alone_gains_nothing() -> None:
     for levels in (1, 2, 4):
         found = pack([SpatialJob(1.0, 2.0, 0.5)], 4, levels)
@@ -275,7 +257,7 @@ def test_one_level_is_crossover(packed: list[SpatialJob], workers: int) -> None:
 def test_a_round_on_several_gpus_takes_what_playing_it_takes(packed: list[SpatialJob], levels: int, more: int) -> None:
     on_gpu = loads(packed, levels + more, levels)
     for pattern in itertools.islice(turns.patterns(len(packed), 4), 6):
-        played_s = played_on_s(packed, on_gpu, pattern, 240)
+        played_s = played_round_s(packed, on_gpu, pattern, 240)
         assert round_on_s(packed, on_gpu, pattern) == pytest.approx(played_s, rel=1e-6)
 
 
