@@ -58,20 +58,19 @@ class Contention:
     """Largest time [s] that a collective saves after an idle link; the idle time must be at least as long."""
 
     @classmethod
-    def of(cls, measured: records.Contention, transfer: CostFunction | None = None) -> Contention:
-        """Build the tables from a record's points. Slow-downs with one in flight are at least 1: a speed-up is noise.
+    def of(cls, measured: records.Contention, transfer: CostFunction) -> Contention:
+        """Build the tables from a record's points and `transfer`, T [s] of sizes [B].
 
-        With `transfer`, T [s] of sizes [B], the tables get many sizes between the measured ones. Times are interpolated
-        linearly in M there, because latency and bytes are linear in M and their ratios to T are not. With one in
-        flight, the time that computation adds is added to T, which was also measured with one in flight. With two in
-        flight, the measured times are used, because the link is never idle in a queue.
+        Slow-downs with one in flight are at least 1: a speed-up is noise. The tables have many sizes between the
+        measured ones. Times are interpolated linearly in M there, because latency and bytes are linear in M and their
+        ratios to T are not. With one in flight, the time that computation adds is added to T, which was also measured
+        with one in flight. With two in flight, the measured times are used, as the link is never idle in a queue.
 
         Sizes beyond the measured ones use the ratios of the largest size. Its base is its T or its own time alone,
         whichever is shorter. Otherwise a disturbance of one of the two measurements would make all larger sizes look
         faster.
 
-        Without `transfer`, all ratios are to the times of one alone. Raises ValueError without a point or for a time
-        that is not above zero.
+        Raises ValueError without a point or for a time that is not above zero.
         """
         by_size: dict[int, dict[int, records.ContentionPoint]] = {}
         for point in measured.points:
@@ -86,31 +85,24 @@ class Contention:
         # A size measured with only one of the two counts in flight uses its point for both.
         one = [found.get(1) or found[2] for _, found in sorted(by_size.items())]
         two = [found.get(2) or found[1] for _, found in sorted(by_size.items())]
-        grid = _between(sizes) if transfer is not None else sizes
+        grid = _between(sizes)
+        grid = np.append(grid, grid[-1] * 2 ** (1 / _PER_OCTAVE))
 
         def straight(values: Sequence[float]) -> FloatArray:
             return np.interp(grid, sizes, values)
 
-        alone_s = straight([p.alone_s for p in one])
-        if transfer is None:
-            collective = [straight([p.loaded_s for p in one]) / alone_s, straight([p.loaded_s for p in two]) / alone_s]
-            quiet = None
-        else:
-            grid = np.append(grid, grid[-1] * 2 ** (1 / _PER_OCTAVE))
-            base_s = np.maximum(transfer(grid), 1e-9)
-            base_s[-1] = min(base_s[-2], one[-1].alone_s)
-            added_s = straight([p.loaded_s - p.alone_s for p in one])
-            collective = [1.0 + added_s / base_s, straight([p.loaded_s for p in two]) / base_s]
-            quiet = np.stack([np.ones(len(grid)), straight([p.alone_s for p in two]) / base_s])
+        base_s = np.maximum(transfer(grid), 1e-9)
+        base_s[-1] = min(base_s[-2], one[-1].alone_s)
+        collective = np.maximum(1.0, 1.0 + straight([p.loaded_s - p.alone_s for p in one]) / base_s)
+        log_grid, log_sizes = np.log(grid), np.log(sizes)
+        compute = [np.interp(log_grid, log_sizes, [p.compute_slowdown for p in row]) for row in (one, two)]
         return cls(
-            np.log(grid),
-            np.stack([np.maximum(1.0, collective[0]), collective[1]]),
-            np.maximum(
-                1.0, np.stack([_logarithmic(grid, sizes, [p.compute_slowdown for p in row]) for row in (one, two)])
-            ),
+            log_grid,
+            np.stack([collective, straight([p.loaded_s for p in two]) / base_s]),
+            np.maximum(1.0, np.stack(compute)),
             measured.hook_s,
             measured.copy_s_per_byte,
-            quiet,
+            np.stack([np.ones(len(grid)), straight([p.alone_s for p in two]) / base_s]),
             measured.meeting_s,
             measured.rest_s,
         )
@@ -184,10 +176,6 @@ def _between(sizes: FloatArray) -> FloatArray:
     for low, high in itertools.pairwise(sizes.tolist()):
         found.append(np.geomspace(low, high, 1 + max(1, math.ceil(_PER_OCTAVE * math.log2(high / low))))[1:])
     return np.concatenate(found)
-
-
-def _logarithmic(grid: FloatArray, sizes: FloatArray, values: Sequence[float]) -> FloatArray:
-    return np.interp(np.log(grid), np.log(sizes), values)
 
 
 class TokenBucketCredit:

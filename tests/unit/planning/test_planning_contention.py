@@ -82,8 +82,8 @@ def test_after_a_rest_a_collective_takes_less_and_the_queue_behind_it_does_not()
 
 
 def test_the_table_is_read_by_size_and_flight() -> None:
-    points = [point(100, 1, 1.0, 1.5, 1.2), point(100, 2, 1.0, 0.8, 1.1), point(10000, 1, 2.0, 6.0, 2.0)]
-    table = Contention.of(Measured(launch_s=0.0, points=points))
+    sizes = np.log(np.array([100.0, 10000.0]))
+    table = Contention(sizes, np.array([[1.5, 3.0], [0.8, 3.0]]), np.array([[1.2, 2.0], [1.1, 2.0]]))
     sizes = np.array([1.0, 100.0, 1000.0, 10000.0, 1e9])
     np.testing.assert_allclose(table.collective_slowdown(sizes)[0], [1.5, 1.5, 2.25, 3.0, 3.0])
     np.testing.assert_allclose(table.collective_slowdown(sizes)[1], [0.8, 0.8, 1.9, 3.0, 3.0])
@@ -99,9 +99,9 @@ def test_the_pace_of_a_queue_is_the_quickest_of_several_in_flight() -> None:
 
 def test_a_table_without_points_or_with_no_time_is_refused() -> None:
     with pytest.raises(ValueError, match="no contention points"):
-        Contention.of(Measured(launch_s=0.0, points=[]))
+        Contention.of(Measured(launch_s=0.0, points=[]), SECOND)
     with pytest.raises(ValueError, match="not above zero"):
-        Contention.of(Measured(launch_s=0.0, points=[point(100, 1, 0.0, 1.0, 1.0)]))
+        Contention.of(Measured(launch_s=0.0, points=[point(100, 1, 0.0, 1.0, 1.0)]), SECOND)
 
 
 nets = st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50)), min_size=1, max_size=7)
@@ -148,10 +148,6 @@ def test_two_in_flight_take_their_own_time_while_nothing_computes() -> None:
     # Three buckets wait when backward has ended: two in flight twice, the last one alone.
     sent = share([0.0] * 3, [8] * 3, line, found, backward_s=0.0, optimizer_s=0.0, early_update=False).sent
     assert [end for _, _, end in sent] == pytest.approx([1.5, 3.0, 4.0])
-    # In proportion to the time of one alone where no T is given, and then T itself while nothing computes.
-    plain = Contention.of(measured)
-    assert plain.collective_slowdown(np.array([8.0])).ravel().tolist() == [1.5, 1.25]
-    assert plain.paired_quiet(np.array([8.0])).ravel().tolist() == [1.0, 1.0]
     # beside computation one takes T and what computation added to it, of two each what it took
     assert found.collective_slowdown(np.array([8.0])).ravel().tolist() == [2.0, 2.5]
 

@@ -125,7 +125,7 @@ def test_a_collective_takes_no_more_of_the_host_than_it_did_on_any_link(
     was: Contention, wire: float, alpha_s: float, slower: float, latency_s: float
 ) -> None:
     now = Rewrite(wire, slower, alpha_s, latency_s).contention(was)
-    planning.Contention.of(now)
+    planning.Contention.of(now, CostCurve.of(LINE))
     for before, after in zip(was.points, now.points, strict=True):
         old, new = ((1 - 1 / max(1.0, p.compute_slowdown)) * p.loaded_s for p in (before, after))
         rounded_s = 1e-15 * (before.loaded_s + after.loaded_s)  # a share of nearly nothing, out of 1/σ
