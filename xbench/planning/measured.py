@@ -151,7 +151,7 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
     both = chosen.contention and chosen.contention.model_copy(update={"stalls": []})
     try:
         _check_times(chosen.layers, chosen.step, cost)
-        _check_sizes(chosen.layers, chosen.workload.buffer_bytes)
+        _check_names(chosen.layers)
         _check_origin(cost, record.fabric)
         check_curve(cost)
         step = StepModel.of(chosen.layers, chosen.step)
@@ -213,14 +213,10 @@ def _check_times(layers: Sequence[Layer], times: StepTimes, cost: CostModel) -> 
             )
 
 
-def _check_sizes(layers: Sequence[Layer], buffer_bytes: Sequence[int]) -> None:
-    sizes = [(tensor.name, tensor.bytes) for layer in layers for tensor in layer.tensors]
-    names = [name for name, _ in sizes]
+def _check_names(layers: Sequence[Layer]) -> None:
+    names = [tensor.name for layer in layers for tensor in layer.tensors]
     if len(set(names)) < len(names):
         raise ValueError(f"the tensor {next(name for name in names if names.count(name) > 1)!r} stands twice")
-    for name, nbytes in [*sizes, *(("a dtype's buffers", nbytes) for nbytes in buffer_bytes)]:
-        if nbytes < 0:
-            raise ValueError(f"{name}: {nbytes} bytes are below zero")
 
 
 def _check_origin(cost: CostModel, fabric: FabricRecord) -> None:
