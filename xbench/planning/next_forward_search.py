@@ -101,12 +101,7 @@ class NextForwardSearch:
     """
 
     def __init__(
-        self,
-        layers: Sequence[Layer],
-        step: StepModel,
-        cost: CostModel,
-        *,
-        contention: Contention | None = None,
+        self, layers: Sequence[Layer], step: StepModel, cost: CostModel, *, contention: Contention | None = None
     ) -> None:
         if contention is None and step.loaded is not None:
             step = replace(step, gradients=step.loaded, backward_s=max(step.backward_s, step.loaded[-1].ready_s))

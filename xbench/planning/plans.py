@@ -21,15 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from xbench.errors import unknown
-from xbench.modes import (
-    MODES,
-    ModeInfo,
-    mode_info,
-    next_forward_modes,
-    planned_modes,
-    tried_modes,
-    waiting_modes,
-)
+from xbench.modes import MODES, ModeInfo, mode_info, next_forward_modes, planned_modes, tried_modes, waiting_modes
 from xbench.planning import merge
 from xbench.planning.auto import Candidate, Search
 from xbench.planning.contention import Contention

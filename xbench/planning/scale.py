@@ -31,15 +31,7 @@ from xbench.planning.scenario import Scenario
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel, dtypes_of
 from xbench.planning.topology import Topology, carried_contention, carried_over, terms
-from xbench.records import (
-    CostModel,
-    ErrorBand,
-    LinkTerms,
-    Plan,
-    Scaling,
-    ScalingPoint,
-    ScalingSource,
-)
+from xbench.records import CostModel, ErrorBand, LinkTerms, Plan, Scaling, ScalingPoint, ScalingSource
 from xbench.units import format_bytes, format_percent, format_seconds
 from xbench.version import __version__
 
