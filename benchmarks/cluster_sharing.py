@@ -38,7 +38,7 @@ from xbench.cluster.policy import Cluster
 from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulator import simulate
 from xbench.cluster.traces.pollux import MAX_LOCAL, load_application
-from xbench.planning.spatial_turns import SpatialJob, pack
+from xbench.planning.turns import SpatialJob, pack
 from xbench.stats.regression import signed_rank
 
 SHARED = Path(os.environ.get("XBENCH_SHARED", Path(__file__).parents[2] / "shared"))

@@ -20,10 +20,9 @@ import numpy as np
 
 from xbench import environment
 from xbench.planning.cost import CostCurve
-from xbench.planning.gradients import Gradient
-from xbench.planning.merge import optimal_contiguous
-from xbench.planning.optimal_linear import optimal_line
-from xbench.planning.simulate import Buckets, transfers
+from xbench.planning.merge import optimal_contiguous, optimal_line
+from xbench.planning.simulate import Buckets, last_arrival_s
+from xbench.planning.step import Gradient
 
 ALPHA_S, BETA_S_PER_BYTE = 3e-4, 8e-9
 SIZES = (60, 160, 600, 2000)
@@ -59,7 +58,7 @@ def main() -> None:
     samples: dict[str, dict[int, list[float]]] = {name: {size: [] for size in SIZES} for name in planners}
     for size in SIZES:
         gradients = net(size)
-        ends = {name: transfers(gradients, plan(gradients), line)[-1].end_s for name, plan in planners.items()}
+        ends = {name: last_arrival_s(gradients, plan(gradients), line) for name, plan in planners.items()}
         assert abs(ends["a straight line"] / ends["any curve, given a line"] - 1) < 1e-9, ends
         for _ in range(REPETITIONS):
             for name, plan in planners.items():

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from study_chart import Chart, Line, Mark, draw
 
-from xbench.planning.gradients import Gradient
 from xbench.planning.scale import scale
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel
 from xbench.planning.topology import Topology, parse_topology, terms
 from xbench.records import CostModel, Profile, load
 

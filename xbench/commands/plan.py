@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from xbench.planning.gradients import Gradient
-    from xbench.planning.replan import Planned
-    from xbench.planning.what_if import Change, Measured
+    from xbench.planning.measured import Measured
+    from xbench.planning.scenario import Change, Planned
+    from xbench.planning.step import Gradient
     from xbench.records import Plan
 
 
@@ -58,8 +58,8 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     PROFILE is a record of `xbench profile` or `xbench compare`, the folder of its run, or latest. Everything printed is
     simulated from what was measured there; what a what-if changes is said beside it.
     """
-    from xbench.planning.replan import replan, to_profile
-    from xbench.planning.what_if import read, what_if
+    from xbench.planning.measured import read
+    from xbench.planning.scenario import replan, to_profile, what_if
     from xbench.report.advice import fastest
     from xbench.report.console import make_console
     from xbench.report.planned import FOR_DDP, fastest_in_ddp, show_planned
@@ -181,7 +181,7 @@ def _snippets_mode(emit: str, mode: str | None) -> str | None:
 
 def _change(measured: Measured, config: PlanConfig) -> Change:
     """Return the changes to the measured conditions that the options ask for. Raises SpecError."""
-    from xbench.planning.what_if import Change, change_to
+    from xbench.planning.scenario import Change, change_to
 
     there = Change()
     if config.fabric is not None:

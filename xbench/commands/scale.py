@@ -59,9 +59,10 @@ def scale(config: ScaleConfig, profile: Path, csv_to: str | None, json_to: str |
     simulated: the measured all-reduce is carried over by the formulas of a topology, and every schedule is planned anew
     for each number of workers.
     """
+    from xbench.planning.measured import read
     from xbench.planning.scale import Request, parse_scaled_modes, parse_workers, to_record
+    from xbench.planning.scenario import Change, what_if
     from xbench.planning.topology import parse_topology
-    from xbench.planning.what_if import Change, read, what_if
 
     check_json_and_csv(json_to, csv_to)
     topology, workers = parse_topology(config.topology), parse_workers(config.workers)

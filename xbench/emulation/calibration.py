@@ -12,8 +12,10 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -25,8 +27,7 @@ from xbench.emulation.shared_link import SharedLink
 from xbench.host.tuning import raise_thread
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
-from xbench.records import CalibrationPoint, ContentionPoint, EmulatedLink
-from xbench.records import Contention as ContentionRecord
+from xbench.records import CalibrationPoint, EmulatedLink
 from xbench.stats.summary import median_estimate
 
 ASKED_S = (20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3)
@@ -78,9 +79,7 @@ def contention_of(link: EmulatedLink) -> Contention | None:
         return Contention.of(link.contention, CostCurve.of(link.model))
     if link.slowdown is None:
         return None
-    same = {"nbytes": 1, "alone_s": 1.0, "loaded_s": 1.0, "compute_slowdown": link.slowdown}
-    points = [ContentionPoint(in_flight=count, **same) for count in (1, 2)]
-    return Contention.of(ContentionRecord(launch_s=0.0, points=points))
+    return replace(Contention.none(), compute=np.full((2, 1), link.slowdown))
 
 
 def calibrate(pacer: Pacer) -> list[CalibrationPoint]:

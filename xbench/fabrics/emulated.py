@@ -18,9 +18,8 @@ from typing import ClassVar
 from xbench.errors import RecordError, SpecError
 from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, this_machine
-from xbench.planning.topology import carried_over, parse_topology
-from xbench.planning.what_if_checks import check_contention, check_curve
-from xbench.planning.what_if_link import carried_to
+from xbench.planning.measured import check_contention, check_curve
+from xbench.planning.topology import carried_over, carried_to, parse_topology
 from xbench.records import Comparison, Contention, CostModel, EmulatedLink, FabricRecord, Label, Profile, load_measured
 from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
 from xbench.units import format_seconds, parse_rate, parse_seconds

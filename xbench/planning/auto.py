@@ -17,18 +17,19 @@ buckets by less than that for each bucket that it saves, and otherwise never.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from xbench.planning import merge
-from xbench.planning.contention import Contention, share
+from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, CostFunction, FloatArray
-from xbench.planning.gradients import Gradient, require_ready_order
-from xbench.planning.local_search import CutSearch
 from xbench.planning.merge import named
-from xbench.planning.simulate import Buckets, bucket_bytes
+from xbench.planning.periodic import Period
+from xbench.planning.simulate import Buckets, bucket_bytes, share
+from xbench.planning.step import Gradient, require_ready_order
 from xbench.records import CostModel, Parts
 
 PENALTIES_S = (0.0, 0.5e-3, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
@@ -51,6 +52,69 @@ class Candidate:
     step_s: float
     carrier: str | None = None
     parts: Parts | None = None
+
+
+class CutSearch:
+    """Hill climbing on the cuts of contiguous buckets: drop a cut, move it or add one while that improves the plan.
+
+    A plan of n gradients in ready order is a list of cut positions. Two dtypes are always separated by a cut.
+    """
+
+    def __init__(self, gradients: Sequence[Gradient]) -> None:
+        self.carried = [0, *itertools.accumulate(gradient.nbytes for gradient in gradients)]
+        self.forced = {j for j in range(1, len(gradients)) if gradients[j].dtype != gradients[j - 1].dtype}
+        self._count = len(gradients)
+
+    def cuts(self, buckets: Buckets) -> list[int] | None:
+        """The cut positions of these buckets; None when they are not contiguous and in ready order."""
+        flat = [index for bucket in buckets for index in bucket]
+        if flat != list(range(self._count)):
+            return None
+        return list(itertools.accumulate(len(bucket) for bucket in buckets))[:-1]
+
+    def buckets(self, cuts: Sequence[int]) -> Buckets:
+        """The buckets between these cuts."""
+        return [list(range(a, b)) for a, b in itertools.pairwise([0, *cuts, self._count])]
+
+    def climb(
+        self, cuts: list[int], best: float, worth: Callable[[list[int]], float], most_trials: int
+    ) -> tuple[list[int], float]:
+        """Search from `cuts`, whose worth is `best`. Return the cuts with the least `worth`, and that worth.
+
+        At most `most_trials` plans are tried.
+        """
+        trials = 0
+        improved = True
+        while improved and trials < most_trials:
+            improved = False
+            for other in self.neighbours(cuts):
+                trials += 1
+                found = worth(other)
+                if found < best:
+                    cuts, best, improved = other, found, True
+                    break
+                if trials >= most_trials:
+                    break
+        return cuts, best
+
+    def neighbours(self, cuts: list[int]) -> Iterable[list[int]]:
+        """Plans that differ by one change, the last cuts first: a step waits for the last transfers."""
+        edges = [0, *cuts, self._count]
+        for place in range(len(cuts) - 1, -1, -1):
+            at = cuts[place]
+            if at in self.forced:
+                continue
+            yield cuts[:place] + cuts[place + 1 :]
+            for distance in (1, -1, 3, -3, 9, -9):
+                if edges[place] < at + distance < edges[place + 2]:
+                    yield [*cuts[:place], at + distance, *cuts[place + 1 :]]
+        for place in range(len(edges) - 2, -1, -1):
+            first, last = edges[place], edges[place + 1]
+            if last - first > 1:
+                half = (self.carried[first] + self.carried[last]) / 2
+                middle = int(np.searchsorted(self.carried, half))
+                for at in {min(max(middle, first + 1), last - 1), last - 1}:
+                    yield [*cuts[:place], at, *cuts[place:]]
 
 
 class Search:
@@ -84,19 +148,23 @@ class Search:
 
     def seconds(self, buckets: Buckets) -> float:
         """Time from the start of backward to the end of the step [s]."""
+        return self._share(buckets).end_s
+
+    def _share(self, buckets: Buckets) -> Period:
         complete_s = [max(self._ready_s[index] for index in bucket) for bucket in buckets]
-        return self._share(complete_s, bucket_bytes(self.gradients, buckets))
+        return self._period(complete_s, bucket_bytes(self.gradients, buckets))
 
     def _seconds_of_cuts(self, cuts: Sequence[int]) -> float:
         edges = [0, *cuts, len(self.gradients)]
         complete_s = [self._ready_s[last - 1] for last in edges[1:]]
-        return self._share(complete_s, [self._carried[b] - self._carried[a] for a, b in itertools.pairwise(edges)])
+        nbytes = [self._carried[b] - self._carried[a] for a, b in itertools.pairwise(edges)]
+        return self._period(complete_s, nbytes).end_s
 
-    def _share(self, complete_s: Sequence[float], nbytes: Sequence[int]) -> float:
+    def _period(self, complete_s: Sequence[float], nbytes: Sequence[int]) -> Period:
         return share(
             complete_s, nbytes, self.curve, self.contention,
             backward_s=self.backward_s, optimizer_s=self.optimizer_s, early_update=True,
-        ).end_s  # fmt: skip
+        )  # fmt: skip
 
     def candidates(self) -> list[Candidate]:
         """One candidate per distinct plan of every family, the best first."""
@@ -123,7 +191,7 @@ class Search:
         exact_name, exact = named(merge.optimal, gradients, self.curve)
         yield exact_name, exact
         for parts in UNIFORM:
-            yield f"uniform in {parts}", self._uniform(self._carried[-1] / parts)
+            yield f"uniform in {parts}", merge.ddp_assignment(gradients, [math.ceil(self._carried[-1] / parts)])
         stretch = self._stretch(exact)
         loaded = [replace(gradient, ready_s=gradient.ready_s * stretch) for gradient in gradients]
         for penalty_s in PENALTIES_S:
@@ -131,14 +199,7 @@ class Search:
 
     def _stretch(self, buckets: Buckets) -> float:
         """Ratio of the backward time under this plan's traffic to the undisturbed one."""
-        if self.backward_s <= 0:
-            return 1.0
-        complete_s = [max(self._ready_s[index] for index in bucket) for bucket in buckets]
-        shared = share(
-            complete_s, bucket_bytes(self.gradients, buckets), self.curve, self.contention,
-            backward_s=self.backward_s, optimizer_s=0.0, early_update=True,
-        )  # fmt: skip
-        return shared.backward_end_s / self.backward_s
+        return self._share(buckets).computed[0][1] / self.backward_s if self.backward_s > 0 else 1.0
 
     def _charged(self, penalty_s: float) -> CostFunction:
         """T during computation, plus `penalty_s` for each collective."""
@@ -148,17 +209,6 @@ class Search:
             return np.where(nbytes > 0, self.curve(nbytes) * slower + penalty_s, 0.0)
 
         return seconds
-
-    def _uniform(self, limit_bytes: float) -> Buckets:
-        buckets: Buckets = [[]]
-        filled = 0
-        for index, gradient in enumerate(self.gradients):
-            if buckets[-1] and (filled >= limit_bytes or index in self._hill.forced):
-                buckets.append([])
-                filled = 0
-            buckets[-1].append(index)
-            filled += gradient.nbytes
-        return buckets
 
     def _worth(self, seconds: float, buckets: int) -> float:
         return seconds * (1.0 + _PER_BUCKET * buckets)
@@ -174,19 +224,3 @@ class Search:
 
         cuts, _ = self._hill.climb(cuts, self._worth(start.step_s, len(cuts) + 1), worth, MAX_TRIALS)
         return Candidate(f"{start.name}, improved", self._hill.buckets(cuts), self._seconds_of_cuts(cuts))
-
-
-def auto(
-    gradients: Sequence[Gradient],
-    cost: CostModel,
-    *,
-    backward_s: float,
-    optimizer_s: float,
-    contention: Contention | None = None,
-) -> Buckets:
-    """The best buckets found, in launch order, by the search of this module.
-
-    Raises ValueError when the gradients are not in ready order.
-    """
-    search = Search(gradients, cost, backward_s=backward_s, optimizer_s=optimizer_s, contention=contention)
-    return search.best().buckets

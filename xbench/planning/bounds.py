@@ -27,9 +27,9 @@ from dataclasses import replace
 import numpy as np
 
 from xbench.planning.cost import CostFunction
-from xbench.planning.gradients import Gradient
 from xbench.planning.merge import optimal_contiguous, single
-from xbench.planning.simulate import transfers
+from xbench.planning.simulate import bucket_bytes, last_arrival_s
+from xbench.planning.step import Gradient
 from xbench.records import Bounds
 
 _SIZES = 512
@@ -59,10 +59,10 @@ def bounds(
     the parts to the bare step. The backward-overlap bound is never below the overlap bound. Raises ValueError when
     gradients are not in ready order.
     """
-    whole = sum(_seconds(gradients, bucket, curve) for bucket in single(gradients))
+    whole = float(curve(np.array(bucket_bytes(gradients, single(gradients)), dtype=np.float64)).sum())
     at_once = [replace(gradient, ready_s=0.0) for gradient in gradients]
-    link_s = min(whole, transfers(at_once, optimal_contiguous(at_once, curve, across_dtypes=True), curve)[-1].end_s)
-    best = transfers(gradients, optimal_contiguous(gradients, curve, across_dtypes=True), curve)[-1].end_s
+    link_s = min(whole, last_arrival_s(at_once, optimal_contiguous(at_once, curve, across_dtypes=True), curve))
+    best = last_arrival_s(gradients, optimal_contiguous(gradients, curve, across_dtypes=True), curve)
     best = max(best, _at_the_pace_of_a_queue(gradients, curve, queue_s_per_byte)) - rest_s
     overlap_s = max(compute_s, link_s, _at_the_pace_of_a_queue(at_once, curve, queue_s_per_byte))
     return Bounds(
@@ -83,8 +83,3 @@ def _at_the_pace_of_a_queue(gradients: Sequence[Gradient], curve: CostFunction, 
     sizes = np.geomspace(1.0, max(1.0, float(from_here_on[0])), _SIZES)
     saved_s = max(0.0, float((s_per_byte * sizes - curve(sizes)).max()))
     return float((ready_s + s_per_byte * from_here_on).max()) - saved_s
-
-
-def _seconds(gradients: Sequence[Gradient], bucket: list[int], curve: CostFunction) -> float:
-    nbytes = sum(gradients[index].nbytes for index in bucket)
-    return float(curve(np.array([nbytes], dtype=np.float64))[0])

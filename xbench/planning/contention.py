@@ -18,11 +18,8 @@ A link may have a burst allowance (a token bucket, a switch, a cloud network). T
 one another. A collective after an idle link takes up to `rest_s` less. One second of idle time saves one second, and no
 collective takes less than the smallest one.
 
-`share` simulates one backward pass as a fluid. During a collective the computation proceeds at rate 1/σ. During
-computation the collective proceeds at rate 1/(ρ·T). Collectives are served first in, first out. The events are: a
-bucket is complete, a collective ends, backward ends, an update ends. Between two events all rates are constant, so the
-timeline is exact for these rates. The host's cost of a launch (c0) is part of σ, because σ was measured with launches.
-The hook of each gradient, and the copy into its bucket, delay backward separately.
+`periodic` simulates computation and transfers with these slow-downs. The host's cost of a launch (c0) is part of σ, as
+σ was measured with launches. The hook of each gradient, and the copy into its bucket, delay backward separately.
 """
 
 from __future__ import annotations
@@ -36,9 +33,8 @@ import numpy as np
 
 from xbench import records
 from xbench.planning.cost import CostFunction, FloatArray
-from xbench.planning.gradients import Gradient
+from xbench.planning.step import Gradient
 
-_EPSILON = 1e-12
 _PER_OCTAVE = 4
 
 
@@ -62,20 +58,19 @@ class Contention:
     """Largest time [s] that a collective saves after an idle link; the idle time must be at least as long."""
 
     @classmethod
-    def of(cls, measured: records.Contention, transfer: CostFunction | None = None) -> Contention:
-        """Build the tables from a record's points. Slow-downs with one in flight are at least 1: a speed-up is noise.
+    def of(cls, measured: records.Contention, transfer: CostFunction) -> Contention:
+        """Build the tables from a record's points and `transfer`, T [s] of sizes [B].
 
-        With `transfer`, T [s] of sizes [B], the tables get many sizes between the measured ones. Times are interpolated
-        linearly in M there, because latency and bytes are linear in M and their ratios to T are not. With one in
-        flight, the time that computation adds is added to T, which was also measured with one in flight. With two in
-        flight, the measured times are used, because the link is never idle in a queue.
+        Slow-downs with one in flight are at least 1: a speed-up is noise. The tables have many sizes between the
+        measured ones. Times are interpolated linearly in M there, because latency and bytes are linear in M and their
+        ratios to T are not. With one in flight, the time that computation adds is added to T, which was also measured
+        with one in flight. With two in flight, the measured times are used, as the link is never idle in a queue.
 
         Sizes beyond the measured ones use the ratios of the largest size. Its base is its T or its own time alone,
         whichever is shorter. Otherwise a disturbance of one of the two measurements would make all larger sizes look
         faster.
 
-        Without `transfer`, all ratios are to the times of one alone. Raises ValueError without a point or for a time
-        that is not above zero.
+        Raises ValueError without a point or for a time that is not above zero.
         """
         by_size: dict[int, dict[int, records.ContentionPoint]] = {}
         for point in measured.points:
@@ -90,31 +85,24 @@ class Contention:
         # A size measured with only one of the two counts in flight uses its point for both.
         one = [found.get(1) or found[2] for _, found in sorted(by_size.items())]
         two = [found.get(2) or found[1] for _, found in sorted(by_size.items())]
-        grid = _between(sizes) if transfer is not None else sizes
+        grid = _between(sizes)
+        grid = np.append(grid, grid[-1] * 2 ** (1 / _PER_OCTAVE))
 
         def straight(values: Sequence[float]) -> FloatArray:
             return np.interp(grid, sizes, values)
 
-        alone_s = straight([p.alone_s for p in one])
-        if transfer is None:
-            collective = [straight([p.loaded_s for p in one]) / alone_s, straight([p.loaded_s for p in two]) / alone_s]
-            quiet = None
-        else:
-            grid = np.append(grid, grid[-1] * 2 ** (1 / _PER_OCTAVE))
-            base_s = np.maximum(transfer(grid), 1e-9)
-            base_s[-1] = min(base_s[-2], one[-1].alone_s)
-            added_s = straight([p.loaded_s - p.alone_s for p in one])
-            collective = [1.0 + added_s / base_s, straight([p.loaded_s for p in two]) / base_s]
-            quiet = np.stack([np.ones(len(grid)), straight([p.alone_s for p in two]) / base_s])
+        base_s = np.maximum(transfer(grid), 1e-9)
+        base_s[-1] = min(base_s[-2], one[-1].alone_s)
+        collective = np.maximum(1.0, 1.0 + straight([p.loaded_s - p.alone_s for p in one]) / base_s)
+        log_grid, log_sizes = np.log(grid), np.log(sizes)
+        compute = [np.interp(log_grid, log_sizes, [p.compute_slowdown for p in row]) for row in (one, two)]
         return cls(
-            np.log(grid),
-            np.stack([np.maximum(1.0, collective[0]), collective[1]]),
-            np.maximum(
-                1.0, np.stack([_logarithmic(grid, sizes, [p.compute_slowdown for p in row]) for row in (one, two)])
-            ),
+            log_grid,
+            np.stack([collective, straight([p.loaded_s for p in two]) / base_s]),
+            np.maximum(1.0, np.stack(compute)),
             measured.hook_s,
             measured.copy_s_per_byte,
-            quiet,
+            np.stack([np.ones(len(grid)), straight([p.alone_s for p in two]) / base_s]),
             measured.meeting_s,
             measured.rest_s,
         )
@@ -190,24 +178,6 @@ def _between(sizes: FloatArray) -> FloatArray:
     return np.concatenate(found)
 
 
-def _logarithmic(grid: FloatArray, sizes: FloatArray, values: Sequence[float]) -> FloatArray:
-    return np.interp(np.log(grid), np.log(sizes), values)
-
-
-@dataclass(frozen=True)
-class Shared:
-    """A simulated backward pass and the updates after it, times [s] since the start of backward.
-
-    `sent`: (start, end) of each bucket on the link, in launch order. `backward_end_s`: end of the stretched backward
-    pass. `updates`: spans of the optimizer's work. `end_s`: end of the step.
-    """
-
-    sent: list[tuple[float, float]]
-    backward_end_s: float
-    updates: list[tuple[float, float]]
-    end_s: float
-
-
 class TokenBucketCredit:
     """Burst credit [s] of an idle link: it grows by one second per second up to `most_s`, and is full at first."""
 
@@ -227,112 +197,3 @@ class TokenBucketCredit:
         spent_s = min(self._has_s, max(0.0, most_s))
         self._has_s -= spent_s
         return spent_s
-
-
-def share(
-    complete_s: Sequence[float],
-    nbytes: Sequence[int],
-    curve: CostFunction,
-    contention: Contention,
-    *,
-    backward_s: float,
-    optimizer_s: float,
-    early_update: bool,
-) -> Shared:
-    """Simulate one backward pass with its collectives and its optimizer.
-
-    `complete_s` [s of undisturbed backward] is when each bucket's last gradient is ready, in launch order. `nbytes` [B]
-    has the same order. With `early_update` the optimizer updates each bucket on arrival, with a share of its time by
-    bytes. Otherwise it starts after all have arrived. An update is computation too: it and the collectives in flight
-    slow each other down.
-    """
-    sizes = np.array(nbytes, dtype=np.float64)
-    queue = _Queue(
-        released_s=list(itertools.accumulate((max(0.0, at) for at in complete_s), max)),
-        alone_s=curve(sizes).tolist() if nbytes else [],
-        slowdowns=contention.slowdowns(sizes),
-        update_s=_updates_s(nbytes, optimizer_s, early=early_update),
-        least_s=float(curve(np.ones(1))[0]) if nbytes else 0.0,
-        saved=TokenBucketCredit(contention.rest_s),
-    )
-    return _run(queue, backward_s, 0.0 if nbytes else optimizer_s)
-
-
-@dataclass(frozen=True, eq=False)
-class _Queue:
-    """Buckets in launch order: release times, times alone, slow-downs, and the optimizer's work after each arrival."""
-
-    released_s: list[float]
-    alone_s: list[float]
-    slowdowns: tuple[list[list[float]], list[list[float]], list[list[float]]]
-    update_s: list[float]
-    least_s: float
-    saved: TokenBucketCredit
-
-    def left(self, number: int, now_s: float) -> float:
-        """Remaining share of a collective's T when it starts now, after the link's credit is subtracted."""
-        alone_s = self.alone_s[number]
-        spent_s = self.saved.spent(now_s, alone_s - self.least_s)
-        return 1.0 - spent_s / alone_s if spent_s else 1.0
-
-
-def _run(queue: _Queue, backward_s: float, pending: float) -> Shared:
-    """Simulate from event to event. `pending` is the optimizer's work [s] that can be done from the start."""
-    released, alone, update_s = queue.released_s, queue.alone_s, queue.update_s
-    rho, sigma, kappa = queue.slowdowns
-    count = len(alone)
-    now = progress = started = 0.0
-    queued = served = 0
-    remaining = 1.0  # of the collective being served
-    backward_end: float | None = None
-    sent: list[tuple[float, float]] = []
-    updates: list[tuple[float, float]] = []
-    while True:
-        if backward_end is None and progress >= backward_s - _EPSILON:
-            backward_end, progress = now, math.inf  # buckets that were not complete before are complete now
-        while queued < count and released[queued] <= progress + _EPSILON:
-            if queued == served:
-                started, remaining = now, queue.left(served, now)
-            queued += 1
-        busy, computing = queued > served, backward_end is None or pending > 0
-        if not busy and not computing:
-            break
-        slot = 1 if queued - served > 1 else 0
-        speed = 1.0 / sigma[slot][served] if busy else 1.0
-        work = pending if backward_end is not None else min([backward_s, *released[queued : queued + 1]]) - progress
-        compute_s = work / speed if computing else math.inf
-        whole_s = alone[served] * (rho if computing else kappa)[slot][served] if busy else math.inf
-        link_s = remaining * whole_s if busy else math.inf
-        step = min(compute_s, link_s)
-        if backward_end is None:
-            progress = progress + work if compute_s <= link_s else progress + step * speed
-        elif computing:
-            pending = 0.0 if compute_s <= link_s else pending - step * speed
-            _extend(updates, now, now + step)
-        now += step
-        if not busy:
-            continue
-        remaining = 0.0 if link_s <= compute_s else remaining - step / whole_s
-        if remaining <= _EPSILON:
-            sent.append((started, now))
-            served += 1
-            queue.saved.since(now)
-            if queued > served:
-                started, remaining = now, queue.left(served, now)
-            pending += update_s[served - 1]
-    return Shared(sent, backward_end if backward_end is not None else now, updates, now)
-
-
-def _updates_s(nbytes: Sequence[int], optimizer_s: float, *, early: bool) -> list[float]:
-    """The optimizer's work [s] that each bucket's arrival allows. Unless `early`, the last arrival allows all of it."""
-    if not early:
-        return [0.0] * (len(nbytes) - 1) + [optimizer_s]
-    whole = sum(nbytes)
-    return [optimizer_s * (size / whole) if whole > 0 else 0.0 for size in nbytes]
-
-
-def _extend(spans: list[tuple[float, float]], start_s: float, end_s: float) -> None:
-    """Add a span of time; extend the last span where the two meet."""
-    if spans and spans[-1][1] == start_s:
-        start_s, _ = spans.pop()
-    spans.append((start_s, end_s))

@@ -33,6 +33,9 @@ SEGMENT_TOLERANCE = 0.05
 
 MAX_SEGMENTS = 5
 
+MAX_WORKERS = 1_000_000
+"""Largest number of workers that can be asked for."""
+
 _DRAWS = 400
 _STRAY_POINTS = 5
 """With at least this many sizes, a single inner size off the line counts as a stray."""
@@ -266,29 +269,35 @@ def ring(alpha: float, beta: float, gamma: float, workers: int) -> tuple[float, 
     `alpha` [s] latency of a message, `beta` [s/B] of the link, `gamma` [s/B] of the reduction (Thakur et al. 2005).
     Like the other algorithms, it raises ValueError for fewer than two workers.
     """
-    share = (_workers(workers) - 1) / workers
+    check_workers(workers)
+    share = (workers - 1) / workers
     return 2 * (workers - 1) * alpha, 2 * share * beta + share * gamma
 
 
 def recursive_doubling(alpha: float, beta: float, gamma: float, workers: int) -> tuple[float, float]:
     """(a, b) of recursive doubling: α·log2 N and (β+γ)·log2 N. Arguments as for `ring`."""
-    rounds = math.log2(_workers(workers))
+    rounds = _rounds(workers)
     return alpha * rounds, (beta + gamma) * rounds
 
 
 def halving_doubling(alpha: float, beta: float, gamma: float, workers: int) -> tuple[float, float]:
     """(a, b) of recursive halving and doubling: 2α·log2 N and 2β − (2β+γ)/N + γ. Arguments as for `ring`."""
-    rounds = math.log2(_workers(workers))
+    rounds = _rounds(workers)
     return 2 * alpha * rounds, 2 * beta - (2 * beta + gamma) / workers + gamma
 
 
 def double_binary_trees(alpha: float, beta: float, gamma: float, workers: int) -> tuple[float, float]:
     """(a, b) of double binary trees: 2α·log2 N and β + γ. Arguments as for `ring`."""
-    rounds = math.log2(_workers(workers))
+    rounds = _rounds(workers)
     return 2 * alpha * rounds, beta + gamma
 
 
-def _workers(workers: int) -> int:
+def _rounds(workers: int) -> float:
+    check_workers(workers)
+    return math.log2(workers)
+
+
+def check_workers(workers: int) -> None:
+    """Raise ValueError for fewer than two workers."""
     if workers < 2:
         raise ValueError(f"an all-reduce needs at least 2 workers, and there are {workers}")
-    return workers

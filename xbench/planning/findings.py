@@ -30,10 +30,6 @@ def crossovers(by_mode: Mapping[str, Sequence[ScalingPoint]], *, dtypes: int = 1
     return [*_fastest(modes), *_one_bucket(modes, dtypes), *_default(modes), *_waiting(modes), *_overtakings(modes)]
 
 
-def _sizes(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[int]:
-    return [point.workers for point in next(iter(modes.values()))]
-
-
 def _best(modes: Mapping[str, Sequence[ScalingPoint]], place: int) -> list[str]:
     """Modes that are fastest at one size, in their order, including those equal to the fastest."""
     least_s = min(points[place].step_s for points in modes.values())
@@ -44,12 +40,12 @@ def _fastest(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
     """The fastest mode of each range of sizes. Among equal modes, the one that is fastest most often."""
     if len(modes) == 1:
         return []
-    sizes = _sizes(modes)
+    sizes = [point.workers for point in next(iter(modes.values()))]
     best = [_best(modes, place) for place in range(len(sizes))]
     everywhere = [mode for mode in modes if all(mode in names for names in best)]
     if everywhere:
         where = "at every size" if len(sizes) > 1 else f"with {sizes[0]} workers"
-        return [f"{and_of(everywhere)} {_is(everywhere)} fastest {where}."]
+        return [f"{and_of(everywhere)} {'is' if len(everywhere) == 1 else 'are'} fastest {where}."]
     runs: list[tuple[int, str]] = []
     for size, names in zip(sizes, best, strict=True):
         if not runs or runs[-1][1] not in names:
@@ -75,9 +71,7 @@ def _one_bucket(modes: Mapping[str, Sequence[ScalingPoint]], dtypes: int) -> lis
     if since is None:
         last = min(best[-1], key=lambda point: point.step_s)
         return [f"Up to {last.workers} workers several buckets are best: {last.mode} has {last.buckets} there."]
-    if since == points[0].workers:
-        return [f"At every size {one} is best."] if len(points) > 1 else [f"With {since} workers {one} is best."]
-    return [f"From {since} workers on {one} is best."]
+    return [f"{_since(points, since) if len(points) > 1 else f'With {since} workers'} {one} is best."]
 
 
 def _default(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
@@ -98,10 +92,9 @@ def _default(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
             f"behind with {points[place].workers}."
         ]
     worst = max(range(len(points)), key=lambda index: behind[index])
-    where = "at every size" if since == points[0].workers else f"from {since} workers on"
     return [
-        f"DDP's default buckets are more than 1 % behind the fastest {where}, by {100 * behind[worst]:.0f} % with "
-        f"{points[worst].workers}."
+        f"DDP's default buckets are more than 1 % behind the fastest {_since(points, since).lower()}, by "
+        f"{100 * behind[worst]:.0f} % with {points[worst].workers}."
     ]
 
 
@@ -131,9 +124,11 @@ def _waiting(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
     if since is None:
         return []
     what = "the fastest mode" if len(modes) > 1 else next(iter(modes))
-    if since == points[0].workers:
-        return [f"At every size even {what} waits for gradients for more than half of the step."]
-    return [f"From {since} workers on even {what} waits for gradients for more than half of the step."]
+    return [f"{_since(points, since)} even {what} waits for gradients for more than half of the step."]
+
+
+def _since(points: Sequence[ScalingPoint], since: int) -> str:
+    return "At every size" if since == points[0].workers else f"From {since} workers on"
 
 
 def _from_on(points: Sequence[ScalingPoint], holds: Sequence[bool]) -> int | None:
@@ -144,7 +139,3 @@ def _from_on(points: Sequence[ScalingPoint], holds: Sequence[bool]) -> int | Non
             break
         since = point.workers
     return since
-
-
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"

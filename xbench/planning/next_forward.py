@@ -46,16 +46,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xbench.planning import merge
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostFunction
 from xbench.planning.periodic import Period, Task, Transfer, run
 from xbench.planning.simulate import Buckets, Step, bucket_bytes
 from xbench.planning.step import StepModel
 from xbench.records import Layer, Slice, Timeline
-
-PARTITION_BYTES = 4 * 1024 * 1024
-"""Default size of the parts into which `priority` cuts buckets."""
 
 SCATTER_SHARE = 0.5
 """A reduce-scatter's share of an all-reduce: in a ring it has half of the messages and half of the bytes."""
@@ -119,25 +115,25 @@ class NetworkModel:
         work_s = (update_s + layer.forward_s for update_s, layer in zip(self._update_s, layers, strict=True))
         self._until_s = [0.0, *itertools.accumulate(work_s)]  # work before each layer
 
-    def dear(
-        self, buckets: Buckets, *, scatter_share: float = SCATTER_SHARE, detailed: bool = False
-    ) -> tuple[list[Task], list[Transfer], Period]:
-        """One period of `dear`, as in the module's function. Unless `detailed`, consecutive layers are one task."""
+    def dear(self, buckets: Buckets, *, detailed: bool = False) -> tuple[list[Task], list[Transfer], Period]:
+        """One period of `dear` with these buckets of `step.gradients`, in launch order.
+
+        Unless `detailed`, consecutive layers are one task. Raises ValueError when the buckets do not hold each gradient
+        exactly once.
+        """
         sizes = bucket_bytes(self.step.gradients, buckets)
         took_s = self._curve(np.array(sizes, dtype=np.float64)).tolist()
-        count = len(buckets)
+        count, least_s = len(buckets), self._least_s * SCATTER_SHARE
         parcels: list[Transfer] = []
         complete_s = 0.0
-        for number, (ready_s, nbytes, whole_s) in enumerate(zip(self.complete_s(buckets), sizes, took_s, strict=True)):
+        for number, (ready_s, nbytes, whole_s) in enumerate(zip(self._complete_s(buckets), sizes, took_s, strict=True)):
             complete_s = max(complete_s, ready_s)
             name = f"bucket {number + 1} reduce-scatter"
-            least_s = self._least_s * scatter_share
-            parcels.append(Transfer(name, complete_s, number, nbytes, whole_s * scatter_share, least_s))
+            parcels.append(Transfer(name, complete_s, number, nbytes, whole_s * SCATTER_SHARE, least_s))
         bringing: dict[int, Iterable[int]] = {}
-        for turn, number in enumerate(self.needed(buckets)):
+        for turn, number in enumerate(self._needed(buckets)):
             name = f"bucket {number + 1} all-gather"
-            rest_s = took_s[number] * (1 - scatter_share)
-            least_s = self._least_s * (1 - scatter_share)
+            rest_s = took_s[number] * (1 - SCATTER_SHARE)
             parcels.append(Transfer(name, complete_s, count + turn, sizes[number], rest_s, least_s))
             bringing |= dict.fromkeys(buckets[number], (count + turn,))
         tasks = self._tasks(bringing, detailed)
@@ -150,20 +146,18 @@ class NetworkModel:
         *,
         credit_bytes: float,
         order: Sequence[int] | None = None,
-        late: float = 0.0,
         detailed: bool = False,
     ) -> tuple[list[Task], list[Transfer], Period]:
         """One period of `priority` with these `parts` [B] of each bucket, numbered from 0 over all buckets.
 
-        With an `order`, each part is launched after all parts before it. None: among the ready parts, the one that the
-        next forward pass needs first. `late` delays buckets by this share of their ready time, but not beyond the end
-        of backward.
+        At most `credit_bytes` [B] are in flight, but always one part is allowed; inf is no limit. On one link a larger
+        credit only makes preemption coarser, unless the contention makes two in flight faster. With an `order`, each
+        part is launched after all parts before it. None: among the ready parts, the one that the next forward pass
+        needs first.
         """
         sizes = [nbytes for cut in parts for nbytes in cut]
         took_s = self._curve(np.array(sizes, dtype=np.float64)).tolist()
-        complete_s = self.complete_s(buckets)
-        if late:
-            complete_s = [max(at_s, min(at_s * (1 + late), self.backward_s)) for at_s in complete_s]
+        complete_s = self._complete_s(buckets)
         release_s = [at_s for at_s, cut in zip(complete_s, parts, strict=True) for _ in cut]
         bringing, urgency = self._brought(buckets, parts)
         wanted = order if order is not None else sorted(range(len(sizes)), key=urgency.__getitem__)
@@ -180,17 +174,13 @@ class NetworkModel:
         tasks = self._tasks(bringing, detailed)
         return tasks, parcels, run(tasks, parcels, self._contention, credit_bytes=credit_bytes)
 
-    def complete_s(self, buckets: Buckets) -> list[float]:
+    def _complete_s(self, buckets: Buckets) -> list[float]:
         """Ready time of each bucket's last gradient [s of undisturbed backward]."""
         return [max(self._ready_s[index] for index in bucket) for bucket in buckets]
 
-    def needed(self, buckets: Buckets) -> list[int]:
+    def _needed(self, buckets: Buckets) -> list[int]:
         """Bucket numbers in the order in which the next forward pass needs them."""
         return sorted(range(len(buckets)), key=lambda number: min(self.first_use[index] for index in buckets[number]))
-
-    def urgency(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> list[int]:
-        """Position in the forward pass at which each part is first needed."""
-        return self._brought(buckets, parts)[1]
 
     def _brought(self, buckets: Buckets, parts: Sequence[Sequence[int]]) -> tuple[dict[int, Iterable[int]], list[int]]:
         """The parts that contain each gradient, and the position in the forward pass at which each part is first
@@ -254,64 +244,6 @@ class NetworkModel:
         return tasks
 
 
-def dear(
-    layers: Sequence[ForwardLayer],
-    step: StepModel,
-    buckets: Buckets,
-    curve: CostFunction,
-    *,
-    scatter_share: float = SCATTER_SHARE,
-    contention: Contention | None = None,
-) -> Step:
-    """The steady-state step of `dear` with these buckets of `step.gradients`, in launch order.
-
-    `curve` is T of a whole all-reduce [s] by size [B]. A reduce-scatter takes `scatter_share` of it and an all-gather
-    the rest. Times of the timeline count from the start of backward, and `exposed_s` is the time that the device waits.
-
-    Raises ValueError when buckets or layers do not hold each gradient exactly once, for a share that is not from 0 to
-    1, and for a part of the step that is negative or not finite.
-    """
-    if not 0 <= scatter_share <= 1:
-        raise ValueError(f"scatter_share is {scatter_share}: a reduce-scatter takes from 0 to 1 of an all-reduce")
-    net = NetworkModel(layers, step, curve, contention)
-    return as_step(*net.dear(buckets, scatter_share=scatter_share, detailed=True))
-
-
-def priority(
-    layers: Sequence[ForwardLayer],
-    step: StepModel,
-    curve: CostFunction,
-    *,
-    buckets: Buckets | None = None,
-    partition_bytes: float = PARTITION_BYTES,
-    credit_bytes: float = 0.0,
-    order: Sequence[int] | None = None,
-    contention: Contention | None = None,
-) -> Step:
-    """The steady-state step of `priority`: buckets (None: one per tensor) in parts of at most `partition_bytes`.
-
-    At most `credit_bytes` [B] are in flight, but always one part is allowed; inf is no limit. On one link a larger
-    credit only makes preemption coarser, unless the contention makes two in flight faster. `order`: part numbers as all
-    ranks launch them, see `records.Parts`. None: among the ready parts, the one that is needed first, as one rank would
-    choose alone. The other arguments are those of `dear`.
-
-    Raises ValueError when the layers or buckets do not hold each gradient exactly once, and for an order that is not a
-    permutation of the parts. It also raises for a partition under a byte, for a negative credit, and for a part of the
-    step that is negative or not finite.
-    """
-    if not partition_bytes >= 1:
-        raise ValueError(f"partition_bytes is {partition_bytes}: a part has at least one byte")
-    if not credit_bytes >= 0:
-        raise ValueError(f"credit_bytes is {credit_bytes}: bytes in flight are not below zero")
-    net = NetworkModel(layers, step, curve, contention)
-    buckets = merge.wfbp(step.gradients) if buckets is None else buckets
-    parts = [part_sizes(nbytes, partition_bytes) for nbytes in bucket_bytes(step.gradients, buckets)]
-    count = sum(len(cut) for cut in parts)
-    if order is not None and sorted(order) != list(range(count)):
-        raise ValueError(f"the order does not hold each of the {count} parts exactly once")
-    return as_step(*net.priority(buckets, parts, credit_bytes=credit_bytes, order=order, detailed=True))
-
-
 def part_sizes(nbytes: int, most: float) -> list[int]:
     """Sizes [B] of a bucket's parts: full parts, then the remainder. A bucket of zero bytes has one part."""
     if nbytes <= most:
@@ -336,8 +268,7 @@ def as_step(tasks: Sequence[Task], parcels: Sequence[Transfer], period: Period) 
             ],
         )
 
-    waited_s = sum(start_s - end_s for (_, end_s), (start_s, _) in itertools.pairwise(period.computed))
-    return Step(period.end_s, waited_s, draw)
+    return Step(period.end_s, period.waited_s, draw)
 
 
 def from_forward(step: Step) -> Timeline:

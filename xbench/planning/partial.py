@@ -20,6 +20,7 @@ computation is unchanged. Only the other workers' computation and memory, and th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -141,18 +142,12 @@ def bands(backward_s: Mapping[str, float], levels: int) -> dict[str, int]:
     Consecutive parameters of one module stay together. The first layer is always in band 1: a level without a gradient
     would have nothing to train.
     """
-    layers: list[tuple[str, list[str], float]] = []
-    for name, seconds in backward_s.items():
-        module = name.rpartition(".")[0]
-        if layers and layers[-1][0] == module:
-            layers[-1][1].append(name)
-            layers[-1] = (module, layers[-1][1], layers[-1][2] + seconds)
-        else:
-            layers.append((module, [name], seconds))
-    whole = sum(seconds for _, _, seconds in layers)
+    layers = [list(names) for _, names in itertools.groupby(backward_s, key=lambda name: name.rpartition(".")[0])]
+    times = [sum(backward_s[name] for name in names) for names in layers]
+    whole = sum(times)
     found: dict[str, int] = {}
     until = 0.0
-    for place, (_, names, seconds) in enumerate(layers):
+    for place, (names, seconds) in enumerate(zip(layers, times, strict=True)):
         middle = (until + seconds / 2) / whole if whole > 0 else (place + 0.5) / len(layers)
         until += seconds
         band = 1 if place == 0 else max(1, min(levels, math.ceil(middle * levels)))
@@ -176,18 +171,12 @@ def predict(
     options: Mapping[str, str],
     workers: int,
 ) -> float:
-    """The predicted step [s] with these options; the arguments are those of `predicted_step_s`."""
-    return predicted_step_s(planner, buckets, layers, Split.of(options, workers))
-
-
-def predicted_step_s(
-    planner: Planner, buckets: Sequence[Sequence[str]], layers: Sequence[Layer], split: Split
-) -> float:
-    """The predicted step [s]: of the full-depth worker (spatial), or the mean over a cycle (temporal).
+    """The predicted step [s] with these options: of the full-depth worker (spatial), or the mean over a cycle.
 
     T of fewer workers, and of a broadcast, is not measured. Bytes are scaled to those of an all-reduce of all workers
     that loads the busiest link as much.
     """
+    split = Split.of(options, workers)
     step = planner.step
     band_of = bands(backward_s_of(layers), split.levels)
     cut = split_buckets(buckets, band_of)

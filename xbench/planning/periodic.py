@@ -1,4 +1,4 @@
-"""One period of a step in the steady state: the device runs tasks, and the link sends transfers.
+"""One period of a step: the device runs tasks, and the link sends transfers.
 
 Tasks run one after the other. A task waits until all transfers that it needs have arrived. The first task is backward:
 its progress releases transfers, and its end releases all the rest. Among the released transfers, the one with the least
@@ -13,6 +13,7 @@ constant. Every event ends something (a stretch of backward, a task, a transfer)
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -57,6 +58,11 @@ class Period:
     end_s: float
     computed: list[tuple[float, float]]
     sent: list[tuple[int, float, float]]
+
+    @property
+    def waited_s(self) -> float:
+        """Time [s] that the device waits for transfers."""
+        return sum(start_s - end_s for (_, end_s), (start_s, _) in itertools.pairwise(self.computed))
 
 
 class _Line:

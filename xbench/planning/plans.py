@@ -21,25 +21,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from xbench.errors import unknown
-from xbench.modes import (
-    MODES,
-    ModeInfo,
-    mode_info,
-    next_forward_modes,
-    planned_modes,
-    tried_modes,
-    waiting_modes,
-)
+from xbench.modes import MODES, ModeInfo, mode_info, next_forward_modes, planned_modes, tried_modes, waiting_modes
 from xbench.planning import merge
 from xbench.planning.auto import Candidate, Search
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
-from xbench.planning.gradients import Gradient, require_ready_order
 from xbench.planning.next_forward import from_forward
 from xbench.planning.next_forward_search import NextForward, NextForwardSearch, worth_s
 from xbench.planning.simulate import Buckets, Step, simulate
-from xbench.planning.step import StepModel
-from xbench.records import CostModel, Layer, Plan
+from xbench.planning.step import Gradient, StepModel, require_ready_order
+from xbench.records import CostModel, Layer, Plan, Timeline
 from xbench.registry import imported
 from xbench.spec import Overlap
 
@@ -53,7 +44,7 @@ class Planner:
     Without a `cost`, communication is assumed free, and modes whose buckets depend on the link have no plan.
     `buffer_bytes` [B]: buffers that DDP broadcasts before each forward pass, one entry per dtype. `layers` are the
     profile's; without them, modes of the next forward pass cannot be planned. `overlap`: whether `auto` may be one of
-    those modes. Unless `thorough`, their search is a short one.
+    those modes.
     """
 
     step: StepModel
@@ -62,7 +53,6 @@ class Planner:
     buffer_bytes: tuple[int, ...] = ()
     layers: tuple[Layer, ...] | None = None
     overlap: Overlap = "backward"
-    thorough: bool = True
 
     @property
     def modes(self) -> list[str]:
@@ -91,36 +81,34 @@ class Planner:
         chosen = buckets if buckets is not None and not info.puts_off else self._chosen(info)
         if isinstance(chosen, Candidate):
             return self.carried(chosen, mode)
-        buckets = chosen
-        step = self.simulate(mode, buckets)
-        names = [gradient.name for gradient in self.step.gradients]
-        return Plan(
-            mode=mode,
-            buckets=[[names[index] for index in bucket] for bucket in buckets],
-            bucket_bytes=[sum(self.step.gradients[index].nbytes for index in bucket) for bucket in buckets],
-            predicted_step_s=step.step_s,
-            predicted_exposed_s=max(0.0, step.step_s - self.step.compute_s),
-            timeline=step.timeline,
-            note=self._note(info, step.step_s),
-        )
+        step = self.simulate(mode, chosen)
+        return self._plan(mode, chosen, step, step.timeline, self._note(info, step.step_s))
 
     def carried(self, candidate: Candidate, mode: str = "auto") -> Plan:
         """The plan of `mode` from a candidate, with its prediction. Raises ValueError as `plan` does."""
         if candidate.carrier is None:
             return self.plan(mode, candidate.buckets)
-        step = self.step_of(candidate)
-        names = [gradient.name for gradient in self.step.gradients]
+        step, own = self.step_of(candidate), mode == candidate.carrier
+        note = candidate.name if own else f"carried by {candidate.carrier}: {candidate.name}"
+        plan = self._plan(mode, candidate.buckets, step, from_forward(step), note)
+        return plan.model_copy(update={"parts": candidate.parts, "carrier": None if own else candidate.carrier})
+
+    def _plan(self, mode: str, buckets: Buckets, step: Step, timeline: Timeline, note: str | None) -> Plan:
+        gradients = self.step.gradients
         return Plan(
             mode=mode,
-            buckets=[[names[index] for index in bucket] for bucket in candidate.buckets],
-            bucket_bytes=[sum(self.step.gradients[index].nbytes for index in bucket) for bucket in candidate.buckets],
+            buckets=[[gradients[index].name for index in bucket] for bucket in buckets],
+            bucket_bytes=[sum(gradients[index].nbytes for index in bucket) for bucket in buckets],
             predicted_step_s=step.step_s,
             predicted_exposed_s=max(0.0, step.step_s - self.step.compute_s),
-            timeline=from_forward(step),
-            note=candidate.name if mode == candidate.carrier else f"carried by {candidate.carrier}: {candidate.name}",
-            parts=candidate.parts,
-            carrier=None if mode == candidate.carrier else candidate.carrier,
+            timeline=timeline,
+            note=note,
         )
+
+    def indices(self, plan: Plan) -> Buckets:
+        """Convert a plan's buckets to indices of `step.gradients`. Raises KeyError for another gradient."""
+        place = {gradient.name: index for index, gradient in enumerate(self.step.gradients)}
+        return [[place[name] for name in bucket] for bucket in plan.buckets]
 
     def best(self) -> Candidate:
         """The best candidate for `auto`: of the search and, where `overlap` allows, of the next forward pass.
@@ -132,12 +120,6 @@ class Planner:
         if self.overlap == "forward" and self.layers is not None:
             found += [self.carried_by(mode) for mode in next_forward_modes()]
         return min(found, key=self._worth_s)
-
-    def variations(self) -> list[Candidate]:
-        """Candidates for a trial besides the best parts, from `NextForwardSearch.variations`. Raises ValueError as it
-        does.
-        """
-        return [self.candidate(found) for found in self.next_forward.variations()]
 
     def step_of(self, candidate: Candidate) -> Step:
         """The step of a candidate for `auto`; with a carrier it is counted from the start of backward."""
@@ -169,7 +151,7 @@ class Planner:
         """The search for the next forward pass. Raises ValueError without layers or a cost model."""
         if self.layers is None or self.cost is None:
             raise ValueError("the layers of a profile and a cost model are needed to plan for the next forward pass")
-        return NextForwardSearch(self.layers, self.step, self.cost, contention=self.contention, thorough=self.thorough)
+        return NextForwardSearch(self.layers, self.step, self.cost, contention=self.contention)
 
     def _worth_s(self, candidate: Candidate) -> float:
         launches = 2 * len(candidate.buckets) if candidate.parts is None else len(candidate.parts.order)
@@ -249,33 +231,6 @@ class Planner:
         if mode.reducer == "ddp":
             return "from the second step on: DDP rebuilds its buckets after the first"
         return None
-
-
-def make_plan(
-    mode: str,
-    gradients: Sequence[Gradient],
-    cost: CostModel | None,
-    *,
-    forward_s: float,
-    backward_s: float,
-    optimizer_s: float,
-) -> Plan:
-    """`Planner.plan` for a step of these parts without contention. Raises as it does."""
-    return Planner(StepModel(tuple(gradients), forward_s, backward_s, optimizer_s), cost).plan(mode)
-
-
-def make_plans(
-    gradients: Sequence[Gradient],
-    cost: CostModel | None,
-    modes: Sequence[str] | None = None,
-    /,
-    *,
-    forward_s: float,
-    backward_s: float,
-    optimizer_s: float,
-) -> dict[str, Plan]:
-    """`Planner.plans` for a step of these parts without contention. Raises as it does."""
-    return Planner(StepModel(tuple(gradients), forward_s, backward_s, optimizer_s), cost).plans(modes)
 
 
 def bucket_caps_mib(plan: Plan, dtypes: Mapping[str, str] | None = None) -> list[float]:

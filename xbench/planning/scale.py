@@ -22,25 +22,16 @@ from datetime import UTC, datetime
 
 from xbench.errors import RecordError, SpecError, unknown
 from xbench.modes import mode_info, planned_modes, tried_modes, waiting_modes
-from xbench.planning.cost import CostCurve
+from xbench.planning.cost import MAX_WORKERS, CostCurve
 from xbench.planning.findings import crossovers
-from xbench.planning.gradients import dtypes_of
-from xbench.planning.optimal_linear import optimal_line
+from xbench.planning.measured import Measured, check_ring
+from xbench.planning.merge import optimal_line
 from xbench.planning.plans import Planner
+from xbench.planning.scenario import Scenario
 from xbench.planning.simulate import Buckets
-from xbench.planning.step import StepModel
-from xbench.planning.topology import Topology, carried_contention, carried_over, message, terms
-from xbench.planning.what_if import Measured, Scenario
-from xbench.planning.what_if_checks import check_ring
-from xbench.records import (
-    CostModel,
-    ErrorBand,
-    LinkTerms,
-    Plan,
-    Scaling,
-    ScalingPoint,
-    ScalingSource,
-)
+from xbench.planning.step import StepModel, dtypes_of
+from xbench.planning.topology import Topology, carried_contention, carried_over, terms
+from xbench.records import CostModel, ErrorBand, LinkTerms, Plan, Scaling, ScalingPoint, ScalingSource
 from xbench.units import format_bytes, format_percent, format_seconds
 from xbench.version import __version__
 
@@ -48,7 +39,6 @@ AUTO = "auto"
 CHARGES_S = (1e-3, 4e-3, 16e-3)
 """Launch costs [s] beyond the link's latency, for the exact plans among which `auto` chooses."""
 
-MAX_WORKERS = 1_000_000
 MAX_SIZES = 100
 MAX_BAND = 0.95
 
@@ -83,7 +73,7 @@ def scale(
     for count in workers:
         shared = carried_contention(contention, cost, topology, count) if contention else None
         link = carried_over(cost, topology, count)
-        planner = replace(measured, cost=link, contention=shared, thorough=False)
+        planner = replace(measured, cost=link, contention=shared)
         for mode, plan in _plans(planner, modes).items():
             step_s = plan.predicted_step_s
             found[mode, count] = ScalingPoint(
@@ -115,9 +105,8 @@ def _plans(planner: Planner, modes: Sequence[str]) -> dict[str, Plan]:
 def _quick(planner: Planner, plans: Mapping[str, Plan]) -> Buckets:
     """The best buckets among every mode's own and exact plans with a higher launch cost."""
     gradients, cost = planner.step.gradients, planner.cost
-    place = {gradient.name: index for index, gradient in enumerate(gradients)}
-    names = [(plans.get(mode) or planner.plan(mode)).buckets for mode in planned_modes() if mode in tried_modes()]
-    candidates = [[[place[name] for name in bucket] for bucket in buckets] for buckets in names]
+    tried = [mode for mode in planned_modes() if mode in tried_modes()]
+    candidates = [planner.indices(plans.get(mode) or planner.plan(mode)) for mode in tried]
     if cost is not None:
         candidates += [optimal_line(gradients, cost.alpha_s + more_s, cost.beta_s_per_byte) for more_s in CHARGES_S]
     distinct = {tuple(tuple(bucket) for bucket in buckets): buckets for buckets in candidates}
@@ -181,10 +170,6 @@ def error_band(measured: Measured, share: float | None) -> ErrorBand:
 
 def check(measured: Measured) -> None:
     """Raise RecordError for a record whose numbers cannot be converted to other sizes."""
-    try:
-        message(measured.cost)
-    except ValueError as error:
-        raise RecordError(f"{measured.name!r}: its cost model is not one: {error}") from None
     try:
         check_ring(measured.fabric)
     except ValueError as error:

@@ -17,6 +17,7 @@ they share the host as measured; `xbench.planning.contention` describes how.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +25,10 @@ from functools import cached_property
 
 import numpy as np
 
-from xbench.planning.contention import Contention, Shared, share
-from xbench.planning.cost import CostFunction
-from xbench.planning.gradients import Gradient
-from xbench.planning.step import StepModel
+from xbench.planning.contention import Contention
+from xbench.planning.cost import CostCurve, CostFunction
+from xbench.planning.periodic import Period, Task, Transfer, run
+from xbench.planning.step import Gradient, StepModel
 from xbench.records import Slice, Timeline
 
 Buckets = list[list[int]]
@@ -51,31 +52,50 @@ class Step:
         return self.draw()
 
 
-@dataclass(frozen=True)
-class Collective:
-    """One bucket's transfer on the link; times [s] since the start of backward."""
-
-    start_s: float
-    end_s: float
-    nbytes: int
-
-
-def transfers(
-    gradients: Sequence[Gradient], buckets: Buckets, curve: CostFunction, *, not_before_s: float = 0.0
-) -> list[Collective]:
-    """Transfer times of each bucket, in launch order; none starts before `not_before_s` [s since backward's start].
+def last_arrival_s(gradients: Sequence[Gradient], buckets: Buckets, curve: CostFunction) -> float:
+    """Arrival of the last bucket [s since backward's start], where communication slows nothing.
 
     Raises ValueError when a bucket is empty, or a gradient is missing, unknown or in two buckets.
     """
-    sizes = bucket_bytes(gradients, buckets)
-    took = curve(np.array(sizes, dtype=np.float64)).tolist()
-    found: list[Collective] = []
-    free_s = not_before_s
-    for bucket, nbytes, transfer_s in zip(buckets, sizes, took, strict=True):
-        start_s = max(free_s, max(gradients[index].ready_s for index in bucket))
-        free_s = start_s + transfer_s
-        found.append(Collective(start_s, free_s, nbytes))
-    return found
+    took = curve(np.array(bucket_bytes(gradients, buckets), dtype=np.float64)).tolist()
+    free_s = 0.0
+    for bucket, transfer_s in zip(buckets, took, strict=True):
+        free_s = max(free_s, max(gradients[index].ready_s for index in bucket)) + transfer_s
+    return free_s
+
+
+def share(
+    complete_s: Sequence[float],
+    nbytes: Sequence[int],
+    curve: CostFunction,
+    contention: Contention,
+    *,
+    backward_s: float,
+    optimizer_s: float,
+    early_update: bool,
+) -> Period:
+    """Simulate one backward pass with its collectives and its optimizer: the period of backward and of each update.
+
+    `complete_s` [s of undisturbed backward] is when each bucket's last gradient is ready, in launch order. `nbytes` [B]
+    has the same order. With `early_update` the optimizer updates each bucket on arrival, with a share of its time by
+    bytes. Otherwise it starts after all have arrived. An update is computation too: it and the collectives in flight
+    slow each other down.
+    """
+    alone_s = curve(np.array(nbytes, dtype=np.float64)).tolist() if nbytes else []
+    least_s = float(curve(np.ones(1))[0]) if nbytes else 0.0
+    released_s = itertools.accumulate((max(0.0, at_s) for at_s in complete_s), max)
+    parcels = [
+        Transfer("", at_s, place, size, took_s, least_s)
+        for place, (at_s, size, took_s) in enumerate(zip(released_s, nbytes, alone_s, strict=True))
+    ]
+    whole = sum(nbytes)
+    if early_update and whole:
+        updates = [
+            Task("optimizer", optimizer_s * (size / whole), frozenset([place])) for place, size in enumerate(nbytes)
+        ]
+    else:
+        updates = [Task("optimizer", optimizer_s, frozenset(range(len(nbytes))))]
+    return run([Task("backward", backward_s), *updates], parcels, contention)
 
 
 def simulate(
@@ -93,31 +113,23 @@ def simulate(
     step that is negative or not finite, for buckets that are not a partition of its gradients, and for buckets without
     a curve.
     """
-    gradients, backward_s, optimizer_s = step.gradients, step.backward_s, step.optimizer_s
     for name, part_s in step.parts.items():
         if not math.isfinite(part_s) or part_s < 0:
             raise ValueError(f"{name} is {part_s}: a part of a step takes zero seconds or more")
-    shared = Shared([], backward_s, [(backward_s, backward_s + optimizer_s)], backward_s + optimizer_s)
-    nbytes: list[int] = []
-    if buckets:
-        if curve is None:
-            raise ValueError("a cost model is needed to simulate communication")
-        sizes = bucket_bytes(gradients, buckets)
-        if contention is None:
-            earliest_s = backward_s if single_after_backward else 0.0
-            travelling = transfers(gradients, buckets, curve, not_before_s=earliest_s)
-            updates = _updates(travelling, backward_s, optimizer_s, early=early_update)
-            shared = Shared([(c.start_s, c.end_s) for c in travelling], backward_s, updates, updates[-1][1])
-        else:
-            length_s = backward_s + contention.hooks_s(gradients)
-            ready_s = contention.ready_s(gradients)
-            complete = [length_s if single_after_backward else max(ready_s[i] for i in b) for b in buckets]
-            shared = share(
-                complete, sizes, curve, contention,
-                backward_s=length_s, optimizer_s=optimizer_s, early_update=early_update,
-            )  # fmt: skip
-        nbytes = sizes
-    return Step(step.forward_s + shared.end_s, _waited(shared), lambda: _timeline(shared, nbytes, step.forward_s))
+    if not buckets:
+        curve, contention = CostCurve.line(0.0, 0.0), None
+    elif curve is None:
+        raise ValueError("a cost model is needed to simulate communication")
+    contention = contention or Contention.none()
+    backward_s = step.backward_s + contention.hooks_s(step.gradients)
+    nbytes = bucket_bytes(step.gradients, buckets) if buckets else []
+    ready_s = contention.ready_s(step.gradients)
+    complete_s = [backward_s if single_after_backward else max(ready_s[i] for i in bucket) for bucket in buckets]
+    period = share(
+        complete_s, nbytes, curve, contention,
+        backward_s=backward_s, optimizer_s=step.optimizer_s, early_update=early_update,
+    )  # fmt: skip
+    return Step(step.forward_s + period.end_s, period.waited_s, lambda: _timeline(period, nbytes, step.forward_s))
 
 
 def bucket_bytes(gradients: Sequence[Gradient], buckets: Buckets) -> list[int]:
@@ -128,40 +140,17 @@ def bucket_bytes(gradients: Sequence[Gradient], buckets: Buckets) -> list[int]:
     return [sum(gradients[index].nbytes for index in bucket) for bucket in buckets]
 
 
-def _waited(shared: Shared) -> float:
-    """Idle time of the device after the end of backward [s]."""
-    free_since_s = [shared.backward_end_s, *(end_s for _, end_s in shared.updates)]
-    return sum(start_s - since_s for since_s, (start_s, _) in zip(free_since_s, shared.updates, strict=False))
-
-
-def _timeline(shared: Shared, nbytes: Sequence[int], forward_s: float) -> Timeline:
-    compute = [("forward", -forward_s, 0.0), ("backward", 0.0, shared.backward_end_s)]
-    compute += [("optimizer", start_s, end_s) for start_s, end_s in shared.updates]
+def _timeline(period: Period, nbytes: Sequence[int], forward_s: float) -> Timeline:
+    backward, *updates = period.computed
+    compute = [("forward", -forward_s, 0.0), ("backward", *backward)]
+    for start_s, end_s in updates:  # updates without a gap are one span
+        joined = compute[-1][0] == "optimizer" and compute[-1][2] == start_s
+        compute.append(("optimizer", compute.pop()[1] if joined else start_s, end_s))
     return Timeline(
         label="simulated",
         compute=[Slice(name=n, start_s=forward_s + start, end_s=forward_s + end) for n, start, end in compute],
         communication=[
-            Slice(name=f"bucket {number}", start_s=forward_s + start_s, end_s=forward_s + end_s, nbytes=size)
-            for number, ((start_s, end_s), size) in enumerate(zip(shared.sent, nbytes, strict=True), start=1)
+            Slice(name=f"bucket {at + 1}", start_s=forward_s + start_s, end_s=forward_s + end_s, nbytes=nbytes[at])
+            for at, start_s, end_s in period.sent
         ],
     )
-
-
-def _updates(
-    travelling: Sequence[Collective], backward_s: float, optimizer_s: float, *, early: bool
-) -> list[tuple[float, float]]:
-    """Spans of the optimizer's work [s since the start of backward]: one at the end, or one per arrival of a bucket."""
-    whole = sum(collective.nbytes for collective in travelling)
-    if not early or whole == 0:
-        start_s = max([backward_s, *(collective.end_s for collective in travelling)])
-        return [(start_s, start_s + optimizer_s)]
-    updates: list[tuple[float, float]] = []
-    free_s = backward_s
-    for collective in travelling:
-        start_s = max(free_s, collective.end_s)
-        free_s = start_s + optimizer_s * (collective.nbytes / whole)
-        if updates and updates[-1][1] == start_s:
-            updates[-1] = (updates[-1][0], free_s)
-        else:
-            updates.append((start_s, free_s))
-    return updates

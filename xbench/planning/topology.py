@@ -18,7 +18,16 @@ Sources: Thakur, Rabenseifner, Gropp 2005 (ring, doubling, halving and doubling)
 trees, pipelined so that each byte crosses a link once per direction). The straight lines are those of `planning.cost`,
 and a test compares the two.
 
-Many messages in a row are no faster than the link's sustained rate (`planning.sustained_rate`).
+**Sustained rate.** A link may have a burst allowance: a token bucket, a switch or a cloud network lets a burst pass at
+once. A message within the allowance is faster than the link can be for long. T0 of a small all-reduce is measured after
+a short idle time, so it contains such a burst. In a ring of hundreds of workers, a large all-reduce is hundreds of such
+messages in a row, and without a limit more workers would take less time. So no all-reduce of M bytes ends before
+
+    g · (bytes that a worker sends) − s        with s = max over M of g·(bytes sent for M) − T0(M), the most ever saved
+
+Here g [s/B] is the final slope of the measured curve. Where the mean slope from the smallest to the largest measured
+size is less, g is that, so that one stray point does not define the link. For a straight line, and for the measured
+number of workers, this changes nothing. `bounds` applies the same rule to plans.
 
 Assumptions: the reduction (γ seconds per byte) is part of β, as no all-reduce can separate them. Ring and
 halving-doubling are not changed by that (both weigh β + γ/2). Trees and doubling are at most γ/2 per byte too low. All
@@ -36,12 +45,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from xbench import records
 from xbench.errors import SpecError, unknown
+from xbench.field_types import MIN_S
 from xbench.planning import cost
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, FloatArray
-from xbench.planning.sustained_rate import UNPACED, SustainedRate, no_sooner, pace_of
-from xbench.records import CostModel, CostSegment, Interval
+from xbench.records import ContentionPoint, CostModel, CostSegment, Interval
 from xbench.spec import known_options, parse_int, parse_options
 from xbench.units import parse_rate, parse_seconds
 
@@ -54,11 +64,25 @@ A large all-reduce reaches this rate; NVIDIA's nccl-tests call it bus bandwidth.
 INSIDE_LATENCY_S = 5e-6
 """Default latency [s] of a message inside a host, from a kernel's launch to its flag: NCCL's order of magnitude."""
 
-_MIN_S = 1e-12
-"""Shorter messages count as having no time."""
+MAX_S = 1e9
+"""Longest part of a step [s]: thirty years. Sums of longer times would lose precision."""
+
+_MAX_BYTES = 2**62
 
 NAMES = ("ring", "tree", "halving-doubling", "hierarchical", "doubling")
 _ALIASES = {"double-binary-trees": "tree", "recursive-doubling": "doubling"}
+
+
+@dataclass(frozen=True)
+class SustainedRate:
+    """Sustained rate of a link: seconds per byte sent, and the seconds of burst credit after an idle link."""
+
+    s_per_byte: float
+    saved_s: float
+
+
+UNPACED = SustainedRate(0.0, 0.0)
+"""No limit: every message takes its time alone."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +119,7 @@ class Topology:
         No link is faster than its `pace` for long. The result is exact: a sum of piecewise linear curves is piecewise
         linear. Raises ValueError for fewer than two workers.
         """
-        if workers < 2:
-            raise ValueError(f"an all-reduce needs at least 2 workers, and there are {workers}")
+        cost.check_workers(workers)
         if self.name == "hierarchical":
             inside, hosts = self._split(workers)
             near = CostCurve.line(self.inside_latency_s, 8 / self.inside_bps)
@@ -131,8 +154,7 @@ class Topology:
 
     def _split(self, workers: int) -> tuple[int, int]:
         """(Workers per host, hosts). A partly empty last host counts as full."""
-        if workers < 2:
-            raise ValueError(f"an all-reduce needs at least 2 workers, and there are {workers}")
+        cost.check_workers(workers)
         return min(self.gpus, workers), math.ceil(workers / self.gpus)
 
 
@@ -159,27 +181,22 @@ def parse_topology(text: str) -> Topology:
     known_options(text, options, ("gpus", "rate", "latency"))
     if "gpus" not in options:
         raise SpecError(f"{text!r} does not say how many workers a host has", hint="write hierarchical:gpus=8")
-    latency_s = parse_seconds(options["latency"]) if "latency" in options else INSIDE_LATENCY_S
     return Topology(
         name,
         parse_int(text, "gpus", options["gpus"], 2, 1024),
         parse_rate(options["rate"]) if "rate" in options else INSIDE_BPS,
-        latency_s,
+        parse_seconds(options["latency"]) if "latency" in options else INSIDE_LATENCY_S,
     )
 
 
 def message(measured: CostModel) -> CostCurve:
-    """t(m): the time of one message of m bytes, from the measured ring. Exact for any curve.
-
-    Raises ValueError for a cost model of fewer than two workers or with times that fall.
-    """
+    """t(m): the time of one message of m bytes, from the measured ring. Raises ValueError for an invalid cost model."""
     return message_of(CostCurve.of(measured), measured.world_size)
 
 
 def message_of(curve: CostCurve, workers: int) -> CostCurve:
     """t(m) = T(N·m) / (2(N−1)), from a ring of N = `workers` with the times `curve`. Raises ValueError for N < 2."""
-    if workers < 2:
-        raise ValueError(f"a ring of {workers}: an all-reduce needs at least 2 workers")
+    cost.check_workers(workers)
     rounds = 2.0 * (workers - 1)
     return CostCurve(curve.sizes / workers, curve.times / rounds, curve.slope * workers / rounds)
 
@@ -188,6 +205,37 @@ def terms(measured: CostModel) -> tuple[float, float]:
     """(α [s], β [s/B]) of one message, from the fitted line of a ring: a / 2(N−1) and b·N / 2(N−1)."""
     per_a, per_b = cost.ring(1.0, 1.0, 0.0, measured.world_size)
     return measured.alpha_s / per_a, measured.beta_s_per_byte / per_b
+
+
+def pace_of(measured: CostModel) -> SustainedRate:
+    """The sustained rate of the measured ring. Raises ValueError for fewer than two workers."""
+    curve = CostCurve.of(measured)
+    g = curve.slope
+    sizes = [point.nbytes for point in measured.points]
+    if sizes and min(sizes) < max(sizes):
+        g = min(g, (curve(float(max(sizes))) - curve(float(min(sizes)))) / (max(sizes) - min(sizes)))
+    _, sent = cost.ring(0.0, 1.0, 0.0, measured.world_size)
+    return SustainedRate(g / sent, max(0.0, float(np.max(g * curve.sizes - curve.times))))
+
+
+def no_sooner(curve: CostCurve, sent: float, pace: SustainedRate) -> CostCurve:
+    """The maximum of the curve and the pace, where a worker sends `sent` bytes for each byte of an all-reduce."""
+    slope = sent * pace.s_per_byte
+    sizes, times = curve.sizes, curve.times
+    if sizes[0] > 0:  # below the first knot a curve is constant
+        sizes, times = np.concatenate([[0.0], sizes]), np.concatenate([times[:1], times])
+    late = slope * sizes - pace.saved_s - times
+    if np.all(late <= 0):
+        return curve
+    left, right = late[:-1], late[1:]
+    crosses = left * right < 0
+    met = sizes[:-1][crosses] + np.diff(sizes)[crosses] * (left / np.where(crosses, left - right, 1.0))[crosses]
+    if late[-1] > 0 and curve.slope > slope * (1 + 1e-9):
+        met = np.append(met, sizes[-1] + late[-1] / (curve.slope - slope))
+    knots = np.union1d(sizes, met)
+    knots = knots[knots >= min(float(curve.sizes[0]), float(met[0]))] if met.size else knots
+    later = np.maximum(np.where(knots > 0, curve(knots), curve.times[0]), slope * knots - pace.saved_s)
+    return CostCurve(knots, np.maximum.accumulate(later), max(curve.slope, slope))
 
 
 def carried_over(measured: CostModel, topology: Topology, workers: int) -> CostModel:
@@ -244,6 +292,60 @@ def carried_contention(measured: Contention, link: CostModel, topology: Topology
     return replace(measured, log_sizes=log_sizes, collective=beside, compute=1 / (1 - lost), quiet=quiet)
 
 
+def carried_to(was: records.Contention, link: CostModel, workers: int) -> records.Contention:
+    """`carried_contention` in the form of a record, for a ring of `workers`.
+
+    More workers send more messages of the same size. A point moves to the bytes with that size of message, N'/N times
+    as many, rounded. Its times grow with the number of messages, by (N'−1)/(N−1), and both slow-downs are kept. Where
+    the link's pace makes T(M) longer than its messages, the points are those of `carried_contention`, at as many sizes
+    as plans use. Raises ValueError for fewer than two workers and for invalid points.
+    """
+    if workers == link.world_size or not was.points:
+        return was
+    among = Topology("ring")
+    there = carried_contention(Contention.of(was, CostCurve.of(link)), link, among, workers)
+    sizes = np.exp(there.log_sizes)
+    if np.any(paced(link, among, workers, sizes) > 1):
+        curve = CostCurve.of(carried_over(link, among, workers))
+        return was.model_copy(update={"points": _points(there, sizes, curve)})
+    longer = (workers - 1) / (link.world_size - 1)
+    points = [
+        point.model_copy(
+            update={
+                "nbytes": _whole(point.nbytes * workers / link.world_size),
+                "alone_s": _possible(point.alone_s * longer),
+                "loaded_s": _possible(point.loaded_s * longer),
+            }
+        )
+        for point in was.points
+    ]
+    return was.model_copy(update={"points": points})
+
+
+def _points(table: Contention, sizes: FloatArray, curve: CostCurve) -> list[ContentionPoint]:
+    """Points from which plans build this table again: T of these sizes [B], times its ratios."""
+    loaded, slowdowns, quiet = table.slowdowns(sizes)
+    return [
+        ContentionPoint(
+            nbytes=_whole(nbytes),
+            in_flight=row + 1,
+            alone_s=_possible(took_s * quiet[row][place]),
+            loaded_s=_possible(took_s * loaded[row][place]),
+            compute_slowdown=slowdowns[row][place],
+        )
+        for place, (nbytes, took_s) in enumerate(zip(sizes.tolist(), curve(sizes).tolist(), strict=True))
+        for row in (0, 1)
+    ]
+
+
+def _possible(seconds: float) -> float:
+    return min(max(seconds, MIN_S), MAX_S)
+
+
+def _whole(nbytes: float) -> int:
+    return min(max(1, round(nbytes)), _MAX_BYTES)
+
+
 def paced(link: CostModel, topology: Topology, workers: int, nbytes: FloatArray) -> FloatArray:
     """Ratio of an all-reduce's time to the time of its messages, due to the link's pace, by size [B]; at least 1.
 
@@ -251,7 +353,7 @@ def paced(link: CostModel, topology: Topology, workers: int, nbytes: FloatArray)
     """
     t = message(link)
     whole, messages = topology.curve(t, workers, pace_of(link))(nbytes), topology.curve(t, workers)(nbytes)
-    longer = whole / np.maximum(messages, _MIN_S)
+    longer = whole / np.maximum(messages, MIN_S)
     return np.where(longer > 1 + 1e-9, longer, 1.0)
 
 

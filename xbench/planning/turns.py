@@ -16,6 +16,25 @@ turns. The time of a round in the steady state is that matrix's eigenvalue, the 
 (Cuninghame-Green 1979; Baccelli et al., *Synchronization and Linearity*, 1992). It is exact, without simulation.
 
 Two equal jobs: a round takes max(2C, C+M, 2W), which is max(2C, C+M) as long as the link is not saturated.
+
+**Partial backpropagation** (`partial`, spatial variant): deep workers of one job fill idle time of another's shallow
+ones. With k levels, worker r of a job backpropagates through (r mod k)+1 of k bands. Let the forward pass take F
+seconds and the full backward pass B. A worker of level i is busy for F + i/k·B. It is idle for B − i/k·B, while the
+full-depth workers continue, and for M, while gradients are sent. A step takes F + B + M whatever the other levels are:
+alone, the job gains nothing. Together, jobs take turns in the same order on every GPU. On GPU g a turn of job j lasts
+busy[g][j]. Gradients arrive M after the *last* of the job's workers has finished:
+
+    start[g] = max(free[g], arrival[j])         free[g] = start[g] + busy[g][j]
+    arrival[j] = link = max(max over g of free[g] + M, link + M)
+
+The state is then (GPUs, link, arrivals), and GPUs with the same turns are one row. One device is the case of one GPU.
+
+Every replica holds the whole model, so any worker can have any level, at any step, at no cost. The first job's levels
+ascend over the GPUs. The deepest workers of each further job go to the GPUs with the least work. So a second job's
+levels descend, and with two equal jobs each GPU has 2F + (k+1)/k·B of work per round. A GPU is busy for f +
+(1−f)·(k+1)/2k of C = F + B in the mean, where f = F/C, and at most all the time. So the speed-up is at most (1 + M/C) /
+(f + (1−f)·(k+1)/2k) over one job alone. With f = 1/3 and M = 0 the bound is 1.20 for k = 2, 1.29 for k = 3, 1.33 for k
+= 4, and approaches 1.5 as k grows.
 """
 
 from __future__ import annotations
@@ -37,32 +56,27 @@ LETTERS = string.ascii_uppercase
 _LONG_PATTERNS = 4
 """With more jobs than this, only patterns of one turn per job are tried: there are too many others."""
 
-_MEAN_STEPS = 200
-_SLOWEST_STEPS = 20
+Loads = tuple[tuple[float, ...], ...]
+"""Duration of a turn of each job [s], by kind of GPU."""
 
 
 @dataclass(frozen=True)
 class JobTimes:
     """One job's step: `compute_s` on the device, then `communication_s` until its gradients have arrived.
 
-    `communication_s` is the exposed communication of its schedule: predicted step − compute. `samples` is per step.
-    `link_s` is the time that a step keeps the link busy. None: as long as `communication_s`. 0: the job does not queue
-    for the link. Raises ValueError for a number that is negative or not finite, and for `compute_s` or `samples` of
-    zero.
+    `communication_s` is the exposed communication of its schedule: predicted step − compute. `link_s` is the time that
+    a step keeps the link busy. None: as long as `communication_s`. 0: the job does not queue for the link. Raises
+    ValueError for a number that is negative or not finite, and for `compute_s` of zero.
     """
 
     compute_s: float
     communication_s: float
-    samples: float = 1.0
     link_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("compute_s", self.compute_s), ("samples", self.samples)):
-            if not math.isfinite(value) or value <= 0:
-                raise ValueError(f"a job's {name} is {value}: it must be above zero")
-        for name, value in (("communication_s", self.communication_s), ("link_s", self.busy_s)):
-            if not math.isfinite(value) or value < 0:
-                raise ValueError(f"a job's {name} is {value}: it must not be below zero")
+        if not math.isfinite(self.compute_s) or self.compute_s <= 0:
+            raise ValueError(f"a job's compute_s is {self.compute_s}: it must be above zero")
+        _check_parts(communication_s=self.communication_s, link_s=self.busy_s)
 
     @property
     def alone_s(self) -> float:
@@ -76,25 +90,50 @@ class JobTimes:
 
 
 @dataclass(frozen=True)
-class Throughput:
-    """Steps per second of each job, samples per second of all, and the weighted speed-up.
+class SpatialJob:
+    """A step: forward pass, backward pass of full depth, and exposed communication [s].
 
-    `speedup` = Σ rate · time alone. It counts the devices that would do the same work; jobs one after the other give 1.
+    Raises ValueError for a value that is not finite or below zero, and for a step without computation.
     """
 
-    steps_per_s: tuple[float, ...]
-    samples_per_s: float
-    speedup: float
+    forward_s: float
+    backward_s: float
+    communication_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_parts(forward_s=self.forward_s, backward_s=self.backward_s, communication_s=self.communication_s)
+        if self.forward_s + self.backward_s <= 0:
+            raise ValueError("a job computes nothing")
+
+    @property
+    def alone_s(self) -> float:
+        """Time of one step without other jobs on the GPUs [s], whatever the levels."""
+        return self.forward_s + self.backward_s + self.communication_s
+
+    @property
+    def busy_s(self) -> float:
+        """Time that a step keeps the link busy [s]."""
+        return self.communication_s
+
+
+def _check_parts(**parts_s: float) -> None:
+    for name, part_s in parts_s.items():
+        if not math.isfinite(part_s) or part_s < 0:
+            raise ValueError(f"a job's {name} is {part_s}: it must not be below zero")
 
 
 @dataclass(frozen=True)
 class TurnPlan:
-    """The turn order of a round, by job number, and its predicted throughput."""
+    """The turn order of a round, by job number, and the share of its speed alone that each job keeps."""
 
     pattern: tuple[int, ...]
     round_s: float
-    samples_per_s: float
-    speedup: float
+    rates: tuple[float, ...]
+
+    @property
+    def speedup(self) -> float:
+        """Σ rates: the number of devices that would do the same work; jobs one after the other give 1."""
+        return sum(self.rates)
 
     @property
     def text(self) -> str:
@@ -127,14 +166,35 @@ def run_turns(jobs: Sequence[JobTimes], pattern: Sequence[int], rounds: int) -> 
     return taken
 
 
+def loads(jobs: Sequence[SpatialJob], workers: int, levels: int) -> Loads:
+    """Duration of a turn of each job on each GPU [s], one entry per distinct GPU. The module states the placement.
+
+    Raises ValueError without jobs, and for levels that are not 1 to `workers`.
+    """
+    if not jobs or not 1 <= levels <= workers:
+        raise ValueError(f"{len(jobs)} jobs of {levels} levels do not go onto {workers} GPUs")
+    depths = sorted(worker % levels + 1 for worker in range(workers))
+    on_gpu: list[tuple[float, ...]] = [()] * workers
+    for job in jobs:
+        busiest_first = sorted(range(workers), key=lambda gpu: (-sum(on_gpu[gpu]), gpu))
+        for gpu, depth in zip(busiest_first, depths, strict=True):
+            on_gpu[gpu] += (job.forward_s + job.backward_s * depth / levels,)
+    return tuple(dict.fromkeys(on_gpu))
+
+
 def round_s(jobs: Sequence[JobTimes], pattern: Sequence[int]) -> float:
     """Steady-state time [s] of one round of `pattern`, exactly.
 
     Raises ValueError for an empty pattern or a job that does not exist.
     """
+    return round_on_s(jobs, _one_device(jobs), pattern)
+
+
+def round_on_s(jobs: Sequence[JobTimes | SpatialJob], on_gpu: Loads, pattern: Sequence[int]) -> float:
+    """`round_s` on several GPUs, where turns take `on_gpu`."""
     if not pattern or not all(0 <= job < len(jobs) for job in pattern):
         raise ValueError(f"the pattern {tuple(pattern)} does not name jobs 0 to {len(jobs) - 1}")
-    turns = [_turn(jobs, job) for job in range(len(jobs))]
+    turns = [_turn(jobs, on_gpu, job) for job in range(len(jobs))]
     whole = turns[pattern[0]]
     for job in pattern[1:]:
         whole = after(turns[job], whole)
@@ -159,85 +219,44 @@ def best_pattern(jobs: Sequence[JobTimes], max_length: int = 8) -> TurnPlan:
     more than four jobs, each gets one turn per round, and only the order is searched. Raises ValueError without jobs,
     or when `max_length` is less than their number.
     """
+    return _best(jobs, _one_device(jobs), max_length)
+
+
+def pack(jobs: Sequence[SpatialJob], workers: int, levels: int, max_length: int = 6) -> TurnPlan:
+    """`best_pattern` of jobs of partial backpropagation. Raises ValueError as it and `loads` do."""
+    return _best(jobs, loads(jobs, workers, levels), max_length)
+
+
+def _best(jobs: Sequence[JobTimes | SpatialJob], on_gpu: Loads, max_length: int) -> TurnPlan:
     if not jobs or max_length < len(jobs):
         raise ValueError(f"a pattern of at most {max_length} turns cannot hold {len(jobs)} jobs")
     best: TurnPlan | None = None
     for pattern in patterns(len(jobs), max_length):
-        took_s = round_s(jobs, pattern)
-        steps = [pattern.count(job) / took_s for job in range(len(jobs))]
-        found = _throughput(jobs, steps)
-        if best is None or found.speedup > best.speedup * (1 + 1e-9):
-            best = TurnPlan(pattern, took_s, found.samples_per_s, found.speedup)
-    assert best is not None  # the identity is always a pattern
+        took_s = round_on_s(jobs, on_gpu, pattern)
+        rates = tuple(pattern.count(place) * job.alone_s / took_s for place, job in enumerate(jobs))
+        if best is None or sum(rates) > best.speedup * (1 + 1e-9):
+            best = TurnPlan(pattern, took_s, rates)
+    assert best is not None  # one turn each is always a pattern
     return best
 
 
-def sequential_s(jobs: Sequence[JobTimes], pattern: Sequence[int] | None = None) -> float:
-    """Time [s] of one step of every job, or of the steps of one round of `pattern`, each job alone on the device."""
-    return sum(jobs[job].alone_s for job in (range(len(jobs)) if pattern is None else pattern))
+def _one_device(jobs: Sequence[JobTimes]) -> Loads:
+    return (tuple(job.compute_s for job in jobs),)
 
 
-def predict_concurrent(jobs: Sequence[JobTimes]) -> Throughput:
-    """Predicted throughput of all jobs at once without turns, by a fluid model.
-
-    Jobs that compute at the same time share the device equally and without loss. Gradients queue for the link first in,
-    first out, as with turns. Real jobs also compete for caches, cores and memory, so the result is an upper limit.
-    Rates are taken over the second half of a run, of 200 steps per job on average and at least 20 of the slowest job.
-
-    Raises ValueError without jobs.
-    """
-    if not jobs:
-        raise ValueError("there are no jobs")
-    left = [job.compute_s for job in jobs]
-    arrival = [0.0] * len(jobs)
-    done: list[list[float]] = [[] for _ in jobs]
-    now = link = 0.0
-    while min(map(len, done)) < _SLOWEST_STEPS or sum(map(len, done)) < _MEAN_STEPS * len(jobs):
-        active = [job for job in range(len(jobs)) if arrival[job] <= now]
-        waiting = [arrival[job] for job in range(len(jobs)) if arrival[job] > now]
-        if not active:
-            now = min(waiting)
-            continue
-        first = min(active, key=lambda job: left[job])
-        finish = now + left[first] * len(active)
-        until = min([finish, *waiting])
-        for job in active:
-            left[job] -= (until - now) / len(active)
-        now = until
-        if until == finish:
-            done[first].append(now)
-            left[first] = jobs[first].compute_s
-            arrival[first] = now + jobs[first].communication_s
-            if jobs[first].busy_s > 0:
-                arrival[first] = link = max(arrival[first], link + jobs[first].busy_s)
-    return _throughput(jobs, [_rate(times) for times in done])
-
-
-def _rate(times: list[float]) -> float:
-    """Steps per second over the second half."""
-    middle = len(times) // 2 - 1
-    return (len(times) - 1 - middle) / (times[-1] - times[middle])
-
-
-def _throughput(jobs: Sequence[JobTimes], steps_per_s: Sequence[float]) -> Throughput:
-    return Throughput(
-        steps_per_s=tuple(steps_per_s),
-        samples_per_s=sum(rate * job.samples for rate, job in zip(steps_per_s, jobs, strict=True)),
-        speedup=sum(rate * job.alone_s for rate, job in zip(steps_per_s, jobs, strict=True)),
-    )
-
-
-def _turn(jobs: Sequence[JobTimes], job: int) -> FloatArray:
-    """The max-plus matrix of one turn over the state (device free, link free, arrival of each job)."""
-    device, link, own = 0, 1, 2 + job
-    matrix = np.full((2 + len(jobs), 2 + len(jobs)), -np.inf)
+def _turn(jobs: Sequence[JobTimes | SpatialJob], on_gpu: Loads, job: int) -> FloatArray:
+    """The max-plus matrix of one turn over the state (each kind of GPU free, link free, arrival of each job)."""
+    gpus = len(on_gpu)
+    link, own = gpus, gpus + 1 + job
+    communication_s, busy_s = jobs[job].communication_s, jobs[job].busy_s
+    matrix = np.full((gpus + 1 + len(jobs), gpus + 1 + len(jobs)), -np.inf)
     np.fill_diagonal(matrix, 0.0)
-    times = jobs[job]
-    for before in (device, own):
-        matrix[device, before] = times.compute_s
-        matrix[own, before] = times.alone_s
-    if times.busy_s > 0:
-        matrix[own, link] = times.busy_s
+    for gpu, turns_s in enumerate(on_gpu):
+        matrix[gpu, gpu] = matrix[gpu, own] = turns_s[job]
+        matrix[own, gpu] = turns_s[job] + communication_s
+    matrix[own, own] = max(turns_s[job] for turns_s in on_gpu) + communication_s
+    if busy_s > 0:
+        matrix[own, link] = busy_s
         matrix[link] = matrix[own]
     return matrix
 

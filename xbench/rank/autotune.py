@@ -11,10 +11,9 @@ ICML 2013, in two halves). If measurement and prediction disagree by more than a
 computation and communication is scaled until the candidates' predictions fit. Then the search runs again, and its new
 answer is tried too. The prediction shown for the chosen plan is the unfitted model's, as for every other schedule.
 
-If the run allows next-forward overlap, `dear` and `priority` are candidates too, attached as schedules of their own. If
-steps are short, `priority` is also tried in orders that leave the link idle sooner (`priority 2` and so on). A model
-that one of them refuses is tried without it, and the plan's note reports this. Ranks do not synchronise between the
-steps of a turn, as in training: that would end the overlap of these schedules.
+If the run allows next-forward overlap, `dear` and `priority` are candidates too, attached as schedules of their own. A
+model that one of them refuses is tried without it, and the plan's note reports this. Ranks do not synchronise between
+the steps of a turn, as in training: that would end the overlap of these schedules.
 
 All ranks decide alike: times are those of all ranks (`stats.steps`), and every rank knows them before any decision.
 """
@@ -92,7 +91,7 @@ def try_candidates(session: Session, planner: Planner, plans: Mapping[str, Plan]
         why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
         return planner.carried(shortlist[0]).model_copy(update={"note": why + refused})
     found = _run(session, planner, shortlist, rounds, steps, unused)
-    fitting = [(one.step_s, c) for one, c in zip(found, shortlist, strict=True) if not _is_varied(c)]
+    fitting = [(one.step_s, c) for one, c in zip(found, shortlist, strict=True)]
     off = statistics.median(step_s / c.step_s for step_s, c in fitting)
     again = ""
     if abs(off - 1) > DISAGREE and planner.contention is not None:
@@ -138,18 +137,7 @@ def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate
         for mode in (*tried_modes(), *ahead)
         if mode in plans
     ]
-    found += _close(planner, others, found)
-    if any(mode in plans for mode in ahead) and _rounds(found) >= MAX_ROUNDS:
-        varied = [replace(one, name=f"{one.carrier} {number}") for number, one in enumerate(planner.variations(), 2)]
-        more = [*found, *_close(planner, varied, found)]
-        if _rounds(more) >= MAX_ROUNDS:
-            found = more
-    return found
-
-
-def _is_varied(candidate: Candidate) -> bool:
-    """True if it is a varied order of `priority`. The model knows little of it, so it does not test the model."""
-    return candidate.carrier is not None and candidate.name.startswith(f"{candidate.carrier} ")
+    return found + _close(planner, others, found)
 
 
 def _close(planner: Planner, others: Iterable[Candidate], found: Sequence[Candidate]) -> list[Candidate]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xbench.modes import MODES, mode_info
-from xbench.planning import bounds
+from xbench.planning.bounds import bounds
 from xbench.planning.contention import link_pace
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner

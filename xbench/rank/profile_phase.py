@@ -28,11 +28,11 @@ import torch.distributed as dist
 
 from xbench.errors import UsageError
 from xbench.modes import EXACT
-from xbench.planning import StepModel
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, fit
 from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
+from xbench.planning.step import StepModel
 from xbench.profilers.collectives import measure_all_reduce, sizes
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
 from xbench.profilers.engine_cost import (

@@ -18,7 +18,7 @@ from xbench.planning.turns import JobTimes
 from xbench.records import EmulatedLink
 from xbench.records.measured_parts import Parts
 from xbench.spec import ModeSpec, RunSpec, Spec
-from xbench.stats.order import balanced_orders
+from xbench.stats.blocks import balanced_orders
 
 #: Target time of one block [s]: long compared with timer resolution, short enough that all modes share drift.
 BLOCK_S = 3.0
@@ -48,12 +48,9 @@ class JobPlan(Spec):
         return self.carriers.get(mode.carrier, mode.carrier)
 
 
-def job_times(plans: Sequence[JobPlan], carrier: str, samples: Sequence[int]) -> list[JobTimes]:
+def job_times(plans: Sequence[JobPlan], carrier: str) -> list[JobTimes]:
     """Return the turn planner's times of each job if `carrier` carries its gradients."""
-    return [
-        JobTimes(plan.compute_s, plan.exposed_s.get(carrier, 0.0), count, plan.link_s.get(carrier))
-        for plan, count in zip(plans, samples, strict=True)
-    ]
+    return [JobTimes(plan.compute_s, plan.exposed_s.get(carrier, 0.0), plan.link_s.get(carrier)) for plan in plans]
 
 
 class Phase(Spec):

@@ -287,8 +287,7 @@ class Session:
 
     def pattern(self, mode: ModeSpec) -> tuple[int, ...]:
         """Return the turn pattern with the best predicted throughput."""
-        times = job_times(self.plans, mode.carrier, [spec.batch_size or 1 for spec in self.run.workloads])
-        return best_pattern(times).pattern
+        return best_pattern(job_times(self.plans, mode.carrier)).pattern
 
     def origin(self) -> tuple[float, Any]:
         """Return one instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""

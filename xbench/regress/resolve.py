@@ -10,8 +10,9 @@ from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics import parse_fabric
 from xbench.modes import EXACT, UNMERGED, mode_info
+from xbench.planning.measured import read
 from xbench.planning.partial import backward_s_of
-from xbench.planning.what_if import Change, Scenario, read, what_if
+from xbench.planning.scenario import Change, Scenario, what_if
 from xbench.rank.job_plans import job_plan
 from xbench.rank.program import JobPlan
 from xbench.regress.protocol import JobRequest, JobResult, PlannedFigures, version

@@ -22,8 +22,8 @@ from xbench.runs.event_collector import Collector
 from xbench.schedules import cycle_of
 from xbench.scratch import Scratch
 from xbench.spec import Effort, RunSpec
-from xbench.stats import odd_steps
-from xbench.stats.order import balanced_orders
+from xbench.stats.blocks import balanced_orders
+from xbench.stats.steps import odd_sample_sentences
 
 RANK = "xbench.regress.rank"
 
@@ -97,7 +97,7 @@ def _launched(made: JobResult, order: JobRequest, run: RunSpec, plan: JobPlan) -
             "counted": counted,
             "blocks": blocks if not isinstance(error, FabricError) else [],  # they are of other links
             "failed": {**made.failed, **found.failed},
-            "warnings": [*made.warnings, *found.warnings, *odd_steps.sentences_of(samples, cycles)],
+            "warnings": [*made.warnings, *found.warnings, *odd_sample_sentences(samples, cycles)],
             "launched_s": time.monotonic() - began_s,
         }
     )

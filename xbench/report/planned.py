@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.modes import TUNED_DDP, mode_info, next_forward_modes, planned_modes
-from xbench.planning.next_forward_search import best_next_forward
-from xbench.planning.replan import Planned
-from xbench.planning.what_if import Scenario
+from xbench.planning.next_forward_search import NextForwardSearch
+from xbench.planning.scenario import Planned, Scenario
 from xbench.records import Plan
 from xbench.report import sentences
 from xbench.report.advice import (
@@ -32,7 +31,7 @@ from xbench.report.advice import (
 )
 from xbench.report.answer import is_control
 from xbench.report.console import NARROW_COLUMNS, fact, say, say_next, titled_table
-from xbench.stats.short_steps import short_step_caution
+from xbench.stats.steps import short_step_caution
 from xbench.text import and_of
 from xbench.units import format_bytes, format_percent, format_seconds
 
@@ -108,8 +107,8 @@ def next_forward_line(planned: Planned) -> str:
     scenario = planned.scenario
     steps_s = {mode: plan.predicted_step_s for mode, plan in planned.plans.items() if mode_info(mode).puts_off}
     if len(steps_s) < len(next_forward_modes()):
-        found = best_next_forward(scenario.layers, scenario.step, scenario.cost, contention=scenario.contention)
-        steps_s |= {one.mode: one.step.step_s for one in found if one.mode not in steps_s}
+        search = NextForwardSearch(scenario.layers, scenario.step, scenario.cost, contention=scenario.contention)
+        steps_s |= {one.mode: one.step.step_s for one in search.best() if one.mode not in steps_s}
     steps = ", ".join(f"{mode} {format_seconds(steps_s[mode])}" for mode in sorted(steps_s, key=steps_s.__getitem__))
     allowed = "" if planned.overlap == "forward" else " (--overlap forward lets auto do so)"
     return (

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from xbench.modes import ModeInfo, mode_info
-from xbench.planning import StepModel
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
+from xbench.planning.step import StepModel
 from xbench.planning.turns import LETTERS, JobTimes, round_s
 from xbench.records import (
     RANKS,
@@ -34,10 +34,9 @@ from xbench.runs.event_collector import Collector, JobFindings
 from xbench.runs.recorded_steps import in_order, other_ranks, timeline
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
-from xbench.stats import odd_steps
 from xbench.stats.blocks import mode_values, twins
-from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio
-from xbench.stats.removed import removed_share
+from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio, removed_share
+from xbench.stats.steps import odd_sample_sentences
 from xbench.stats.summary import flag_outliers, grouped_estimate
 
 
@@ -112,7 +111,7 @@ def comparison_record(
     }
     modes = _with_exposed(run, modes, found)
     fields = frame.fields(run, found, complete=complete, error=error)
-    fields["warnings"] += odd_steps.sentences_of(samples, {mode.text: cycle_of(mode) for mode in run.modes})
+    fields["warnings"] += odd_sample_sentences(samples, {mode.text: cycle_of(mode) for mode in run.modes})
     return Comparison(
         **fields,
         reference=reference,
@@ -250,13 +249,12 @@ def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, patte
     jobs = [found.jobs[0]] * len(run.workloads) if twins(run) else found.jobs
     plans = [job.plans.get(mode.carrier) for job in jobs]
     times, alone = [], []
-    for place, (job, plan) in enumerate(zip(jobs, plans, strict=True)):
+    for job, plan in zip(jobs, plans, strict=True):
         if job.step is None or job.cost_model is None or plan is None:
             return None
         curve = CostCurve.of(job.cost_model)
         link_s = float(sum(curve(nbytes) for nbytes in plan.bucket_bytes))
-        samples = found.batch_sizes[place]
-        times.append(JobTimes(job.step.uninstrumented_step_s, plan.predicted_exposed_s, samples, link_s))
+        times.append(JobTimes(job.step.uninstrumented_step_s, plan.predicted_exposed_s, link_s))
         alone.append(plan.predicted_step_s)
     places = tuple(LETTERS.index(letter) for letter in pattern)
     took_s = round_s(times, places)

@@ -38,9 +38,8 @@ from xbench.runs.run_folder import keep, new_run_folder
 from xbench.schedules import cycle_of
 from xbench.scratch import socket_folder
 from xbench.spec import Effort, RunSpec, WorkloadSpec
-from xbench.stats import odd_steps
 from xbench.stats.convergence import converged
-from xbench.stats.steps import longest_steps, steps_of_all
+from xbench.stats.steps import longest_steps, odd_step_sentences, steps_of_all
 from xbench.units import format_percent, format_seconds
 from xbench.workloads.catalog import family_of
 from xbench.workloads.torchvision_models import facts_of
@@ -211,7 +210,7 @@ def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | Non
 def _odd_steps(run: RunSpec, curves: Sequence[ConvergenceCurve]) -> list[str]:
     """Return sentences about steps far from the others of their curve."""
     cycles = {mode.text: cycle_of(mode) for mode in run.modes}
-    return odd_steps.sentences((f"{one.mode}, seed {one.seed}", one.steps_s, cycles[one.mode]) for one in curves)
+    return odd_step_sentences((f"{one.mode}, seed {one.seed}", one.steps_s, cycles[one.mode]) for one in curves)
 
 
 def _lr(config: ConvergeConfig, record: WorkloadRecord) -> float:

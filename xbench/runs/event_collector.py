@@ -32,8 +32,8 @@ from xbench.runs.gpu_use import GpuFindings
 from xbench.runs.recorded_steps import RecordedStep
 from xbench.schedules import cycle_of
 from xbench.spec import RunSpec
+from xbench.stats.blocks import overlap_rates
 from xbench.stats.steps import longest_steps, steps_of_all
-from xbench.stats.windows import overlap_rates
 
 
 class JobFindings:

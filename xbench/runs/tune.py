@@ -26,9 +26,8 @@ from xbench.runs.event_collector import Collector
 from xbench.runs.launch_policy import LaunchSpec
 from xbench.runs.progress import START_S
 from xbench.spec import ModeSpec, RunSpec
-from xbench.stats.blocks import mode_values
+from xbench.stats.blocks import balanced_orders, mode_values
 from xbench.stats.compare import MIN_PAIRS, BlockValue
-from xbench.stats.order import balanced_orders
 from xbench.stats.tuning import Choice, choose
 from xbench.units import format_percent
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from xbench.errors import SpecError
 from xbench.modes import mode_info
-from xbench.planning import bounds
 from xbench.planning.auto import Candidate
+from xbench.planning.bounds import bounds
 from xbench.planning.contention import Contention, link_pace
 from xbench.planning.cost import CostCurve
+from xbench.planning.measured import scaled_contention, scaled_layer
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology, carried_contention, carried_over
-from xbench.planning.what_if_compute import scaled_contention, scaled_layer
 from xbench.records import (
     AutoAgainst,
     Bounds,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 
-from xbench.planning.gradients import Gradient
+from xbench.planning.step import Gradient
 
 _MIB = 1024 * 1024
 

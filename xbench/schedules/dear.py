@@ -17,8 +17,8 @@ on one rank alone, and the others get that sum, so all have the same bits.
 Over NCCL, and on a GPU's emulated link, reduce-scatters and all-gathers run in place on one stream. The stream keeps
 them in order: a gather follows its scatter without a host wait, and a layer's wait is the stream's.
 
-Assumption: buckets are about as large as in a plan (`planning.next_forward_search.best_next_forward`). The paper
-searches for one size for all. Without a plan, buckets have at most `BUCKET_BYTES`.
+Assumption: buckets are about as large as in a plan (`planning.next_forward_search`). The paper searches for one size
+for all. Without a plan, buckets have at most `BUCKET_BYTES`.
 """
 
 from __future__ import annotations

@@ -1,22 +1,143 @@
-"""Metric of a block by which modes are compared: seconds per sample over all jobs that share the devices.
+"""Blocks of a comparison: their order in a round, the progress of jobs that share devices, and the metric of a block.
 
-For one job (or twins, of which one represents both) that is the step over the batch of all ranks. For two different
-jobs one after the other it is the sum of their steps over the sum of their batches. For simultaneous jobs it is defined
-through weighted progress. Job j makes rate_j steps a second and would take s_j alone, so Σ rate_j · s_j steps' worth of
-device time are done per second, and seconds per sample are the sequential metric divided by it. With twins that is the
-plain time over samples.
+**Order.** The modes of a round are balanced, so that no mode gains from its position or its predecessor.
+
+A machine warms up, throttles and fills its caches while it measures. A Williams design (Williams 1949) is a Latin
+square in which each item also follows each other item equally often. So first-order carry-over cancels together with
+the effect of position. An even number of items needs one square of n rows; an odd number needs the square and its
+mirror image, 2n rows.
+
+There are often fewer rounds than rows. So rows come in mirrored pairs (ABDC, then CDBA; the mirror of a row of an even
+square is a row of the same square). After every second round each mode's mean position is exactly the middle one, and a
+drift that is linear over two rounds cancels from every comparison.
+
+**Progress.** Jobs that share devices do not begin and end together. While the slower one finishes its last steps, the
+other has ended and no longer disturbs it. Only the window in which every job ran steps is shared, so steps are counted
+inside that window, with fractions at its edges.
+
+**Metric.** Modes are compared by seconds per sample over all jobs that share the devices. For one job (or twins, of
+which one represents both) that is the step over the batch of all ranks. For two different jobs one after the other it
+is the sum of their steps over the sum of their batches. For simultaneous jobs it is defined through weighted progress.
+Job j makes rate_j steps a second and would take s_j alone, so Σ rate_j · s_j steps' worth of device time are done per
+second, and seconds per sample are the sequential metric divided by it. With twins that is the plain time over samples.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.records import Sample
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.compare import BlockValue
-from xbench.stats.windows import weighted_progress
+
+
+def balanced_orders(items: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
+    """The order of `items` in each of `rounds` rounds: `rounds` lists, each a permutation. Same seed, same orders.
+
+    Over a whole cycle (n rounds for even n, 2n for odd) each item is in each position equally often and directly
+    follows each other item equally often. Inside a cycle these counts differ by at most one for even n and two for odd
+    n. Further cycles are shuffled anew.
+
+    Raises ValueError for no items, a duplicate item, or a negative number of rounds.
+    """
+    if not items or len(set(items)) != len(items):
+        raise ValueError(f"items to order must be there and be distinct: {list(items)}")
+    if rounds < 0:
+        raise ValueError(f"{rounds} rounds cannot be ordered")
+    generator = random.Random(seed)
+    orders: list[list[str]] = []
+    while len(orders) < rounds:
+        labels = list(items)
+        generator.shuffle(labels)
+        pairs = _mirrored_pairs(len(labels))
+        generator.shuffle(pairs)
+        for pair in pairs:
+            orders += [[labels[index] for index in row] for row in pair]
+    return orders[:rounds]
+
+
+def _mirrored_pairs(count: int) -> list[list[list[int]]]:
+    """Rows of the design for `count` items, as pairs of a row and its mirror image."""
+    if count == 1:
+        return [[[0]]]
+    # 0, 1, n-1, 2, n-2, ...: neighbours differ by each of 1..n-1 once (even n), or by half of them twice (odd n).
+    zigzag = [(index + 1) // 2 if index % 2 else (count - index // 2) % count for index in range(count)]
+    rows = [[(index + shift) % count for index in zigzag] for shift in range(count)]
+    # Reversing an even zigzag shifts it by n/2, so half of the rows are the mirror images of the other half.
+    firsts = rows[: count // 2] if count % 2 == 0 else rows
+    return [[row, row[::-1]] for row in firsts]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Progress of each job inside the common window. Times [s] are on the clock of the given stamps."""
+
+    start_s: float
+    end_s: float
+    rates_per_s: tuple[float, ...]
+    """Steps a second, by job."""
+    steps: tuple[float, ...]
+    """Steps completed inside the window, by job; fractional at its edges."""
+
+    @property
+    def length_s(self) -> float:
+        """Length of the window [s]."""
+        return self.end_s - self.start_s
+
+
+def overlap_rates(boundaries_s: Sequence[Sequence[float]]) -> Window:
+    """Each job's rate over the window in which all jobs ran steps.
+
+    `boundaries_s[j]`: the increasing stamps of job j's step ends on a common clock, preceded by the start of its first
+    timed step; n steps are n + 1 stamps. The window goes from the latest first stamp to the earliest last one. A step
+    that crosses an edge counts by the share of its time that lies inside.
+
+    Raises ValueError for no jobs, for a job of fewer than two stamps, stamps that do not increase or are not finite,
+    and jobs that never ran at the same time.
+    """
+    if not boundaries_s:
+        raise ValueError("a window needs at least one job")
+    jobs = [np.asarray(stamps, dtype=np.float64) for stamps in boundaries_s]
+    for job, stamps in enumerate(jobs):
+        if len(stamps) < 2:
+            raise ValueError(f"job {job} has {len(stamps)} step boundaries, and one step needs two")
+        if not np.all(np.isfinite(stamps)) or not np.all(np.diff(stamps) > 0):
+            raise ValueError(f"the step boundaries of job {job} do not increase")
+    start_s = max(float(stamps[0]) for stamps in jobs)
+    end_s = min(float(stamps[-1]) for stamps in jobs)
+    if end_s <= start_s:
+        raise ValueError(f"the jobs never ran together: the last began at {start_s} s, the first ended at {end_s} s")
+    steps = []
+    for stamps in jobs:
+        done_at_start, done_at_end = np.interp([start_s, end_s], stamps, np.arange(len(stamps)))
+        steps.append(float(done_at_end - done_at_start))
+    length_s = end_s - start_s
+    return Window(start_s, end_s, tuple(count / length_s for count in steps), tuple(steps))
+
+
+def weighted_progress(rates_per_s: Sequence[float], alone_step_s: Sequence[float]) -> float:
+    """Σ_j rate_j · s_j: seconds of lone-job work done in each second of sharing (1 = as good as one job at a time).
+
+    Steps of different jobs are different amounts of work, and adding steps (or samples) a second would reward a
+    preference for the cheap job. Measured in the time s_j that it takes with the devices to itself, every step has the
+    same worth: rate_j · s_j is the fraction of its lone speed that job j keeps. Jobs that take turns in any proportion,
+    without overlap, give 1; two that do not disturb each other at all give 2. This is the weighted speed-up of Snavely
+    & Tullsen 2000.
+
+    `alone_step_s`: each job's step time [s] with the devices to itself. Raises ValueError for no jobs, lists of unequal
+    length, a negative rate or a step time that is not above zero.
+    """
+    if not rates_per_s or len(rates_per_s) != len(alone_step_s):
+        raise ValueError(f"{len(rates_per_s)} rates and {len(alone_step_s)} lone step times cannot be combined")
+    if not all(rate >= 0 for rate in rates_per_s) or not all(step_s > 0 for step_s in alone_step_s):
+        raise ValueError(f"rates {list(rates_per_s)} with lone step times {list(alone_step_s)} s are no progress")
+    return float(sum(rate * step_s for rate, step_s in zip(rates_per_s, alone_step_s, strict=True)))
 
 
 def twins(run: RunSpec) -> bool:

@@ -14,9 +14,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from scipy import stats
-
 from xbench.records import Converged, ConvergenceCurve, MeanOf, WorkFormula
+from xbench.stats.compare import student_quantile
 
 Where = Literal["within", "below", "above", "unknown"]
 
@@ -29,7 +28,7 @@ def mean_of(values: Sequence[float], *, least: float = -math.inf, most: float = 
     mean = statistics.fmean(values)
     if len(values) < 2:
         return MeanOf(mean=mean)
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    half = student_quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return MeanOf(mean=mean, ci95=(max(least, mean - half), min(most, mean + half)))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.records import Estimate
-from xbench.stats.location import MAD_TO_SIGMA, student_quantile
+from xbench.stats.compare import MAD_TO_SIGMA, student_quantile
 
 OUTLIER_THRESHOLD = 3.5
 MIN_DISTRIBUTION_FREE = 6
@@ -81,14 +81,6 @@ def grouped_estimate(values_by_launch: Sequence[Sequence[float]]) -> Estimate:
     return Estimate(
         median=within.median, ci95=(max(floor, min(low, within.median - half)), max(high, within.median + half))
     )
-
-
-def relative_half_width(estimate: Estimate) -> float:
-    """Half of the interval's width over the median: 0.02 reads '± 2 %'. Infinite for a median of 0 with a spread."""
-    low, high = estimate.ci95
-    if high == low:
-        return 0.0
-    return (high - low) / 2 / abs(estimate.median) if estimate.median else math.inf
 
 
 def flag_outliers(values: Sequence[float], threshold: float = OUTLIER_THRESHOLD) -> list[bool]:

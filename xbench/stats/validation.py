@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from xbench.modes import mode_info, tried_modes
 from xbench.records import ErrorSummary, Goal, ValidationCell, ValidationPoint
 from xbench.spec import Overlap
-from xbench.stats.compare import MIN_PAIRS
-from xbench.stats.removed import removed_share
-from xbench.stats.short_steps import MIN_PREDICTABLE_S, is_predictable
+from xbench.stats.compare import MIN_PAIRS, removed_share
+from xbench.stats.steps import MIN_PREDICTABLE_S, is_predictable
 from xbench.units import format_seconds
 
 MEDIAN_GOAL, P95_GOAL = 0.05, 0.12
@@ -77,63 +76,72 @@ def goals(cells: Sequence[ValidationCell], overlap: Overlap = "backward") -> lis
     `overlap`: what gradients may overlap under `auto`, which selects the bound of its steps.
     """
     cells = [cell for cell in cells if cell.points]
-    results: list[Goal] = []
+    decided = _error_claims(cells)
+    with_auto = [cell for cell in cells if _point(cell, "auto") is not None]
+    with_ddp = [cell for cell in with_auto if _point(cell, "ddp") is not None]
+    decided += _verdict_claims(with_auto, with_ddp) + _bound_claims(with_ddp, overlap)
+    return [Goal(claim=claim, found=found, held=held) for claim, found, held in decided]
+
+
+def _error_claims(cells: Sequence[ValidationCell]) -> list[tuple[str, str, bool]]:
+    """Claims on the errors of schedules without a trial: (claim, what was found, whether it holds), as all below."""
     claimed = [point for cell in cells for point in cell.points if point.mode in tried_modes()]
     errors = [point.error for point in claimed if is_predictable(point.predicted_step_s)]
+    if not errors:
+        return []
     short = len(claimed) - len(errors)
     which, left_out = (f" for {LONG}", f"; {short} of {SHORT} left out") if short else ("", "")
-    if errors:
-        total = summary(LONG, errors)
-        for name, value, most in (("median", total.median, MEDIAN_GOAL), ("95th percentile", total.p95, P95_GOAL)):
-            results.append(
-                Goal(
-                    claim=f"{name} of the prediction error at most {most:.0%}{which}",
-                    found=f"{value:.1%} of {total.count} predictions{left_out}",
-                    held=value <= most,
-                )
-            )
-    return results + _auto_goals([cell for cell in cells if _point(cell, "auto") is not None], overlap)
+    total = summary(LONG, errors)
+    return [
+        (
+            f"{name} of the prediction error at most {most:.0%}{which}",
+            f"{value:.1%} of {total.count} predictions{left_out}",
+            value <= most,
+        )
+        for name, value, most in (("median", total.median, MEDIAN_GOAL), ("95th percentile", total.p95, P95_GOAL))
+    ]
 
 
-def _auto_goals(cells: Sequence[ValidationCell], overlap: Overlap) -> list[Goal]:
-    results: list[Goal] = []
-    with_ddp = [cell for cell in cells if _point(cell, "ddp") is not None]
+def _verdict_claims(cells: Sequence[ValidationCell], with_ddp: Sequence[ValidationCell]) -> list[tuple[str, str, bool]]:
     decisive = [cell for cell in cells if cell.blocks >= MIN_PAIRS]
     too_few = f"; {len(cells) - len(decisive)} had too few rounds to tell" if len(decisive) < len(cells) else ""
+    found: list[tuple[str, str, bool]] = []
     paired = [cell for cell in decisive if cell in with_ddp]
     if paired:
         slower = [name_of(cell) for cell in paired if _verdict(cell) == "slower"]
-        results.append(
-            Goal(
-                claim="auto is never slower than ddp beyond its interval",
-                found=f"slower in {len(slower)} of {len(paired)} cells{_in_brackets(slower)}{too_few}",
-                held=not slower,
-            )
-        )
+        told = f"slower in {len(slower)} of {len(paired)} cells{_in_brackets(slower)}{too_few}"
+        found.append(("auto is never slower than ddp beyond its interval", told, not slower))
     if decisive:
         behind = [name_of(c) for c in decisive if any(o.verdict == "slower" for o in c.auto_against)]
         ahead = len(decisive) - len(behind)
-        results.append(
-            Goal(
-                claim=f"auto is not shown slower than any other mode in {SHARE_OF_CELLS:.0%} of the cells",
-                found=f"in {ahead} of {len(decisive)}{_in_brackets(behind, 'behind')}{too_few}{_power(decisive)}",
-                held=ahead >= SHARE_OF_CELLS * len(decisive),
-            )
-        )
+        claim = f"auto is not shown slower than any other mode in {SHARE_OF_CELLS:.0%} of the cells"
+        told = f"in {ahead} of {len(decisive)}{_in_brackets(behind, 'behind')}{too_few}{_power(decisive)}"
+        found.append((claim, told, ahead >= SHARE_OF_CELLS * len(decisive)))
+    return found
+
+
+def _bound_claims(with_ddp: Sequence[ValidationCell], overlap: Overlap) -> list[tuple[str, str, bool]]:
     slow = [c for c in with_ddp if _bound_s(c, overlap) and (c.fabric.rate_bps or math.inf) <= SLOW_LINK_BPS]
+    if not slow:
+        return []
     what = "backward overlap" if overlap == "backward" else "overlap with the next forward pass too"
-    if slow:
-        excess = {name_of(cell): _step_s(cell, "auto") / _bound_s(cell, overlap) - 1 for cell in slow}
-        above = [f"{name} {share:.1%}" for name, share in excess.items() if share > NEAR_BOUND]
-        results.append(
-            Goal(
-                claim=f"auto is within {NEAR_BOUND:.0%} of the bound of {what} in every cell up to 1 Gbit/s",
-                found=f"in {len(slow) - len(above)} of {len(slow)}" + _in_brackets(above, "above"),
-                held=not above,
-            )
-        )
-        results.append(_removed([(_step_s(c, "auto"), _step_s(c, "ddp"), _bound_s(c, overlap)) for c in slow], what))
-    return results
+    excess = {name_of(cell): _step_s(cell, "auto") / _bound_s(cell, overlap) - 1 for cell in slow}
+    above = [f"{name} {share:.1%}" for name, share in excess.items() if share > NEAR_BOUND]
+    near = f"auto is within {NEAR_BOUND:.0%} of the bound of {what} in every cell up to 1 Gbit/s"
+    told = f"in {len(slow) - len(above)} of {len(slow)}" + _in_brackets(above, "above")
+    # Shares of all seconds, and with every cell's times as shares of its own DDP step.
+    steps_s = [(_step_s(c, "auto"), _step_s(c, "ddp"), _bound_s(c, overlap)) for c in slow]
+    alike = [(auto_s / ddp_s, 1.0, bound_s / ddp_s) for auto_s, ddp_s, bound_s in steps_s]
+    shares = [removed_share(*(sum(times) for times in zip(*rows, strict=True))) for rows in (steps_s, alike)]
+    removed = [share for share in shares if share is not None]
+    claim = (
+        f"auto removes at least {REMOVED:.0%} of the exposed communication that ddp leaves and {what} could remove, up "
+        "to 1 Gbit/s"
+    )
+    whole = "nothing can be removed: ddp is at the bound"
+    if len(removed) == 2:
+        whole = f"{removed[0]:.0%} of all such seconds, {removed[1]:.0%} with every cell counted alike"
+    return [(near, told, not above), (claim, whole, len(removed) < 2 or min(removed) >= REMOVED)]
 
 
 def _bound_s(cell: ValidationCell, overlap: Overlap) -> float:
@@ -155,23 +163,6 @@ def _power(cells: Sequence[ValidationCell]) -> str:
     if behind:
         text += f"; by medians alone another mode is faster in {len(behind)}, by {max(behind):.1%} at most"
     return text
-
-
-def _removed(steps_s: Sequence[tuple[float, float, float]], what: str) -> Goal:
-    """Σ (ddp − auto) over Σ (ddp − bound), in seconds, and with every cell's times as shares of its own DDP step.
-
-    `steps_s`: auto's step, ddp's and the bound [s] of each cell.
-    """
-    by_seconds = removed_share(*(sum(times) for times in zip(*steps_s, strict=True)))
-    by_cells = removed_share(*(sum(times) for times in zip(*((a / d, 1.0, b / d) for a, d, b in steps_s), strict=True)))
-    return Goal(
-        claim=f"auto removes at least {REMOVED:.0%} of the exposed communication that ddp leaves and {what} could "
-        "remove, up to 1 Gbit/s",
-        found="nothing can be removed: ddp is at the bound"
-        if by_seconds is None or by_cells is None
-        else f"{by_seconds:.0%} of all such seconds, {by_cells:.0%} with every cell counted alike",
-        held=by_seconds is None or by_cells is None or min(by_seconds, by_cells) >= REMOVED,
-    )
 
 
 def name_of(cell: ValidationCell) -> str:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.emulation.lane import Lane
-from xbench.planning.contention import Contention, share
+from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
+from xbench.planning.simulate import share
 
 LINE = CostCurve.line(0.001, 1e-6)
 
@@ -123,4 +124,4 @@ def test_it_is_the_fluid_that_predictions_are_made_with(
     travels = [lane.launch(at_s, nbytes, computing=1.0) for at_s in ready_s]
     lane.advance(0.06, computing=1.0)
     lane.advance(10.0, computing=0.0)
-    assert [travel.end_s for travel in travels] == pytest.approx([end_s for _, end_s in expected.sent], rel=1e-6)
+    assert [travel.end_s for travel in travels] == pytest.approx([end_s for _, _, end_s in expected.sent], rel=1e-6)

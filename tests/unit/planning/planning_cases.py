@@ -7,9 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from xbench.planning import merge
 from xbench.planning.contention import Contention
-from xbench.planning.gradients import Gradient
-from xbench.planning.simulate import Buckets
+from xbench.planning.cost import CostCurve, CostFunction
+from xbench.planning.next_forward import ForwardLayer, NetworkModel, as_step, part_sizes
+from xbench.planning.plans import Planner
+from xbench.planning.simulate import Buckets, Step, bucket_bytes
+from xbench.planning.step import Gradient, StepModel
 from xbench.records import CostModel, Layer, StepTimes, Tensor
 
 
@@ -20,6 +24,30 @@ def line(alpha_s: float, beta_s_per_byte: float, workers: int = 2) -> CostModel:
         alpha_ci95=(0.9 * alpha_s, 1.1 * alpha_s), beta_ci95=(0.9 * beta_s_per_byte, 1.1 * beta_s_per_byte),
         max_relative_residual=0.0, points=[],
     )  # fmt: skip
+
+
+def planner_of(gradients: Sequence[Gradient], cost: CostModel | None, **parts: float) -> Planner:
+    """Planner of a step of these parts [s] without contention."""
+    return Planner(StepModel(tuple(gradients), **parts), cost)
+
+
+def dear(
+    layers: Sequence[ForwardLayer], step: StepModel, buckets: Buckets, curve: CostFunction,
+    contention: Contention | None = None,
+) -> Step:  # fmt: skip
+    return as_step(*NetworkModel(layers, step, curve, contention).dear(buckets, detailed=True))
+
+
+def priority(
+    layers: Sequence[ForwardLayer], step: StepModel, curve: CostFunction, *, buckets: Buckets | None = None,
+    partition_bytes: float, credit_bytes: float = 0.0, order: Sequence[int] | None = None,
+    contention: Contention | None = None,
+) -> Step:  # fmt: skip
+    """The step with one bucket a tensor, unless `buckets` are given, in parts of at most `partition_bytes`."""
+    buckets = merge.wfbp(step.gradients) if buckets is None else buckets
+    parts = [part_sizes(nbytes, partition_bytes) for nbytes in bucket_bytes(step.gradients, buckets)]
+    net = NetworkModel(layers, step, curve, contention)
+    return as_step(*net.priority(buckets, parts, credit_bytes=credit_bytes, order=order, detailed=True))
 
 
 def constant(rho: float, sigma: float) -> Contention:
@@ -70,3 +98,15 @@ def step_times(bare_s: float = 4.0, **parts: float) -> StepTimes:
         **values, step_s=4.0, step_ci95=(4.0, 4.0), uninstrumented_step_s=bare_s, uninstrumented_ci95=(bare_s, bare_s),
         overhead_ratio=0.0, overhead_ci95=(0.0, 0.0), steps=4, warmup_steps=0,
     )  # fmt: skip
+
+
+BYTE_A_SECOND = CostCurve.line(0.0, 1.0)
+
+# c is nearest the loss: forward runs a, b, c, a second each, and every gradient takes two seconds on the link.
+NET = StepModel((Gradient("c", 2, 1.0), Gradient("b", 2, 2.0), Gradient("a", 2, 3.0)), 3.0, 3.0, 0.0)
+AHEAD = [ForwardLayer(name, 1.0, (index,)) for name, index in (("a", 2), ("b", 1), ("c", 0))]
+
+
+def sent(step: Step) -> list[tuple[str, float, float]]:
+    """Name, start and end of each transfer."""
+    return [(s.name, s.start_s, s.end_s) for s in step.timeline.communication]

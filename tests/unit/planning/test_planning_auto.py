@@ -11,11 +11,10 @@ from planning_cases import constant, line
 
 from xbench.planning import auto as auto_module
 from xbench.planning import merge
-from xbench.planning.auto import PENALTIES_S, Search, auto
-from xbench.planning.gradients import Gradient
+from xbench.planning.auto import PENALTIES_S, Search
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import simulate
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel
 
 TIE_PRICE = 3e-4
 DTYPES = ("float32", "bfloat16")
@@ -160,10 +159,3 @@ def test_the_plan_of_auto_holds_every_gradient_by_name_and_is_what_the_simulator
     assert plan.predicted_step_s == pytest.approx(1.0 + search.seconds(buckets))
     again = simulate(step, buckets, search.curve, early_update=True, contention=contention)
     assert plan.predicted_step_s == pytest.approx(again.step_s)
-
-
-def test_the_function_is_the_search() -> None:
-    search = two(10)
-    assert auto(search.gradients, search.cost, backward_s=1.0, optimizer_s=0.0) == [[0], [1]]
-    with pytest.raises(ValueError, match="not in ready order"):
-        auto(search.gradients[::-1], search.cost, backward_s=1.0, optimizer_s=0.0)

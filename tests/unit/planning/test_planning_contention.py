@@ -10,15 +10,19 @@ from hypothesis import strategies as st
 from planning_cases import constant, cut, line
 
 from xbench.planning.auto import Search
-from xbench.planning.contention import Contention, TokenBucketCredit, queue_s_per_byte, share
+from xbench.planning.contention import Contention, TokenBucketCredit, queue_s_per_byte
 from xbench.planning.cost import CostCurve
-from xbench.planning.gradients import Gradient
-from xbench.planning.simulate import simulate
-from xbench.planning.step import StepModel
+from xbench.planning.periodic import Period
+from xbench.planning.simulate import share, simulate
+from xbench.planning.step import Gradient, StepModel
 from xbench.records import Contention as Measured
 from xbench.records import ContentionPoint
 
 SECOND = CostCurve.line(1.0, 0.0)
+
+
+def spans(shared: Period) -> list[tuple[float, float]]:
+    return [(start_s, end_s) for _, start_s, end_s in shared.sent]
 
 
 def point(nbytes: int, in_flight: int, alone_s: float, loaded_s: float, slowdown: float) -> ContentionPoint:
@@ -30,25 +34,25 @@ def point(nbytes: int, in_flight: int, alone_s: float, loaded_s: float, slowdown
 def test_each_slows_the_other_while_both_run() -> None:
     # from 1 s on both run at half speed: the second that backward still needs and the collective's take two
     shared = share([1.0], [8], SECOND, constant(2.0, 2.0), backward_s=2.0, optimizer_s=0.5, early_update=False)
-    assert shared.sent == [(1.0, pytest.approx(3.0))]
-    assert shared.backward_end_s == pytest.approx(3.0)
-    assert shared.updates == [(pytest.approx(3.0), pytest.approx(3.5))]
+    assert spans(shared) == [(1.0, pytest.approx(3.0))]
+    assert shared.computed[0][1] == pytest.approx(3.0)
+    assert shared.computed[1:] == [(pytest.approx(3.0), pytest.approx(3.5))]
     assert shared.end_s == pytest.approx(3.5)
 
 
 def test_a_collective_has_the_host_to_itself_after_backward() -> None:
     # half a second of backward is left at 1.5 s: it takes one, in which half of the collective's second is done
     shared = share([1.5], [8], SECOND, constant(2.0, 2.0), backward_s=2.0, optimizer_s=0.0, early_update=False)
-    assert shared.backward_end_s == pytest.approx(2.5)
-    assert shared.sent == [(1.5, pytest.approx(3.0))]
+    assert shared.computed[0][1] == pytest.approx(2.5)
+    assert spans(shared) == [(1.5, pytest.approx(3.0))]
 
 
 def test_an_early_update_is_computation_too() -> None:
     # both buckets are there when backward ends at 2; the first arrives at 3, and its half second of update takes one
     # beside the second, of which that leaves half: 1 + 0.5 to arrive, then 0.5 for its own update
     shared = share([2.0, 2.0], [8, 8], SECOND, constant(2.0, 2.0), backward_s=2.0, optimizer_s=1.0, early_update=True)
-    assert shared.sent == [(2.0, pytest.approx(3.0)), (pytest.approx(3.0), pytest.approx(4.5))]
-    assert shared.updates == [(pytest.approx(3.0), pytest.approx(4.0)), (pytest.approx(4.5), pytest.approx(5.0))]
+    assert spans(shared) == [(2.0, pytest.approx(3.0)), (pytest.approx(3.0), pytest.approx(4.5))]
+    assert shared.computed[1:] == [(pytest.approx(3.0), pytest.approx(4.0)), (pytest.approx(4.5), pytest.approx(5.0))]
     assert shared.end_s == pytest.approx(5.0)
 
 
@@ -72,14 +76,14 @@ def test_after_a_rest_a_collective_takes_less_and_the_queue_behind_it_does_not()
     curve, complete = CostCurve.line(0.0, 1.0), [1.0, 2.0, 8.0]
     shared = share(complete, [3, 3, 3], curve, rested(1.5), backward_s=8.0, optimizer_s=0.0, early_update=False)
     # the first could save all but what the smallest takes, which is a second here
-    assert shared.sent == [(1.0, 2.5), (2.5, 5.5), (8.0, 9.5)]
+    assert spans(shared) == [(1.0, 2.5), (2.5, 5.5), (8.0, 9.5)]
     shared = share(complete, [1, 3, 3], curve, rested(1.5), backward_s=8.0, optimizer_s=0.0, early_update=False)
-    assert shared.sent == [(1.0, 2.0), (2.0, 3.5), (8.0, 9.5)]
+    assert spans(shared) == [(1.0, 2.0), (2.0, 3.5), (8.0, 9.5)]
 
 
 def test_the_table_is_read_by_size_and_flight() -> None:
-    points = [point(100, 1, 1.0, 1.5, 1.2), point(100, 2, 1.0, 0.8, 1.1), point(10000, 1, 2.0, 6.0, 2.0)]
-    table = Contention.of(Measured(launch_s=0.0, points=points))
+    sizes = np.log(np.array([100.0, 10000.0]))
+    table = Contention(sizes, np.array([[1.5, 3.0], [0.8, 3.0]]), np.array([[1.2, 2.0], [1.1, 2.0]]))
     sizes = np.array([1.0, 100.0, 1000.0, 10000.0, 1e9])
     np.testing.assert_allclose(table.collective_slowdown(sizes)[0], [1.5, 1.5, 2.25, 3.0, 3.0])
     np.testing.assert_allclose(table.collective_slowdown(sizes)[1], [0.8, 0.8, 1.9, 3.0, 3.0])
@@ -95,9 +99,9 @@ def test_the_pace_of_a_queue_is_the_quickest_of_several_in_flight() -> None:
 
 def test_a_table_without_points_or_with_no_time_is_refused() -> None:
     with pytest.raises(ValueError, match="no contention points"):
-        Contention.of(Measured(launch_s=0.0, points=[]))
+        Contention.of(Measured(launch_s=0.0, points=[]), SECOND)
     with pytest.raises(ValueError, match="not above zero"):
-        Contention.of(Measured(launch_s=0.0, points=[point(100, 1, 0.0, 1.0, 1.0)]))
+        Contention.of(Measured(launch_s=0.0, points=[point(100, 1, 0.0, 1.0, 1.0)]), SECOND)
 
 
 nets = st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50)), min_size=1, max_size=7)
@@ -143,11 +147,7 @@ def test_two_in_flight_take_their_own_time_while_nothing_computes() -> None:
     found = Contention.of(measured, line)
     # Three buckets wait when backward has ended: two in flight twice, the last one alone.
     sent = share([0.0] * 3, [8] * 3, line, found, backward_s=0.0, optimizer_s=0.0, early_update=False).sent
-    assert [end for _, end in sent] == pytest.approx([1.5, 3.0, 4.0])
-    # In proportion to the time of one alone where no T is given, and then T itself while nothing computes.
-    plain = Contention.of(measured)
-    assert plain.collective_slowdown(np.array([8.0])).ravel().tolist() == [1.5, 1.25]
-    assert plain.paired_quiet(np.array([8.0])).ravel().tolist() == [1.0, 1.0]
+    assert [end for _, _, end in sent] == pytest.approx([1.5, 3.0, 4.0])
     # beside computation one takes T and what computation added to it, of two each what it took
     assert found.collective_slowdown(np.array([8.0])).ravel().tolist() == [2.0, 2.5]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -10,17 +11,13 @@ from planning_cases import gradients_of, partitions
 
 from xbench.planning import merge
 from xbench.planning.cost import CostCurve, CostFunction, FloatArray
-from xbench.planning.gradients import Gradient
-from xbench.planning.simulate import Buckets, transfers
-
-
-def last_end(gradients: list[Gradient], buckets: Buckets, curve: CostFunction) -> float:
-    return transfers(gradients, buckets, curve)[-1].end_s
+from xbench.planning.simulate import Buckets, last_arrival_s
+from xbench.planning.step import Gradient
 
 
 @st.composite
-def nets(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",), largest: int = 40) -> list[Gradient]:
-    count = draw(st.integers(1, 9))
+def nets(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",), largest: int = 40, most: int = 9) -> list[Gradient]:
+    count = draw(st.integers(1, most))
     ready = draw(st.lists(st.floats(0, 20), min_size=count, max_size=count))
     nbytes = draw(st.lists(st.integers(0, largest), min_size=count, max_size=count))
     kinds = draw(st.lists(st.sampled_from(dtypes), min_size=count, max_size=count))
@@ -43,8 +40,8 @@ def tables(draw: st.DrawFn) -> CostFunction:
 
 @given(nets(), st.one_of(LINES, tables()))
 def test_optimal_is_the_best_of_all_contiguous_partitions(gradients: list[Gradient], curve: CostFunction) -> None:
-    best = min(last_end(gradients, buckets, curve) for buckets in partitions(len(gradients)))
-    assert last_end(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(best, rel=1e-9)
+    best = min(last_arrival_s(gradients, buckets, curve) for buckets in partitions(len(gradients)))
+    assert last_arrival_s(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(best, rel=1e-9)
 
 
 @given(nets(dtypes=("float32", "bfloat16")), tables())
@@ -54,13 +51,13 @@ def test_contiguous_optimum_with_two_dtypes(gradients: list[Gradient], curve: Co
         for buckets in partitions(len(gradients))
         if all(len({gradients[index].dtype for index in bucket}) == 1 for bucket in buckets)
     ]
-    best = min(last_end(gradients, buckets, curve) for buckets in allowed)
+    best = min(last_arrival_s(gradients, buckets, curve) for buckets in allowed)
     found = merge.optimal_contiguous(gradients, curve)
     assert found in allowed
-    assert last_end(gradients, found, curve) == pytest.approx(best, rel=1e-9)
+    assert last_arrival_s(gradients, found, curve) == pytest.approx(best, rel=1e-9)
     lifted = merge.optimal_contiguous(gradients, curve, across_dtypes=True)
-    assert last_end(gradients, lifted, curve) == pytest.approx(
-        min(last_end(gradients, buckets, curve) for buckets in partitions(len(gradients))), rel=1e-9
+    assert last_arrival_s(gradients, lifted, curve) == pytest.approx(
+        min(last_arrival_s(gradients, buckets, curve) for buckets in partitions(len(gradients))), rel=1e-9
     )
 
 
@@ -71,7 +68,7 @@ def test_contiguous_optimum_with_two_dtypes(gradients: list[Gradient], curve: Co
 def test_optimal_is_never_worse_than_any_other_schedule(
     gradients: list[Gradient], curve: CostFunction, alpha: float, beta: float, first: int, cap: int
 ) -> None:
-    best = last_end(gradients, merge.optimal(gradients, curve), curve)
+    best = last_arrival_s(gradients, merge.optimal(gradients, curve), curve)
     others = [
         merge.wfbp(gradients),
         merge.single(gradients),
@@ -81,7 +78,7 @@ def test_optimal_is_never_worse_than_any_other_schedule(
     if len({gradient.dtype for gradient in gradients}) == 1:
         others.append(merge.ddp(gradients, first, cap))
     for buckets in others:
-        assert best <= last_end(gradients, buckets, curve) * (1 + 1e-9)
+        assert best <= last_arrival_s(gradients, buckets, curve) * (1 + 1e-9)
 
 
 @given(nets(dtypes=("float32", "bfloat16")), LINES, st.integers(1, 60), st.integers(1, 200))
@@ -105,10 +102,10 @@ def test_the_papers_greedy_is_not_optimal() -> None:
     curve = CostCurve.line(1.0, 1e-8)
     greedy = merge.mgwfbp(gradients, 1.0, 1e-8)
     assert greedy == [[0, 1, 2]]
-    assert last_end(gradients, greedy, curve) == pytest.approx(12.8, abs=1e-6)
+    assert last_arrival_s(gradients, greedy, curve) == pytest.approx(12.8, abs=1e-6)
     exact = merge.optimal(gradients, curve)
     assert exact == [[0], [1, 2]]
-    assert last_end(gradients, exact, curve) == pytest.approx(12.0, abs=1e-6)
+    assert last_arrival_s(gradients, exact, curve) == pytest.approx(12.0, abs=1e-6)
 
 
 def papers_algorithm(ready: list[float], nbytes: list[int], a: float, b: float) -> Buckets:
@@ -160,8 +157,8 @@ def test_alternating_dtypes_do_not_break_the_optimum_apart() -> None:
     count = 40
     gradients = gradients_of([0.0] * count, [10] * count, ["float32", "bfloat16"] * (count // 2))
     curve = CostCurve.line(1.0, 1e-3)
-    assert last_end(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(2.4)
-    assert last_end(gradients, merge.optimal_contiguous(gradients, curve), curve) == pytest.approx(40.4)
+    assert last_arrival_s(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(2.4)
+    assert last_arrival_s(gradients, merge.optimal_contiguous(gradients, curve), curve) == pytest.approx(40.4)
 
 
 def test_optimal_holds_beyond_one_block_of_rows() -> None:
@@ -174,7 +171,7 @@ def test_optimal_holds_beyond_one_block_of_rows() -> None:
     end = [0.0] * (count + 1)
     for j in range(count):
         end[j + 1] = min(max(end[i], ready[j]) + curve(float(sum(nbytes[i : j + 1]))) for i in range(j + 1))
-    assert last_end(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(end[-1], rel=1e-12)
+    assert last_arrival_s(gradients, merge.optimal(gradients, curve), curve) == pytest.approx(end[-1], rel=1e-12)
 
 
 def test_orders_that_are_none_are_refused() -> None:
@@ -183,6 +180,10 @@ def test_orders_that_are_none_are_refused() -> None:
         merge.mgwfbp(wrong, 1.0, 1.0)
     with pytest.raises(ValueError, match="not in ready order"):
         merge.optimal(wrong, CostCurve.line(1.0, 1.0))
+    with pytest.raises(ValueError, match="not in ready order"):
+        merge.optimal_line(wrong, 1.0, 1.0)
+    with pytest.raises(ValueError, match="no gradients"):
+        merge.optimal_line([], 1.0, 1.0)
     with pytest.raises(ValueError, match="at least one limit"):
         merge.ddp_assignment(wrong, [])
 
@@ -215,3 +216,47 @@ def test_ddp_assignment_is_torchs(gradients: list[Gradient], limits: list[int]) 
     closed = max(0, is_open)
     assert ours[:closed] == theirs[:closed]
     assert sorted(ours) == sorted(theirs)
+
+
+# --- a straight line --------------------------------------------------------------------------------------------------
+
+
+ALPHA = st.one_of(st.just(0.0), st.floats(0, 5))
+BETA = st.one_of(st.just(0.0), st.floats(0, 2))
+
+
+def test_buckets_that_end_alike_are_few() -> None:
+    # the last ready time decides: whatever came before has long arrived, in one bucket as well as in two
+    assert merge.optimal_line(gradients_of([0.0, 0.0, 9.0], [1, 1, 1]), 0.0, 1.0) == [[0, 1], [2]]
+
+
+def test_no_bucket_holds_two_dtypes_unless_allowed() -> None:
+    gradients = gradients_of([0.0, 0.0, 0.0], [1, 1, 1], ["float32", "bfloat16", "bfloat16"])
+    assert merge.optimal_line(gradients, 1.0, 1.0) == [[0], [1, 2]]
+    assert merge.optimal_line(gradients, 1.0, 1.0, across_dtypes=True) == [[0, 1, 2]]
+
+
+@given(nets(most=60), ALPHA, BETA)
+def test_the_optimum_of_a_line_is_found_by_the_pass(gradients: list[Gradient], alpha_s: float, beta: float) -> None:
+    line = CostCurve.line(alpha_s, beta)
+    assert merge.optimal_contiguous(gradients, line) == merge.optimal_line(gradients, alpha_s, beta)
+
+
+@given(nets(most=60, dtypes=("float32", "bfloat16")), ALPHA, BETA, st.booleans())
+def test_it_ends_when_the_plan_for_any_curve_ends(
+    gradients: list[Gradient], alpha_s: float, beta: float, across_dtypes: bool
+) -> None:
+    ours = merge.optimal_line(gradients, alpha_s, beta, across_dtypes=across_dtypes)
+    line = CostCurve.line(alpha_s, beta)
+    # Behind a function, the planner does not see that it is a line.
+    theirs = merge.optimal_contiguous(gradients, lambda nbytes: line(nbytes), across_dtypes=across_dtypes)
+    ends_s = [last_arrival_s(gradients, buckets, line) for buckets in (ours, theirs)]
+    assert ends_s[0] == pytest.approx(ends_s[1], rel=1e-9, abs=1e-12)
+    if not across_dtypes:
+        assert all(len({gradients[index].dtype for index in bucket}) == 1 for bucket in ours)
+
+
+@pytest.mark.parametrize(("alpha_s", "beta"), [(-1.0, 0.0), (0.0, -1.0), (math.nan, 0.0), (0.0, math.inf)])
+def test_lines_that_are_none_are_refused(alpha_s: float, beta: float) -> None:
+    with pytest.raises(ValueError, match="finite numbers that are not below zero"):
+        merge.optimal_line(gradients_of([0.0], [1]), alpha_s, beta)

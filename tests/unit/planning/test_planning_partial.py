@@ -6,10 +6,9 @@ import pytest
 from planning_cases import layer, line
 
 from xbench.errors import SpecError
-from xbench.planning import StepModel
-from xbench.planning.gradients import Gradient
-from xbench.planning.partial import Split, bands, broadcasts, cycle, options, predicted_step_s, split_buckets
+from xbench.planning.partial import Split, bands, broadcasts, cycle, options, predict, split_buckets
 from xbench.planning.plans import Planner
+from xbench.planning.step import Gradient, StepModel
 from xbench.schedules import cycle_of, parse_mode, parse_modes
 
 
@@ -101,9 +100,9 @@ def _planner(beta: float) -> Planner:
 
 
 def test_a_step_is_predicted_as_the_mean_over_a_cycle() -> None:
-    split = Split.of({"variant": "temporal", "k": "4"}, 2)
-    assert predicted_step_s(_planner(0.0), BUCKETS, LAYERS, split) == pytest.approx(2.0 + 2.5 + 0.25)
+    options = {"variant": "temporal", "k": "4"}
+    assert predict(_planner(0.0), BUCKETS, LAYERS, options, 2) == pytest.approx(2.0 + 2.5 + 0.25)
 
 
 def test_a_spatial_step_is_predicted_as_the_full_depth_worker_s() -> None:
-    assert predicted_step_s(_planner(0.0), BUCKETS, LAYERS, Split.of({}, 2)) == pytest.approx(6.4)
+    assert predict(_planner(0.0), BUCKETS, LAYERS, {}, 2) == pytest.approx(6.4)

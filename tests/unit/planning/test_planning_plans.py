@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import line
+from planning_cases import line, planner_of
 
 from xbench.errors import SpecError
 from xbench.modes import MODES, waiting_modes
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
-from xbench.planning.gradients import Gradient
 from xbench.planning.merge import ddp_assignment
-from xbench.planning.plans import Planner, bucket_caps_mib, make_plan, make_plans
+from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel
 from xbench.records import Plan
 
 PARTS = {"forward_s": 1.0, "backward_s": 2.0, "optimizer_s": 0.1}
@@ -33,7 +32,7 @@ def plan_of(buckets: list[list[str]], nbytes: list[int]) -> Plan:
 
 
 def test_every_mode_gets_its_buckets_and_its_prediction() -> None:
-    plans = make_plans(GRADIENTS, COST, **PARTS)
+    plans = planner_of(GRADIENTS, COST, **PARTS).plans()
     assert list(plans) == list(waiting_modes())
     assert {mode: plan.buckets for mode, plan in plans.items()} == {
         "compute": [],
@@ -65,7 +64,7 @@ def test_every_mode_gets_its_buckets_and_its_prediction() -> None:
 
 
 def test_the_greedys_note_says_its_gap() -> None:
-    assert make_plan("mgwfbp", GRADIENTS, COST, **PARTS).note == (
+    assert planner_of(GRADIENTS, COST, **PARTS).plan("mgwfbp").note == (
         "the paper's greedy: predicted step 6.9 % above that of optimal, exact for a link that costs computation "
         "nothing"
     )
@@ -73,7 +72,8 @@ def test_the_greedys_note_says_its_gap() -> None:
 
 def test_the_note_says_which_arithmetic_the_optimum_is_of() -> None:
     """The greedy may beat what is exact without contention, if communication costs computation."""
-    assert make_plan("optimal", GRADIENTS, COST, **PARTS).note == "exact for a link that costs computation nothing"
+    note = planner_of(GRADIENTS, COST, **PARTS).plan("optimal").note
+    assert note == "exact for a link that costs computation nothing"
     planner = Planner(StepModel(tuple(GRADIENTS), **PARTS), COST, COSTLY)
     assert planner.plan("optimal").note == (
         "exact for a link that costs computation nothing; the predicted step counts what it costs"
@@ -84,29 +84,29 @@ def test_the_note_says_which_arithmetic_the_optimum_is_of() -> None:
 
 
 def test_without_a_cost_model() -> None:
-    plans = make_plans(GRADIENTS, None, **PARTS)
+    plans = planner_of(GRADIENTS, None, **PARTS).plans()
     assert list(plans) == ["compute", "ddp", "single", "wfbp"]
     assert all(plan.predicted_step_s == pytest.approx(3.1) for plan in plans.values())
     assert plans["compute"].note is None
     assert plans["wfbp"].note == "no cost model: communication is taken as free"
     for mode in (info.name for info in MODES if info.needs_link):
         with pytest.raises(ValueError, match=f"a cost model is needed to plan '{mode}'"):
-            make_plan(mode, GRADIENTS, None, **PARTS)
+            planner_of(GRADIENTS, None, **PARTS).plan(mode)
     with pytest.raises(ValueError, match="a cost model is needed"):
-        make_plans(GRADIENTS, None, ["wfbp", "optimal"], **PARTS)
+        planner_of(GRADIENTS, None, **PARTS).plans(["wfbp", "optimal"])
 
 
 def test_wrong_modes_and_gradients_are_refused() -> None:
     with pytest.raises(SpecError, match="unknown mode 'optimum'") as caught:
-        make_plan("optimum", GRADIENTS, COST, **PARTS)
+        planner_of(GRADIENTS, COST, **PARTS).plan("optimum")
     assert caught.value.hint is not None
     assert "'optimal'" in caught.value.hint
-    assert make_plan("compute", [], None, **PARTS).buckets == []
+    assert planner_of([], None, **PARTS).plan("compute").buckets == []
     for mode in waiting_modes()[1:]:
         with pytest.raises(ValueError, match="no gradients"):
-            make_plan(mode, [], COST, **PARTS)
+            planner_of([], COST, **PARTS).plan(mode)
         with pytest.raises(ValueError, match="not in ready order"):
-            make_plan(mode, GRADIENTS[::-1], COST, **PARTS)
+            planner_of(GRADIENTS[::-1], COST, **PARTS).plan(mode)
 
 
 @given(
@@ -118,7 +118,7 @@ def test_the_optimum_ends_first_and_no_mode_gains_more_than_the_optimizer_on_it(
     layers: list[tuple[float, int]], alpha: float, beta: float
 ) -> None:
     gradients = [Gradient(f"w{place}", nbytes, at) for place, (at, nbytes) in enumerate(sorted(layers))]
-    plans = make_plans(gradients, line(alpha, beta), **PARTS)
+    plans = planner_of(gradients, line(alpha, beta), **PARTS).plans()
     optimum = plans["optimal"].predicted_step_s
     for mode in ("ddp", "ddp-tuned", "single"):  # all of the optimizer follows their last gradient
         assert optimum <= plans[mode].predicted_step_s * (1 + 1e-9)
@@ -136,7 +136,7 @@ def end_of(plan: Plan) -> float:
 
 def test_a_smaller_last_bucket_leaves_less_to_update_after_the_same_end() -> None:
     gradients = [Gradient("b", 10, 0.0), Gradient("a", 10, 0.0)]
-    plans = make_plans(gradients, line(0.0, 0.2), **PARTS)
+    plans = planner_of(gradients, line(0.0, 0.2), **PARTS).plans()
     assert end_of(plans["optimal"]) == end_of(plans["wfbp"]) == 1 + 4
     assert plans["optimal"].buckets == [["b", "a"]]
     assert plans["optimal"].predicted_step_s == pytest.approx(1 + 4 + 0.1)
@@ -145,7 +145,7 @@ def test_a_smaller_last_bucket_leaves_less_to_update_after_the_same_end() -> Non
 
 def test_only_modes_on_our_engine_update_early() -> None:
     gradients = [Gradient("b", 2**20, 0.0), Gradient("a", 2**20, 0.0)]
-    plans = make_plans(gradients, line(0.0, 4 / 2**20), **PARTS)
+    plans = planner_of(gradients, line(0.0, 4 / 2**20), **PARTS).plans()
     # b arrives at 4 and a at 8; half of the optimizer's 0.1 each
     assert plans["ddp"].buckets == plans["wfbp"].buckets == [["b"], ["a"]]
     assert plans["ddp"].predicted_step_s == pytest.approx(1 + 8 + 0.1)
@@ -153,7 +153,8 @@ def test_only_modes_on_our_engine_update_early() -> None:
     assert plans["single"].predicted_step_s == pytest.approx(1 + 2 + 8 + 0.1)
     # two dtypes are two buckets of `single`, both after backward
     mixed = [gradients[0], Gradient("a", 2**20, 0.0, "bfloat16")]
-    assert make_plan("single", mixed, line(0.0, 4 / 2**20), **PARTS).predicted_step_s == pytest.approx(1 + 2 + 8 + 0.05)
+    single = planner_of(mixed, line(0.0, 4 / 2**20), **PARTS).plan("single")
+    assert single.predicted_step_s == pytest.approx(1 + 2 + 8 + 0.05)
 
 
 @st.composite
@@ -199,16 +200,6 @@ def test_caps_do_not_mind_the_order_within_a_bucket(net: tuple[list[Gradient], B
     assert ddp_assignment(shuffled, in_bytes) == buckets
 
 
-@given(bucketed())
-def test_caps_reproduce_the_buckets_in_torch_itself(net: tuple[list[Gradient], Buckets]) -> None:
-    torch = pytest.importorskip("torch")
-    assign = pytest.importorskip("torch.distributed")._compute_bucket_assignment_by_size
-    gradients, buckets = net
-    tensors = [torch.empty(gradient.nbytes, dtype=torch.uint8, device="meta") for gradient in gradients]
-    in_bytes = [int(cap * 1024 * 1024) for cap in bucket_caps_mib(named(gradients, buckets))]
-    assert assign(tensors, in_bytes, [False] * len(tensors), list(range(len(tensors))))[0] == buckets
-
-
 def test_caps_of_empty_buckets_and_plans() -> None:
     assert bucket_caps_mib(plan_of([], [])) == []
     assert bucket_caps_mib(plan_of([["a"], ["b"], ["c"]], [1024 * 1024, 0, 512 * 1024])) == [1.0, 0.5]
@@ -229,13 +220,13 @@ def test_tuned_ddp_is_predicted_with_the_buckets_that_ddp_will_make() -> None:
         for place in range(20)
     ]
     cost = line(0.02, 1e-5)
-    plan = make_plan("ddp-tuned", gradients, cost, **PARTS)
+    plan = planner_of(gradients, cost, **PARTS).plan("ddp-tuned")
     kinds = {gradient.name: gradient.dtype for gradient in gradients}
     in_bytes = [int(cap * 1024 * 1024) for cap in bucket_caps_mib(plan, kinds)]
     remade = ddp_assignment(gradients, in_bytes)
     assert [[gradients[index].name for index in bucket] for bucket in remade] == plan.buckets
     assert sorted(itertools.chain(*plan.buckets)) == sorted(kinds)
-    assert make_plan("optimal", gradients, cost, **PARTS).predicted_step_s <= plan.predicted_step_s
+    assert planner_of(gradients, cost, **PARTS).plan("optimal").predicted_step_s <= plan.predicted_step_s
 
 
 def test_predictions_use_the_curve_where_the_line_does_not_hold() -> None:
@@ -248,6 +239,6 @@ def test_predictions_use_the_curve_where_the_line_does_not_hold() -> None:
     ]
     cost = fit(points, backend="gloo", world_size=2)
     assert cost.segments
-    plan = make_plan("single", GRADIENTS[1:], cost, **PARTS)
+    plan = planner_of(GRADIENTS[1:], cost, **PARTS).plan("single")
     assert plan.predicted_exposed_s == pytest.approx(CostCurve.of(cost)(2.0))
     assert plan.predicted_exposed_s == pytest.approx(1e-3)

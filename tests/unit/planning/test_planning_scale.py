@@ -12,21 +12,13 @@ from planning_cases import constant
 from sample_scaling import COST, comparison, profile, step
 
 from xbench.commands.scale import scale as command
-from xbench.errors import RecordError, SpecError
+from xbench.errors import SpecError
 from xbench.modes import waiting_modes
+from xbench.planning.measured import measured
 from xbench.planning.plans import Planner
-from xbench.planning.scale import (
-    ERROR_BAND,
-    Request,
-    check,
-    error_band,
-    parse_scaled_modes,
-    parse_workers,
-    scale,
-    to_record,
-)
+from xbench.planning.scale import ERROR_BAND, Request, error_band, parse_scaled_modes, parse_workers, scale, to_record
+from xbench.planning.scenario import Change, what_if
 from xbench.planning.topology import Topology, parse_topology
-from xbench.planning.what_if import Change, measured, what_if
 from xbench.records import Comparison, ErrorBand, Profile, Validation, dump, load, loads
 from xbench.stats.validation import LONG
 
@@ -51,11 +43,9 @@ def test_exact_figures_of_single_and_wfbp() -> None:
 
 
 def test_on_the_workers_that_were_measured_the_steps_are_the_profile_s_own_plans() -> None:
-    from xbench.planning.plans import make_plans
-
     modes = [mode for mode in waiting_modes() if mode not in ("compute", "auto")]
     found = scale(Planner(step(), COST), RING, [2], modes, batch_size=1, band=BAND)
-    plans = make_plans(step().gradients, COST, modes, **step().parts)
+    plans = Planner(step(), COST).plans(modes)
     assert [point.step_s for point in found] == [plans[mode].predicted_step_s for mode in modes]
 
 
@@ -202,27 +192,6 @@ def test_the_band_is_the_committed_validation_s() -> None:
     assert math.ceil(100 * relied_on.p95) == round(100 * ERROR_BAND.share)
     (option,) = (option for option in command.params if option.name == "error_band")
     assert f"else {ERROR_BAND.share:g}]" in (getattr(option, "help", None) or "")
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"world_size": 4}, "its cost model is of 4 workers over gloo and its fabric has 2 over gloo"),
-        ({"backend": "nccl"}, "its cost model is of 2 workers over nccl and its fabric has 2 over gloo"),
-        ({"collective": "broadcast"}, "its cost model is of broadcast, and all_reduce is needed"),
-    ],
-)
-def test_a_cost_model_from_elsewhere_is_refused(changes: dict[str, object], sentence: str) -> None:
-    foreign = profile().model_copy(update={"cost_model": COST.model_copy(update=changes)})
-    with pytest.raises(RecordError, match=sentence):
-        check(measured(foreign, "p.json"))
-
-
-@pytest.mark.parametrize("change", ["cost_model", "layers", "step"])
-def test_a_profile_that_lacks_a_part_is_refused(change: str) -> None:
-    empty = [] if change == "layers" else None
-    with pytest.raises(RecordError):
-        record(profile().model_copy(update={change: empty}))
 
 
 def test_a_band_ends_where_it_was_measured() -> None:

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from xbench.planning.bounds import bounds
 from xbench.planning.cost import CostCurve
-from xbench.planning.gradients import Gradient
 from xbench.planning.merge import optimal
 from xbench.planning.simulate import Buckets, Step, simulate
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel
 
 GRADIENTS = [Gradient("c", 10, 1.0), Gradient("b", 20, 2.0), Gradient("a", 30, 4.0)]
 CURVE = CostCurve.line(1.0, 0.1)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from planning_cases import layer, step_times
 
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel, dtypes_of, from_layers, require_ready_order
 
 
 def test_parts_are_scaled_to_the_bare_step() -> None:
@@ -50,3 +53,25 @@ def test_a_step_without_time_or_gradients_is_refused() -> None:
         StepModel.of([layer("a", [(8, 0.0)])], step_times(bare_s=1.0, forward_s=0.0, backward_s=0.0, optimizer_s=0.0))
     with pytest.raises(ValueError, match="no gradients"):
         StepModel.of([], step_times(bare_s=1.0))
+
+
+def test_gradients_come_in_ready_order_and_ties_keep_the_layers_order() -> None:
+    found = from_layers([layer("b", [(40, 0.2), (40, 0.1)]), layer("a", [(40, 0.1)])])
+    assert found == [Gradient(name, 40, at, elements=10) for name, at in (("b.1", 0.1), ("a.0", 0.1), ("b.0", 0.2))]
+    assert dtypes_of([replace(found[0], dtype="bf16"), *found]) == ["bf16", "float32"]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "ready_s", "elements"), [(-1, 0.0, 0), (1, -0.1, 0), (1, math.nan, 0), (1, math.inf, 0), (1, 0.0, -1)]
+)
+def test_numbers_that_cannot_be_are_refused(nbytes: int, ready_s: float, elements: int) -> None:
+    with pytest.raises(ValueError, match="gradient 'w'"):
+        Gradient("w", nbytes, ready_s, elements=elements)
+
+
+def test_ready_order_is_required() -> None:
+    require_ready_order([Gradient("a", 1, 0.1), Gradient("b", 1, 0.1)])
+    with pytest.raises(ValueError, match=r"'b' at 0\.1 s follows 'a' at 0\.2 s"):
+        require_ready_order([Gradient("a", 1, 0.2), Gradient("b", 1, 0.1)])
+    with pytest.raises(ValueError, match="no gradients"):
+        require_ready_order([])

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from xbench.errors import RecordError, SpecError
-from xbench.modes import planned_modes
+from xbench.errors import SpecError
 from xbench.planning.contention import Contention as Shared
 from xbench.planning.cost import CostCurve
+from xbench.planning.measured import Measured, measured, read
 from xbench.planning.plans import Planner
-from xbench.planning.replan import KEPT, SEARCHED, Planned, replan, to_profile
+from xbench.planning.scenario import KEPT, SEARCHED, Change, Planned, replan, to_profile, what_if
 from xbench.planning.step import StepModel
-from xbench.planning.what_if import Change, Measured, measured, read, what_if
 from xbench.records import Contention, ContentionPoint, Plan, Profile, dump, load, loads
 from xbench.schedules.attach import buckets_of
 
@@ -63,10 +62,6 @@ def again(found: Planned) -> Measured:
 
 def planned(change: Change, *modes: str) -> Planned:
     return replan(what_if(read(GOLDEN), change), list(modes) or None)
-
-
-def test_without_modes_every_mode_is_planned() -> None:
-    assert set(planned(Change()).plans) == set(planned_modes())
 
 
 def test_a_whole_scenario_record_is_read_again_and_says_what_it_is() -> None:
@@ -123,19 +118,6 @@ def test_sizes_beyond_those_measured_are_said() -> None:
     assert caution == (
         "All-reduces were measured up to 512 KiB, and the largest bucket here has 44.7 MiB: its time is extrapolated."
     )
-
-
-def test_a_cost_model_that_is_none_is_refused() -> None:
-    was = read(GOLDEN)
-    falling = [segment.model_copy(update={"alpha_s": -1.0}) for segment in was.cost.segments]
-    cost = was.cost.model_copy(update={"segments": falling})
-    with pytest.raises(RecordError, match=r"'falling' cannot be planned: its cost model: .* not below zero"):
-        measured(was.record.model_copy(update={"cost_model": cost}), "falling")
-
-
-def test_an_unknown_mode_is_refused_by_name() -> None:
-    with pytest.raises(SpecError, match="unknown mode 'optmal'"):
-        planned(Change(), "optmal")
 
 
 # --- contention and auto ---------------------------------------------------------------------------------------------

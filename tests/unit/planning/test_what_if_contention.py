@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from planning_cases import line
 from what_if_cases import LINE, ONE, beside, contentions, given_cost
 
+from xbench.field_types import MIN_S
 from xbench.planning import contention as planning
 from xbench.planning.cost import CostCurve
-from xbench.planning.topology import Topology, carried_contention
-from xbench.planning.what_if import Change, what_if
-from xbench.planning.what_if_link import MIN_S, Rewrite, carried_to
+from xbench.planning.measured import Rewrite
+from xbench.planning.scenario import Change, what_if
+from xbench.planning.topology import Topology, carried_contention, carried_to
 from xbench.records import Contention, ContentionPoint
 
 
@@ -124,7 +125,7 @@ def test_a_collective_takes_no_more_of_the_host_than_it_did_on_any_link(
     was: Contention, wire: float, alpha_s: float, slower: float, latency_s: float
 ) -> None:
     now = Rewrite(wire, slower, alpha_s, latency_s).contention(was)
-    planning.Contention.of(now)
+    planning.Contention.of(now, CostCurve.of(LINE))
     for before, after in zip(was.points, now.points, strict=True):
         old, new = ((1 - 1 / max(1.0, p.compute_slowdown)) * p.loaded_s for p in (before, after))
         rounded_s = 1e-15 * (before.loaded_s + after.loaded_s)  # a share of nearly nothing, out of 1/σ

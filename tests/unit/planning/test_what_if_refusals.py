@@ -9,8 +9,9 @@ from planning_cases import line
 from what_if_cases import LINE, ONE, beside, record
 
 from xbench.errors import RecordError, SpecError
-from xbench.planning.what_if import Change, measured
-from xbench.records import Layer, Tensor
+from xbench.planning.measured import measured
+from xbench.planning.scenario import Change
+from xbench.records import CostSegment, Layer, Tensor
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,9 @@ def without_bytes() -> list[Layer]:
     return [record().layers[0].model_copy(update={"tensors": [tensor]})]
 
 
+FALLING = [CostSegment(from_bytes=1, alpha_s=-1.0, beta_s_per_byte=0.0)]
+
+
 @pytest.mark.parametrize(
     ("update", "sentence"),
     [
@@ -50,12 +54,12 @@ def without_bytes() -> list[Layer]:
         ({"step": None}, "'made' says nothing of how long a step takes"),
         ({"layers": negative_ready()}, "w.ready_s is -1, out of range"),
         ({"cost_model": line(-1.0, 0.0)}, "cost_model.alpha_s is -1, out of range 0 to 1e"),
+        ({"cost_model": LINE.model_copy(update={"segments": FALLING})}, r"planned: its cost model: .* not below zero"),
         ({"cost_model": line(1e11, 0.0)}, r"cost_model.alpha_s is 1e\+11, out of range 0 to 1e\+09"),
         ({"cost_model": line(0.0, 0.0, workers=1)}, "has a world size of 1, and an all-reduce needs 2"),
         ({"cost_model": line(0.0, 1e-9, workers=4)}, "of 4 workers over gloo and its fabric has 2 over gloo: they are"),
         ({"cost_model": LINE.model_copy(update={"backend": "nccl"})}, "over nccl and its fabric has 2 over gloo"),
         ({"cost_model": LINE.model_copy(update={"collective": "broadcast"})}, "is of broadcast, and all_reduce is"),
-        ({"workload": record().workload.model_copy(update={"buffer_bytes": [-5]})}, "buffers: -5 bytes are below zero"),
         ({"layers": without_bytes()}, "its gradients have no bytes: nothing to send"),
         ({"contention": beside((4, 1, 1.0, 1.0, 0.0))}, "'made': its contention is not valid: compute_slowdown of 4 b"),
         ({"contention": beside((0, 1, 1.0, 1.0, 1.0))}, "its contention is not valid: a contention point of 0 bytes"),

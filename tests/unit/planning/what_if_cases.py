@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 from planning_cases import line
 
-from xbench.planning.what_if import Measured, measured
+from xbench.planning.measured import Measured, measured
 from xbench.records import Contention, ContentionPoint, CostModel, Profile, load
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"

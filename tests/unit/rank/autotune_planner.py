@@ -6,9 +6,8 @@ import numpy as np
 
 from xbench.planning.auto import Candidate
 from xbench.planning.contention import Contention
-from xbench.planning.gradients import Gradient
 from xbench.planning.plans import Planner
-from xbench.planning.step import StepModel
+from xbench.planning.step import Gradient, StepModel
 from xbench.records import CostModel
 
 COST = CostModel(

@@ -242,35 +242,6 @@ def test_schedules_that_travel_on_are_tried_where_that_is_allowed(monkeypatch: p
     assert {candidate.carrier for candidate in runs.shortlists[0]} == {None}
 
 
-def named(runs: Runs) -> list[str]:
-    [shortlist] = runs.shortlists
-    return [candidate.name for candidate in shortlist if candidate.name.startswith("priority ")]
-
-
-def test_orders_that_rest_sooner_are_tried_where_time_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune, "_attachable", without_attaching)
-    short = Planner(replace(STEP.scaled(0.1), forward_s=0.006), SLOW, None, layers=LAYERS, overlap="forward")
-    tried(monkeypatch, runs := Runs(lambda shortlist: [candidate.step_s for candidate in shortlist]), short)
-    assert named(runs)
-    [shortlist] = runs.shortlists
-    assert autotune._rounds(shortlist) >= 5
-    orders = [str((c.buckets, c.parts)) for c in shortlist if c.carrier == "priority"]
-    assert len(set(orders)) == len(orders) > 1
-    monkeypatch.setattr(autotune, "_rounds", lambda shortlist: 4)
-    tried(monkeypatch, runs := Runs(lambda shortlist: [candidate.step_s for candidate in shortlist]), short)
-    assert named(runs) == []
-
-
-def test_what_the_model_knows_little_of_does_not_say_how_far_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune, "_attachable", without_attaching)
-    short = Planner(replace(STEP.scaled(0.1), forward_s=0.006), SLOW, SHARED, layers=LAYERS, overlap="forward")
-    off = Runs(lambda found: [c.step_s * (2.0 if c.name.startswith("priority ") else 1.0) for c in found])
-    plan, _ = tried(monkeypatch, off, short)
-    assert len(named(off)) >= len(off.shortlists[0]) / 3
-    assert plan.note is not None
-    assert "planned again" not in plan.note
-
-
 def test_the_note_says_of_how_many_steps_each(monkeypatch: pytest.MonkeyPatch) -> None:
     def halved(*_: Any) -> list[CandidateTiming]:
         return [CandidateTiming(0.1, 24), CandidateTiming(0.2, 8, in_final=False)]

@@ -8,8 +8,8 @@ import pytest
 import sample_records as made
 from test_tuned_report import tuned
 
-from xbench.planning.replan import replan
-from xbench.planning.what_if import Change, measured, what_if
+from xbench.planning.measured import measured
+from xbench.planning.scenario import Change, replan, what_if
 from xbench.records import Comparison, ModeResult, Profile, Ratio
 from xbench.report.advice import Advice, compare_command, in_ddp, not_run
 from xbench.report.formats import markdown, terminal

@@ -9,7 +9,8 @@ from xbench.records import Comparison, Estimate, Ratio
 from xbench.report import FORMATS
 from xbench.report.answer import ratio_cell, span_cell
 from xbench.report.kinds import view_of
-from xbench.stats import median_estimate, paired_ratio
+from xbench.stats.compare import paired_ratio
+from xbench.stats.summary import median_estimate
 
 
 def one_block() -> Comparison:

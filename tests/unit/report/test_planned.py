@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from xbench.planning.next_forward_search import best_next_forward
-from xbench.planning.replan import Planned, replan
-from xbench.planning.what_if import Change, Scenario, read, what_if
+from xbench.planning.measured import read
+from xbench.planning.next_forward_search import NextForwardSearch
+from xbench.planning.scenario import Change, Planned, Scenario, replan, what_if
 from xbench.report.advice import fastest, recommendation
 from xbench.report.planned import (
     fastest_in_ddp,
@@ -107,7 +107,7 @@ def test_a_prediction_says_where_it_runs() -> None:
 def test_what_the_next_forward_pass_could_hide_is_told() -> None:
     found = replan(scenario(), ["ddp"])
     was = found.scenario
-    best = best_next_forward(was.layers, was.step, was.cost, contention=was.contention)
+    best = NextForwardSearch(was.layers, was.step, was.cost, contention=was.contention).best()
     assert {one.mode for one in best} == {"dear", "priority"}
     line = next_forward_line(found)
     assert line.endswith("(simulated)")

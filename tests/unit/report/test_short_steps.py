@@ -11,12 +11,12 @@ import sample_predictions
 import sample_records as made
 from rich.console import Console
 
-from xbench.planning.replan import replan
-from xbench.planning.what_if import Change, read, what_if
+from xbench.planning.measured import read
+from xbench.planning.scenario import Change, replan, what_if
 from xbench.records import Comparison, Profile, Scaling
 from xbench.report import FORMATS
 from xbench.report.planned import show_planned
-from xbench.stats.short_steps import MIN_PREDICTABLE_S, is_predictable, short_step_caution
+from xbench.stats.steps import MIN_PREDICTABLE_S, is_predictable, short_step_caution
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
 CAUTION = "Predictions of steps below 30 ms are not reliable here."

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.records import Estimate
-from xbench.stats import detect_warmup, flag_outliers, grouped_estimate, median_estimate, relative_half_width
+from xbench.stats.summary import detect_warmup, flag_outliers, grouped_estimate, median_estimate
 
 FINITE = st.floats(min_value=-1e6, max_value=1e6)
 
@@ -77,13 +77,6 @@ def test_respecting_launches_never_narrows(launches: list[list[float]]) -> None:
     grouped, pooled = grouped_estimate(launches), median_estimate([value for launch in launches for value in launch])
     assert grouped.median == pooled.median
     assert grouped.ci95[0] <= pooled.ci95[0] <= pooled.ci95[1] <= grouped.ci95[1]
-
-
-def test_relative_half_width() -> None:
-    assert relative_half_width(Estimate(median=2.0, ci95=(1.9, 2.2))) == pytest.approx(0.075)
-    assert relative_half_width(Estimate(median=-2.0, ci95=(-3.0, -1.0))) == pytest.approx(0.5)
-    assert relative_half_width(Estimate(median=0.0, ci95=(0.0, 0.0))) == 0.0
-    assert relative_half_width(Estimate(median=0.0, ci95=(-1.0, 1.0))) == math.inf
 
 
 def test_outliers_are_flagged_in_place() -> None:

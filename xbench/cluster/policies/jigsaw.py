@@ -7,11 +7,11 @@ Clusters* (DistributedML 2021, arXiv 2111.10672).
 saves network, computation and memory. JigSaw is a scheduler that uses this and schedules iterations. It improves the
 efficiency of a large cluster by up to 28 %. **From first principles**, without a source: everything else here.
 
-Jobs with the same number of GPUs may share them (`sharing`). On w GPUs each has min(k, w) levels.
-`planning.spatial_turns` places each job's deep and shallow workers, and finds the turn order and the exact time of a
-round. The forward pass takes a job's `forward_share` of the computation (by default a third) on every worker. The rest
-is the backward pass, of which a worker of level i does i/k. Exposed communication and memory are charged in full,
-although partial backpropagation needs less of both: the saved part is unknown.
+Jobs with the same number of GPUs may share them (`sharing`). On w GPUs each has min(k, w) levels. `planning.turns`
+places each job's deep and shallow workers, and finds the turn order and the exact time of a round. The forward pass
+takes a job's `forward_share` of the computation (by default a third) on every worker. The rest is the backward pass, of
+which a worker of level i does i/k. Exposed communication and memory are charged in full, although partial
+backpropagation needs less of both: the saved part is unknown.
 
 A job that is alone runs at full speed, because its full-depth workers decide. A job on a single GPU has no shallow
 worker and shares with no job. The gain is in **steps**: partial backpropagation changes the noise of gradients, and one
@@ -28,7 +28,7 @@ from xbench.cluster.policies.sharing import Kind, Sharing
 from xbench.cluster.step_times import forward_share, step_times
 from xbench.errors import SpecError
 from xbench.planning.partial import MAX_LEVELS
-from xbench.planning.spatial_turns import SpatialJob, pack
+from xbench.planning.turns import SpatialJob, pack
 
 MAX_PATTERN = {2: 6, 3: 5, 4: 4}
 """Largest number of turns in a round, by the number of jobs that share."""

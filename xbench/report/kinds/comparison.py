@@ -47,7 +47,7 @@ from xbench.report.kinds.measured import MeasuredView
 from xbench.report.page.common_sections import caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Code, Facts, Section, Sentences
 from xbench.report.view import Case, Detail, Row, Status, StepTrace
-from xbench.stats.short_steps import short_step_caution
+from xbench.stats.steps import short_step_caution
 from xbench.units import format_seconds, format_signed_percent
 
 

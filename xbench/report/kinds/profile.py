@@ -22,7 +22,7 @@ from xbench.report.kinds.measured import MeasuredView
 from xbench.report.page.common_sections import capital, caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Cell, Column, Facts, Figure, Layout, Section, Sentences, Table, Trace
 from xbench.report.view import Case, Detail, Row, StepTrace
-from xbench.stats.short_steps import short_step_caution
+from xbench.stats.steps import short_step_caution
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 10

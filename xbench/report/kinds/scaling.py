@@ -19,7 +19,7 @@ from xbench.report.page.common_sections import caution_blocks, fabric_pairs, mom
 from xbench.report.page.model import Cell, Column, Facts, Figure, Layout, Section, Table, Trace
 from xbench.report.sentences import band_line, fabric_line, workload_line
 from xbench.report.view import Case, Detail, Row, View, ends, fields
-from xbench.stats.short_steps import short_step_caution
+from xbench.stats.steps import short_step_caution
 from xbench.text import counted
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
