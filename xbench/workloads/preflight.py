@@ -38,10 +38,9 @@ from xbench.gpu_errors import check_index, gpu_index, lower_what, no_gpu, shorta
 from xbench.spec import DeviceType, WorkloadSpec
 from xbench.torch_compile import Recordings, compiled_inside, recorded_by, regions
 from xbench.workloads.build import build
-from xbench.workloads.catalog import family_of
+from xbench.workloads.catalog import facts_of, family_of
 from xbench.workloads.memory import Footprint, check_fits, footprint
 from xbench.workloads.parse import resolve
-from xbench.workloads.torchvision_models import facts_of
 from xbench.workloads.trial import (
     FREED_GRAPH,
     STEPS,

@@ -39,11 +39,6 @@ class Probed(BaseModel):
     memory_bytes_estimate: int
     warnings: list[str] = Field(default_factory=list)
 
-    @property
-    def equal_gradients(self) -> bool:
-        """True if no variation of its batch makes the ranks' gradients differ enough to show a missing average."""
-        return self.record.spec.variation == "none"
-
 
 class Preflight(BaseModel):
     """Facts about the machine and its torch, and the workloads with every default filled in."""
@@ -87,24 +82,15 @@ def facts_for(facts: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def probe(
-    specs: Sequence[WorkloadSpec],
-    device: str,
-    ranks: int,
-    *,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> Preflight:
+def probe(specs: Sequence[WorkloadSpec], device: str, ranks: int, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Preflight:
     """Check in a separate process that the workloads can be built, run and held in memory.
 
     `device` is auto, cpu, cuda or cuda:N. `ranks` is the number of processes of one job on this machine. It takes the
     seconds of an import of torch. Raises SpecError and WorkloadError with the preflight's findings, or if it crashes or
     takes longer than `timeout_s`.
     """
-    request = {
-        "workloads": [spec.model_dump(mode="json") for spec in specs],
-        "device": device,
-        "ranks_per_host": ranks,
-    }
+    asked = [spec.model_dump(mode="json") for spec in specs]
+    request = {"workloads": asked, "device": device, "ranks_per_host": ranks}
     titles = ", ".join(dict.fromkeys(spec.title for spec in specs))
     out, log, status = _run_preflight(json.dumps(request), timeout_s, titles)
     try:
