@@ -20,7 +20,7 @@ from pathlib import Path
 
 from xbench import scratch
 from xbench.errors import FabricError
-from xbench.fabrics import host_names, links
+from xbench.fabrics import links
 
 KILL_WAIT_S = 3.0
 
@@ -102,11 +102,11 @@ def clean(everything: bool = False, folder: Path | None = None) -> Cleaned:
         cleaned.killed += remove(name)
         cleaned.removed.append(name)
     kept = {name.partition("-")[0] for name in cleaned.kept}
-    for name in host_names.left():
+    for name in links.hosts_files():
         match = links.NAMESPACE.fullmatch(name)
         if name not in cleaned.kept and match is not None and not owner_lives(match["run"], folder):
-            host_names.take(name)
-            cleaned.files.append(host_names.FOLDER / name)
+            links.remove_hosts_file(name)
+            cleaned.files.append(links.HOSTS_FILES / name)
     for path in folder.glob("??????.json"):
         if f"xb{path.stem}" not in kept and not owner_lives(path.stem, folder):
             path.unlink(missing_ok=True)
@@ -140,5 +140,5 @@ def remove(name: str, sleep: Callable[[float], None] = time.sleep) -> list[int]:
     except FabricError:
         if os.path.exists(f"/run/netns/{name}"):  # else another `fabric clean` was faster
             raise
-    host_names.take(name)
+    links.remove_hosts_file(name)
     return sorted(killed)

@@ -15,7 +15,7 @@ beat of a rank, or no move of any rank, for the user's --timeout.
 A process that hangs in a collective does not react to a request to end, so the thread ends it. On rank 0, `abandon`
 saves the record first. Signals interrupt Python code only, so they also reach the thread through a pipe. Messages are
 small (a block's time stamps), and nothing runs between beats. The module needs no torch: any store with the methods of
-`Store` works.
+torch.distributed's works.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from xbench.errors import Interrupted, RankError, XbenchError
-from xbench.launch.agent_log import PEER_LOSS
-from xbench.launch.placement import RankAssignment
-from xbench.launch.rank_survey import BEAT_S, COLLECT_S, GONE_S, LOST_PEERS, OWN, Store, Survey
+from xbench.launch.rank_survey import BEAT_S, COLLECT_S, GONE_S, LOST_PEERS, OWN, Survey
+from xbench.launch.rendezvous import RankAssignment
 from xbench.rank.journal import JournalReader
 
 SIGNAL_S = 0.5
@@ -54,7 +53,7 @@ class HeartbeatMonitor:
 
     rank: int
     seats: Sequence[RankAssignment]
-    store: Store
+    store: Any
     reader: JournalReader
     silence_s: float
     take: Callable[[int, int, Mapping[str, Any]], None]
@@ -314,8 +313,3 @@ class HeartbeatMonitor:
             for end in self._pipe:
                 os.close(end)
             self._pipe = None
-
-
-def lost_peers(message: str) -> bool:
-    """True if an error message is one of lost peers."""
-    return PEER_LOSS.search(message) is not None

@@ -210,7 +210,7 @@ class Studied:
     timed = 2
 
     def __init__(self, *given: Any) -> None:
-        self.folder, self.times = given[4], given[5]
+        self.folder, self.times = given[3], given[4]
 
     def frame(self) -> RestartFrame:
         return made.frame()
@@ -226,7 +226,7 @@ def studied(monkeypatch: pytest.MonkeyPatch) -> type[Studied]:
     class Here(Studied):
         pass
 
-    monkeypatch.setattr(restarting, "_checked", lambda request: (None, None, "cpu"))
+    monkeypatch.setattr(restarting, "_checked", lambda request: (None, None))
     monkeypatch.setattr(restarting, "_Study", Here)
     return Here
 

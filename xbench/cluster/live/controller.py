@@ -23,12 +23,12 @@ import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
 
-from xbench.cluster.live.engine import OVER, AttemptProgress, Engine, Running
+from xbench.cluster.live.attempt import OVER, AttemptProgress, Engine, Running
 from xbench.cluster.live.ledger import (
     JOBS,
     RESUME,
+    Ending,
     Event,
     JobArrived,
     JobEnded,
@@ -59,28 +59,18 @@ STOP_TIMEOUT_S = 120.0
 """Time [s] after a request to stop after which an attempt is killed if it has not ended or kept a checkpoint."""
 
 
-class Clock(Protocol):
+class Clock:
     """The cluster's clock: seconds since the run began, without those in which no controller ran."""
-
-    def now_s(self) -> float:
-        """Present time [s]."""
-
-    def wait_until(self, at_s: float) -> None:
-        """Wait until `at_s` at most. It returns earlier so that the attempts can be observed."""
-
-
-class RealClock:
-    """A real clock that continues from `from_s`."""
 
     def __init__(self, from_s: float = 0.0) -> None:
         self._zero_s = time.monotonic() - from_s
 
     def now_s(self) -> float:
-        """See `Clock`."""
+        """Present time [s]."""
         return time.monotonic() - self._zero_s
 
     def wait_until(self, at_s: float) -> None:
-        """See `Clock`."""
+        """Wait until `at_s` at most. It returns earlier so that the attempts can be observed."""
         time.sleep(min(POLL_S, max(0.0, at_s - self.now_s())))
 
 
@@ -133,12 +123,8 @@ class Controller:
         """
         now_s = self.clock.now_s()
         for track in self.state.tracks.values():
-            attempt = track.attempt
-            if attempt is not None:
-                self._record(
-                    JobEnded(at_s=now_s, job=track.name, how="lost", steps=track.steps, kept_steps=track.kept,
-                          last=attempt.last, reason="its controller ended")
-                )  # fmt: skip
+            if (attempt := track.attempt) is not None:
+                self._record_end(track, "lost", now_s, track.steps, track.kept, "its controller ended")
                 self._say(track, f"ran on {_slots(attempt)} when its controller ended")
         created = datetime.now(UTC).isoformat(timespec="seconds")
         self._record(RunResumed(at_s=now_s, created=created, retries=retries))
@@ -166,7 +152,7 @@ class Controller:
             self._progress, self._progress_written_s = {}, now_s
         if state.over:
             return
-        next_s = min(self._next_s(), math.inf if state.next_decision_s is None else state.next_decision_s)
+        next_s = min(state.next_arrival_s(), math.inf if state.next_decision_s is None else state.next_decision_s)
         withheld = [track for track in state.tracks.values() if track.withheld and track.arrived and not track.over]
         for track in withheld:
             self._say_wait(track, f"waits: it needs more than {counted(state.cluster.gpus, 'slot')}")
@@ -185,10 +171,6 @@ class Controller:
             self._wait_messages.clear()
             self._changed = True
 
-    def _next_s(self) -> float:
-        arrival_s = self.state.next_arrival_s()
-        return math.inf if arrival_s is None else arrival_s
-
     def _decide(self, now_s: float) -> None:
         state = self.state
         due = state.next_decision_s is not None and state.next_decision_s <= now_s
@@ -205,10 +187,9 @@ class Controller:
         for track in self.state.tracks.values():
             attempt = track.attempt
             if attempt is not None and attempt.stopping_s is None and attempt.workers != track.active.gpus:
-                self._record(JobStopping(at_s=now_s, job=track.name))
                 action = f"go on with {counted(track.active.gpus, 'worker')}" if track.active.gpus else "wait"
                 self._say(track, f"is to {action}, and stops on {_slots(attempt)}")
-                self._stop(self._running[track.name], attempt)
+                self._stop(track, now_s)
                 self._observe(track, now_s)
         for track in self.state.tracks.values():
             wanted = track.active.gpus
@@ -228,20 +209,20 @@ class Controller:
             return
         except OSError as error:
             self._record(Started(at_s=now_s, job=track.name, slots=list(slots), steps=track.kept))
-            self._handle_failure(track, AttemptProgress("failed", int(track.kept), int(track.kept), str(error)), now_s)
+            self._handle_failure(track, now_s, track.kept, track.kept, str(error))
             return
         self._running[track.name] = handle
         self._record(Started(at_s=now_s, job=track.name, slots=list(slots), steps=steps))
-        attempt = track.attempt
-        assert attempt is not None
-        self._say(track, f"starts on {_slots(attempt)}, from step {steps:g} of {track.job.steps}")
+        self._say(track, f"starts on {_slots(track.present)}, from step {steps:g} of {track.job.steps}")
 
-    def _stop(self, handle: Running, attempt: AttemptState) -> None:
+    def _stop(self, track: JobState, now_s: float) -> None:
         """Stop with a checkpoint.
 
         An attempt that has not trained yet is killed: it has none to keep, and others wait.
         """
-        if attempt.first is None:
+        self._record(JobStopping(at_s=now_s, job=track.name))
+        handle = self._running[track.name]
+        if track.present.first is None:
             handle.kill()
         else:
             handle.stop()
@@ -269,44 +250,29 @@ class Controller:
         self._progress.pop(track.name, None)
         is_stopping = attempt.stopping_s is not None
         killed = is_stopping and attempt.first is None  # by `_stop`
+        steps, kept_steps, reason = look.steps, look.kept_steps, look.reason
         if look.state == "lost":
-            self._record(
-                JobEnded(at_s=now_s, job=track.name, how="lost", steps=max(look.steps, track.steps),
-                      kept_steps=look.kept_steps, last=attempt.last, reason=look.reason)
-            )  # fmt: skip
-            checkpoint = f"step {look.kept_steps:g} is kept"
-            self._say(track, f"lost a worker after step {look.steps:g}: {look.reason} ({checkpoint})")
-            return
-        if (look.state == "failed" and not killed) or (look.state == "stopped" and not is_stopping):
-            self._handle_failure(track, look._replace(reason=look.reason or "it stopped without being asked to"), now_s)
-            return
-        how = "finished" if look.state == "finished" else "stopped"
-        self._record(
-            JobEnded(
-                at_s=now_s, job=track.name, how=how, steps=look.steps, kept_steps=look.kept_steps, last=attempt.last
-            )
-        )
-        if how == "finished":
-            took_s = now_s - track.entry.arrival_s
-            self._say(track, f"is done, {took_s:.1f} s after it arrived")
+            self._record_end(track, "lost", now_s, max(steps, track.steps), kept_steps, reason)
+            self._say(track, f"lost a worker after step {steps:g}: {reason} (step {kept_steps:g} is kept)")
+        elif (look.state == "failed" and not killed) or (look.state == "stopped" and not is_stopping):
+            self._handle_failure(track, now_s, steps, kept_steps, reason or "it stopped without being asked to")
+        elif look.state == "finished":
+            self._record_end(track, "finished", now_s, steps, kept_steps)
+            self._say(track, f"is done, {now_s - track.entry.arrival_s:.1f} s after it arrived")
             self._changed = True
         else:
-            self._say(track, f"has stopped after step {look.steps:g}")
+            self._record_end(track, "stopped", now_s, steps, kept_steps)
+            self._say(track, f"has stopped after step {steps:g}")
 
-    def _handle_failure(self, track: JobState, look: AttemptProgress, now_s: float) -> None:
-        attempt = track.attempt
-        assert attempt is not None
-        self._record(
-            JobEnded(at_s=now_s, job=track.name, how="failed", steps=max(look.steps, track.steps),
-                  kept_steps=look.kept_steps, last=attempt.last, reason=look.reason)
-        )  # fmt: skip
+    def _handle_failure(self, track: JobState, now_s: float, steps: float, kept_steps: float, reason: str) -> None:
+        self._record_end(track, "failed", now_s, max(steps, track.steps), kept_steps, reason)
         retries = self.state.retries
         if track.retried > retries:
             times = "once" if track.retried == 1 else f"{track.retried} times"
-            self._give_up(track, f"it failed {times}, at last: {look.reason}", now_s)
+            self._give_up(track, f"it failed {times}, at last: {reason}", now_s)
             return
-        retry = f"retry {track.retried} of {retries}, from step {look.kept_steps:g}"
-        self._say(track, f"failed after step {look.steps:g}: {look.reason} ({retry})")
+        retry = f"retry {track.retried} of {retries}, from step {kept_steps:g}"
+        self._say(track, f"failed after step {steps:g}: {reason} ({retry})")
 
     def _give_up(self, track: JobState, reason: str, now_s: float) -> None:
         self._record(RunAbandoned(at_s=now_s, job=track.name, reason=reason))
@@ -318,20 +284,30 @@ class Controller:
         """Stop everything with a checkpoint, and leave. A second request kills everything."""
         now_s = self.clock.now_s()
         self._record(RunPaused(at_s=now_s))
-        folder = self.ledger.folder
         self._print(f"{now_s:8.1f} s  stopping all jobs with a checkpoint (Ctrl-C again kills them)")
         for track in self.state.tracks.values():
             attempt = track.attempt
             if attempt is not None and attempt.stopping_s is None:
-                self._record(JobStopping(at_s=now_s, job=track.name))
-                self._stop(self._running[track.name], attempt)
+                self._stop(track, now_s)
         while self._running and self._stopping() < 2:
             now_s = self.clock.now_s()
             for name in list(self._running):
                 self._observe(self.state.tracks[name], now_s)
             if self._running:
                 self.clock.wait_until(math.inf)
-        raise Interrupted("interrupted; nothing runs, and all that was kept goes on", hint=f"{RESUME} {folder}")
+        raise Interrupted(
+            "interrupted; nothing runs, and all that was kept goes on", hint=f"{RESUME} {self.ledger.folder}"
+        )
+
+    def _record_end(
+        self, track: JobState, how: Ending, now_s: float, steps: float, kept_steps: float, reason: str = ""
+    ) -> None:
+        self._record(
+            JobEnded(
+                at_s=now_s, job=track.name, how=how, steps=steps, kept_steps=kept_steps, last=track.present.last,
+                reason=reason
+            )
+        )  # fmt: skip
 
     def _record(self, event: Event) -> None:
         """Write an event to the ledger, then apply it."""

@@ -33,7 +33,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from xbench.cluster.jobs import Speed
-from xbench.cluster.live.engine import LiveJob
+from xbench.cluster.live.attempt import LiveJob
 from xbench.cluster.speeds import RingSpeed, TableSpeed, scaled_speed
 from xbench.errors import SpecError, UsageError
 from xbench.records import load

@@ -32,8 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import xbench
-from xbench.cluster.live.attempt import PROGRAM, first_line, incarnation_of, next_incarnation
-from xbench.cluster.live.engine import OVER, LiveJob
+from xbench.cluster.live.attempt import OVER, LiveJob, first_line, incarnation_of, next_incarnation
 from xbench.cluster.live.ray_attempt import RayRunning
 from xbench.errors import SpecError
 from xbench.scratch import short_place
@@ -106,9 +105,7 @@ class RayEngine:
         # Ray shows each worker one GPU alone, which is number 0 there.
         program = incarnation_of(job, (0,) * len(slots), self.device)
         folder.mkdir(parents=True, exist_ok=True)
-        directory = next_incarnation(folder).absolute()
-        (directory / PROGRAM).write_text(program.model_dump_json(indent=1), encoding="utf-8")
-        running = RayRunning(self.ray, program, directory)
+        running = RayRunning(self.ray, program, next_incarnation(folder, program).absolute())
         self._running = [one for one in self._running if not one.over] + [running]
         return running
 

@@ -12,8 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.cluster.live.attempt import AttemptSpec, incarnation_of, losses, next_incarnation, share
-from xbench.cluster.live.engine import LiveJob
+from xbench.cluster.live.attempt import AttemptSpec, LiveJob, incarnation_of, losses, next_incarnation, share
 from xbench.cluster.live.samples import EPOCH_STEPS, Order, mixed, samples_of
 from xbench.errors import SpecError, WorkloadError
 from xbench.workloads.build import build
@@ -79,7 +78,7 @@ def test_what_no_rank_could_do_is_refused(change: dict[str, object], slots: tupl
 
 def test_losses_of_steps_that_were_done_again_are_the_last(tmp_path: Path) -> None:
     for told in ([(1, 0.5), (2, 0.4), (3, 0.3)], [(3, 0.35), (4, 0.25)]):
-        made = next_incarnation(tmp_path)
+        made = next_incarnation(tmp_path, incarnation_of(JOB, (0,)))
         lines = [json.dumps({"event": "hello", "t": 0.0})]
         lines += [json.dumps({"event": "step", "t": 1.0, "step": step, "loss": loss}) for step, loss in told]
         (made / "job0-rank0.jsonl").write_text("\n".join(lines) + '\n{"event": "st', encoding="utf-8")
