@@ -115,14 +115,14 @@ def ranks_around(environ: Mapping[str, str]) -> ClusterRank | None:
     Raises SpecError, one sentence, for an incomplete set of variables, for two engines that contradict each other, and
     for a variable that is not a number.
     """
-    claimed = [engine for engine in ENGINES if claims(engine, environ)]
-    complete = [engine for engine in claimed if not missing(engine, environ)]
+    claimed = [engine for engine in ENGINES if _claims(engine, environ)]
+    complete = [engine for engine in claimed if not _missing(engine, environ)]
     if not claimed:
         return None
     if not complete:
         raise _incomplete(claimed[0], environ)
     inner = complete[0]
-    process = place(inner, environ)
+    process = _place(inner, environ)
     if inner is TORCHRUN and environ.get("TORCHELASTIC_RUN_ID"):
         return process
     for other in claimed:
@@ -142,25 +142,19 @@ def ranks_around(environ: Mapping[str, str]) -> ClusterRank | None:
     return process
 
 
-def claims(engine: Engine, environ: Mapping[str, str]) -> bool:
-    """True if an engine's rank or world size is in the environment, and means ranks."""
-    if engine is SRUN:
-        return in_step(environ)
-    return bool(environ.get(engine.rank) or environ.get(engine.size))
-
-
-def in_step(environ: Mapping[str, str]) -> bool:
-    """True inside a step of `srun`, not merely in an allocation, a batch script, or an interactive shell."""
+def _claims(engine: Engine, environ: Mapping[str, str]) -> bool:
+    """True if an engine's rank or world size is in the environment, and means ranks: of Slurm's only inside a step."""
+    if engine is not SRUN:
+        return bool(environ.get(engine.rank) or environ.get(engine.size))
     step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
     return step.isascii() and step.isdigit() and int(step) < FIRST_SPECIAL_STEP
 
 
-def missing(engine: Engine, environ: Mapping[str, str]) -> list[str]:
-    """Missing variables of those that an engine always sets."""
+def _missing(engine: Engine, environ: Mapping[str, str]) -> list[str]:
     return [name for name in engine.needed if not environ.get(name)]
 
 
-def place(engine: Engine, environ: Mapping[str, str]) -> ClusterRank:
+def _place(engine: Engine, environ: Mapping[str, str]) -> ClusterRank:
     """This process's place from an engine's complete set. Raises SpecError naming the wrong variable."""
     rank = whole_number(environ, engine.rank, 0, None)
     world_size = whole_number(environ, engine.size, 1, None)
@@ -201,7 +195,7 @@ def whole_number(environ: Mapping[str, str], name: str, low: int, high: int | No
 
 
 def _incomplete(engine: Engine, environ: Mapping[str, str]) -> SpecError:
-    absent = missing(engine, environ)
+    absent = _missing(engine, environ)
     present = [name for name in engine.needed if environ.get(name)]
     what = "variables" if len(absent) > 1 else "variable"
     present_text = f" beside {', '.join(present)}" if present else ""

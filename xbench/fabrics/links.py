@@ -43,7 +43,8 @@ INTERFACE = "xbeth0"
 BRIDGE = "xbbr0"
 CONGESTION_CONTROL = ("cubic", "reno")
 COMMAND_TIMEOUT_S = 30.0
-NAMESPACE = re.compile(r"xb(?P<run>[0-9a-f]{6})-(?P<host>\d+|sw)")
+NAMESPACE = re.compile(r"xb(?P<run>[0-9a-f]{6})-(\d+|sw)")
+"""Name of a namespace: the run's id, and the host or the switch."""
 
 BUCKET_S = 250e-6
 LONG_BUCKET_S = 700e-6

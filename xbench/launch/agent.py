@@ -48,11 +48,12 @@ def main(argv: list[str]) -> int:
     """Start the ranks, wait for them and end them. Return 0 if every rank ended well."""
     hosts, ranks, host, address, port = int(argv[0]), int(argv[1]), int(argv[2]), argv[3], argv[4]
     signal.signal(signal.SIGTERM, _stop)
+    held = [int(number) for number in os.environ.get("XBENCH_HELD", "").split()]  # a lock, kept open while ranks live
     started: list[subprocess.Popen[bytes]] = []
     try:
         for local_rank in range(ranks):
             env = os.environ | rank_variables(hosts, ranks, host, local_rank, address, port)
-            started.append(subprocess.Popen([*GUARD, *argv[5:]], env=env, start_new_session=True, pass_fds=held()))
+            started.append(subprocess.Popen([*GUARD, *argv[5:]], env=env, start_new_session=True, pass_fds=held))
         codes: list[int | None] = [None]
         while None in codes and not any(codes):
             time.sleep(POLL_S)
@@ -77,11 +78,6 @@ def rank_variables(hosts: int, ranks: int, host: int, local_rank: int, address: 
         "MASTER_PORT": port,
     }
     return found if ranks == 1 or "OMP_NUM_THREADS" in os.environ else {**found, "OMP_NUM_THREADS": "1"}
-
-
-def held() -> list[int]:
-    """Return the file descriptors in XBENCH_HELD, which ranks keep open while they live (a lock)."""
-    return [int(one) for one in os.environ.get("XBENCH_HELD", "").split()]
 
 
 def end(ranks: list[subprocess.Popen[bytes]]) -> None:

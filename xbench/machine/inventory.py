@@ -28,11 +28,10 @@ from xbench import environment
 from xbench.environment import differences, fingerprint, version_of
 from xbench.fabrics import links_missing, shaped_obstacle
 from xbench.horovod import available as horovod_package
-from xbench.launch_guard import GUARD
 from xbench.limits import last_line
 from xbench.records import Environment
 from xbench.records.machine import Finding, Gpu, GpuLink, Machine
-from xbench.workloads.probe import facts_for
+from xbench.workloads.probe import facts_for, start_answering
 
 TIMEOUT_S = 30.0
 """Time limit of the probes [s]. Importing torch takes a few seconds, and more from a cold disk."""
@@ -87,15 +86,7 @@ class Seen:
 
 def start_probe(what: str) -> subprocess.Popen[str]:
     """Start a process that reports the facts of torch, or of NVML."""
-    return subprocess.Popen(
-        [*GUARD, str(os.getpid()), *PROBE, what],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    return start_answering([*PROBE, what], subprocess.DEVNULL)
 
 
 def take_inventory(*, timeout_s: float = TIMEOUT_S, ask: Ask = start_probe) -> Machine:

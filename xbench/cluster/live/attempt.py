@@ -181,8 +181,7 @@ class Watched:
 def incarnation_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu") -> AttemptSpec:
     """What the ranks of a job on these slots are told.
 
-    Raises SpecError for an unknown workload, one with a batch size of its own, counts below one, and more workers than
-    a step has samples.
+    Raises SpecError for an unknown workload, for one with a batch size of its own, and for more workers than samples.
     """
     spec = parse_workload(job.workload, seed=job.seed)
     if spec.batch_size is not None:
@@ -191,12 +190,6 @@ def incarnation_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu
             "its workers",
             hint=f"give the job batch_size = {spec.batch_size}",
         )
-    for what in ("steps", "batch_size", "checkpoint_steps"):
-        count = getattr(job, what)
-        if count < 1:
-            raise SpecError(f"job {job.name!r}: {what} = {count} is below 1", hint="write a whole number from 1 on")
-    if not slots:
-        raise SpecError(f"job {job.name!r} got no slot to run on", hint="an incarnation has at least one worker")
     if len(slots) > job.batch_size:
         raise SpecError(
             f"job {job.name!r}: {len(slots)} workers cannot share a batch of {job.batch_size}",

@@ -24,25 +24,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from xbench.cluster.live import ledger
 from xbench.cluster.live.attempt import OVER, AttemptProgress, Engine, Running
-from xbench.cluster.live.ledger import (
-    JOBS,
-    RESUME,
-    Ending,
-    Event,
-    JobArrived,
-    JobEnded,
-    JobStopping,
-    Ledger,
-    PolicyDecided,
-    ProgressReported,
-    Resized,
-    RunAbandoned,
-    RunPaused,
-    RunResumed,
-    Started,
-    Trained,
-)
+from xbench.cluster.live.ledger import Ledger
 from xbench.cluster.live.state import State
 from xbench.cluster.live.track import AttemptState, JobState
 from xbench.errors import Interrupted, RunError, SpecError
@@ -127,7 +111,7 @@ class Controller:
                 self._record_end(track, "lost", now_s, track.steps, track.kept, "its controller ended")
                 self._say(track, f"ran on {_slots(attempt)} when its controller ended")
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        self._record(RunResumed(at_s=now_s, created=created, retries=retries))
+        self._record(ledger.RunResumed(at_s=now_s, created=created, retries=retries))
         self._changed = True
 
     def _run_once(self) -> None:
@@ -138,7 +122,7 @@ class Controller:
         self._count_slots(now_s)
         for track in state.tracks.values():
             if not track.arrived and track.entry.arrival_s <= now_s:
-                self._record(JobArrived(at_s=now_s, job=track.name))
+                self._record(ledger.JobArrived(at_s=now_s, job=track.name))
                 self._say(track, "arrives")
                 self._changed = True
         self._decide(now_s)
@@ -148,7 +132,7 @@ class Controller:
                 break
             self._decide(now_s)  # a job has ended meanwhile
         if self._progress and now_s - self._progress_written_s >= PROGRESS_S:
-            self._record(ProgressReported(at_s=now_s, jobs=self._progress))
+            self._record(ledger.ProgressReported(at_s=now_s, jobs=self._progress))
             self._progress, self._progress_written_s = {}, now_s
         if state.over:
             return
@@ -166,7 +150,7 @@ class Controller:
     def _count_slots(self, now_s: float) -> None:
         slots, before = self.engine.slots, self.state.cluster.gpus
         if slots != before:
-            self._record(Resized(at_s=now_s, slots=slots))
+            self._record(ledger.Resized(at_s=now_s, slots=slots))
             self._print(f"{now_s:8.1f} s  the engine has {counted(slots, 'slot')} now, and had {before}")
             self._wait_messages.clear()
             self._changed = True
@@ -178,7 +162,7 @@ class Controller:
             return
         self._changed = False
         seen = state.seen(now_s)
-        decided = PolicyDecided(at_s=now_s, seen=seen, grants=state.decide(now_s, seen))
+        decided = ledger.PolicyDecided(at_s=now_s, seen=seen, grants=state.decide(now_s, seen))
         self.ledger.append(decided)
         state.grant(decided)
 
@@ -199,7 +183,7 @@ class Controller:
 
     def _start(self, track: JobState, slots: tuple[int, ...], now_s: float) -> None:
         try:
-            handle = self.engine.start(track.job, self.ledger.folder / JOBS / track.name, slots)
+            handle = self.engine.start(track.job, self.ledger.folder / ledger.JOBS / track.name, slots)
             steps = handle.look().steps
         except SpecError as error:
             self._give_up(track, str(error), now_s)
@@ -208,11 +192,11 @@ class Controller:
             self._say_wait(track, f"waits: {error}")
             return
         except OSError as error:
-            self._record(Started(at_s=now_s, job=track.name, slots=list(slots), steps=track.kept))
+            self._record(ledger.Started(at_s=now_s, job=track.name, slots=list(slots), steps=track.kept))
             self._handle_failure(track, now_s, track.kept, track.kept, str(error))
             return
         self._running[track.name] = handle
-        self._record(Started(at_s=now_s, job=track.name, slots=list(slots), steps=steps))
+        self._record(ledger.Started(at_s=now_s, job=track.name, slots=list(slots), steps=steps))
         self._say(track, f"starts on {_slots(track.present)}, from step {steps:g} of {track.job.steps}")
 
     def _stop(self, track: JobState, now_s: float) -> None:
@@ -220,7 +204,7 @@ class Controller:
 
         An attempt that has not trained yet is killed: it has none to keep, and others wait.
         """
-        self._record(JobStopping(at_s=now_s, job=track.name))
+        self._record(ledger.JobStopping(at_s=now_s, job=track.name))
         handle = self._running[track.name]
         if track.present.first is None:
             handle.kill()
@@ -239,7 +223,7 @@ class Controller:
         if look.state == "starting" and look.reason:
             self._say_wait(track, look.reason)
         if look.state == "training" and attempt.first is None:
-            self._record(Trained(at_s=now_s, job=track.name, steps=look.steps))
+            self._record(ledger.Trained(at_s=now_s, job=track.name, steps=look.steps))
         if self.state.saw(track, now_s, look.steps, look.kept_steps):
             self._progress[track.name] = (look.steps, look.kept_steps, now_s)
         if attempt.stopping_s is not None and now_s - attempt.stopping_s > STOP_TIMEOUT_S:
@@ -275,15 +259,15 @@ class Controller:
         self._say(track, f"failed after step {steps:g}: {reason} ({retry})")
 
     def _give_up(self, track: JobState, reason: str, now_s: float) -> None:
-        self._record(RunAbandoned(at_s=now_s, job=track.name, reason=reason))
-        command = f"{RESUME} {self.ledger.folder} --retries {max(1, self.state.retries)}"
+        self._record(ledger.RunAbandoned(at_s=now_s, job=track.name, reason=reason))
+        command = f"{ledger.RESUME} {self.ledger.folder} --retries {max(1, self.state.retries)}"
         self._say(track, f"is given up: {reason} (after the run, {command} tries it again)")
         self._changed = True
 
     def _pause(self) -> None:
         """Stop everything with a checkpoint, and leave. A second request kills everything."""
         now_s = self.clock.now_s()
-        self._record(RunPaused(at_s=now_s))
+        self._record(ledger.RunPaused(at_s=now_s))
         self._print(f"{now_s:8.1f} s  stopping all jobs with a checkpoint (Ctrl-C again kills them)")
         for track in self.state.tracks.values():
             attempt = track.attempt
@@ -296,20 +280,20 @@ class Controller:
             if self._running:
                 self.clock.wait_until(math.inf)
         raise Interrupted(
-            "interrupted; nothing runs, and all that was kept goes on", hint=f"{RESUME} {self.ledger.folder}"
+            "interrupted; nothing runs, and all that was kept goes on", hint=f"{ledger.RESUME} {self.ledger.folder}"
         )
 
     def _record_end(
-        self, track: JobState, how: Ending, now_s: float, steps: float, kept_steps: float, reason: str = ""
+        self, track: JobState, how: ledger.Ending, now_s: float, steps: float, kept_steps: float, reason: str = ""
     ) -> None:
         self._record(
-            JobEnded(
+            ledger.JobEnded(
                 at_s=now_s, job=track.name, how=how, steps=steps, kept_steps=kept_steps, last=track.present.last,
                 reason=reason
             )
         )  # fmt: skip
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: ledger.Event) -> None:
         """Write an event to the ledger, then apply it."""
         self.ledger.append(event)
         self.state.apply(event)

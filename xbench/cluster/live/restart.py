@@ -101,7 +101,9 @@ def measure(
         except (KeyboardInterrupt, OSError, XbenchError) as stopped:
             error = _as_error(stopped)
             if study is None or not times:
-                _forget(folder)
+                (folder / FRAME).unlink(missing_ok=True)
+                with suppress(OSError):
+                    folder.rmdir()
                 raise error from None
             record = record_of(study.frame(), times, error=str(error))
         path = keep(record, folder / RECORD)
@@ -112,13 +114,6 @@ def _as_error(stopped: BaseException) -> XbenchError:
     if isinstance(stopped, XbenchError):
         return stopped
     return Interrupted("interrupted") if isinstance(stopped, KeyboardInterrupt) else RunError(str(stopped))
-
-
-def _forget(folder: Path) -> None:
-    """Remove the folder of a study that timed nothing."""
-    (folder / FRAME).unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
 
 
 class _Study:

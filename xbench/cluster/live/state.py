@@ -21,24 +21,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from xbench.cluster.jobs import Job
+from xbench.cluster.live import ledger
 from xbench.cluster.live.jobs_file import JobEntry, check_fit
-from xbench.cluster.live.ledger import (
-    Event,
-    JobArrived,
-    JobEnded,
-    JobStopping,
-    OfJob,
-    PolicyDecided,
-    ProgressObserved,
-    ProgressReported,
-    Resized,
-    RunAbandoned,
-    RunResumed,
-    RunStarted,
-    Started,
-    TimedEvent,
-    Trained,
-)
 from xbench.cluster.live.track import AttemptState, JobState
 from xbench.cluster.policies.sizes import all_sizes
 from xbench.cluster.policy import Cluster, Policy
@@ -52,7 +36,7 @@ from xbench.spec import parse_options
 class State:
     """State of a cluster. Raises SpecError for jobs that do not fit or that the policy cannot serve."""
 
-    began: RunStarted
+    began: ledger.RunStarted
     tracks: dict[str, JobState] = field(init=False)
     now_s: float = 0.0
     """Time [s] of the last event."""
@@ -76,14 +60,14 @@ class State:
         self.policy.begin(self.cluster, [track.active.job for track in self.tracks.values()])
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> State:
+    def of(cls, events: Iterable[ledger.Event]) -> State:
         """State after the events of a ledger. Raises RecordError if the policy does not decide as it did."""
         events = iter(events)
         began = next(events)
-        assert isinstance(began, RunStarted)  # checked by `ledger.read`
+        assert isinstance(began, ledger.RunStarted)  # checked by `ledger.read`
         state = cls(began)
         for event in events:
-            if isinstance(event, PolicyDecided):
+            if isinstance(event, ledger.PolicyDecided):
                 grants = state.decide(event.at_s, event.seen)
                 if grants != event.grants:
                     raise RecordError(
@@ -115,7 +99,7 @@ class State:
         """Time [s] of the next arrival; infinite without one."""
         return next((track.entry.arrival_s for track in self.tracks.values() if not track.arrived), math.inf)
 
-    def seen(self, now_s: float) -> dict[str, ProgressObserved]:
+    def seen(self, now_s: float) -> dict[str, ledger.ProgressObserved]:
         """Observations for the policy's view before a decision."""
         observations = {}
         for track in self.tracks.values():
@@ -123,20 +107,20 @@ class State:
             if not track.arrived or track.over or (not active.gpus and track.learned == track.steps):
                 continue
             if not active.gpus:
-                observations[track.name] = ProgressObserved(done=track.steps, speed=0.0, ready_s=now_s)
+                observations[track.name] = ledger.ProgressObserved(done=track.steps, speed=0.0, ready_s=now_s)
             elif attempt and attempt.first and not attempt.stopping_s and attempt.workers == active.gpus:
                 speed = attempt.speed
-                observations[track.name] = ProgressObserved(
+                observations[track.name] = ledger.ProgressObserved(
                     done=track.steps, speed=speed or track.speed(active.gpus), ready_s=attempt.first[0],
                     measured=speed is not None
                 )  # fmt: skip
             else:
-                observations[track.name] = ProgressObserved(
+                observations[track.name] = ledger.ProgressObserved(
                     done=track.steps, speed=track.speed(active.gpus), ready_s=max(active.ready_s, now_s)
                 )
         return observations
 
-    def decide(self, now_s: float, seen: dict[str, ProgressObserved]) -> dict[str, int]:
+    def decide(self, now_s: float, seen: dict[str, ledger.ProgressObserved]) -> dict[str, int]:
         """Let the policy decide: the numbers of workers that change, stops and shrinks first.
 
         Raises SpecError if it lets jobs share slots, RuntimeError if it grants more than there is.
@@ -159,7 +143,7 @@ class State:
             raise RuntimeError(f"{self.began.policy} granted {held} slots, and there are {self.cluster.gpus}")
         return grants
 
-    def grant(self, decided: PolicyDecided) -> None:
+    def grant(self, decided: ledger.PolicyDecided) -> None:
         """Apply a decision, and store the time of the next requested one."""
         self.now_s = now_s = decided.at_s
         for name, gpus in decided.grants.items():
@@ -182,45 +166,45 @@ class State:
         track.steps, track.kept = steps, kept
         return has_progress
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: ledger.Event) -> None:
         """Apply an event other than a decision."""
-        if isinstance(event, TimedEvent):
+        if isinstance(event, ledger.TimedEvent):
             self.now_s = max(self.now_s, event.at_s)
         match event:
-            case RunResumed():
+            case ledger.RunResumed():
                 self.resumed += 1
                 if event.retries is not None:
                     self._retry(event.retries, event.at_s)
-            case Resized():
+            case ledger.Resized():
                 self._resize(event.slots, event.at_s)
-            case ProgressReported():
+            case ledger.ProgressReported():
                 for name, (steps, kept, seen_s) in event.jobs.items():
                     self.saw(self.tracks[name], seen_s, steps, kept)
-            case OfJob():
+            case ledger.OfJob():
                 self._apply_to_job(self.tracks[event.job], event)
 
-    def _apply_to_job(self, track: JobState, event: OfJob) -> None:
+    def _apply_to_job(self, track: JobState, event: ledger.OfJob) -> None:
         match event:
-            case JobArrived():
+            case ledger.JobArrived():
                 track.arrived = True
                 self._add_to_policy(track, event.at_s)
-            case Started():
+            case ledger.Started():
                 track.lost_steps += max(0.0, track.steps - event.steps)
                 track.steps = track.kept = event.steps
                 track.attempts.append(AttemptState(tuple(event.slots), event.at_s, event.steps))
-            case RunAbandoned():
+            case ledger.RunAbandoned():
                 track.gave_up = event.reason
                 track.lost_steps += max(0.0, track.steps - track.kept)
                 self._release(track, event.at_s)
-            case Trained():
+            case ledger.Trained():
                 track.present.first = track.present.last = (event.at_s, event.steps)
                 track.steps = event.steps
-            case JobStopping():
+            case ledger.JobStopping():
                 track.present.stopping_s = event.at_s
-            case JobEnded():
+            case ledger.JobEnded():
                 self._end_attempt(track, event)
 
-    def _end_attempt(self, track: JobState, event: JobEnded) -> None:
+    def _end_attempt(self, track: JobState, event: ledger.JobEnded) -> None:
         attempt = track.present
         attempt.ended_s, attempt.how, attempt.end_steps = event.at_s, event.how, event.steps
         attempt.last = event.last
