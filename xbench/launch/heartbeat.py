@@ -151,23 +151,17 @@ class HeartbeatMonitor:
             self._moves += 1
             self._note = note
         for event in events:
-            self._send(event)
+            if self.rank == 0:
+                self.take(self.seats[0].job, self.seats[0].rank, event)
+            else:
+                self.store.set(f"events/{self.rank}/{self._sent}", json.dumps(event))
+                self._sent += 1
         self._beats += 1
         doing = note[1] if note else ""
         said = [self._beats, self._moves, doing, self._sent, self._done, self._failure]
         self.store.set(f"alive/{self.rank}", json.dumps(said))
 
-    def _send(self, event: Mapping[str, Any]) -> None:
-        if self.rank == 0:
-            self.take(self.seats[0].job, self.seats[0].rank, event)
-            return
-        self.store.set(f"events/{self.rank}/{self._sent}", json.dumps(event))
-        self._sent += 1
-
     # --- rank 0 ------------------------------------------------------------------------------------------------------
-
-    def _has(self, key: str) -> bool:
-        return bool(self.store.check([key]))
 
     def _judge(self) -> None:
         """End the launch if a rank failed or no rank moves."""
@@ -194,12 +188,12 @@ class HeartbeatMonitor:
 
     def _obey(self) -> None:
         now = self.clock()
-        if self._has("over"):
+        if self.store.check(["over"]):
             if self._closing.acquire(blocking=False):
                 self._bye()
                 self.leave(1)
             return
-        if self._has("alive/0"):
+        if self.store.check(["alive/0"]):
             beat = int(json.loads(self.store.get("alive/0"))[0])
             if beat != self._zero[0]:
                 self._zero = (beat, now)
@@ -296,7 +290,7 @@ class HeartbeatMonitor:
 
     def _wait_for(self, key: str, seconds: float) -> None:
         deadline = self.clock() + seconds
-        while not self._has(key) and self.clock() < deadline:
+        while not self.store.check([key]) and self.clock() < deadline:
             time.sleep(BEAT_S / 20)
 
     def _close(self) -> None:

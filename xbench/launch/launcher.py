@@ -275,15 +275,11 @@ def _poll(groups: ProcessGroups, monitor: Monitor) -> Verdict | None:
 def _end(groups: ProcessGroups, monitor: Monitor | None, *, drain: bool = True) -> None:
     """End every process, even if the user interrupts again. Then pass on the last events of the ranks."""
     with interrupts_held():
-        groups.stop(_open_pids(monitor))
+        # Each rank has a session of its own, which is unreachable once its agent was killed.
+        ranks = monitor.ranks if monitor is not None else []
+        groups.stop(rank.pid for rank in ranks if rank.pid is not None and rank.gone_s is None and pid_alive(rank.pid))
         if monitor is not None and drain:
             monitor.drain()
-
-
-def _open_pids(monitor: Monitor | None) -> list[int]:
-    """Return ranks that still run. Each has a session of its own, which is unreachable once its agent was killed."""
-    ranks = monitor.ranks if monitor is not None else []
-    return [rank.pid for rank in ranks if rank.pid is not None and rank.gone_s is None and pid_alive(rank.pid)]
 
 
 def _session(pid: int) -> int | None:

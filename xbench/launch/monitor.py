@@ -299,11 +299,13 @@ class Monitor:
             log = next((a.read_log() for a in self.agents if (a.job, a.host) == (late.reader.job, late.host)), "")
             return Verdict(RankError(f"{late} did not start within {limit_s:g} s", detail=log or None))
         stopped = self._stopped()
-        hint = "--timeout allows a longer silence"
         if stopped is not None:
             why = f"{stopped}{stopped.doing} is stopped (as by SIGSTOP) and gave no sign of life for {limit_s:g} s"
             return Verdict(RankError(why))
-        late = self._latest()
+        # The rank that the others wait for: not waiting itself, and silent the longest.
+        open_ranks = [rank for rank in self.ranks if not rank.ended]
+        late = min(open_ranks, key=lambda rank: ("waiting" in rank.doing, rank.noted[0] if rank.noted else 0.0))
+        hint = "--timeout allows a longer silence"
         return Verdict(RankError(f"{late}{late.doing} hung: no sign of life for {limit_s:g} s", hint=hint))
 
     def _stopped(self) -> RankWatch | None:
@@ -311,11 +313,6 @@ class Monitor:
             if not rank.ended and rank.pid is not None and self._probes.state(rank.pid) in ("T", "t"):
                 return rank
         return None
-
-    def _latest(self) -> RankWatch:
-        """Return the rank that the others wait for: not waiting itself, and silent the longest."""
-        open_ranks = [rank for rank in self.ranks if not rank.ended]
-        return min(open_ranks, key=lambda rank: ("waiting" in rank.doing, rank.noted[0] if rank.noted else 0.0))
 
 
 def _raised(rank: RankWatch, error: dict[str, Any]) -> Cause:

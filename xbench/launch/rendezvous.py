@@ -152,7 +152,11 @@ def join(store: Any, ours: ClusterRank, own: RankInfo, jobs: int, *, patience_s:
     """
     store.set(f"here/{ours.rank}", json.dumps(asdict(own)))
     if ours.rank > 0:
-        _until(store, ["seats"], patience_s + TELL_S, "rank 0 did not come", ours.remedy)
+        deadline = time.monotonic() + patience_s + TELL_S
+        while not store.check(["seats"]):
+            if time.monotonic() > deadline:
+                raise RankError(f"rank 0 did not come within {patience_s + TELL_S:g} s", hint=ours.remedy)
+            time.sleep(POLL_S)
         answer = json.loads(store.get("seats"))
         if isinstance(answer, str):
             raise SpecError(answer)
@@ -199,14 +203,6 @@ def abort_join(ours: ClusterRank, error: XbenchError, environ: Mapping[str, str]
         return True
     except Exception:
         return False
-
-
-def _until(store: Any, keys: list[str], patience_s: float, why: str, hint: str | None) -> None:
-    deadline = time.monotonic() + patience_s
-    while not store.check(keys):
-        if time.monotonic() > deadline:
-            raise RankError(f"{why} within {patience_s:g} s", hint=hint)
-        time.sleep(POLL_S)
 
 
 def local_info(ours: ClusterRank, place: tuple[str, int]) -> RankInfo:

@@ -27,6 +27,7 @@ no effect on a single sample or on equal samples; hence the other variations. Sh
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,8 @@ def _kind(value: Any) -> str:
 def check_model(title: str, model: nn.Module) -> None:
     """Raise WorkloadError for a model that is wrapped or sharded already, or that no schedule can train."""
     for name, module in model.named_modules():
-        wrapper = next((_WRAPPERS[c.__name__] for c in _torch_classes(module) if c.__name__ in _WRAPPERS), None)
+        of_torch = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.")]
+        wrapper = next((_WRAPPERS[kind] for kind in of_torch if kind in _WRAPPERS), None)
         if wrapper is not None:
             part = "the model" if not name else f"the model's part {name!r}"
             raise WorkloadError(
@@ -212,10 +214,6 @@ def check_model(title: str, model: nn.Module) -> None:
                 )
 
 
-def _torch_classes(module: nn.Module) -> list[type]:
-    return [kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.")]
-
-
 def vary(batch: tuple[Inputs, Any], rank: int, variation: Variation = "samples") -> tuple[Inputs, Any]:
     """The batch (inputs, targets) of a rank. Draws from torch's generator, which the caller has seeded for the rank."""
     inputs, targets = batch
@@ -229,7 +227,12 @@ def vary(batch: tuple[Inputs, Any], rank: int, variation: Variation = "samples")
         return with_each(batch, lambda x: picked(x, order) if x.dim() and x.shape[0] == samples else x)  # type: ignore[no-any-return]
     if variation == "noise":
         return with_each(inputs, noisy), targets
-    return with_each(inputs, lambda x: x.roll(rank, 1) if _is_sequence(x, samples) else x), targets
+
+    def rolled(x: Tensor) -> Tensor:
+        is_sequence = x.dim() > 1 and x.shape[0] == samples and not x.is_floating_point()
+        return x.roll(rank, 1) if is_sequence else x
+
+    return with_each(inputs, rolled), targets
 
 
 def drawn(samples: int) -> Tensor:
@@ -251,14 +254,8 @@ def picked(tensor: Tensor, order: Tensor) -> Tensor:
 
 def noisy(tensor: Tensor) -> Tensor:
     """A floating-point tensor with noise. A tensor of a single value or a mask stays as it is."""
-    spread = _spread(tensor) if tensor.is_floating_point() else 0.0
-    return tensor + NOISE * spread * torch.randn_like(tensor) if spread else tensor
-
-
-def _is_sequence(tensor: Tensor, samples: int) -> bool:
-    return tensor.dim() > 1 and tensor.shape[0] == samples and not tensor.is_floating_point()
-
-
-def _spread(tensor: Tensor) -> float:
-    spread = float(tensor.detach().float().std(correction=0)) if tensor.numel() else 0.0
-    return spread if spread < float("inf") else 0.0  # masks hold -inf; NaN compares false too
+    if not tensor.is_floating_point() or not tensor.numel():
+        return tensor
+    spread = float(tensor.detach().float().std(correction=0))
+    # Masks hold -inf; NaN compares false too.
+    return tensor + NOISE * spread * torch.randn_like(tensor) if 0 < spread < math.inf else tensor
