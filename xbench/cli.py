@@ -202,7 +202,7 @@ def _another_rank_says_it() -> bool:
     ranks = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
     if all(os.environ.get(name, "0") == "0" for name in ranks):
         return False
-    from xbench.fabrics.engines import ranks_around
+    from xbench.fabrics.cluster import ranks_around
 
     try:
         ours = ranks_around(os.environ)

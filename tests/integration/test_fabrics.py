@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xbench.errors import FabricError, SpecError
-from xbench.fabrics import host_names, links, open_fabric, parse_fabric, shaped, stale
+from xbench.fabrics import links, open_fabric, parse_fabric, shaped, stale
 from xbench.units import parse_rate
 
 REPOSITORY = Path(__file__).parents[2]
@@ -52,14 +52,10 @@ def test_every_host_reaches_every_other_and_nothing_is_left():
             said, _ = receiver.communicate()
             assert sender.returncode == receiver.returncode == 0
             assert float(said) > 0
-        affinity = [
-            *fabric.hosts[0].prefix,
-            sys.executable,
-            "-S",
-            "-c",
-            "import os; print(sorted(os.sched_getaffinity(0)))",
-        ]
-        assert subprocess.run(affinity, capture_output=True, text=True).stdout.strip() == str(fabric.hosts[0].all_cores)
+        code = "import os; print(sorted(os.sched_getaffinity(0)))"
+        affinity = [*fabric.hosts[0].prefix, sys.executable, "-S", "-c", code]
+        cores = sorted({core for rank in fabric.hosts[0].cores for core in rank})
+        assert subprocess.run(affinity, capture_output=True, text=True).stdout.strip() == str(cores)
         assert len(set(fabric.free_ports(2) + fabric.free_ports(2))) == 4
     assert ours("a1b2c3") == []
     assert not (stale.owner_folder() / "a1b2c3.json").exists()
@@ -68,9 +64,9 @@ def test_every_host_reaches_every_other_and_nothing_is_left():
 
 def test_a_namespace_that_somebody_deletes_leaves_no_hosts_file():
     with open_fabric(parse_fabric("shaped"), "a1b2c4"):
-        assert "xba1b2c4-1" in host_names.left()
+        assert "xba1b2c4-1" in links.hosts_files()
         links.remove_namespace("xba1b2c4-1")
-    assert not [name for name in host_names.left() if name.startswith("xba1b2c4")]
+    assert not [name for name in links.hosts_files() if name.startswith("xba1b2c4")]
     assert ours("a1b2c4") == []
 
 
@@ -140,7 +136,7 @@ def test_what_changed_about_links_is_told_and_nothing_is_left(commands, sentence
     else:
         assert told.startswith(f"the links changed while ranks used them: {sentence}")
     assert ours("a1b2c6") == []
-    assert [name for name in host_names.left() if "a1b2c6" in name] == []
+    assert [name for name in links.hosts_files() if "a1b2c6" in name] == []
 
 
 def test_traffic_is_no_change_of_a_link():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typed_commands import NETNS, TINY, left_behind, only_record, xbench
 
-from xbench.fabrics import host_names, open_fabric, parse_fabric
+from xbench.fabrics import links, open_fabric, parse_fabric
 from xbench.horovod import available
 from xbench.records import Comparison
 
@@ -76,7 +76,7 @@ def test_in_a_namespace_the_machine_s_name_is_the_host_s_address() -> None:
         for host in fabric.hosts:
             words = [*host.prefix, sys.executable, "-c", "import socket as s; print(s.gethostbyname(s.gethostname()))"]
             assert subprocess.run(words, capture_output=True, text=True).stdout.strip() == host.address
-    assert not [name for name in host_names.left() if name.startswith("xba1b2d1")]
+    assert not [name for name in links.hosts_files() if name.startswith("xba1b2d1")]
 
 
 @NEEDS_HOROVOD

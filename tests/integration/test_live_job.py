@@ -10,8 +10,7 @@ import pytest
 from typed_commands import wait_until_gone
 
 from xbench.cluster.live import checkpoints
-from xbench.cluster.live.attempt import events_of, incarnation_of, incarnations, losses
-from xbench.cluster.live.engine import OVER, AttemptProgress, LiveJob
+from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob, events_of, incarnation_of, incarnations, losses
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free
 from xbench.cluster.live.samples import EPOCH_STEPS
 from xbench.errors import RunError, SpecError

@@ -14,8 +14,7 @@ import psutil
 import pytest
 from typed_commands import ran, xbench
 
-from xbench.cluster.live.attempt import losses
-from xbench.cluster.live.engine import OVER, AttemptProgress, LiveJob
+from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob, losses
 from xbench.cluster.live.ledger import JOBS
 from xbench.cluster.live.ray_attempt import RayRunning
 from xbench.cluster.live.ray_engine import RayEngine

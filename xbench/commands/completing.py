@@ -28,7 +28,7 @@ RATES = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
 def complete_workload(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """Complete a workload's name, or a Python file and the function in it that makes a workload."""
     from xbench.workloads import WORKLOADS
-    from xbench.workloads.torchvision_models import installed_models
+    from xbench.workloads.catalog import installed_models
 
     path, colon, word = typed.partition(".py:")
     if colon:

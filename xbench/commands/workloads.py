@@ -10,9 +10,8 @@ import click
 from xbench.commands.completing import complete_workload
 from xbench.errors import unknown
 from xbench.units import format_count
-from xbench.workloads.catalog import TRANSFORMERS, WORKLOADS
+from xbench.workloads.catalog import TRANSFORMERS, WORKLOADS, facts_of, installed_models
 from xbench.workloads.parse import resolve
-from xbench.workloads.torchvision_models import facts_of, installed_models
 
 
 @click.command(name="workloads", short_help="List the workloads, or those whose name holds a word.")

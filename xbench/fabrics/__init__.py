@@ -20,8 +20,7 @@ from contextlib import contextmanager
 
 from xbench.errors import SpecError, nearest
 from xbench.fabrics import rootless
-from xbench.fabrics.cluster import ClusterFabric
-from xbench.fabrics.engines import ranks_around
+from xbench.fabrics.cluster import ClusterFabric, ranks_around
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot
 from xbench.fabrics.user_namespace import MARKER
 from xbench.interrupts import stop_signals_interrupt
@@ -78,14 +77,9 @@ def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ)
     """
     if spec.name == "cluster":
         return ClusterFabric.resolve(environ), "as requested"
-    if spec.name == "shaped":
-        obstacle = shaped_obstacle()
-        if obstacle is not None:
-            raise SpecError(
-                f"{str(spec)!r} cannot be raised: {obstacle}", hint=f"{REMEDY}, or use --fabric local:ranks=2"
-            )
-        return spec, "as requested"
-    if spec.name in ("local", "emulated"):
+    if spec.name == "shaped" and (obstacle := shaped_obstacle()) is not None:
+        raise SpecError(f"{str(spec)!r} cannot be raised: {obstacle}", hint=f"{REMEDY}, or use --fabric local:ranks=2")
+    if spec.name != "auto":
         return spec, "as requested"
     process = ranks_around(environ)
     if process is not None and (process.world_size > 1 or process.engine != "srun"):
@@ -95,9 +89,9 @@ def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ)
         return FabricSpec(name="local", ranks=min(gpus, MAX_RANKS)), f"auto: {gpus} GPUs on this machine"
     obstacle = shaped_obstacle()
     if obstacle is None:
-        way = "in a user namespace, without root" if rootless.reexec_needed(FabricSpec(name="shaped"), environ) else ""
         shaped = FabricSpec(name="shaped", hosts=2, rate="1gbit")
-        return shaped, f"auto: two hosts on this machine, joined by links held to 1 Gbit/s{', ' if way else ''}{way}"
+        way = ", in a user namespace, without root" if rootless.reexec_needed(shaped, environ) else ""
+        return shaped, f"auto: two hosts on this machine, joined by links held to 1 Gbit/s{way}"
     return FabricSpec(name="local", ranks=2), (
         f"auto: two local ranks over loopback, because {obstacle}; with root and iproute2 this would have shown two "
         f"hosts on links held to 1 Gbit/s, where schedules differ most ({REMEDY})"
@@ -112,14 +106,10 @@ def shaped_obstacle() -> str | None:
     from xbench.fabrics import shaped
 
     reason = shaped.obstacle()
-    if reason is None or links_missing():
-        return reason
-    if MARKER in os.environ:
+    if reason is None or links_missing() or MARKER in os.environ or os.geteuid() == 0:
         return reason
     rootless_reason = rootless.obstacle()
-    if rootless_reason is None and os.geteuid() != 0:
-        return None
-    return reason if os.geteuid() == 0 else f"{reason}, and {rootless_reason}"
+    return None if rootless_reason is None else f"{reason}, and {rootless_reason}"
 
 
 def links_missing() -> bool:

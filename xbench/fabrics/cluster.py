@@ -1,19 +1,208 @@
 """Ranks that an engine (torchrun, srun, mpirun, horovodrun) started. This fabric starts nothing itself.
 
-The environment tells each process its rank (`xbench.fabrics.engines`) and the address of rank 0
-(`xbench.fabrics.rendezvous`). Two jobs that share the devices divide the ranks: each gets half of every host's. The
-neighbours 2i and 2i + 1 on a host share device i.
+Every engine tells a rank its place in its own variables; ENGINES is the table. A rank may see the variables of several
+engines, because engines nest:
+
+- torchrun's agent (TORCHELASTIC_RUN_ID) is always the innermost: srun, mpirun or Kubernetes started it.
+- srun is always the outermost: mpirun and horovodrun start their ranks through it inside an allocation.
+- All others, and RANK and WORLD_SIZE that a script set by hand, must give the same rank and world size.
+
+An incomplete set is an error, unless it agrees with another engine's complete set: Slurm's PMI plug-ins set only
+PMI_RANK and PMI_SIZE.
+
+Slurm sets SLURM_PROCID in the shell of a batch script and of an allocation as well, where no ranks were started. Ranks
+are in a *step*: SLURM_STEP_ID is a number below 0xfffffff0; the batch script's, the external and the interactive step
+are above (slurm.h). `srun --pty bash` is a step of one task. A step of one counts as ranks only if the user names the
+fabric.
+
+Two jobs that share the devices divide the ranks: each gets half of every host's. The neighbours 2i and 2i + 1 on a host
+share device i.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from xbench.errors import SpecError
-from xbench.fabrics.engines import HINT, ClusterRank, ranks_around
 from xbench.fabrics.fabric import Fabric
 from xbench.spec import FabricSpec, known_options
+
+FIRST_SPECIAL_STEP = 0xFFFFFFF0
+HINT = "torchrun --nproc-per-node 8 -m xbench compare --fabric cluster; srun, mpirun and horovodrun do, too"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Names of the variables by which an engine tells a rank its place."""
+
+    name: str
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str | None = None
+    host: str | None = None
+    """Number of the host, if the engine gives one."""
+    also: tuple[str, ...] = ()
+    """Further variables that must be set."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Variables without which a set is incomplete."""
+        return (self.rank, self.size, self.local_rank, *self.also)
+
+
+TORCHRUN = Engine(
+    "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", ("MASTER_ADDR", "MASTER_PORT")
+)
+HOROVODRUN = Engine(
+    "horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK"
+)
+OPEN_MPI = Engine(
+    "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
+)
+HYDRA = Engine("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+SRUN = Engine("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", host="SLURM_NODEID")
+
+TORCHRUNS_OWN = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
+"""Variables that torchrun sets, and scripts that set a rank by hand do not."""
+
+ENGINES = (TORCHRUN, HOROVODRUN, OPEN_MPI, HYDRA, SRUN)
+"""Engines, innermost first where they nest."""
+
+
+@dataclass(frozen=True)
+class ClusterRank:
+    """This process's place among the ranks that an engine started."""
+
+    engine: str
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    """1 if the engine does not tell."""
+    host: int | None = None
+    """Number of the host, if the engine gives it."""
+    counted: bool = True
+    """True if `local_world_size` is known."""
+    bare: bool = False
+    """True if RANK and WORLD_SIZE are set without torchrun's other variables: an old run may have left them."""
+
+    @property
+    def source(self) -> str:
+        """Start of a sentence that names the evidence for the ranks."""
+        if self.bare:
+            return f"RANK={self.rank} and WORLD_SIZE={self.world_size} are set in this shell"
+        return f"{self.engine} started {self.world_size} ranks"
+
+    @property
+    def remedy(self) -> str | None:
+        """Remedy if the other ranks do not come; None if an engine did start them."""
+        return f"if no engine started them, unset {' '.join(TORCHRUN.needed)}" if self.bare else None
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts if every host has as many ranks as this one, else that of ranks."""
+        even = self.world_size % self.local_world_size == 0
+        return self.world_size // self.local_world_size if even else self.world_size
+
+
+def ranks_around(environ: Mapping[str, str]) -> ClusterRank | None:
+    """This process's place among started ranks, or None without any.
+
+    Raises SpecError, one sentence, for an incomplete set of variables, for two engines that contradict each other, and
+    for a variable that is not a number.
+    """
+    claimed = [engine for engine in ENGINES if _claims(engine, environ)]
+    complete = [engine for engine in claimed if not _missing(engine, environ)]
+    if not claimed:
+        return None
+    if not complete:
+        raise _incomplete(claimed[0], environ)
+    inner = complete[0]
+    process = _place(inner, environ)
+    if inner is TORCHRUN and environ.get("TORCHELASTIC_RUN_ID"):
+        return process
+    for other in claimed:
+        if other is inner or (other is SRUN and inner is not TORCHRUN):
+            continue
+        given = {name: environ[name] for name in (other.rank, other.size) if environ.get(name)}
+        wanted = {other.rank: str(process.rank), other.size: str(process.world_size)}
+        if any(value != wanted[name] for name, value in given.items()):
+            if other not in complete:
+                raise _incomplete(other, environ)
+            raise SpecError(
+                f"the variables of two engines contradict each other: {inner.name}'s say rank {process.rank} of "
+                f"{process.world_size} ({inner.rank}, {inner.size}), and {other.name}'s say rank "
+                f"{environ[other.rank]} of {environ[other.size]} ({other.rank}, {other.size})",
+                hint=f"unset {inner.rank} {inner.size}, or {other.rank} {other.size}: whichever is not of this run",
+            )
+    return process
+
+
+def _claims(engine: Engine, environ: Mapping[str, str]) -> bool:
+    """True if an engine's rank or world size is in the environment, and means ranks: of Slurm's only inside a step."""
+    if engine is not SRUN:
+        return bool(environ.get(engine.rank) or environ.get(engine.size))
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
+    return step.isascii() and step.isdigit() and int(step) < FIRST_SPECIAL_STEP
+
+
+def _missing(engine: Engine, environ: Mapping[str, str]) -> list[str]:
+    return [name for name in engine.needed if not environ.get(name)]
+
+
+def _place(engine: Engine, environ: Mapping[str, str]) -> ClusterRank:
+    """This process's place from an engine's complete set. Raises SpecError naming the wrong variable."""
+    rank = whole_number(environ, engine.rank, 0, None)
+    world_size = whole_number(environ, engine.size, 1, None)
+    if rank >= world_size:
+        raise SpecError(f"{engine.rank}={rank} is not below {engine.size}={world_size}")
+    local_rank = whole_number(environ, engine.local_rank, 0, None)
+    if "MASTER_PORT" in engine.also:
+        whole_number(environ, "MASTER_PORT", 1, 65535)
+    host = whole_number(environ, engine.host, 0, None) if engine.host and environ.get(engine.host) else None
+    local: int | None = None
+    if engine is SRUN:
+        local = tasks_here(environ, host)
+    elif engine.local_size and environ.get(engine.local_size):
+        local = whole_number(environ, engine.local_size, 1, world_size)
+    bare = engine is TORCHRUN and not any(environ.get(name) for name in TORCHRUNS_OWN)
+    return ClusterRank(engine.name, rank, world_size, local_rank, local or 1, host, local is not None, bare)
+
+
+def tasks_here(environ: Mapping[str, str], host: int | None) -> int | None:
+    """Tasks of this step on this node, from Slurm's '2(x3),1'; None if it does not tell."""
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part.strip())
+        if not match:
+            return None
+        counts += [int(match[1])] * min(int(match[2] or 1), 100_000)
+    return counts[host or 0] if (host or 0) < len(counts) else None
+
+
+def whole_number(environ: Mapping[str, str], name: str, low: int, high: int | None) -> int:
+    """A variable's number within [low, high]. Raises SpecError."""
+    text = environ[name]
+    span = f"{low} to {high}" if high is not None else f"{low} or more"
+    if not text.isascii() or not text.isdigit() or int(text) < low or (high is not None and int(text) > high):
+        raise SpecError(f"the environment variable {name}={text!r} is not a whole number of {span}")
+    return int(text)
+
+
+def _incomplete(engine: Engine, environ: Mapping[str, str]) -> SpecError:
+    absent = _missing(engine, environ)
+    present = [name for name in engine.needed if environ.get(name)]
+    what = "variables" if len(absent) > 1 else "variable"
+    present_text = f" beside {', '.join(present)}" if present else ""
+    return SpecError(
+        f"the ranks of {engine.name} lack the environment {what} {', '.join(absent)}{present_text}",
+        hint=f"{engine.name} sets all of them; if it did not start this, unset {' '.join(present) or 'SLURM_STEP_ID'}",
+    )
 
 
 def cluster_rank(environ: Mapping[str, str]) -> ClusterRank:

@@ -13,10 +13,9 @@ has as many cores as its ranks had, because work that shared a core there must s
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from xbench.errors import RecordError, SpecError
-from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, this_machine
 from xbench.planning.measured import check_contention, check_curve
 from xbench.planning.topology import carried_over, carried_to, parse_topology
@@ -43,15 +42,9 @@ class EmulatedFabric(Fabric):
         if device == "cuda" and self.emulated.contention is not None:
             self.emulated = self.emulated.model_copy(update={"contention": None})
             self.notes.append("the record's contention is of processors, and a GPU's is not emulated from it")
-        cores: tuple[tuple[int, ...], ...] = ()
-        if device == "cpu":
-            shares, warning = split_cores(available_cores(), 1, spec.ranks)
-            cores = tuple(tuple(rank) for rank in shares[0])
-            self.warnings += [warning] if warning else []
-            measured = cores_measured(spec)
-            if measured is not None:
-                cores = tuple(rank[:measured] for rank in cores)
-        self.hosts = [this_machine(cores)]
+        measured = cores_measured(spec) if device == "cpu" else None
+        (cores,) = self._cores_by_host()
+        self.hosts = [this_machine(tuple(rank[:measured] for rank in cores))]
         model = self.emulated.model
         self.notes.append(
             f"a link that is not there: collectives of {model.world_size} workers take "
@@ -81,14 +74,10 @@ class EmulatedFabric(Fabric):
                 raise SpecError(f"{text!r}: topology= is for another number of workers", hint="add workers=64")
             measured = _measured(options["from"])[1].world_size
             workers = workers if "workers" in options else measured
-            spec = FabricSpec(
-                name="emulated",
-                source=options["from"],
-                workers=workers,
-                topology=topology if "topology" in options or workers != measured else None,
-                contention=contention,
-                ranks=ranks,
-            )
+            link: dict[str, Any] = {
+                "source": options["from"],
+                "topology": topology if "topology" in options or workers != measured else None,
+            }
         else:
             rate, latency = options.get("rate", RATE).lower(), options.get("latency", LATENCY).lower()
             if not MIN_RATE_BPS <= parse_rate(rate) <= MAX_RATE_BPS:
@@ -96,15 +85,8 @@ class EmulatedFabric(Fabric):
                 raise SpecError(f"{text!r}: rate={rate} is out of range 1mbit to 10tbit", hint=f"try rate={near}")
             if parse_seconds(latency) > MAX_LATENCY_S:
                 raise SpecError(f"{text!r}: latency={latency} is longer than {MAX_LATENCY_S:g} s", hint="try 20us")
-            spec = FabricSpec(
-                name="emulated",
-                workers=workers,
-                rate=rate,
-                latency=latency,
-                topology=topology,
-                contention=contention,
-                ranks=ranks,
-            )
+            link = {"rate": rate, "latency": latency, "topology": topology}
+        spec = FabricSpec(name="emulated", workers=workers, contention=contention, ranks=ranks, **link)
         if ranks > workers:
             raise SpecError(f"{text!r}: {ranks} ranks are more than its {workers} workers", hint=f"try ranks={workers}")
         link_of(spec)

@@ -3,22 +3,35 @@
 A fabric exists from its construction until `close`, whatever happens in between. It starts no ranks: `launch.launcher`
 puts a `HostSlot`'s `prefix` before a command and adds its `env`, and the command then runs on that host. A new fabric
 is one file with a subclass of `Fabric`, and one line in `xbench.fabrics.FABRICS`.
+
+Ranks on one machine must not share cores by chance. A rank that loses its core to a neighbour is late to every
+collective, and then a comparison measures the kernel's scheduler. So every rank gets the same number of cores, none
+shared while there are enough, and the hyper-threads of a physical core stay with one rank. Cores left over after an
+even split stay free for the kernel's network work and for the parent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 from xbench.records import EmulatedLink, FabricRecord, Label
 from xbench.spec import DeviceType, FabricSpec
+from xbench.text import counted
 from xbench.units import parse_rate
 
 MAX_RANKS = 16
+Cores = tuple[tuple[int, ...], ...]
+"""Cores of each rank of one host; empty if ranks are not pinned."""
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
@@ -35,15 +48,9 @@ class HostSlot:
     """Address at which the other hosts reach it."""
     interface: str
     """Network device that collectives use."""
-    cores: tuple[tuple[int, ...], ...]
-    """Cores of each local rank; empty if ranks are not pinned."""
+    cores: Cores
     env: dict[str, str] = field(default_factory=dict)
     """Environment of every rank on this host, in addition to the parent's."""
-
-    @property
-    def all_cores(self) -> list[int]:
-        """Cores of all ranks on this host, sorted, without duplicates."""
-        return sorted({core for rank in self.cores for core in rank})
 
 
 class Fabric(ABC):
@@ -65,6 +72,14 @@ class Fabric(ABC):
     @abstractmethod
     def parse(cls, text: str, options: dict[str, str]) -> FabricSpec:
         """A spec from the options in `text`. Raises SpecError naming the wrong value."""
+
+    def _cores_by_host(self) -> list[Cores]:
+        """Cores of every rank of each host, none on GPUs. Warns if ranks have to share."""
+        if self.device != "cpu":
+            return [()] * self.spec.hosts
+        shares, warning = split_cores(available_cores(), self.spec.hosts, self.spec.ranks)
+        self.warnings += [warning] if warning else []
+        return [tuple(tuple(rank) for rank in host) for host in shares]
 
     def measure_bandwidth(self) -> float | None:
         """Goodput [bit/s] of one TCP stream between two hosts, kept in `measured_bps`; None if nothing is shaped."""
@@ -113,20 +128,13 @@ class Fabric(ABC):
         self.close()
 
 
-def this_machine(cores: tuple[tuple[int, ...], ...]) -> HostSlot:
+def this_machine(cores: Cores) -> HostSlot:
     """This machine as the only host, over its loopback device, with its ranks pinned to these cores."""
-    return HostSlot(
-        index=0,
-        name="localhost",
-        prefix=pinned(cores, shutil.which("taskset")),
-        address="127.0.0.1",
-        interface="lo",
-        cores=cores,
-        env=rank_environment("lo", cores),
-    )
+    prefix = pinned(cores, shutil.which("taskset"))
+    return HostSlot(0, "localhost", prefix, "127.0.0.1", "lo", cores, rank_environment("lo", cores))
 
 
-def rank_environment(interface: str, cores: tuple[tuple[int, ...], ...]) -> dict[str, str]:
+def rank_environment(interface: str, cores: Cores) -> dict[str, str]:
     """Environment that keeps collectives on `interface` and math threads on the rank's own cores."""
     env = {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
     if cores:
@@ -135,8 +143,44 @@ def rank_environment(interface: str, cores: tuple[tuple[int, ...], ...]) -> dict
     return env
 
 
-def pinned(cores: tuple[tuple[int, ...], ...], taskset: str | None) -> tuple[str, ...]:
+def pinned(cores: Cores, taskset: str | None) -> tuple[str, ...]:
     """A command prefix that pins a process to the cores of all ranks of a host; empty without cores."""
     if not cores or taskset is None:
         return ()
     return (taskset, "-c", ",".join(str(core) for core in sorted({core for rank in cores for core in rank})))
+
+
+def available_cores(topology: Path = _TOPOLOGY) -> list[int]:
+    """Cores that this process may use, with the hyper-threads of a physical core next to each other."""
+    return sorted(os.sched_getaffinity(0), key=lambda core: (_physical_core(core, topology), core))
+
+
+def _physical_core(core: int, topology: Path) -> tuple[int, int]:
+    """(package, physical core) of a logical core; (0, its number) if the kernel does not tell."""
+    folder = topology / f"cpu{core}" / "topology"
+    try:
+        return int((folder / "physical_package_id").read_text()), int((folder / "core_id").read_text())
+    except (OSError, ValueError):
+        return 0, core
+
+
+def split_cores(cores: Sequence[int], hosts: int, ranks: int) -> tuple[list[list[list[int]]], str | None]:
+    """Cores of every rank, [host][local rank], and a warning if ranks have to share.
+
+    With at least one core per rank, each gets ⌊cores / (hosts·ranks)⌋ adjacent ones. With fewer, each gets one, in
+    turn. Raises ValueError without cores, hosts or ranks.
+    """
+    world = hosts * ranks
+    if not cores or world < 1:
+        raise ValueError(f"cannot split {len(cores)} cores among {hosts} hosts of {ranks} ranks")
+    each = len(cores) // world
+    if each:
+        shares = [list(cores[rank * each : (rank + 1) * each]) for rank in range(world)]
+        warning = None
+    else:
+        shares = [[cores[rank % len(cores)]] for rank in range(world)]
+        warning = (
+            f"{world} ranks share {counted(len(cores), 'core')}: they slow each other's compute, so ratios between "
+            "modes hold only for machines as short of cores as this one"
+        )
+    return [shares[host * ranks : (host + 1) * ranks] for host in range(hosts)], warning

@@ -17,16 +17,24 @@ then keeps that size until 250 µs of the rate are more, and is never below 4 Ki
 
 TCP's congestion control in the namespaces is CUBIC, or Reno without CUBIC. On a machine whose default is BBR, its
 pacing would keep the flow below the link's rate and drain it every ten seconds to probe.
+
+In a namespace the machine's own name has the address of that host. Horovod (0.28.1) finds the device of its process
+sets by the address of the machine's name, whatever interface it is given. Every namespace has the machine's /etc/hosts,
+where that address is often loopback. `ip netns exec` mounts /etc/netns/NAME/hosts over /etc/hosts for the command that
+it runs. In a user namespace /etc belongs to another user, and the command mounts its file itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from xbench.errors import FabricError
@@ -35,7 +43,8 @@ INTERFACE = "xbeth0"
 BRIDGE = "xbbr0"
 CONGESTION_CONTROL = ("cubic", "reno")
 COMMAND_TIMEOUT_S = 30.0
-NAMESPACE = re.compile(r"xb(?P<run>[0-9a-f]{6})-(?P<host>\d+|sw)")
+NAMESPACE = re.compile(r"xb(?P<run>[0-9a-f]{6})-(\d+|sw)")
+"""Name of a namespace: the run's id, and the host or the switch."""
 
 BUCKET_S = 250e-6
 LONG_BUCKET_S = 700e-6
@@ -44,6 +53,12 @@ QUEUE_S = 40e-3
 MIN_QUEUE_BYTES = 512 * 1024
 MAX_QUEUE_BYTES = 64 * 1024**2
 MAX_GSO_BYTES = 65536
+
+HOSTS_FILES = Path("/etc/netns")
+SPARE = Path("/run")
+"""Folder of hosts files that cannot be in HOSTS_FILES. In a user namespace it is an empty folder of that namespace."""
+
+_MOUNT = 'mount --bind "$0" /etc/hosts && exec "$@"'
 
 
 def tool(name: str) -> str | None:
@@ -176,3 +191,53 @@ def namespace_pids(name: str) -> list[int]:
 def remove_namespace(name: str) -> None:
     """Delete a namespace and its links. Raises FabricError."""
     run(["ip", "netns", "delete", name])
+
+
+def hosts_file(address: str, name: str, machine: str) -> str:
+    """/etc/hosts of a host: the machine's own lines without its name, and the name at this host's address."""
+    lines = []
+    for line in machine.splitlines():
+        words = line.partition("#")[0].split()
+        others = [word for word in words[1:] if word != name]
+        if others:
+            lines.append(" ".join([words[0], *others]))
+    return "\n".join([*lines, f"{address} {name}", ""])
+
+
+def give_hosts_file(space: str, address: str, folder: Path = HOSTS_FILES, spare: Path = SPARE) -> tuple[str, ...]:
+    """Give the namespace a hosts file; returns the prefix of commands in it. Raises FabricError."""
+    try:
+        machine = Path("/etc/hosts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()  # nothing to mount over
+    text = hosts_file(address, socket.gethostname(), machine)
+    try:
+        space_folder = folder / space
+        space_folder.mkdir(parents=True, exist_ok=True)
+        (space_folder / "hosts").write_text(text, encoding="utf-8")
+        return ()
+    except OSError:
+        pass
+    spare_file = spare / f"{space}.hosts"
+    try:
+        spare_file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FabricError(f"{space} can have no hosts file: {error.strerror}") from None
+    return (shutil.which("sh") or "/bin/sh", "-c", _MOUNT, str(spare_file))
+
+
+def remove_hosts_file(space: str, folder: Path = HOSTS_FILES, spare: Path = SPARE) -> None:
+    """Remove the namespace's hosts file, if there is one, and the folder of all such files when it is empty."""
+    shutil.rmtree(folder / space, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (spare / f"{space}.hosts").unlink()
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def hosts_files(folder: Path = HOSTS_FILES) -> list[str]:
+    """Namespaces of xbench, existing or not, that have a hosts file."""
+    try:
+        return sorted(entry.name for entry in folder.iterdir() if NAMESPACE.fullmatch(entry.name))
+    except OSError:
+        return []

@@ -7,7 +7,6 @@ and each rank takes the GPU of its LOCAL_RANK.
 
 from __future__ import annotations
 
-from xbench.fabrics.cores import available_cores, split_cores
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, this_machine
 from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
 
@@ -17,12 +16,7 @@ class LocalFabric(Fabric):
 
     def __init__(self, spec: FabricSpec, run_id: str, device: DeviceType = "cpu") -> None:
         super().__init__(spec, run_id, device)
-        cores: tuple[tuple[int, ...], ...] = ()
-        if device == "cpu":
-            shares, warning = split_cores(available_cores(), 1, spec.ranks)
-            cores = tuple(tuple(rank) for rank in shares[0])
-            self.warnings += [warning] if warning else []
-        self.hosts = [this_machine(cores)]
+        self.hosts = [this_machine(cores) for cores in self._cores_by_host()]
 
     @classmethod
     def parse(cls, text: str, options: dict[str, str]) -> FabricSpec:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping
 import psutil
 
 from xbench.errors import RunError, SpecError
-from xbench.fabrics.engines import ClusterRank, whole_number
+from xbench.fabrics.cluster import ClusterRank, whole_number
 
 FIRST_PORT, PORTS = 20000, 10000
 SCOPE, KEY = "xbench", "rank0"

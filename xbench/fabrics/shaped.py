@@ -18,8 +18,7 @@ import sys
 from pathlib import Path
 
 from xbench.errors import FabricError, SpecError
-from xbench.fabrics import host_names, link_check, links, stale
-from xbench.fabrics.cores import available_cores, split_cores
+from xbench.fabrics import link_check, links, stale
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot, pinned, rank_environment
 from xbench.interrupts import interrupts_held
 from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
@@ -84,29 +83,16 @@ class ShapedFabric(Fabric):
         )
 
     def _slots(self) -> list[HostSlot]:
-        shares: list[list[list[int]]] = [[] for _ in range(self.spec.hosts)]
-        if self.device == "cpu":
-            shares, warning = split_cores(available_cores(), self.spec.hosts, self.spec.ranks)
-            self.warnings += [warning] if warning else []
         slots = []
-        for host, share in enumerate(shares):
-            cores = tuple(tuple(rank) for rank in share)
-            name = links.namespace(self.run_id, host)
-            slots.append(
-                HostSlot(
-                    index=host,
-                    name=name,
-                    prefix=(
-                        *(links.tool("ip") or "ip", "netns", "exec", name),
-                        *host_names.give(name, links.address(host)),
-                        *pinned(cores, links.tool("taskset")),
-                    ),
-                    address=links.address(host),
-                    interface=links.INTERFACE,
-                    cores=cores,
-                    env=rank_environment(links.INTERFACE, cores),
-                )
+        for host, cores in enumerate(self._cores_by_host()):
+            name, address = links.namespace(self.run_id, host), links.address(host)
+            prefix = (
+                *(links.tool("ip") or "ip", "netns", "exec", name),
+                *links.give_hosts_file(name, address),
+                *pinned(cores, links.tool("taskset")),
             )
+            env = rank_environment(links.INTERFACE, cores)
+            slots.append(HostSlot(host, name, prefix, address, links.INTERFACE, cores, env))
         return slots
 
     def measure_bandwidth(self) -> float:
@@ -117,26 +103,15 @@ class ShapedFabric(Fabric):
         """
         script = [sys.executable, "-I", "-S", str(Path(__file__).with_name("stream.py"))]
         endpoint = [self.hosts[0].address, str(STREAM_PORT)]
-        receiver = subprocess.Popen(
-            [*self.hosts[0].prefix, *script, "receive", *endpoint, str(STREAM_S)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        )
+        quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+        command = [*self.hosts[0].prefix, *script, "receive", *endpoint, str(STREAM_S)]
+        receiver = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=pipe, text=True, process_group=0)
         sender: subprocess.Popen[str] | None = None
         try:
             assert receiver.stdout is not None
             if receiver.stdout.readline().strip() == "ready":
-                sender = subprocess.Popen(
-                    [*self.hosts[1].prefix, *script, "send", *endpoint],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    text=True,
-                    process_group=0,
-                )
+                command = [*self.hosts[1].prefix, *script, "send", *endpoint]
+                sender = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, text=True, process_group=0)
             output, error_output = receiver.communicate(timeout=STREAM_S + 15)
             measured = float(output)
         except (ValueError, subprocess.TimeoutExpired) as error:
@@ -187,7 +162,7 @@ class ShapedFabric(Fabric):
                     except FabricError:
                         remaining.append(name)
                 else:  # deleted by another process, which leaves its hosts file
-                    host_names.take(name)
+                    links.remove_hosts_file(name)
             if not remaining:
                 self._owner.unlink(missing_ok=True)
             self._owner = None

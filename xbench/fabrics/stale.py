@@ -14,13 +14,12 @@ import signal
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from xbench import scratch
 from xbench.errors import FabricError
-from xbench.fabrics import host_names, links
+from xbench.fabrics import links
 
 KILL_WAIT_S = 3.0
 
@@ -94,51 +93,45 @@ def clean(everything: bool = False, folder: Path | None = None) -> Cleaned:
     folder = folder or owner_folder()
     cleaned = Cleaned()
     for name in links.list_namespaces() if links.tool("ip") is not None else []:
-        match = links.NAMESPACE.fullmatch(name)
-        assert match is not None
-        if not everything and owner_lives(match["run"], folder):
+        if not everything and owner_lives(_run_of(name), folder):
             cleaned.kept.append(name)
             continue
         cleaned.killed += remove(name)
         cleaned.removed.append(name)
-    kept = {name.partition("-")[0] for name in cleaned.kept}
-    for name in host_names.left():
-        match = links.NAMESPACE.fullmatch(name)
-        if name not in cleaned.kept and match is not None and not owner_lives(match["run"], folder):
-            host_names.take(name)
-            cleaned.files.append(host_names.FOLDER / name)
+    for name in links.hosts_files():
+        if name not in cleaned.kept and not owner_lives(_run_of(name), folder):
+            links.remove_hosts_file(name)
+            cleaned.files.append(links.HOSTS_FILES / name)
+    kept = {_run_of(name) for name in cleaned.kept}
     for path in folder.glob("??????.json"):
-        if f"xb{path.stem}" not in kept and not owner_lives(path.stem, folder):
+        if path.stem not in kept and not owner_lives(path.stem, folder):
             path.unlink(missing_ok=True)
     return cleaned
 
 
+def _run_of(namespace: str) -> str:
+    return namespace.removeprefix("xb").partition("-")[0]
+
+
 def clean_files(output: Path) -> list[Path]:
     """Remove temporary folders, and partial files there and below `output`, whose makers are gone; return them."""
-    return scratch.remove_left([*scratch.places(), *_folders(output)])
+    return scratch.remove_left([*scratch.places(), *(Path(root) for root, _, _ in os.walk(output))])
 
 
-def _folders(output: Path) -> Iterator[Path]:
-    for root, _, _ in os.walk(output):
-        yield Path(root)
-
-
-def remove(name: str, sleep: Callable[[float], None] = time.sleep) -> list[int]:
+def remove(name: str) -> list[int]:
     """Kill every process in a namespace, then delete it; return the ids of the killed processes. Raises FabricError."""
     killed: set[int] = set()
     deadline = time.monotonic() + KILL_WAIT_S
     while (pids := links.namespace_pids(name)) and time.monotonic() < deadline:
-        for pid in pids:
-            if pid == os.getpid():
-                continue
+        for pid in {*pids} - {os.getpid()}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
-        sleep(0.02)
+        time.sleep(0.02)
     try:
         links.remove_namespace(name)
     except FabricError:
         if os.path.exists(f"/run/netns/{name}"):  # else another `fabric clean` was faster
             raise
-    host_names.take(name)
+    links.remove_hosts_file(name)
     return sorted(killed)

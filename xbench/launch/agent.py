@@ -1,16 +1,20 @@
-"""Agent: starts the ranks of one job on one host, and ends all of them when one fails.
+"""Agent: starts the ranks of one job on one host, and ends all of them when one fails. And the reader of its log.
 
     agent.py HOSTS RANKS HOST ADDRESS PORT COMMAND…
 
 It is run by path and uses the standard library alone. It does the work of torchrun's agent and writes the same log
-lines (`launch.agent_log` reads both). It does not import torch, because that import can take longer than the steps of a
-launch. Agents have no rendezvous. Ranks meet at ADDRESS:PORT, where rank 0 keeps the store. Each rank gets a guard of
-its own, as under torchrun.
+lines. It does not import torch, because that import can take longer than the steps of a launch. Agents have no
+rendezvous. Ranks meet at ADDRESS:PORT, where rank 0 keeps the store. Each rank gets a guard of its own, as under
+torchrun.
+
+The parent process did not start the ranks itself, so it cannot ask the kernel for their exit codes. The agent can, and
+logs them. The reader tells how the ranks ended, and their last output.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,17 +25,35 @@ from types import FrameType
 POLL_S = 0.02
 ENDING_S = 3.0
 GUARD = (sys.executable, "-I", "-S", str(Path(__file__).parents[1] / "launch_guard.py"), "any")
+AGENT = (sys.executable, "-I", "-S", __file__)
+"""The words before HOSTS."""
+
+TAIL_BYTES = 64 * 1024
+
+_PEER_LOSS = re.compile(
+    r"closed by peer|reset by peer|broken pipe|timed out|timeout|connection refused|no route to host|"
+    r"network is unreachable|likely closed|remote process exited|failed to recv|connectfullmesh|connection was lost",
+    re.IGNORECASE,
+)
+
+EXIT = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+"""Of a rank that failed, in the words of torchrun and of this agent: exit code, local rank and process id."""
+
+_CLOSED = re.compile(r"Sending process (\d+) closing signal")
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_NOISE = re.compile(r"^[WI]\d{4} |^[=*-]{5,}|^\[rank\d+\]:\s*$")
 
 
 def main(argv: list[str]) -> int:
     """Start the ranks, wait for them and end them. Return 0 if every rank ended well."""
     hosts, ranks, host, address, port = int(argv[0]), int(argv[1]), int(argv[2]), argv[3], argv[4]
     signal.signal(signal.SIGTERM, _stop)
+    held = [int(number) for number in os.environ.get("XBENCH_HELD", "").split()]  # a lock, kept open while ranks live
     started: list[subprocess.Popen[bytes]] = []
     try:
         for local_rank in range(ranks):
             env = os.environ | rank_variables(hosts, ranks, host, local_rank, address, port)
-            started.append(subprocess.Popen([*GUARD, *argv[5:]], env=env, start_new_session=True, pass_fds=held()))
+            started.append(subprocess.Popen([*GUARD, *argv[5:]], env=env, start_new_session=True, pass_fds=held))
         codes: list[int | None] = [None]
         while None in codes and not any(codes):
             time.sleep(POLL_S)
@@ -58,11 +80,6 @@ def rank_variables(hosts: int, ranks: int, host: int, local_rank: int, address: 
     return found if ranks == 1 or "OMP_NUM_THREADS" in os.environ else {**found, "OMP_NUM_THREADS": "1"}
 
 
-def held() -> list[int]:
-    """Return the file descriptors in XBENCH_HELD, which ranks keep open while they live (a lock)."""
-    return [int(one) for one in os.environ.get("XBENCH_HELD", "").split()]
-
-
 def end(ranks: list[subprocess.Popen[bytes]]) -> None:
     """Send SIGTERM to the ranks, and SIGKILL after 3 s."""
     for rank in ranks:
@@ -75,6 +92,63 @@ def end(ranks: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             rank.kill()
             rank.wait()
+
+
+def tail(log: Path) -> str:
+    """Return the last 64 KiB of a log; empty if there is none."""
+    try:
+        with open(log, "rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - TAIL_BYTES))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def exit_codes(text: str) -> dict[int, int]:
+    """Return exit code by process id, negative for a signal, of ranks that the agent saw fail."""
+    return {int(pid): int(code) for code, _, pid in EXIT.findall(text)}
+
+
+def stopped_by_agent(text: str) -> set[int]:
+    """Return process ids of ranks that the agent ended itself because a neighbour had failed."""
+    return {int(pid) for pid in _CLOSED.findall(text)}
+
+
+def last_words(text: str) -> str | None:
+    """Return the line that best explains a failure: the exception of a rank or its agent, else the last line.
+
+    The agent's own report, which follows the rank's output, does not count. None if there is no output.
+    """
+    said = text[: match.start()] if (match := EXIT.search(text)) else text
+    lines = [line.rstrip() for line in said.splitlines() if line.strip() and not _NOISE.search(line)]
+    if match and lines and not said.endswith("\n"):
+        lines.pop()  # the beginning of the line on which torchrun's report starts
+    exception: str | None = None
+    for number, line in enumerate(lines):
+        if not line.startswith("Traceback (most recent call last)"):
+            continue
+        chained = number > 0 and lines[number - 1].startswith(_CHAINED)
+        if exception is None or chained:
+            exception = next((later for later in lines[number + 1 :] if not later.startswith((" ", "\t"))), exception)
+    return exception or (lines[-1].strip() if lines else None)
+
+
+def lost_peers(message: str | None) -> bool:
+    """True for a rank's message after another rank or the link to it is gone: an effect, not a cause."""
+    return message is not None and _PEER_LOSS.search(message) is not None
+
+
+def describe_exit(code: int | None) -> str:
+    """Describe an exit code: 'was killed (SIGKILL)', 'ended with exit code 3', 'disappeared'."""
+    if code is None:
+        return "disappeared"
+    if code < 0:
+        try:
+            return f"was killed ({signal.Signals(-code).name})"
+        except ValueError:
+            return f"was killed (signal {-code})"
+    return f"ended with exit code {code}"
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -15,7 +15,7 @@ beat of a rank, or no move of any rank, for the user's --timeout.
 A process that hangs in a collective does not react to a request to end, so the thread ends it. On rank 0, `abandon`
 saves the record first. Signals interrupt Python code only, so they also reach the thread through a pipe. Messages are
 small (a block's time stamps), and nothing runs between beats. The module needs no torch: any store with the methods of
-`Store` works.
+torch.distributed's works.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from xbench.errors import Interrupted, RankError, XbenchError
-from xbench.launch.agent_log import PEER_LOSS
-from xbench.launch.placement import RankAssignment
-from xbench.launch.rank_survey import BEAT_S, COLLECT_S, GONE_S, LOST_PEERS, OWN, Store, Survey
+from xbench.launch.rank_survey import BEAT_S, COLLECT_S, GONE_S, LOST_PEERS, OWN, Survey
+from xbench.launch.rendezvous import RankAssignment
 from xbench.rank.journal import JournalReader
 
 SIGNAL_S = 0.5
@@ -54,7 +53,7 @@ class HeartbeatMonitor:
 
     rank: int
     seats: Sequence[RankAssignment]
-    store: Store
+    store: Any
     reader: JournalReader
     silence_s: float
     take: Callable[[int, int, Mapping[str, Any]], None]
@@ -152,23 +151,17 @@ class HeartbeatMonitor:
             self._moves += 1
             self._note = note
         for event in events:
-            self._send(event)
+            if self.rank == 0:
+                self.take(self.seats[0].job, self.seats[0].rank, event)
+            else:
+                self.store.set(f"events/{self.rank}/{self._sent}", json.dumps(event))
+                self._sent += 1
         self._beats += 1
         doing = note[1] if note else ""
         said = [self._beats, self._moves, doing, self._sent, self._done, self._failure]
         self.store.set(f"alive/{self.rank}", json.dumps(said))
 
-    def _send(self, event: Mapping[str, Any]) -> None:
-        if self.rank == 0:
-            self.take(self.seats[0].job, self.seats[0].rank, event)
-            return
-        self.store.set(f"events/{self.rank}/{self._sent}", json.dumps(event))
-        self._sent += 1
-
     # --- rank 0 ------------------------------------------------------------------------------------------------------
-
-    def _has(self, key: str) -> bool:
-        return bool(self.store.check([key]))
 
     def _judge(self) -> None:
         """End the launch if a rank failed or no rank moves."""
@@ -195,12 +188,12 @@ class HeartbeatMonitor:
 
     def _obey(self) -> None:
         now = self.clock()
-        if self._has("over"):
+        if self.store.check(["over"]):
             if self._closing.acquire(blocking=False):
                 self._bye()
                 self.leave(1)
             return
-        if self._has("alive/0"):
+        if self.store.check(["alive/0"]):
             beat = int(json.loads(self.store.get("alive/0"))[0])
             if beat != self._zero[0]:
                 self._zero = (beat, now)
@@ -297,7 +290,7 @@ class HeartbeatMonitor:
 
     def _wait_for(self, key: str, seconds: float) -> None:
         deadline = self.clock() + seconds
-        while not self._has(key) and self.clock() < deadline:
+        while not self.store.check([key]) and self.clock() < deadline:
             time.sleep(BEAT_S / 20)
 
     def _close(self) -> None:
@@ -314,8 +307,3 @@ class HeartbeatMonitor:
             for end in self._pipe:
                 os.close(end)
             self._pipe = None
-
-
-def lost_peers(message: str) -> bool:
-    """True if an error message is one of lost peers."""
-    return PEER_LOSS.search(message) is not None

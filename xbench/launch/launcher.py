@@ -7,30 +7,41 @@
 
 There is one agent per host and job. The ranks of each job meet at a port of their own on host 0. The parent touches
 neither CUDA nor torch. It reads the ranks' journals (`rank.journal`), judges them in `launch.monitor`, and owns their
-processes in `launch.processes`. A launch ends in bounded time and leaves no process.
+processes. A launch ends in bounded time and leaves no process.
+
+Each process has a session of its own and is tied to the parent's life, with its output in a file. A session keeps the
+terminal's Ctrl-C away from ranks, because the parent decides when they stop. It also lets one signal reach a whole
+group. The guard (`launch_guard`) makes the kernel kill them if the parent is killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
 from xbench.fabrics.fabric import Fabric, HostSlot
 from xbench.interrupts import interrupts_held
-from xbench.launch import agent_log
+from xbench.launch.agent import AGENT, tail
 from xbench.launch.monitor import AgentWatch, AuxiliaryWatch, Monitor, Probes, RankWatch, Verdict
-from xbench.launch.processes import ProcessGroups, Started
+from xbench.launch_guard import GUARD
 from xbench.rank.journal import JournalReader, pid_alive
 
 POLL_S = 0.05
+TERMINATE_S = 3.0
+KILL_S = 5.0
 FULL_DISK_BYTES = 64 * 1024
 UNDISTURBED = "what was measured is kept, and none of it counts as the stated link's: run it again undisturbed"
 OnNote = Callable[[int, int, float, str], None]
@@ -68,6 +79,75 @@ class Outcome:
     error: XbenchError | None
     warnings: list[str] = field(default_factory=list)
     logs: list[Path] = field(default_factory=list)
+
+
+@dataclass
+class Started:
+    """A process group that we started, and its log."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def read_log(self) -> str:
+        """The end of its log."""
+        return tail(self.log)
+
+
+class ProcessGroups:
+    """All process groups of one launch. `stop` leaves no process."""
+
+    def __init__(self) -> None:
+        self.started: list[Started] = []
+        self._stopped = False
+
+    def start(self, prefix: Sequence[str], argv: Sequence[str], env: Mapping[str, str], log: Path) -> Started:
+        """Start `prefix` + guard + `argv` with both output streams in `log`. Raises OSError."""
+        # A prefix's commands (ip netns exec, taskset) replace themselves, so the guard's parent is this process.
+        command = [*prefix, *GUARD, str(os.getpid()), *argv]
+        with open(log, "wb") as stream:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=dict(env), start_new_session=True
+            )
+        one = Started(process, log)
+        self.started.append(one)
+        return one
+
+    def stop(self, others: Iterable[int] = ()) -> None:
+        """Send SIGTERM to every group, and after 3 s SIGKILL to the rest, descendants and `others` (ranks) included."""
+        if self._stopped:
+            return
+        self._stopped = True
+        left = self._descendants()
+        for pid in others:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.append(psutil.Process(pid))
+        left = [one for one in left if _session(one.pid) != os.getsid(0)]
+        self._signal_groups(signal.SIGTERM)
+        _wait(left, TERMINATE_S)
+        left += self._descendants()
+        self._signal_groups(signal.SIGKILL)
+        for one in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        for started in self.started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                started.process.wait(KILL_S)
+        _wait(left, KILL_S)
+
+    def _descendants(self) -> list[psutil.Process]:
+        found: list[psutil.Process] = []
+        for started in self.started:
+            if started.process.poll() is None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    root = psutil.Process(started.process.pid)
+                    found += [root, *root.children(recursive=True)]
+        return found
+
+    def _signal_groups(self, number: signal.Signals) -> None:
+        for started in self.started:
+            # While one member lives, the group's id is not reused. A group without members does not exist.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(started.process.pid, number)
 
 
 def launch(
@@ -126,8 +206,8 @@ def _start_auxiliaries(
     for command in auxiliaries:
         slot = fabric.hosts[command.host]
         log = directory / f"{command.name}-host{slot.index}.log"
-        started = groups.start(command.name, slot.index, None, slot.prefix, command.argv, rank_env(slot), log)
-        watched.append(AuxiliaryWatch(slot.index, _log_reader(started), command.name))
+        started = groups.start(slot.prefix, command.argv, rank_env(slot), log)
+        watched.append(AuxiliaryWatch(slot.index, started.read_log, command.name))
     return watched
 
 
@@ -142,8 +222,8 @@ def _start_agents(
             env = rank_env(slot, jobs=jobs)
             argv = agent_command(fabric, slot, job, port, module, argument, directory)
             log = directory / f"job{job}-host{slot.index}.log"
-            started = groups.start("agent", slot.index, job, slot.prefix, argv, env, log)
-            agents.append(AgentWatch(slot.index, _log_reader(started), job))
+            started = groups.start(slot.prefix, argv, env, log)
+            agents.append(AgentWatch(slot.index, started.read_log, job))
             for local_rank in range(fabric.spec.ranks):
                 reader = JournalReader(directory, job, slot.index * fabric.spec.ranks + local_rank)
                 ranks.append(RankWatch(reader, slot.index, local_rank, shared=jobs > 1))
@@ -155,7 +235,7 @@ def agent_command(
 ) -> list[str]:
     """Return the argv of the agent that starts a job's ranks on one host."""
     return [
-        *(sys.executable, "-I", "-S", str(Path(__file__).with_name("agent.py"))),
+        *AGENT,
         *(str(len(fabric.hosts)), str(fabric.spec.ranks), str(slot.index), fabric.hosts[0].address, str(port)),
         *(sys.executable, "-m", module, str(argument), "--job", str(job), "--directory", str(directory)),
     ]
@@ -195,16 +275,29 @@ def _poll(groups: ProcessGroups, monitor: Monitor) -> Verdict | None:
 def _end(groups: ProcessGroups, monitor: Monitor | None, *, drain: bool = True) -> None:
     """End every process, even if the user interrupts again. Then pass on the last events of the ranks."""
     with interrupts_held():
-        groups.stop(_open_pids(monitor))
+        # Each rank has a session of its own, which is unreachable once its agent was killed.
+        ranks = monitor.ranks if monitor is not None else []
+        groups.stop(rank.pid for rank in ranks if rank.pid is not None and rank.gone_s is None and pid_alive(rank.pid))
         if monitor is not None and drain:
             monitor.drain()
 
 
-def _open_pids(monitor: Monitor | None) -> list[int]:
-    """Return ranks that still run. Each has a session of its own, which is unreachable once its agent was killed."""
-    ranks = monitor.ranks if monitor is not None else []
-    return [rank.pid for rank in ranks if rank.pid is not None and rank.gone_s is None and pid_alive(rank.pid)]
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
-def _log_reader(started: Started) -> Callable[[], str]:
-    return lambda: agent_log.tail(started.log)
+def _wait(processes: list[psutil.Process], seconds: float) -> None:
+    """Wait until none of them runs. A zombie that its parent has not reaped counts as gone."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(_runs(one) for one in processes):
+        time.sleep(0.02)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xbench.errors import FabricError, RankError, RunError, XbenchError
-from xbench.launch import agent_log
+from xbench.launch.agent import describe_exit, exit_codes, last_words, lost_peers, stopped_by_agent
 from xbench.rank.journal import JournalReader, pid_alive, process_state
 
 COLLECT_S = 1.0
@@ -245,9 +245,9 @@ class Monitor:
     def _causes(self, agent: AgentWatch) -> list[Cause]:
         """Return the failures under one agent."""
         log = agent.read_log()
-        codes, closed = agent_log.exit_codes(log), agent_log.stopped_by_agent(log)
+        codes, closed = exit_codes(log), stopped_by_agent(log)
         if agent.code is not None and agent.code < 0 and agent.ended_s is not None:
-            how = agent_log.describe_exit(agent.code)
+            how = describe_exit(agent.code)
             return [Cause(KILLED, agent.ended_s, RankError(f"the agent of host {agent.host} {how}", detail=log))]
         causes: list[Cause] = []
         for rank in self._of(agent):
@@ -257,8 +257,8 @@ class Monitor:
                 causes.append(_left(rank, codes.get(rank.pid or 0), log))
         if causes or agent.code is None or agent.ended_s is None:
             return causes
-        words = agent_log.last_words(log)
-        weight = LOST_PEERS if words and agent_log.PEER_LOSS.search(words) else RAISED
+        words = last_words(log)
+        weight = LOST_PEERS if lost_peers(words) else RAISED
         if self._owes(agent):
             ranks = [rank for rank in self._of(agent) if not rank.ended]
             who = str(ranks[0]) if len(ranks) == 1 else f"the ranks of host {agent.host}"
@@ -266,7 +266,7 @@ class Monitor:
         elif agent.code != 0:
             who = "a rank" if len(self._of(agent)) > 1 else str(self._of(agent)[0])
             code = next(iter(codes.values()), None)
-            sentence = f"{who} finished its work and then {agent_log.describe_exit(code)}"
+            sentence = f"{who} finished its work and then {describe_exit(code)}"
         else:
             return causes
         return [Cause(weight, agent.ended_s, RankError(f"{sentence}: {words}" if words else sentence, detail=log))]
@@ -299,11 +299,13 @@ class Monitor:
             log = next((a.read_log() for a in self.agents if (a.job, a.host) == (late.reader.job, late.host)), "")
             return Verdict(RankError(f"{late} did not start within {limit_s:g} s", detail=log or None))
         stopped = self._stopped()
-        hint = "--timeout allows a longer silence"
         if stopped is not None:
             why = f"{stopped}{stopped.doing} is stopped (as by SIGSTOP) and gave no sign of life for {limit_s:g} s"
             return Verdict(RankError(why))
-        late = self._latest()
+        # The rank that the others wait for: not waiting itself, and silent the longest.
+        open_ranks = [rank for rank in self.ranks if not rank.ended]
+        late = min(open_ranks, key=lambda rank: ("waiting" in rank.doing, rank.noted[0] if rank.noted else 0.0))
+        hint = "--timeout allows a longer silence"
         return Verdict(RankError(f"{late}{late.doing} hung: no sign of life for {limit_s:g} s", hint=hint))
 
     def _stopped(self) -> RankWatch | None:
@@ -312,15 +314,10 @@ class Monitor:
                 return rank
         return None
 
-    def _latest(self) -> RankWatch:
-        """Return the rank that the others wait for: not waiting itself, and silent the longest."""
-        open_ranks = [rank for rank in self.ranks if not rank.ended]
-        return min(open_ranks, key=lambda rank: ("waiting" in rank.doing, rank.noted[0] if rank.noted else 0.0))
-
 
 def _raised(rank: RankWatch, error: dict[str, Any]) -> Cause:
     message = " ".join(str(error.get("message", "")).split()).rstrip(" .:,;") or "an error without a message"
-    weight = LOST_PEERS if agent_log.PEER_LOSS.search(message) else RAISED
+    weight = LOST_PEERS if lost_peers(message) else RAISED
     at_s = float(error.get("t", 0.0))
     place = f": {error['place']}" if error.get("place") else ""
     what = f" {error['said']}" if error.get("said") else f"{place} raised {message}"
@@ -332,13 +329,13 @@ def _raised(rank: RankWatch, error: dict[str, Any]) -> Cause:
 
 def _left(rank: RankWatch, code: int | None, log: str) -> Cause:
     """Return the cause for a rank that is gone and wrote neither an error nor its end."""
-    sentence = f"{rank}{rank.doing} {agent_log.describe_exit(code)}"
+    sentence = f"{rank}{rank.doing} {describe_exit(code)}"
     hint = "if memory ran out, a smaller --batch-size needs less" if code == -9 else None
     weight = KILLED if code is not None and code < 0 else LEFT
     if code is not None and code > 0:
-        words = agent_log.last_words(log)
+        words = last_words(log)
         sentence += f": {words}" if words else ""
-        weight = LOST_PEERS if words and agent_log.PEER_LOSS.search(words) else LEFT
+        weight = LOST_PEERS if lost_peers(words) else LEFT
     elif code is None:
         sentence += " before its work was done"
     return Cause(weight, rank.gone_s or 0.0, RankError(sentence, hint=hint, detail=log or None))
@@ -346,6 +343,6 @@ def _left(rank: RankWatch, code: int | None, log: str) -> Cause:
 
 def _auxiliary_error(aux: AuxiliaryWatch) -> XbenchError:
     log = aux.read_log()
-    words = agent_log.last_words(log)
-    how = agent_log.describe_exit(aux.code)
+    words = last_words(log)
+    how = describe_exit(aux.code)
     return RunError(f"the {aux.name} on host {aux.host} {how}{f': {words}' if words else ''}", detail=log or None)

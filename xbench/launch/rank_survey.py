@@ -1,14 +1,17 @@
-"""Survey of all ranks by rank 0: read their states from the store, and find the cause of a failure."""
+"""Survey of all ranks by rank 0: read their states from the store, and find the cause of a failure.
+
+Of torch.distributed's store it needs `check`, `multi_get` and `delete_key`.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from xbench.errors import RankError, XbenchError
-from xbench.launch.placement import RankAssignment
+from xbench.launch.rendezvous import RankAssignment
 
 BEAT_S = 1.0
 COLLECT_S = 1.5
@@ -17,28 +20,6 @@ GONE_S = 4 * BEAT_S
 
 OWN, GONE, LOST_PEERS = range(3)
 """Distance of a sign of trouble from the root cause. The smallest wins."""
-
-
-class Store(Protocol):
-    """Methods of torch.distributed's stores that are needed."""
-
-    def set(self, key: str, value: str) -> None:
-        """Set a key."""
-
-    def get(self, key: str) -> bytes:
-        """Wait for a key and return its value."""
-
-    def check(self, keys: list[str]) -> bool:
-        """True if all keys exist."""
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Return the values of several existing keys."""
-
-    def add(self, key: str, value: int) -> int:
-        """Add to a counter and return its value."""
-
-    def delete_key(self, key: str) -> bool:
-        """Delete a key."""
 
 
 @dataclass
@@ -59,7 +40,7 @@ class Survey:
     """States of all ranks as rank 0 knows them. `read` reads the store once."""
 
     seats: Sequence[RankAssignment]
-    store: Store
+    store: Any
     silence_s: float
     take: Callable[[int, int, Mapping[str, Any]], None]
     """Takes (job, rank in the job, event) for every new event."""
@@ -79,9 +60,7 @@ class Survey:
     def read(self) -> None:
         """Read the reports of all ranks."""
         now = self.clock()
-        come = [
-            rank for rank in range(len(self.seats)) if self.seen[rank].beat >= 0 or self.store.check([f"alive/{rank}"])
-        ]
+        come = [rank for rank, seen in enumerate(self.seen) if seen.beat >= 0 or self.store.check([f"alive/{rank}"])]
         for rank, said in zip(come, self.store.multi_get([f"alive/{rank}" for rank in come]), strict=True):
             seen = self.seen[rank]
             beat, moves, doing, sent, seen.done, failure = json.loads(said)

@@ -3,6 +3,10 @@
 The store is torch.distributed's TCPStore: torchrun's own if its agents keep one, else rank 0's. Hosts need not share a
 disk. So the store carries all data that passes through the launch's folder under our own launcher. A rank that cannot
 take part (its workload does not build on its host) reports that here, so that no rank waits for it.
+
+Ranks are grouped by host; the ranks of a host are ordered by their numbers. Two jobs that share the devices alternate:
+the 2i-th and the (2i+1)-th rank of a host share its device i, one for each job. Rank 0 is therefore always rank 0 of
+job 0. A job's ranks keep their order.
 """
 
 from __future__ import annotations
@@ -11,16 +15,16 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, MutableMapping
-from dataclasses import asdict
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from xbench.errors import RankError, SpecError, XbenchError
-from xbench.fabrics.engines import ClusterRank
+from xbench.fabrics.cluster import ClusterRank, undivided
+from xbench.fabrics.fabric import split_cores
 from xbench.fabrics.rendezvous import address_towards, chosen_interface, meeting_point
-from xbench.launch.placement import RankAssignment, RankInfo, seats
 
 COME_S = 180.0
 """Time within which all ranks must join [s]. Interpreters and torch start slowly from a shared disk."""
@@ -30,6 +34,86 @@ TELL_S = 15.0
 
 POLL_S = 0.1
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """Description of a rank, which it sends at the rendezvous."""
+
+    rank: int
+    host: str
+    """Identifier of the host, the same text on all its ranks."""
+    name: str
+    """Name of the host for messages."""
+    address: str | None
+    """Address of this host towards rank 0."""
+    cores: tuple[int, ...]
+    """Cores that the rank may run on."""
+
+
+@dataclass(frozen=True)
+class RankAssignment:
+    """Job, rank in the job, host and device of one rank."""
+
+    job: int
+    rank: int
+    """Rank within its job."""
+    world_size: int
+    host: int
+    host_name: str
+    device: int
+    """Index of its device on its host, which is also its local rank within its job."""
+    devices: int
+    """Number of devices of its host, which is also the number of its job's ranks there."""
+    leads: bool
+    """True if it is the first rank of its host, which starts the processes that a host has once."""
+    cores: tuple[int, ...]
+    """Cores of the ranks of all jobs on this device; empty if nothing is shared."""
+
+
+def seats(present: Sequence[RankInfo], jobs: int, engine: str) -> list[RankAssignment]:
+    """Return the assignment of every rank, in the order of their numbers.
+
+    Raises SpecError if a host's ranks cannot be divided among the jobs.
+    """
+    hosts: dict[str, list[RankInfo]] = {}
+    for one in sorted(present, key=lambda each: each.rank):
+        hosts.setdefault(one.host, []).append(one)
+    for ranks in hosts.values():
+        if len(ranks) % jobs:
+            raise SpecError(
+                undivided(f"{len(ranks)} on {ranks[0].name}", jobs, engine),
+                hint="start an even number of ranks on each host",
+            )
+    numbers = {name: host for host, name in enumerate(hosts)}
+    counted = [0] * jobs
+    found = []
+    for one in sorted(present, key=lambda each: each.rank):
+        ranks = hosts[one.host]
+        device, job = divmod(ranks.index(one), jobs)
+        found.append(
+            RankAssignment(
+                job=job,
+                rank=counted[job],
+                world_size=len(present) // jobs,
+                host=numbers[one.host],
+                host_name=one.name,
+                device=device,
+                devices=len(ranks) // jobs,
+                leads=one is ranks[0],
+                cores=_shared_cores(ranks, device, jobs) if jobs > 1 else (),
+            )
+        )
+        counted[job] += 1
+    return found
+
+
+def _shared_cores(ranks: Sequence[RankInfo], device: int, jobs: int) -> tuple[int, ...]:
+    """Return a device's cores: those that the launcher bound its ranks to, or an even share if it bound none."""
+    everywhere = sorted({core for one in ranks for core in one.cores})
+    if all(len(one.cores) == len(everywhere) for one in ranks):
+        return tuple(split_cores(everywhere, 1, len(ranks) // jobs)[0][0][device])
+    return tuple(sorted({core for one in ranks[device * jobs : (device + 1) * jobs] for core in one.cores}))
 
 
 def store_at(
@@ -68,7 +152,11 @@ def join(store: Any, ours: ClusterRank, own: RankInfo, jobs: int, *, patience_s:
     """
     store.set(f"here/{ours.rank}", json.dumps(asdict(own)))
     if ours.rank > 0:
-        _until(store, ["seats"], patience_s + TELL_S, "rank 0 did not come", ours.remedy)
+        deadline = time.monotonic() + patience_s + TELL_S
+        while not store.check(["seats"]):
+            if time.monotonic() > deadline:
+                raise RankError(f"rank 0 did not come within {patience_s + TELL_S:g} s", hint=ours.remedy)
+            time.sleep(POLL_S)
         answer = json.loads(store.get("seats"))
         if isinstance(answer, str):
             raise SpecError(answer)
@@ -115,14 +203,6 @@ def abort_join(ours: ClusterRank, error: XbenchError, environ: Mapping[str, str]
         return True
     except Exception:
         return False
-
-
-def _until(store: Any, keys: list[str], patience_s: float, why: str, hint: str | None) -> None:
-    deadline = time.monotonic() + patience_s
-    while not store.check(keys):
-        if time.monotonic() > deadline:
-            raise RankError(f"{why} within {patience_s:g} s", hint=hint)
-        time.sleep(POLL_S)
 
 
 def local_info(ours: ClusterRank, place: tuple[str, int]) -> RankInfo:

@@ -12,33 +12,26 @@ answer. It writes one JSON object to stdout, which `machine.inventory` reads.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from importlib.util import find_spec
 from typing import Any
 
 from xbench.profilers.gpu import NotAvailable, load_nvml
 from xbench.profilers.gpu_list import driver_versions, list_gpus, list_links
+from xbench.workloads.probe import answer_alone
 
 PACKAGES = {"torch": "torch", "nvml": "pynvml"}
 
 
-def main(what: str) -> None:
-    """Answer, and exit without waiting for threads that a library may have started."""
-    answer_to = os.dup(1)
-    os.dup2(2, 1)  # output of a library is not part of the answer
+def respond(what: str) -> dict[str, Any]:
+    """The answer; an error becomes part of it."""
     try:
-        answer = torch_answer() if what == "torch" else nvml_answer(load_nvml())
+        return torch_answer() if what == "torch" else nvml_answer(load_nvml())
     except NotAvailable as error:
-        answer = {"problem": str(error), "installed": installed(what)}
+        return {"problem": str(error), "installed": installed(what)}
     except Exception as error:
         told = " ".join(f"{type(error).__name__}: {error}".split())
-        answer = {"problem": told[:300], "installed": installed(what)}
-    with os.fdopen(answer_to, "w", encoding="utf-8") as stream:
-        json.dump(answer, stream)
-    sys.stderr.flush()
-    os._exit(0)
+        return {"problem": told[:300], "installed": installed(what)}
 
 
 def installed(what: str) -> bool:
@@ -68,4 +61,4 @@ def nvml_answer(nvml: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    answer_alone(lambda: respond(sys.argv[1]))

@@ -43,8 +43,7 @@ from xbench.rank.transport import Transport
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.spec import ModeSpec
 from xbench.stats.blocks import twins
-from xbench.workloads.alike import check_alike
-from xbench.workloads.build import build
+from xbench.workloads.build import build, check_alike
 from xbench.workloads.workload import Workload
 
 

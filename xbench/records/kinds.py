@@ -56,5 +56,5 @@ REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", list
 """Functions that rebuild a killed run's record from its journals, by the kind in the run's `frame.json`."""
 REBUILDERS.add("measured", "xbench.runs.rebuild:measured", "profile, compare, tune")
 REBUILDERS.add("convergence", "xbench.runs.rebuild:convergence", "converge")
-REBUILDERS.add("restart", "xbench.cluster.live.rebuild:restart", "cluster restart")
-REBUILDERS.add("live", "xbench.cluster.live.rebuild:live", "cluster run")
+REBUILDERS.add("restart", "xbench.cluster.live.restart_result:rebuilt", "cluster restart")
+REBUILDERS.add("live", "xbench.cluster.live.outcome:rebuilt", "cluster run")

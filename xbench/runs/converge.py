@@ -41,8 +41,7 @@ from xbench.spec import Effort, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, odd_step_sentences, steps_of_all
 from xbench.units import format_percent, format_seconds
-from xbench.workloads.catalog import family_of
-from xbench.workloads.torchvision_models import facts_of
+from xbench.workloads.catalog import facts_of, family_of
 
 RANK = "xbench.rank.converge"
 TRAIN, TEST, CLASSES = 1437, 360, 10

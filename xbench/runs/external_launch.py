@@ -4,10 +4,10 @@
     srun --ntasks 8 python -m xbench compare resnet50 --modes sequential,crossover
 
 Nothing is launched. The ranks meet (`launch.rendezvous`). If two jobs share the devices, the ranks are divided between
-them (`launch.placement`), and the first rank of each host starts its turn arbiter. Each rank runs the program as under
-our own launcher. It keeps its journal in a folder of its own machine and sends it to rank 0 during the run
-(`launch.heartbeat`). Rank 0 alone builds the record and prints. There is one launch, because the ranks are given. This
-module imports torch on use, because the parent is a rank.
+them, and the first rank of each host starts its turn arbiter. Each rank runs the program as under our own launcher. It
+keeps its journal in a folder of its own machine and sends it to rank 0 during the run (`launch.heartbeat`). Rank 0
+alone builds the record and prints. There is one launch, because the ranks are given. This module imports torch on use,
+because the parent is a rank.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any, NoReturn
 
 from xbench.crossover.process import running_arbiter
 from xbench.errors import RankError, XbenchError
-from xbench.fabrics.cluster import cluster_rank
-from xbench.fabrics.engines import ClusterRank, ranks_around
+from xbench.fabrics.cluster import ClusterRank, cluster_rank, ranks_around
 from xbench.fabrics.rendezvous import meeting_point
-from xbench.launch.heartbeat import HeartbeatMonitor, lost_peers
-from xbench.launch.placement import RankAssignment
+from xbench.launch.agent import lost_peers
+from xbench.launch.heartbeat import HeartbeatMonitor
+from xbench.launch.rendezvous import RankAssignment
 from xbench.rank.journal import JournalReader, Take
 from xbench.rank.program import Program, phases
 from xbench.runs.event_collector import Collector

@@ -10,8 +10,7 @@ from xbench import gpu_errors
 from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics import choose, rootless
-from xbench.fabrics.cluster import cluster_rank, divided
-from xbench.fabrics.engines import ranks_around
+from xbench.fabrics.cluster import cluster_rank, divided, ranks_around
 from xbench.fabrics.rendezvous import check_meeting_point
 from xbench.host import tuning
 from xbench.modes import IN_SEQUENCE, MODES, mode_info

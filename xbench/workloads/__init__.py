@@ -2,13 +2,12 @@
 
 | file | content |
 | --- | --- |
-| `catalog` | the registry: names, families, published sizes |
-| `torchvision_models` | image sizes, parameter counts and defaults of torchvision's classification models |
+| `catalog` | the registry: names, families, published sizes and defaults |
 | `parse` | text to spec, spec to resolved spec |
 | `probe` | checks in a separate process that workloads can be built and fit in memory |
 | `build` | resolved spec to a live `Workload`, on a rank |
 | `vision`, `text`, `synthetic`, `custom` | one recipe each |
-| `loading`, `handed_in`, `variation` | the user's file, refused models, the batch of each rank |
+| `loading`, `digits` | import of the user's file, and the data of `converge` |
 | `preflight`, `trial`, `memory` | code of the process that `probe` starts |
 
 Importing this package does not import torch; only `build` and the files below it in the table do.

@@ -24,10 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from xbench.equal_ranks import apart
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads.catalog import WORKLOADS, family_of
-from xbench.workloads.workload import Recipe, Workload, tensors_in
+from xbench.workloads.workload import Recipe, Workload, tensors_in, with_each
 
 BATCH_SEED = 1000
 
@@ -65,6 +66,20 @@ def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workloa
     )
 
 
+def check_alike(workload: Workload) -> None:
+    """Raise WorkloadError, on every rank, if the ranks' parameters differ in a bit: they would train two networks.
+
+    Collective: every rank of the default process group must call it.
+    """
+    names = apart(workload.model.named_parameters())
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise WorkloadError(
+            f"{workload.spec.title}: the ranks' models start apart, in {names[0]!r}{more}",
+            hint="the same seed is set on all ranks before the factory is called, so it must not set one of its own",
+        )
+
+
 def recipe_of(spec: WorkloadSpec) -> Recipe:
     """The recipe that builds `spec`. Raises SpecError for an unknown name."""
     plain = spec.name.partition(":")[0]
@@ -83,15 +98,7 @@ def recipe_of(spec: WorkloadSpec) -> Recipe:
 
 def place(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     """`value` with every tensor in it (through tuples, lists, dicts) on `device`, floating-point ones as `dtype`."""
-    if isinstance(value, Tensor):
-        return value.to(device, dtype if dtype is not None and value.is_floating_point() else None)
-    if isinstance(value, dict):
-        return {key: place(item, device, dtype) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(place(item, device, dtype) for item in value))
-    if isinstance(value, tuple | list):
-        return type(value)(place(item, device, dtype) for item in value)
-    return value
+    return with_each(value, lambda x: x.to(device, dtype if dtype is not None and x.is_floating_point() else None))
 
 
 _DRAWING = frozenset(

@@ -7,29 +7,51 @@ The file is imported afresh, as Python would import it (`workloads.loading`). It
 import and while the factory runs, so it can import its neighbours. `if __name__ == "__main__":` is false there.
 
 Every rank calls the factory with the same seed (torch, numpy, random), so models start equal. A factory must not draw
-its weights from another source. The batch would be equal too, so rank 0 keeps the factory's, and every other rank
-varies it: see `workloads.variation`.
+its weights from another source. Each unsuitable model is refused in one sentence, here and on the ranks.
+
+The batch would be equal too. Equal batches give equal gradients, and then a schedule that forgets to average goes
+unnoticed. So rank 0 keeps the factory's batch, and every other rank varies it. The first variation that works is taken
+(`workloads.trial` tries them before the ranks start):
+
+| variation | the batch of rank r > 0 |
+| --- | --- |
+| `samples` | half of the factory's samples, inputs and targets together, each twice; drawn by rank |
+| `noise` | floating-point inputs with normal noise of a tenth of their own standard deviation |
+| `sequence` | the other inputs rolled by r positions along their second dimension, against the targets |
+| `none` | rank 0's |
+
+Repeating samples creates no new values: codes stay codes, and labels stay with their samples, in the inputs too. It has
+no effect on a single sample or on equal samples; hence the other variations. Shapes, dtypes and memory formats stay.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from xbench.errors import WorkloadError, nearest
-from xbench.spec import WorkloadSpec
+from xbench.spec import Variation, WorkloadSpec
 from xbench.workloads.catalog import WORKLOADS, split_factory
-from xbench.workloads.handed_in import check_model
 from xbench.workloads.loading import as_script, load_file, raised
-from xbench.workloads.variation import vary
-from xbench.workloads.workload import Inputs, Recipe, tensors_in
+from xbench.workloads.workload import Inputs, Recipe, tensors_in, with_each
 
 _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets)"
+NOISE = 0.1
+
+_WRAPPERS = {
+    "DistributedDataParallel": "DistributedDataParallel",
+    "FullyShardedDataParallel": "FullyShardedDataParallel",
+    "FSDPModule": "fully_shard",
+}
+"""Names of torch's classes. Comparing names avoids importing the classes."""
 
 
 class FactoryRecipe(Recipe):
@@ -156,3 +178,84 @@ def _kind(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+def check_model(title: str, model: nn.Module) -> None:
+    """Raise WorkloadError for a model that is wrapped or sharded already, or that no schedule can train."""
+    for name, module in model.named_modules():
+        of_torch = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.")]
+        wrapper = next((_WRAPPERS[kind] for kind in of_torch if kind in _WRAPPERS), None)
+        if wrapper is not None:
+            part = "the model" if not name else f"the model's part {name!r}"
+            raise WorkloadError(
+                f"{title}: {part} is wrapped in {wrapper}, and xbench attaches every schedule itself, DDP among them",
+                hint="hand the model in unwrapped",
+            )
+    for name, parameter in model.named_parameters():
+        if type(parameter).__name__ == "DTensor":
+            raise WorkloadError(
+                f"{title}: the model's parameter {name!r} is sharded over ranks (a DTensor), and every schedule here "
+                "keeps whole parameters on every rank",
+                hint="hand the model in unwrapped",
+            )
+    if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
+        raise WorkloadError(
+            f"{title}: the model has lazy parameters without a shape yet",
+            hint="run the model once in the factory before returning it",
+        )
+    for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in tensors:
+            strides = tensor.stride() if tensor.layout == torch.strided else ()
+            if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, strides, strict=False)):
+                raise WorkloadError(
+                    f"{title}: the model's {kind} {name!r} is an expanded view, whose elements share memory, so it "
+                    "cannot be written to, as DDP writes to buffers and an optimizer to parameters",
+                    hint=f"{name.rpartition('.')[2]}.clone() has memory of its own",
+                )
+
+
+def vary(batch: tuple[Inputs, Any], rank: int, variation: Variation = "samples") -> tuple[Inputs, Any]:
+    """The batch (inputs, targets) of a rank. Draws from torch's generator, which the caller has seeded for the rank."""
+    inputs, targets = batch
+    if rank == 0 or variation == "none":
+        return batch
+    samples = next(tensors_in(inputs)).shape[0]
+    if variation == "samples":
+        if samples == 1:
+            return batch
+        order = drawn(samples)
+        return with_each(batch, lambda x: picked(x, order) if x.dim() and x.shape[0] == samples else x)  # type: ignore[no-any-return]
+    if variation == "noise":
+        return with_each(inputs, noisy), targets
+
+    def rolled(x: Tensor) -> Tensor:
+        is_sequence = x.dim() > 1 and x.shape[0] == samples and not x.is_floating_point()
+        return x.roll(rank, 1) if is_sequence else x
+
+    return with_each(inputs, rolled), targets
+
+
+def drawn(samples: int) -> Tensor:
+    """Indices of `samples` samples, in ascending order: half of them, rounded up, twice each.
+
+    The order is ascending so that a sorted batch, by length for instance, stays sorted.
+    """
+    half = torch.randperm(samples, device="cpu")[: (samples + 1) // 2]
+    return half.sort().values.repeat_interleave(2)[:samples]
+
+
+def picked(tensor: Tensor, order: Tensor) -> Tensor:
+    """These samples of a tensor, in its memory format; a leaf, as the factory's tensor is."""
+    samples = tensor.detach().index_select(0, order.to(tensor.device))
+    if tensor.layout == torch.strided:
+        samples = torch.empty_like(tensor, requires_grad=False).copy_(samples)
+    return samples.requires_grad_(tensor.requires_grad)
+
+
+def noisy(tensor: Tensor) -> Tensor:
+    """A floating-point tensor with noise. A tensor of a single value or a mask stays as it is."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return tensor
+    spread = float(tensor.detach().float().std(correction=0))
+    # Masks hold -inf; NaN compares false too.
+    return tensor + NOISE * spread * torch.randn_like(tensor) if 0 < spread < math.inf else tensor

@@ -15,8 +15,16 @@ from pydantic import ValidationError
 from xbench.errors import SpecError, nearest
 from xbench.spec import DeviceType, WorkloadSpec, known_options, parse_int, parse_options
 from xbench.units import Bytes, format_bytes, parse_bytes
-from xbench.workloads.catalog import SYNTHETIC_BATCH, TRANSFORMERS, WORKLOADS, Family, family_of, split_factory
-from xbench.workloads.torchvision_models import facts_of, installed_models
+from xbench.workloads.catalog import (
+    SYNTHETIC_BATCH,
+    TRANSFORMERS,
+    WORKLOADS,
+    Family,
+    facts_of,
+    family_of,
+    installed_models,
+    split_factory,
+)
 
 _LIMITS = {"batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1)}
 _CHOICES = {"dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw")}

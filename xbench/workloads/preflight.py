@@ -21,7 +21,6 @@ memory. A factory is really called, in a process group, and steps of its result 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import traceback
 import warnings
@@ -37,39 +36,18 @@ from xbench.errors import SpecError, WorkloadError, XbenchError
 from xbench.gpu_errors import check_index, gpu_index, lower_what, no_gpu, shortage, unusable_gpu
 from xbench.spec import DeviceType, WorkloadSpec
 from xbench.torch_compile import Recordings, compiled_inside, recorded_by, regions
+from xbench.workloads import trial
 from xbench.workloads.build import build
-from xbench.workloads.catalog import family_of
+from xbench.workloads.catalog import facts_of, family_of
 from xbench.workloads.memory import Footprint, check_fits, footprint
 from xbench.workloads.parse import resolve
-from xbench.workloads.torchvision_models import facts_of
-from xbench.workloads.trial import (
-    FREED_GRAPH,
-    STEPS,
-    check_parameters,
-    group_of_one,
-    message_of,
-    place_in_forward,
-    place_of,
-    varied,
-)
+from xbench.workloads.probe import answer_alone
 from xbench.workloads.workload import Workload, tensors_in
 
 _USUAL_SIZES = (96, 128, 160, 192, 224, 256, 299, 384, 448, 512)
 _SEARCH_PX = 64
 _COMPILED_STEPS = 3
 """Steps of a compiled workload. CUDA graphs are recorded and replayed only from the third step on."""
-
-
-def main() -> None:
-    """Answer one request, and exit without waiting for threads that a factory may have left."""
-    answer_to = os.dup(1)
-    os.dup2(2, 1)
-    answer = respond(json.loads(sys.stdin.read()))
-    with os.fdopen(answer_to, "w", encoding="utf-8") as stream:
-        json.dump(answer, stream)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def respond(request: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +65,7 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
         kind = type(error).__name__
         answer["error"] = {"type": kind, "message": str(error), "hint": error.hint, "detail": error.detail}
     except Exception as error:
-        message = f"the workloads could not be checked: {type(error).__name__}: {message_of(error)}"
+        message = f"the workloads could not be checked: {type(error).__name__}: {trial.message_of(error)}"
         answer["error"] = {"type": "XbenchError", "message": message, "hint": None, "detail": traceback.format_exc()}
     return answer
 
@@ -160,7 +138,7 @@ class Tried(NamedTuple):
 def examine_one(spec: WorkloadSpec, device: torch.device) -> Tried:
     """Build a resolved workload and run it forward, a factory's for whole steps. Raises WorkloadError."""
     if family_of(spec.name) == "factory":
-        with group_of_one():
+        with trial.group_of_one():
             return _examine_factory(spec, device)
     workload = build(spec, torch.device("meta"))
     return Tried(workload, _measure_steps(workload), [])
@@ -172,7 +150,7 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
         workload = build(spec, device)
         recorder = recorded_by(workload.model)
         if recorder is None:
-            estimate = _measure_steps(workload, steps=_COMPILED_STEPS if regions(workload.model) else STEPS)
+            estimate = _measure_steps(workload, steps=_COMPILED_STEPS if regions(workload.model) else trial.STEPS)
     if recorder is not None or recordings.seen:
         raise WorkloadError(
             f"{spec.title}: its step is recorded in a CUDA graph{f' by {recorder}' if recorder else ''}, in which no "
@@ -181,9 +159,9 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
         )
     try:
         hidden = compiled_inside(workload.model, workload.forward_loss)
-        variation, variation_notes = varied(workload)
+        variation, variation_notes = trial.varied(workload)
     except Exception as error:
-        raise _failed_step(workload, STEPS, error) from error
+        raise _failed_step(workload, trial.STEPS, error) from error
     if hidden is not None:
         raise WorkloadError(
             f"{spec.title}: its layer {hidden!r} runs inside a function compiled by torch.compile, where it cannot be "
@@ -207,7 +185,7 @@ def _measure_steps(workload: Workload, steps: int = 0) -> Footprint:
         _check_loss(workload, loss)
         for step in range(steps):
             (workload.forward_loss() if step else loss).backward()  # type: ignore[no-untyped-call]
-            check_parameters(workload.spec.title, workload.model, parameters)
+            trial.check_parameters(workload.spec.title, workload.model, parameters)
         workload.model.zero_grad(set_to_none=True)
     except WorkloadError:
         raise
@@ -224,10 +202,10 @@ def _failed_step(workload: Workload, step: int, error: Exception) -> WorkloadErr
         return WorkloadError(f"{spec.title} {short}", hint=lower_what(spec), detail=detail)
     if spec.image_size is not None:
         return _refused_image(spec, error, detail)
-    location = place_of(error)
+    location = trial.place_of(error)
     if location is None and family_of(spec.name) == "factory":
-        location = place_in_forward(spec, next(tensors_in(workload.inputs)).device, step + 1)
-    if FREED_GRAPH in str(error) and step > 0:
+        location = trial.place_in_forward(spec, next(tensors_in(workload.inputs)).device, step + 1)
+    if trial.FREED_GRAPH in str(error) and step > 0:
         return WorkloadError(
             f"{spec.title}: its second step goes back through the graph of the first"
             f"{f', at {location}' if location else ''}",
@@ -236,7 +214,7 @@ def _failed_step(workload: Workload, step: int, error: Exception) -> WorkloadErr
         )
     return WorkloadError(
         f"{spec.title} cannot run a{('', ' second', ' third')[step]} step on its own batch ({_shapes(workload)}): "
-        f"{f'{location} raised ' if location else ''}{type(error).__name__}: {message_of(error)}",
+        f"{f'{location} raised ' if location else ''}{type(error).__name__}: {trial.message_of(error)}",
         hint=_hint_of_outputs(workload) if isinstance(error, TypeError) else None,
         detail=detail,
     )
@@ -269,7 +247,7 @@ def _check_loss(workload: Workload, loss: Any) -> None:
 def _refused_image(spec: WorkloadSpec, error: Exception, detail: str) -> WorkloadError:
     valid_px = nearest_image_size(spec)
     batch = f" in batches of {spec.batch_size}" if spec.batch_size == 1 else ""
-    explanation = f"; the smallest above it that works is {valid_px} px" if valid_px else f": {message_of(error)}"
+    explanation = f"; the smallest above it that works is {valid_px} px" if valid_px else f": {trial.message_of(error)}"
     return WorkloadError(
         f"{spec.name} cannot take images of {spec.image_size} px{batch}{explanation}",
         hint=f"try --image-size {valid_px}" if valid_px else None,
@@ -300,4 +278,4 @@ def _shapes(workload: Workload) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    answer_alone(lambda: respond(json.load(sys.stdin)))

@@ -10,9 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,11 +38,6 @@ class Probed(BaseModel):
     record: WorkloadRecord
     memory_bytes_estimate: int
     warnings: list[str] = Field(default_factory=list)
-
-    @property
-    def equal_gradients(self) -> bool:
-        """True if no variation of its batch makes the ranks' gradients differ enough to show a missing average."""
-        return self.record.spec.variation == "none"
 
 
 class Preflight(BaseModel):
@@ -87,24 +82,15 @@ def facts_for(facts: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def probe(
-    specs: Sequence[WorkloadSpec],
-    device: str,
-    ranks: int,
-    *,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> Preflight:
+def probe(specs: Sequence[WorkloadSpec], device: str, ranks: int, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Preflight:
     """Check in a separate process that the workloads can be built, run and held in memory.
 
     `device` is auto, cpu, cuda or cuda:N. `ranks` is the number of processes of one job on this machine. It takes the
     seconds of an import of torch. Raises SpecError and WorkloadError with the preflight's findings, or if it crashes or
     takes longer than `timeout_s`.
     """
-    request = {
-        "workloads": [spec.model_dump(mode="json") for spec in specs],
-        "device": device,
-        "ranks_per_host": ranks,
-    }
+    asked = [spec.model_dump(mode="json") for spec in specs]
+    request = {"workloads": asked, "device": device, "ranks_per_host": ranks}
     titles = ", ".join(dict.fromkeys(spec.title for spec in specs))
     out, log, status = _run_preflight(json.dumps(request), timeout_s, titles)
     try:
@@ -123,17 +109,29 @@ def probe(
     return Preflight.model_validate(answer)
 
 
+def start_answering(command: Sequence[str], stdin: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    """Start a process that calls `answer_alone`, in a session of its own, tied to the life of this one."""
+    guarded, pipe = [*GUARD, str(os.getpid()), *command], subprocess.PIPE
+    return subprocess.Popen(
+        guarded, stdin=stdin, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
+    )
+
+
+def answer_alone(answer: Callable[[], Mapping[str, Any]]) -> NoReturn:
+    """Write the answer to stdout, and nothing else, and exit without waiting for threads that may have been left."""
+    answer_to = os.dup(1)
+    os.dup2(2, 1)  # what a factory or a library prints is no part of the answer
+    said = answer()
+    with os.fdopen(answer_to, "w", encoding="utf-8") as stream:
+        json.dump(said, stream)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 def _run_preflight(request: str, timeout_s: float, titles: str) -> tuple[str, str, int]:
     """(stdout, tail of stderr, exit status) of one preflight, which is never left running."""
-    process = subprocess.Popen(
-        [*GUARD, str(os.getpid()), *PREFLIGHT],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    process = start_answering(PREFLIGHT)
     try:
         out, log = process.communicate(request, timeout=timeout_s)
     except subprocess.TimeoutExpired:

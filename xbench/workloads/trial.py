@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,7 @@ from xbench.errors import WorkloadError
 from xbench.spec import Variation, WorkloadSpec
 from xbench.text import cut, one_line
 from xbench.workloads.build import BATCH_SEED, build, seed_all
-from xbench.workloads.variation import vary
+from xbench.workloads.custom import vary
 from xbench.workloads.workload import Workload
 
 ALIKE = 1e-3
@@ -35,7 +35,6 @@ ALIKE = 1e-3
 STEPS = 2
 FREED_GRAPH = "Trying to backward through the graph a second time"  # torch's words
 
-_VARIATIONS: tuple[Variation, ...] = get_args(Variation)
 _PACKAGE = str(Path(__file__).parents[1])
 _FOREIGN_PREFIXES = (_PACKAGE, str(Path(torch.__file__).parent), "<frozen")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -85,24 +84,17 @@ def varied(workload: Workload) -> Varied:
     buffers = {name: buffer.clone() for name, buffer in workload.model.named_buffers()}
     gradients = _gradient(workload, buffers)
     failures: list[str] = []
-    for variation in _VARIATIONS[:-1]:
+    for variation, description in _DESCRIPTIONS.items():
         try:
             seed_all(workload.spec.seed + BATCH_SEED + 1)
             inputs, targets = vary((workload.inputs, workload.targets), 1, variation)
             varied_gradients = _gradient(replace(workload, inputs=inputs, targets=targets), buffers)
         except Exception as error:
-            failures.append(
-                f"{_DESCRIPTIONS[variation]} makes the model raise {type(error).__name__}: {message_of(error, 120)}"
-            )
+            failures.append(f"{description} makes the model raise {type(error).__name__}: {message_of(error, 120)}")
             continue
-        if (
-            not difference(gradients, varied_gradients) < ALIKE
-        ):  # NaN: a loss that is not finite, which is reported elsewhere
-            notes = (
-                [f"{title}: the ranks' batches differ by {_DESCRIPTIONS[variation]}, for {failures[0]}"]
-                if failures
-                else []
-            )
+        # A NaN, of a loss that is not finite, counts as a difference: it is reported elsewhere.
+        if not difference(gradients, varied_gradients) < ALIKE:
+            notes = [f"{title}: the ranks' batches differ by {description}, for {failures[0]}"] if failures else []
             return Varied(variation, notes)
     notes = [
         f"{title}: all ranks have (nearly) equal gradients, because no variation of the batch changes them, so a "

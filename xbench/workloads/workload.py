@@ -143,3 +143,16 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, tuple | list):
         for item in value:
             yield from tensors_in(item)
+
+
+def with_each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same nest of tuples, named tuples, lists and dicts, with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: with_each(item, change) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(with_each(item, change) for item in value))
+    if isinstance(value, tuple | list):
+        return type(value)(with_each(item, change) for item in value)
+    return value

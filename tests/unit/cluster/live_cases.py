@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob
 from xbench.cluster.live.controller import Controller
-from xbench.cluster.live.engine import OVER, AttemptProgress, LiveJob
 from xbench.cluster.live.jobs_file import JobEntry
-from xbench.cluster.live.ledger import Event, Ledger, PolicyDecided, RunStarted
+from xbench.cluster.live.ledger import Event, Ledger, PolicyDecided, RunStarted, read
 from xbench.cluster.live.state import State
 from xbench.cluster.policy import Change, Cluster
 from xbench.cluster.registry import parse_policy
@@ -166,18 +166,35 @@ def simulated(asked: RunStarted) -> tuple[list[tuple[float, dict[str, int]]], Si
     return decided, found
 
 
-def played(asked: RunStarted, folder: Path, world: Played | None = None) -> tuple[State, list[Event]]:
+def played(
+    asked: RunStarted, folder: Path, world: Played | None = None, say: Callable[[str], None] = lambda line: None
+) -> tuple[State, list[Event]]:
     """Run the jobs in a folder to the end; the state, and the ledger's events."""
     world = world or Played(asked.slots, asked.restart_s)
     state = State(asked)
     ledger = Ledger.begin(folder, asked)
     try:
-        Controller(state, ledger, world, world).run()
+        Controller(state, ledger, world, world, say).run()
     finally:
         ledger.close()
+    return state, read(folder)[0]
+
+
+def gone_on(folder: Path, world: Played, retries: int | None = None) -> State:
+    """Another controller of a folder, to the end."""
     ledger, events = Ledger.resume(folder)
+    state = State.of(events)
+    world.now = state.now_s
+    controller = Controller(state, ledger, world, world)
+    controller.resume(retries)
+    controller.run()
     ledger.close()
-    return state, events
+    return state
+
+
+def replayed(folder: Path) -> State:
+    """The state that a folder's ledger comes to."""
+    return State.of(read(folder)[0])
 
 
 def decisions(events: Iterable[Event]) -> list[tuple[float, dict[str, int]]]:

@@ -8,32 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_cases import POLICIES, Played, began, digest, entry, played
+from live_cases import POLICIES, Played, began, digest, entry, gone_on, played, replayed
 
 from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.jobs_file import JobEntry
-from xbench.cluster.live.ledger import Event, JobEnded, Ledger, Resized
+from xbench.cluster.live.ledger import JobEnded, Ledger, Resized
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
 from xbench.errors import RunError
-
-
-def gone_on(folder: Path, world: Played, retries: int | None = None) -> State:
-    """Another controller of a folder, to the end."""
-    ledger, events = Ledger.resume(folder)
-    state = State.of(events)
-    world.now = state.now_s
-    controller = Controller(state, ledger, world, world)
-    controller.resume(retries)
-    controller.run()
-    ledger.close()
-    return state
-
-
-def replayed(folder: Path) -> tuple[State, list[Event]]:
-    ledger, events = Ledger.resume(folder)
-    ledger.close()
-    return State.of(events), events
 
 
 def test_a_lost_node_costs_no_retry_and_the_job_goes_on_with_what_is_left(tmp_path: Path) -> None:
@@ -55,17 +37,14 @@ def test_a_job_that_fits_no_longer_waits_and_the_others_go_on(tmp_path: Path) ->
     said: list[str] = []
     world = Played(2, sizes={10.0: 1, 90.0: 2})
     asked = began([entry("a", steps=60, gpus=2), entry("b", arrival_s=5.0)], "fifo", retries=0)
-    ledger, state = Ledger.begin(tmp_path, asked), State(asked)
-    Controller(state, ledger, world, world, said.append).run()
-    ledger.close()
+    state, _ = played(asked, tmp_path, world, said.append)
     a, b = state.tracks["a"], state.tracks["b"]
     assert b.finished_s == 10.0 + 4.0 + 40.0
     assert a.finished_s == 90.0 + 4.0 + 25.0
     assert (a.crashes, a.gave_up) == (0, None)
     assert sum("a waits: it needs more than 1 slot" in line for line in said) == 1
     assert any("the engine has 1 slot now, and had 2" in line for line in said)
-    again, _ = replayed(tmp_path)
-    assert digest(again) == digest(state)
+    assert digest(replayed(tmp_path)) == digest(state)
 
 
 def test_new_slots_are_used(tmp_path: Path) -> None:
@@ -117,8 +96,7 @@ def test_given_up_jobs_are_tried_again_on_request(policy: str, tmp_path: Path) -
     assert (a.gave_up, a.crashes, a.retried) == (None, 2, 1)
     assert a.finished_s is not None
     assert [one.from_steps for one in a.attempts] == [0.0, 10.0, 10.0]
-    again, _ = replayed(tmp_path)
-    assert digest(again) == digest(state)
+    assert digest(replayed(tmp_path)) == digest(state)
     assert outcome(state).jobs[0].status == "finished"
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_cases import POLICIES, Played, began, decisions, digest, entry, played, simulated
+from live_cases import POLICIES, Played, began, decisions, digest, entry, gone_on, played, replayed, simulated
 
 from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.jobs_file import JobEntry
-from xbench.cluster.live.ledger import Event, JobEnded, Ledger, ProgressReported, RunPaused, RunStarted
+from xbench.cluster.live.ledger import Event, JobEnded, Ledger, ProgressReported, RunPaused, RunStarted, read
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
 
@@ -138,16 +138,11 @@ def test_ctrl_c_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
     ledger.close()
     assert caught.value.hint == f"xbench cluster run --resume {tmp_path}"
     assert world.running == []
-    again, events = Ledger.resume(tmp_path)
-    assert any(isinstance(one, RunPaused) for one in events)
-    resumed = State.of(events)
+    assert any(isinstance(one, RunPaused) for one in read(tmp_path)[0])
+    resumed = replayed(tmp_path)
     assert digest(resumed) == digest(state)
     assert all(track.attempt is None for track in resumed.tracks.values())
-    world.now = resumed.now_s
-    controller = Controller(resumed, again, world, world)
-    controller.resume()
-    controller.run()
-    again.close()
+    resumed = gone_on(tmp_path, world)
     assert all(track.finished_s is not None for track in resumed.tracks.values())
     assert all(track.lost_steps == 0 for track in resumed.tracks.values())
 
@@ -231,9 +226,7 @@ def test_a_controller_that_dies_anywhere_loses_no_job_and_no_kept_step(
         for _, job, _, base in world.launched:
             assert base >= bases.get(job, 0.0), "a step that was kept is done again"
             bases[job] = base
-        ledger, events = Ledger.resume(folder)
-        ledger.close()
-        assert digest(State.of(events)) == digest(state)
+        assert digest(replayed(folder)) == digest(state)
 
 
 def test_progress_is_told_now_and_then(tmp_path: Path) -> None:

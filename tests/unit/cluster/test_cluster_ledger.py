@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from live_cases import began, digest, entry, played
 
-from xbench.cluster.live.learned import LearnedSpeed
 from xbench.cluster.live.ledger import LEDGER, JobArrived, Ledger, read
 from xbench.cluster.live.state import State
-from xbench.cluster.live.track import AttemptState
+from xbench.cluster.live.track import AttemptState, LearnedSpeed
 from xbench.cluster.speeds import TableSpeed
 from xbench.errors import RecordError, RunError, SpecError
 

@@ -1,4 +1,4 @@
-"""The record of `xbench cluster run`: what a run comes to, and every format of it."""
+"""The record of `xbench cluster run`: what a run comes to; and every format of it and of a study of restarts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import pytest
 from golden_file import GOLDEN, golden
 from live_cases import Played, began, entry, played
 from sample_live_runs import live_run
+from sample_restarts import restart
 
 from xbench.cluster.live.outcome import again, forecast, outcome, overhead_s
 from xbench.records import dump, load, loads
 from xbench.report.formats import junit, markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.page.model import figures
+
+RECORDS = {"live": live_run, "restart": restart}
 
 
 def test_a_played_run_is_simulated_exactly(tmp_path: Path) -> None:
@@ -90,15 +93,20 @@ def test_too_few_steps_to_measure(tmp_path: Path) -> None:
     assert record.warnings == ["too few steps were seen to measure every speed, so nothing is simulated"]
 
 
-def test_the_file_format() -> None:
-    golden("live-v1.json", dump(live_run()))
-    assert load(GOLDEN / "live-v1.json") == loads(dump(live_run())) == live_run()
+@pytest.mark.parametrize("kind", RECORDS)
+def test_the_file_format(kind: str) -> None:
+    record = RECORDS[kind]()
+    golden(f"{kind}-v1.json", dump(record))
+    assert load(GOLDEN / f"{kind}-v1.json") == loads(dump(record)) == record
 
 
-@pytest.mark.parametrize("width", [140, 60])
-def test_golden_text(width: int) -> None:
-    text = terminal.render(live_run(), width=width)
-    golden(f"live-{width}.txt", text)
+@pytest.mark.parametrize(
+    ("kind", "width"),
+    [("live", 140), ("live", 60), ("restart", 140), ("restart", 100), ("restart", 60), ("restart", 40)],
+)
+def test_golden_text(kind: str, width: int) -> None:
+    text = terminal.render(RECORDS[kind](), width=width)
+    golden(f"{kind}-{width}.txt", text)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
 
@@ -116,9 +124,13 @@ def test_one_case_a_job_and_one_for_the_end() -> None:
     assert found[2].message == "it failed 2 times, at last: rank 0: boom"
 
 
-def test_tables_are_rectangular_and_labelled() -> None:
-    found = view_of(live_run()).tables()
-    assert {name: len(rows) for name, rows in found.items()} == {"jobs": 4, "speeds": 3, "spans": 6}
+@pytest.mark.parametrize(
+    ("kind", "lengths"),
+    [("live", {"jobs": 4, "speeds": 3, "spans": 6}), ("restart", {"restarts": 4, "results": 21, "losses": 5})],
+)
+def test_tables_are_rectangular_and_labelled(kind: str, lengths: dict[str, int]) -> None:
+    found = view_of(RECORDS[kind]()).tables()
+    assert {name: len(rows) for name, rows in found.items()} == lengths
     for rows in found.values():
         assert len({tuple(row) for row in rows}) == 1
         assert {row["label"] for row in rows} == {"real"}

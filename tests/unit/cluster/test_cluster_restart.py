@@ -30,6 +30,7 @@ from xbench.runs.run_folder import keep
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
 
+STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 BATCH_NORM = "batch normalisation takes its statistics over a worker's own samples"
 
 
@@ -111,19 +112,6 @@ def test_losses_of_zero_differ_by_what_they_differ() -> None:
     assert compare_losses({1: 0.25}, {1: 0.0}, 1e-3, [1], []).worst == 0.25
 
 
-def test_the_file_format() -> None:
-    golden("restart-v1.json", dump(made.restart()))
-    assert load(GOLDEN / "restart-v1.json") == loads(dump(made.restart())) == made.restart()
-
-
-@pytest.mark.parametrize("width", [140, 100, 60, 40])
-def test_golden_text(width: int) -> None:
-    text = terminal.render(made.restart(), width=width)
-    golden(f"restart-{width}.txt", text)
-    assert max(len(line) for line in text.splitlines()) <= width
-    assert "…" not in text
-
-
 def test_golden_markdown() -> None:
     golden("restart.md", markdown.render(made.restart(held=False, depends=(BATCH_NORM,))))
 
@@ -136,14 +124,6 @@ def test_one_case_a_part_and_one_for_the_loss_curve() -> None:
         ]  # fmt: skip
         assert {case.status for case in parts} == {"passed"}
         assert (last.name, last.status) == ("loss curve", status)
-
-
-def test_tables_are_rectangular_and_labelled() -> None:
-    found = view_of(made.restart()).tables()
-    assert {name: len(rows) for name, rows in found.items()} == {"restarts": 4, "results": 21, "losses": 5}
-    for rows in found.values():
-        assert len({tuple(row) for row in rows}) == 1
-        assert {row["label"] for row in rows} == {"real"}
 
 
 def test_the_page_draws_the_record_s_numbers() -> None:
@@ -210,7 +190,7 @@ class Studied:
     timed = 2
 
     def __init__(self, *given: Any) -> None:
-        self.folder, self.times = given[4], given[5]
+        self.folder, self.times = given[3], given[4]
 
     def frame(self) -> RestartFrame:
         return made.frame()
@@ -226,7 +206,7 @@ def studied(monkeypatch: pytest.MonkeyPatch) -> type[Studied]:
     class Here(Studied):
         pass
 
-    monkeypatch.setattr(restarting, "_checked", lambda request: (None, None, "cpu"))
+    monkeypatch.setattr(restarting, "_checked", lambda request: (None, None))
     monkeypatch.setattr(restarting, "_Study", Here)
     return Here
 
@@ -240,21 +220,20 @@ def broken(_: object = None) -> Restart:
     raise RunError("resnet18: rank 1 was killed")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_stop_keeps_the_restarts_that_were_timed(
-    studied: type[Studied], tmp_path: Path, number: signal.Signals
+@pytest.mark.parametrize(
+    ("end", "kind", "why"),
+    [
+        *((partial(sent, number), Interrupted, "interrupted") for number in STOPS),
+        (broken, RunError, "resnet18: rank 1 was killed"),
+    ],
+)
+def test_what_ends_a_study_early_keeps_the_restarts_that_were_timed(
+    studied: type[Studied], tmp_path: Path, end: Callable[[], Restart], kind: type[Exception], why: str
 ) -> None:
-    studied.then = staticmethod(partial(sent, number))
+    studied.then = staticmethod(end)
     record, path, error = measure(RestartRequest("resnet18"), lambda said: None, tmp_path)
-    assert isinstance(error, Interrupted)
-    assert load(path) == record == made.cut_short()
-
-
-def test_a_failure_keeps_them_too(studied: type[Studied], tmp_path: Path) -> None:
-    studied.then = staticmethod(broken)
-    record, path, error = measure(RestartRequest("resnet18"), lambda said: None, tmp_path)
-    assert isinstance(error, RunError)
-    assert load(path) == record == made.cut_short("resnet18: rank 1 was killed")
+    assert isinstance(error, kind)
+    assert load(path) == record == made.cut_short(why)
 
 
 def test_where_nothing_was_timed_the_error_is_all(studied: type[Studied], tmp_path: Path) -> None:
@@ -295,7 +274,7 @@ def test_what_ended_early_in_every_format() -> None:
     assert (last.name, last.status, last.message) == ("the whole run", "error", "INCOMPLETE: interrupted")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", STOPS)
 def test_a_stop_while_the_record_is_saved_comes_after_it(
     studied: type[Studied], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
 ) -> None:

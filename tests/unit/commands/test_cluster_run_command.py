@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from xbench import cli
-from xbench.cluster.live.engine import AttemptProgress, LiveJob
+from xbench.cluster.live.attempt import AttemptProgress, LiveJob
 from xbench.cluster.live.ledger import LEDGER
 from xbench.records import LiveRun, load
 from xbench.runs.run_folder import keep

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.fabrics import open_fabric
-from xbench.fabrics.cores import available_cores, split_cores
+from xbench.fabrics.fabric import available_cores, split_cores
 from xbench.spec import FabricSpec
 
 
@@ -66,7 +66,7 @@ def test_a_local_fabric_pins_its_ranks(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
     with open_fabric(FabricSpec(name="local", ranks=2)) as fabric:
         (host,) = fabric.hosts
-        assert sorted(host.all_cores) == [0, 1, 2, 3]
+        assert sorted(sum(host.cores, ())) == [0, 1, 2, 3]
         assert [len(rank) for rank in host.cores] == [2, 2]
         assert host.env["OMP_NUM_THREADS"] == host.env["MKL_NUM_THREADS"] == "2"
         assert host.env["GLOO_SOCKET_IFNAME"] == "lo"

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from xbench.errors import SpecError
 from xbench.fabrics import choose
-from xbench.fabrics.cluster import cluster_rank, divided
-from xbench.fabrics.engines import ENGINES, TORCHRUNS_OWN, ClusterRank, ranks_around, tasks_here
+from xbench.fabrics.cluster import ENGINES, TORCHRUNS_OWN, ClusterRank, cluster_rank, divided, ranks_around, tasks_here
 from xbench.spec import FabricSpec
 
 TORCHRUN = {

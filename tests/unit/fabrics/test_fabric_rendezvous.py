@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xbench.errors import RunError, SpecError
 from xbench.fabrics import rendezvous as meeting
-from xbench.fabrics.engines import ClusterRank
+from xbench.fabrics.cluster import ClusterRank
 from xbench.fabrics.rendezvous import LOOPBACK, chosen_interface, expanded, interface_of, meeting_point
 
 ONE_HOST = ClusterRank("mpirun", 1, 2, 1, 2)

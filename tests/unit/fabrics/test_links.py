@@ -3,15 +3,15 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.errors import FabricError
-from xbench.fabrics import host_names, links, stale
-from xbench.fabrics.user_namespace import supervise
-from xbench.interrupts import interrupts_held, stop_signals_interrupt
+from xbench.fabrics import links, stale
+from xbench.interrupts import stop_signals_interrupt
 
 RATES = st.floats(1e6, 100e9)
 
@@ -137,8 +137,8 @@ def test_clean_says_which_hosts_files_of_namespaces_that_are_gone_it_removed(tmp
     hosts = tmp_path / "netns"
     for name in ("xbaaaaaa-0", "xbbbbbbb-1", "mine"):
         (hosts / name).mkdir(parents=True)
-    monkeypatch.setattr(host_names, "left", lambda: ["xbaaaaaa-0", "xbbbbbbb-1"])
-    monkeypatch.setattr(host_names, "take", lambda name: (hosts / name).rmdir())
+    monkeypatch.setattr(links, "hosts_files", lambda: ["xbaaaaaa-0", "xbbbbbbb-1"])
+    monkeypatch.setattr(links, "remove_hosts_file", lambda name: (hosts / name).rmdir())
     stale.claim("aaaaaa", tmp_path)
     assert [path.name for path in stale.clean(folder=tmp_path).files] == ["xbbbbbbb-1"]
     assert sorted(path.name for path in hosts.iterdir()) == ["mine", "xbaaaaaa-0"]
@@ -198,20 +198,6 @@ def test_a_signal_that_was_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_clean_up_is_finished_before_an_interrupt_counts():
-    finished = []
-
-    def clean_up():
-        with interrupts_held():
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGTERM)
-            finished.append(True)
-
-    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
-        clean_up()
-    assert finished == [True]
-
-
 @pytest.mark.parametrize(("code", "status"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
 def test_the_supervisor_ends_as_its_child_does(code, status):
     body = (
@@ -222,5 +208,36 @@ def test_the_supervisor_ends_as_its_child_does(code, status):
         f"if child == 0: os.execv(sys.executable, [sys.executable, '-S', '-c', {code!r}])\n"
         "sys.exit(supervise(child))\n"
     )
-    assert supervise.__doc__
     assert subprocess.run([sys.executable, "-c", body]).returncode == status
+
+
+MACHINE = "127.0.0.1 localhost\n127.0.1.1 here.example here # ours\n::1 ip6-localhost\n\n# a comment\n127.0.0.1 here\n"
+
+
+def test_the_machine_s_name_is_this_host_s_address() -> None:
+    assert links.hosts_file("10.87.0.2", "here", MACHINE) == (
+        "127.0.0.1 localhost\n127.0.1.1 here.example\n::1 ip6-localhost\n10.87.0.2 here\n"
+    )
+
+
+def test_a_file_is_made_and_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "netns"
+    assert links.give_hosts_file("xb012345-0", "10.87.0.1", folder, tmp_path) == ()
+    (folder / "other").mkdir()
+    assert (folder / "xb012345-0" / "hosts").read_text().splitlines()[-1].startswith("10.87.0.1 ")
+    assert links.hosts_files(folder) == ["xb012345-0"]
+    links.remove_hosts_file("xb012345-0", folder, tmp_path)
+    links.remove_hosts_file("xb012345-0", folder, tmp_path)
+    assert links.hosts_files(folder) == []
+    assert (folder / "other").exists()
+    (folder / "other").rmdir()
+    links.remove_hosts_file("xb012345-1", folder, tmp_path)
+    assert not folder.exists()
+
+
+def test_where_etc_cannot_be_written_the_command_mounts_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    prefix = links.give_hosts_file("xb012345-0", "10.87.0.1", tmp_path / "file", tmp_path)
+    assert prefix[1:] == ("-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(tmp_path / "xb012345-0.hosts"))
+    links.remove_hosts_file("xb012345-0", tmp_path / "file", tmp_path)
+    assert not (tmp_path / "xb012345-0.hosts").exists()

@@ -11,9 +11,9 @@ import pytest
 
 from xbench.errors import XbenchError
 from xbench.launch import heartbeat
-from xbench.launch.heartbeat import HeartbeatMonitor, lost_peers
-from xbench.launch.placement import RankAssignment
+from xbench.launch.heartbeat import HeartbeatMonitor
 from xbench.launch.rank_survey import COLLECT_S, GONE_S
+from xbench.launch.rendezvous import RankAssignment
 from xbench.rank.journal import Journal, JournalReader
 
 
@@ -205,15 +205,3 @@ def test_an_end_that_a_rank_does_not_come_to_names_it(ranks: Ranks) -> None:
     ranks.watches[1]._post()
     with pytest.raises(XbenchError, match="rank 2 on node2 disappeared"):
         ranks.watches[0].finish()
-
-
-@pytest.mark.parametrize(
-    ("message", "lost"),
-    [
-        ("Connection closed by peer [10.0.0.1]:33", True),
-        ("NCCL error: remote process exited", True),
-        ("no", False),
-    ],
-)
-def test_what_ranks_say_that_lost_their_peers(message: str, lost: bool) -> None:
-    assert lost_peers(message) is lost

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from xbench.machine import inventory
-from xbench.machine.findings import EXTRAS, Seen, findings
+from xbench.machine.inventory import EXTRAS, Seen, findings
 from xbench.records.machine import Finding
 
 TORCH = {"torch": "2.15.0", "torchvision": "0.29", "nccl": "2.30.7", "cuda": "13.2", "gpus": 8}

@@ -16,8 +16,7 @@ import pytest
 from xbench import cli, environment
 from xbench.environment import differences, fingerprint
 from xbench.machine import inventory
-from xbench.machine.findings import Seen
-from xbench.machine.inventory import answer, held_against, machine_of, nvcc, on_cpu, take_inventory
+from xbench.machine.inventory import Seen, answer, held_against, machine_of, nvcc, on_cpu, take_inventory
 from xbench.machine.inventory_probe import installed, nvml_answer
 from xbench.rank.journal import pid_alive
 from xbench.records import load

@@ -11,7 +11,7 @@ from torch import nn
 
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
-from xbench.workloads.alike import check_alike
+from xbench.workloads.build import check_alike
 from xbench.workloads.workload import Workload
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from xbench.errors import SpecError
 from xbench.spec import WorkloadSpec
-from xbench.workloads import WORKLOADS, family_of, parse_workload, resolve, torchvision_models
+from xbench.workloads import WORKLOADS, family_of, parse_workload, resolve
+from xbench.workloads.catalog import TORCHVISION_MODELS, UNLISTED, installed_models
 from xbench.workloads.parse import SyntheticShape, parse_synthetic
-from xbench.workloads.torchvision_models import TORCHVISION_MODELS, UNLISTED, installed_models
 
 
 @pytest.fixture
@@ -145,7 +145,6 @@ def test_a_factory_keeps_its_sizes_open(factory_file):
 
 
 def test_a_model_newer_than_the_table_still_parses(monkeypatch):
-    monkeypatch.setattr(torchvision_models, "installed_models", lambda: frozenset({"resnet9000"}))
     monkeypatch.setattr("xbench.workloads.catalog.installed_models", lambda: frozenset({"resnet9000"}))
     spec = resolve(parse_workload("resnet9000"), "cpu")
     assert (spec.batch_size, spec.image_size) == UNLISTED.cpu

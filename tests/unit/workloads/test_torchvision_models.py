@@ -9,7 +9,7 @@ import torchvision.models
 from xbench.spec import WorkloadSpec
 from xbench.workloads import parse_workload, resolve
 from xbench.workloads.build import build
-from xbench.workloads.torchvision_models import TORCHVISION_MODELS, installed_models
+from xbench.workloads.catalog import TORCHVISION_MODELS, installed_models
 
 META = torch.device("meta")
 INSTALLED = torchvision.models.list_models(module=torchvision.models)

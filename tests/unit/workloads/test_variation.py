@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from xbench.spec import WorkloadSpec
+from xbench.workloads.custom import drawn, vary
 from xbench.workloads.trial import difference, varied
-from xbench.workloads.variation import drawn, vary
 from xbench.workloads.workload import Workload
 
 CROSS_ENTROPY = nn.CrossEntropyLoss()

@@ -1,12 +1,19 @@
-"""What the ranks of one incarnation are told, where things lie in a job's folder, and how a batch is shared. No torch.
+"""One attempt of a real job: what an engine launches, what its ranks are told, and how it stands. No torch.
+
+A job has one folder and passes through *attempts*. Each is launched with a fixed number of workers and trains from the
+newest checkpoint of the folder (the first one from nothing). It ends as stopped, with a checkpoint of the last applied
+step; as finished, with a checkpoint of the job's last step; or as failed, and then the next attempt begins at the
+newest whole checkpoint.
 
     FOLDER/lock                        flocked by every process of an incarnation, while it lives
     FOLDER/checkpoint-00000150.xb      see `checkpoints`
     FOLDER/incarnation-0001/           program.json, meeting, stop, log, and a journal a rank (`rank.journal`)
 
-A step is one of the whole batch: n_r of its B samples go to rank r, as evenly as they can, so numbers of workers that
-do not divide the batch are served too. Rank r's loss is the mean over its n_r samples; weighted by n_r·w/B before
-backward, the mean over w ranks that DistributedDataParallel takes is the mean over the whole batch, exactly.
+A step is one of the whole batch, however many workers share it. So steps count a job's work: `Job.work` is
+`LiveJob.steps`, and its speed is steps a second. n_r of the B samples go to rank r, as evenly as they can, so numbers
+of workers that do not divide the batch are served too. Rank r's loss is the mean over its n_r samples; weighted by
+n_r·w/B before backward, the mean over w ranks that DistributedDataParallel takes is the mean over the whole batch,
+exactly.
 
 Events of a journal, beside `error` and `hello` of `rank.journal`; `t` of each is the machine's monotonic clock [s]:
 
@@ -26,10 +33,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Protocol
 
-from xbench.cluster.live.engine import AttemptProgress, LiveJob
+from xbench.cluster.live import checkpoints
 from xbench.errors import SpecError
 from xbench.rank.journal import JournalReader
 from xbench.spec import DeviceType, Spec, WorkloadSpec
@@ -40,6 +48,69 @@ PROGRAM = "program.json"
 MEETING = "meeting"
 STOP = "stop"
 LOG = "log"
+
+State = Literal["starting", "training", "stopped", "finished", "failed", "lost"]
+"""lost: the node of a worker is gone, which is not the job's fault."""
+
+OVER: tuple[State, ...] = ("stopped", "finished", "failed", "lost")
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """A job of `jobs.toml`. `batch_size`: samples of a step over all workers; `checkpoint_steps`: steps between two.
+
+    `workload` is as for `xbench profile`, without a batch size.
+    """
+
+    name: str
+    workload: str
+    steps: int
+    batch_size: int
+    arrival_s: float = 0.0
+    gpus: int = 1
+    least: int = 1
+    most: int | None = None
+    seed: int = 0
+    checkpoint_steps: int = 50
+
+
+class AttemptProgress(NamedTuple):
+    """State of an attempt. Steps count from the beginning of the job, not of the attempt."""
+
+    state: State
+    steps: int
+    """Applied steps, as far as rank 0 has reported."""
+    kept_steps: int
+    """Steps in the newest whole checkpoint."""
+    reason: str = ""
+    """Cause of a failure or a loss, or the obstacle of a starting attempt; one sentence."""
+
+
+class Running(Protocol):
+    """One attempt, as the controller sees it. No call blocks for longer than a moment."""
+
+    def look(self) -> AttemptProgress:
+        """Present state. In a state of `OVER` no process is left, and the state never changes."""
+
+    def stop(self) -> None:
+        """Ask it to keep a checkpoint after the present step, and to end. `look` reports the end."""
+
+    def kill(self) -> None:
+        """End all its processes, without a checkpoint."""
+
+
+class Engine(Protocol):
+    """One machine or several, with numbered slots of one worker each."""
+
+    @property
+    def slots(self) -> int:
+        """Present number of slots. It may change from call to call, and is 0 without any node."""
+
+    def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> Running:
+        """Launch an attempt with one worker on each slot. Raises SpecError for a job that cannot be built."""
+
+    def close(self) -> None:
+        """End everything that still runs."""
 
 
 class AttemptSpec(Spec):
@@ -68,11 +139,49 @@ class AttemptSpec(Spec):
         return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
 
 
+class Watched:
+    """What every `Running` here has in common, from its folder and rank 0's journal; `look` and `kill` are its own."""
+
+    def __init__(self, directory: Path, program: AttemptSpec) -> None:
+        self.directory = directory
+        self._program = program
+        self._journal = JournalReader(directory, 0, 0)
+        self._end: State | None = None
+        """How it ended, as rank 0 says."""
+        kept = self._kept()
+        self._look = AttemptProgress("starting", kept, kept)
+
+    @property
+    def over(self) -> bool:
+        """True if `look` has said that it is over."""
+        return self._look.state in OVER
+
+    def stop(self) -> None:
+        """See `Running`."""
+        (self.directory / STOP).touch()
+
+    def _kept(self) -> int:
+        """The steps in its last checkpoint. A rank may die between writing one and the journal's word of it."""
+        return checkpoints.kept_steps(self.directory.parent, self._program.key)
+
+    def _read(self) -> None:
+        """Take what the journal has said since."""
+        for event in self._journal.poll():
+            match event["event"]:
+                case "loaded":
+                    self._look = self._look._replace(steps=event["steps"], kept_steps=event["steps"])
+                case "step":
+                    self._look = self._look._replace(state="training", steps=event["step"])
+                case "kept":
+                    self._look = self._look._replace(kept_steps=event["steps"])
+                case "end":
+                    self._end = event["how"]
+
+
 def incarnation_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu") -> AttemptSpec:
     """What the ranks of a job on these slots are told.
 
-    Raises SpecError for an unknown workload, one with a batch size of its own, counts below one, and more workers than
-    a step has samples.
+    Raises SpecError for an unknown workload, for one with a batch size of its own, and for more workers than samples.
     """
     spec = parse_workload(job.workload, seed=job.seed)
     if spec.batch_size is not None:
@@ -81,22 +190,15 @@ def incarnation_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu
             "its workers",
             hint=f"give the job batch_size = {spec.batch_size}",
         )
-    for what in ("steps", "batch_size", "checkpoint_steps"):
-        count = getattr(job, what)
-        if count < 1:
-            raise SpecError(f"job {job.name!r}: {what} = {count} is below 1", hint="write a whole number from 1 on")
-    if not slots:
-        raise SpecError(f"job {job.name!r} got no slot to run on", hint="an incarnation has at least one worker")
     if len(slots) > job.batch_size:
         raise SpecError(
             f"job {job.name!r}: {len(slots)} workers cannot share a batch of {job.batch_size}",
             hint=f"at most {job.batch_size} workers, or a larger batch_size",
         )
     drawn = family_of(spec.name) != "factory"
-    one = resolve(spec.model_copy(update={"batch_size": 1}) if drawn else spec, device)
     return AttemptSpec(
         name=job.name,
-        workload=one,
+        workload=resolve(spec.model_copy(update={"batch_size": 1}) if drawn else spec, device),
         steps=job.steps,
         batch_size=job.batch_size,
         checkpoint_steps=job.checkpoint_steps,
@@ -115,30 +217,19 @@ def incarnations(folder: Path) -> list[Path]:
     return sorted(folder.glob("incarnation-[0-9]*"))
 
 
-def next_incarnation(folder: Path) -> Path:
-    """A new folder for the next one. Raises OSError."""
+def next_incarnation(folder: Path, program: AttemptSpec) -> Path:
+    """A new folder for the next one, with its program. Raises OSError."""
     before = incarnations(folder)
     number = int(before[-1].name.rpartition("-")[2]) + 1 if before else 1
     made = folder / f"incarnation-{number:04}"
     made.mkdir(parents=True)
+    (made / PROGRAM).write_text(program.model_dump_json(indent=1), encoding="utf-8")
     return made
 
 
 def events_of(incarnation: Path, rank: int = 0) -> list[dict[str, Any]]:
     """Everything that a rank has told."""
     return JournalReader(incarnation, 0, rank).poll()
-
-
-def seen(look: AttemptProgress, event: dict[str, Any]) -> AttemptProgress:
-    """How an incarnation stands after rank 0 has told that; its end is another matter."""
-    match event["event"]:
-        case "loaded":
-            return look._replace(steps=event["steps"], kept_steps=event["steps"])
-        case "step":
-            return look._replace(state="training", steps=event["step"])
-        case "kept":
-            return look._replace(kept_steps=event["steps"])
-    return look
 
 
 def errors_of(incarnation: Path, workers: int) -> list[tuple[int, dict[str, Any]]]:
@@ -154,9 +245,6 @@ def first_line(text: str) -> str:
 
 def losses(folder: Path) -> dict[int, float]:
     """The job's loss by step (from 1). A step that was done again, after a crash, counts as it was done last."""
-    found: dict[int, float] = {}
-    for incarnation in incarnations(folder):
-        for event in events_of(incarnation):
-            if event["event"] == "step":
-                found[int(event["step"])] = float(event["loss"])
+    told = [event for incarnation in incarnations(folder) for event in events_of(incarnation)]
+    found = {int(event["step"]): float(event["loss"]) for event in told if event["event"] == "step"}
     return dict(sorted(found.items()))

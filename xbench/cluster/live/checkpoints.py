@@ -59,7 +59,8 @@ def write(folder: Path, key: str, steps: int, content: bytes | memoryview) -> Pa
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(folder)
-    _prune(folder, key)
+    for old in candidates(folder, key)[0][KEPT:]:
+        old.path.unlink(missing_ok=True)
     return path
 
 
@@ -130,8 +131,3 @@ def clear_parts(folder: Path) -> None:
     """Remove what a process that died was writing. Only while nobody writes."""
     for path in folder.glob(f"checkpoint-*{PART}"):
         path.unlink(missing_ok=True)
-
-
-def _prune(folder: Path, key: str) -> None:
-    for old in candidates(folder, key)[0][KEPT:]:
-        old.path.unlink(missing_ok=True)

@@ -23,26 +23,10 @@ import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
 
-from xbench.cluster.live.engine import OVER, AttemptProgress, Engine, Running
-from xbench.cluster.live.ledger import (
-    JOBS,
-    RESUME,
-    Event,
-    JobArrived,
-    JobEnded,
-    JobStopping,
-    Ledger,
-    PolicyDecided,
-    ProgressReported,
-    Resized,
-    RunAbandoned,
-    RunPaused,
-    RunResumed,
-    Started,
-    Trained,
-)
+from xbench.cluster.live import ledger
+from xbench.cluster.live.attempt import OVER, AttemptProgress, Engine, Running
+from xbench.cluster.live.ledger import Ledger
 from xbench.cluster.live.state import State
 from xbench.cluster.live.track import AttemptState, JobState
 from xbench.errors import Interrupted, RunError, SpecError
@@ -59,28 +43,18 @@ STOP_TIMEOUT_S = 120.0
 """Time [s] after a request to stop after which an attempt is killed if it has not ended or kept a checkpoint."""
 
 
-class Clock(Protocol):
+class Clock:
     """The cluster's clock: seconds since the run began, without those in which no controller ran."""
-
-    def now_s(self) -> float:
-        """Present time [s]."""
-
-    def wait_until(self, at_s: float) -> None:
-        """Wait until `at_s` at most. It returns earlier so that the attempts can be observed."""
-
-
-class RealClock:
-    """A real clock that continues from `from_s`."""
 
     def __init__(self, from_s: float = 0.0) -> None:
         self._zero_s = time.monotonic() - from_s
 
     def now_s(self) -> float:
-        """See `Clock`."""
+        """Present time [s]."""
         return time.monotonic() - self._zero_s
 
     def wait_until(self, at_s: float) -> None:
-        """See `Clock`."""
+        """Wait until `at_s` at most. It returns earlier so that the attempts can be observed."""
         time.sleep(min(POLL_S, max(0.0, at_s - self.now_s())))
 
 
@@ -133,15 +107,11 @@ class Controller:
         """
         now_s = self.clock.now_s()
         for track in self.state.tracks.values():
-            attempt = track.attempt
-            if attempt is not None:
-                self._record(
-                    JobEnded(at_s=now_s, job=track.name, how="lost", steps=track.steps, kept_steps=track.kept,
-                          last=attempt.last, reason="its controller ended")
-                )  # fmt: skip
+            if (attempt := track.attempt) is not None:
+                self._record_end(track, "lost", now_s, track.steps, track.kept, "its controller ended")
                 self._say(track, f"ran on {_slots(attempt)} when its controller ended")
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        self._record(RunResumed(at_s=now_s, created=created, retries=retries))
+        self._record(ledger.RunResumed(at_s=now_s, created=created, retries=retries))
         self._changed = True
 
     def _run_once(self) -> None:
@@ -152,7 +122,7 @@ class Controller:
         self._count_slots(now_s)
         for track in state.tracks.values():
             if not track.arrived and track.entry.arrival_s <= now_s:
-                self._record(JobArrived(at_s=now_s, job=track.name))
+                self._record(ledger.JobArrived(at_s=now_s, job=track.name))
                 self._say(track, "arrives")
                 self._changed = True
         self._decide(now_s)
@@ -162,11 +132,11 @@ class Controller:
                 break
             self._decide(now_s)  # a job has ended meanwhile
         if self._progress and now_s - self._progress_written_s >= PROGRESS_S:
-            self._record(ProgressReported(at_s=now_s, jobs=self._progress))
+            self._record(ledger.ProgressReported(at_s=now_s, jobs=self._progress))
             self._progress, self._progress_written_s = {}, now_s
         if state.over:
             return
-        next_s = min(self._next_s(), math.inf if state.next_decision_s is None else state.next_decision_s)
+        next_s = min(state.next_arrival_s(), math.inf if state.next_decision_s is None else state.next_decision_s)
         withheld = [track for track in state.tracks.values() if track.withheld and track.arrived and not track.over]
         for track in withheld:
             self._say_wait(track, f"waits: it needs more than {counted(state.cluster.gpus, 'slot')}")
@@ -180,14 +150,10 @@ class Controller:
     def _count_slots(self, now_s: float) -> None:
         slots, before = self.engine.slots, self.state.cluster.gpus
         if slots != before:
-            self._record(Resized(at_s=now_s, slots=slots))
+            self._record(ledger.Resized(at_s=now_s, slots=slots))
             self._print(f"{now_s:8.1f} s  the engine has {counted(slots, 'slot')} now, and had {before}")
             self._wait_messages.clear()
             self._changed = True
-
-    def _next_s(self) -> float:
-        arrival_s = self.state.next_arrival_s()
-        return math.inf if arrival_s is None else arrival_s
 
     def _decide(self, now_s: float) -> None:
         state = self.state
@@ -196,7 +162,7 @@ class Controller:
             return
         self._changed = False
         seen = state.seen(now_s)
-        decided = PolicyDecided(at_s=now_s, seen=seen, grants=state.decide(now_s, seen))
+        decided = ledger.PolicyDecided(at_s=now_s, seen=seen, grants=state.decide(now_s, seen))
         self.ledger.append(decided)
         state.grant(decided)
 
@@ -205,10 +171,9 @@ class Controller:
         for track in self.state.tracks.values():
             attempt = track.attempt
             if attempt is not None and attempt.stopping_s is None and attempt.workers != track.active.gpus:
-                self._record(JobStopping(at_s=now_s, job=track.name))
                 action = f"go on with {counted(track.active.gpus, 'worker')}" if track.active.gpus else "wait"
                 self._say(track, f"is to {action}, and stops on {_slots(attempt)}")
-                self._stop(self._running[track.name], attempt)
+                self._stop(track, now_s)
                 self._observe(track, now_s)
         for track in self.state.tracks.values():
             wanted = track.active.gpus
@@ -218,7 +183,7 @@ class Controller:
 
     def _start(self, track: JobState, slots: tuple[int, ...], now_s: float) -> None:
         try:
-            handle = self.engine.start(track.job, self.ledger.folder / JOBS / track.name, slots)
+            handle = self.engine.start(track.job, self.ledger.folder / ledger.JOBS / track.name, slots)
             steps = handle.look().steps
         except SpecError as error:
             self._give_up(track, str(error), now_s)
@@ -227,21 +192,21 @@ class Controller:
             self._say_wait(track, f"waits: {error}")
             return
         except OSError as error:
-            self._record(Started(at_s=now_s, job=track.name, slots=list(slots), steps=track.kept))
-            self._handle_failure(track, AttemptProgress("failed", int(track.kept), int(track.kept), str(error)), now_s)
+            self._record(ledger.Started(at_s=now_s, job=track.name, slots=list(slots), steps=track.kept))
+            self._handle_failure(track, now_s, track.kept, track.kept, str(error))
             return
         self._running[track.name] = handle
-        self._record(Started(at_s=now_s, job=track.name, slots=list(slots), steps=steps))
-        attempt = track.attempt
-        assert attempt is not None
-        self._say(track, f"starts on {_slots(attempt)}, from step {steps:g} of {track.job.steps}")
+        self._record(ledger.Started(at_s=now_s, job=track.name, slots=list(slots), steps=steps))
+        self._say(track, f"starts on {_slots(track.present)}, from step {steps:g} of {track.job.steps}")
 
-    def _stop(self, handle: Running, attempt: AttemptState) -> None:
+    def _stop(self, track: JobState, now_s: float) -> None:
         """Stop with a checkpoint.
 
         An attempt that has not trained yet is killed: it has none to keep, and others wait.
         """
-        if attempt.first is None:
+        self._record(ledger.JobStopping(at_s=now_s, job=track.name))
+        handle = self._running[track.name]
+        if track.present.first is None:
             handle.kill()
         else:
             handle.stop()
@@ -258,7 +223,7 @@ class Controller:
         if look.state == "starting" and look.reason:
             self._say_wait(track, look.reason)
         if look.state == "training" and attempt.first is None:
-            self._record(Trained(at_s=now_s, job=track.name, steps=look.steps))
+            self._record(ledger.Trained(at_s=now_s, job=track.name, steps=look.steps))
         if self.state.saw(track, now_s, look.steps, look.kept_steps):
             self._progress[track.name] = (look.steps, look.kept_steps, now_s)
         if attempt.stopping_s is not None and now_s - attempt.stopping_s > STOP_TIMEOUT_S:
@@ -269,71 +234,66 @@ class Controller:
         self._progress.pop(track.name, None)
         is_stopping = attempt.stopping_s is not None
         killed = is_stopping and attempt.first is None  # by `_stop`
+        steps, kept_steps, reason = look.steps, look.kept_steps, look.reason
         if look.state == "lost":
-            self._record(
-                JobEnded(at_s=now_s, job=track.name, how="lost", steps=max(look.steps, track.steps),
-                      kept_steps=look.kept_steps, last=attempt.last, reason=look.reason)
-            )  # fmt: skip
-            checkpoint = f"step {look.kept_steps:g} is kept"
-            self._say(track, f"lost a worker after step {look.steps:g}: {look.reason} ({checkpoint})")
-            return
-        if (look.state == "failed" and not killed) or (look.state == "stopped" and not is_stopping):
-            self._handle_failure(track, look._replace(reason=look.reason or "it stopped without being asked to"), now_s)
-            return
-        how = "finished" if look.state == "finished" else "stopped"
-        self._record(
-            JobEnded(
-                at_s=now_s, job=track.name, how=how, steps=look.steps, kept_steps=look.kept_steps, last=attempt.last
-            )
-        )
-        if how == "finished":
-            took_s = now_s - track.entry.arrival_s
-            self._say(track, f"is done, {took_s:.1f} s after it arrived")
+            self._record_end(track, "lost", now_s, max(steps, track.steps), kept_steps, reason)
+            self._say(track, f"lost a worker after step {steps:g}: {reason} (step {kept_steps:g} is kept)")
+        elif (look.state == "failed" and not killed) or (look.state == "stopped" and not is_stopping):
+            self._handle_failure(track, now_s, steps, kept_steps, reason or "it stopped without being asked to")
+        elif look.state == "finished":
+            self._record_end(track, "finished", now_s, steps, kept_steps)
+            self._say(track, f"is done, {now_s - track.entry.arrival_s:.1f} s after it arrived")
             self._changed = True
         else:
-            self._say(track, f"has stopped after step {look.steps:g}")
+            self._record_end(track, "stopped", now_s, steps, kept_steps)
+            self._say(track, f"has stopped after step {steps:g}")
 
-    def _handle_failure(self, track: JobState, look: AttemptProgress, now_s: float) -> None:
-        attempt = track.attempt
-        assert attempt is not None
-        self._record(
-            JobEnded(at_s=now_s, job=track.name, how="failed", steps=max(look.steps, track.steps),
-                  kept_steps=look.kept_steps, last=attempt.last, reason=look.reason)
-        )  # fmt: skip
+    def _handle_failure(self, track: JobState, now_s: float, steps: float, kept_steps: float, reason: str) -> None:
+        self._record_end(track, "failed", now_s, max(steps, track.steps), kept_steps, reason)
         retries = self.state.retries
         if track.retried > retries:
             times = "once" if track.retried == 1 else f"{track.retried} times"
-            self._give_up(track, f"it failed {times}, at last: {look.reason}", now_s)
+            self._give_up(track, f"it failed {times}, at last: {reason}", now_s)
             return
-        retry = f"retry {track.retried} of {retries}, from step {look.kept_steps:g}"
-        self._say(track, f"failed after step {look.steps:g}: {look.reason} ({retry})")
+        retry = f"retry {track.retried} of {retries}, from step {kept_steps:g}"
+        self._say(track, f"failed after step {steps:g}: {reason} ({retry})")
 
     def _give_up(self, track: JobState, reason: str, now_s: float) -> None:
-        self._record(RunAbandoned(at_s=now_s, job=track.name, reason=reason))
-        command = f"{RESUME} {self.ledger.folder} --retries {max(1, self.state.retries)}"
+        self._record(ledger.RunAbandoned(at_s=now_s, job=track.name, reason=reason))
+        command = f"{ledger.RESUME} {self.ledger.folder} --retries {max(1, self.state.retries)}"
         self._say(track, f"is given up: {reason} (after the run, {command} tries it again)")
         self._changed = True
 
     def _pause(self) -> None:
         """Stop everything with a checkpoint, and leave. A second request kills everything."""
         now_s = self.clock.now_s()
-        self._record(RunPaused(at_s=now_s))
-        folder = self.ledger.folder
+        self._record(ledger.RunPaused(at_s=now_s))
         self._print(f"{now_s:8.1f} s  stopping all jobs with a checkpoint (Ctrl-C again kills them)")
         for track in self.state.tracks.values():
             attempt = track.attempt
             if attempt is not None and attempt.stopping_s is None:
-                self._record(JobStopping(at_s=now_s, job=track.name))
-                self._stop(self._running[track.name], attempt)
+                self._stop(track, now_s)
         while self._running and self._stopping() < 2:
             now_s = self.clock.now_s()
             for name in list(self._running):
                 self._observe(self.state.tracks[name], now_s)
             if self._running:
                 self.clock.wait_until(math.inf)
-        raise Interrupted("interrupted; nothing runs, and all that was kept goes on", hint=f"{RESUME} {folder}")
+        raise Interrupted(
+            "interrupted; nothing runs, and all that was kept goes on", hint=f"{ledger.RESUME} {self.ledger.folder}"
+        )
 
-    def _record(self, event: Event) -> None:
+    def _record_end(
+        self, track: JobState, how: ledger.Ending, now_s: float, steps: float, kept_steps: float, reason: str = ""
+    ) -> None:
+        self._record(
+            ledger.JobEnded(
+                at_s=now_s, job=track.name, how=how, steps=steps, kept_steps=kept_steps, last=track.present.last,
+                reason=reason
+            )
+        )  # fmt: skip
+
+    def _record(self, event: ledger.Event) -> None:
         """Write an event to the ledger, then apply it."""
         self.ledger.append(event)
         self.state.apply(event)

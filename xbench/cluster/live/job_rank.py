@@ -25,7 +25,7 @@ import traceback  # noqa: E402
 from contextlib import suppress  # noqa: E402
 from datetime import timedelta  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import Any, NoReturn  # noqa: E402
+from typing import NoReturn  # noqa: E402
 
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402 (every optimizer of torch imports it when it is made: seconds that are no model's)
@@ -215,11 +215,11 @@ def main(argv: list[str]) -> NoReturn:
         rank.start()
         rank.go()
     except BaseException as error:
-        said = explain(type(error).__name__, str(error), rank.program.workload)
+        found = explain(type(error).__name__, str(error), rank.program.workload)
+        said = found.what if found is not None else None
         with suppress(OSError):
-            fields: dict[str, Any] = {"said": said.what if said is not None else None}
             message = f"{type(error).__name__}: {error}"
-            rank.journal.write("error", message=message, traceback=traceback.format_exc(), **fields)
+            rank.journal.write("error", message=message, traceback=traceback.format_exc(), said=said)
         print(traceback.format_exc(), file=sys.stderr, flush=True)
         os._exit(1)  # not sys.exit: see `rank.main`
     sys.stdout.flush()

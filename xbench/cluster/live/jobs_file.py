@@ -33,7 +33,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from xbench.cluster.jobs import Speed
-from xbench.cluster.live.engine import LiveJob
+from xbench.cluster.live.attempt import LiveJob
 from xbench.cluster.speeds import RingSpeed, TableSpeed, scaled_speed
 from xbench.errors import SpecError, UsageError
 from xbench.records import load
@@ -127,8 +127,7 @@ def load_jobs(path: Path) -> JobsFile:
     work, a duplicate name, unsorted arrivals, an empty range of workers, an unknown workload, and invalid speeds.
     """
     where = str(path)
-    missing = SpecError(f"there is no file of jobs {str(path)!r}", hint="docs/cluster.md shows a jobs.toml")
-    data = read_toml(path, missing)
+    data = read_toml(path, SpecError(f"there is no file of jobs {where!r}", hint="docs/cluster.md shows a jobs.toml"))
     known_keys(data, ("cluster", "job"), where, "the file")
     table = data.get("cluster", {})
     if not isinstance(table, dict):
@@ -136,11 +135,11 @@ def load_jobs(path: Path) -> JobsFile:
     known_keys(table, _Cluster.model_fields, where, "[cluster]")
     cluster = validated(_Cluster, table, where, "[cluster]")
     tables = data.get("job")
-    if not isinstance(tables, list) or not tables or not all(isinstance(table_of_job, dict) for table_of_job in tables):
+    if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
         raise SpecError(f"{where}: there is no [[job]], so there is nothing to run", hint=START)
     jobs: list[JobEntry] = []
-    for number, table_of_job in enumerate(tables, start=1):
-        job = _job(table_of_job, number, path)
+    for number, one in enumerate(tables, start=1):
+        job = _job(one, number, path)
         if any(job.name == other.name for other in jobs):
             raise SpecError(f"{where}: two jobs are named {job.name!r}", hint=f'name one "{job.name}-2"')
         if jobs and job.arrival_s < jobs[-1].arrival_s:
@@ -160,10 +159,9 @@ def check_fit(jobs: Iterable[JobEntry], slots: int) -> None:
         for key in ("gpus", "least"):
             wanted = getattr(job, key)
             if wanted > slots:
-                needed = max(max(job.gpus, job.least) for job in jobs)
-                has = counted(slots, "slot")
+                needed = max(max(other.gpus, other.least) for other in jobs)
                 raise SpecError(
-                    f"job {job.name!r}: {key} = {wanted}, and the cluster has {has}",
+                    f"job {job.name!r}: {key} = {wanted}, and the cluster has {counted(slots, 'slot')}",
                     hint=f"give it {needed}, or the job at most {slots}",
                 )
 
@@ -182,18 +180,6 @@ def _job(table: dict[str, Any], number: int, path: Path) -> JobEntry:
         raise SpecError(f"{prefix}: name = {job.name!r} cannot name a folder", hint="give it a short name")
     if not fits:
         raise SpecError(f"{prefix}: its name is longer than {MAX_NAME_BYTES} bytes", hint="give it a short name")
-    _check_range(job, prefix)
-    try:
-        if parse_workload(job.workload).batch_size is not None:
-            raise SpecError(
-                f"{job.workload!r} has a batch size of its own", hint="leave it to batch_size, which all workers share"
-            )
-    except UsageError as error:
-        raise SpecError(f"{prefix}: workload: {error}", hint=error.hint) from None
-    return _with_speeds(job, path, prefix)
-
-
-def _check_range(job: _Written, prefix: str) -> None:
     if job.most is not None and job.most < job.least:
         raise SpecError(
             f"{prefix}: most = {job.most} is less than least = {job.least}", hint=f"write most = {job.least}"
@@ -204,6 +190,14 @@ def _check_range(job: _Written, prefix: str) -> None:
                 f"{prefix}: {key} = {getattr(job, key)} workers cannot share batch_size = {job.batch_size} samples",
                 hint=f"write {key} = {job.batch_size}, or a larger batch_size",
             )
+    try:
+        if parse_workload(job.workload).batch_size is not None:
+            raise SpecError(
+                f"{job.workload!r} has a batch size of its own", hint="leave it to batch_size, which all workers share"
+            )
+    except UsageError as error:
+        raise SpecError(f"{prefix}: workload: {error}", hint=error.hint) from None
+    return _with_speeds(job, path, prefix)
 
 
 def _with_speeds(job: _Written, path: Path, prefix: str) -> JobEntry:

@@ -29,6 +29,7 @@ LOCK = "controller.lock"
 JOBS = "jobs"
 RESUME = "xbench cluster run --resume"
 
+EngineName = Literal["local", "ray"]
 Ending = Literal["stopped", "finished", "failed", "lost"]
 """lost: its controller was killed, or a node that it ran on is gone."""
 
@@ -44,7 +45,7 @@ class RunStarted(Part):
     created: str
     command: str
     policy: str
-    engine: str
+    engine: EngineName
     address: str | None = Field(default=None, description="of a Ray cluster")
     device: Literal["cpu", "cuda"] = "cpu"
     slots: int = Field(ge=1)
@@ -220,7 +221,7 @@ class Ledger:
 
     def append(self, event: Event) -> None:
         """Write an event to the disk. Raises OSError."""
-        line = event.model_dump_json(exclude_defaults=False).encode() + b"\n"
+        line = event.model_dump_json().encode() + b"\n"
         written = os.write(self._file, line)
         if written != len(line):
             raise OSError(f"{self.folder / LEDGER}: the disk took {written} of {len(line)} bytes")
@@ -247,11 +248,3 @@ def read(folder: Path) -> tuple[list[Event], int]:
     if not events or not isinstance(events[0], RunStarted):
         raise RecordError(f"{str(path)!r} does not contain the request", hint="begin anew, in another --folder")
     return events, whole_bytes
-
-
-def _fsync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,34 +11,29 @@ A worker of an incarnation that was killed leaves nothing but its folder: the la
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from xbench.cluster.live.attempt import (
     LOCK,
     LOG,
-    PROGRAM,
+    OVER,
+    AttemptProgress,
     AttemptSpec,
+    LiveJob,
+    Watched,
     errors_of,
     first_line,
     incarnation_of,
     next_incarnation,
 )
-from xbench.cluster.live.attempt_output import Watched
-from xbench.cluster.live.engine import OVER, AttemptProgress, LiveJob, State
 from xbench.errors import RunError, SpecError
-from xbench.fabrics.cores import available_cores, split_cores
-from xbench.fabrics.fabric import this_machine
-from xbench.interrupts import interrupts_held
-from xbench.launch import agent as plain_agent
-from xbench.launch import agent_log
+from xbench.fabrics.fabric import available_cores, split_cores, this_machine
+from xbench.launch import agent
 from xbench.launch.launcher import rank_env
 from xbench.launch_guard import GUARD
 from xbench.profilers.gpu import NotAvailable, load_nvml
@@ -50,7 +45,6 @@ DYING_S = 2.0
 """How long a start waits for the incarnation before it to be gone: processes that were killed take a moment."""
 
 POLL_S = 0.01
-_EXIT = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 
 
 class LocalEngine:
@@ -62,6 +56,8 @@ class LocalEngine:
 
     def __init__(self, slots: int | None = None, device: DeviceType = "cpu") -> None:
         self.device = device
+        self.cores: list[list[int]] = []
+        """Of each slot; empty on GPUs."""
         self.warnings: list[str] = []
         self._running: list[LocalRunning] = []
         if device == "cuda":
@@ -71,26 +67,15 @@ class LocalEngine:
                     f"{slots or 'a'} GPU slots were asked for, and this machine has {there} GPUs",
                     hint=f"at most {there} slots" if there else "leave out --device, for slots on its cores",
                 )
-            self._cores: list[list[int]] = []
-            self._slots = slots or there
+            self.slots = slots or there
             return
         cores = available_cores()
-        self._slots = len(cores) if slots is None else slots
-        if self._slots < 1:
+        self.slots = len(cores) if slots is None else slots
+        if self.slots < 1:
             raise SpecError(f"{slots} slots cannot run anything", hint="ask for at least one")
-        shares, warning = split_cores(cores, 1, self._slots)
-        self._cores = shares[0]
+        shares, warning = split_cores(cores, 1, self.slots)
+        self.cores = shares[0]
         self.warnings += [warning.replace(" ranks share", " slots share", 1)] if warning else []
-
-    @property
-    def slots(self) -> int:
-        """How many there are."""
-        return self._slots
-
-    @property
-    def cores(self) -> list[list[int]]:
-        """Of each slot; empty on GPUs."""
-        return self._cores
 
     def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> LocalRunning:
         """Launch an incarnation with one worker on each of these slots.
@@ -98,9 +83,9 @@ class LocalEngine:
         Raises SpecError for what cannot be built, RunError when another incarnation lives in the folder, and OSError.
         """
         program = incarnation_of(job, slots, self.device)
-        wrong = [slot for slot in slots if not 0 <= slot < self._slots]
+        wrong = [slot for slot in slots if not 0 <= slot < self.slots]
         if wrong or len(set(slots)) < len(slots):
-            raise SpecError(f"job {job.name!r}: slots {slots} of {self._slots} cannot be had")
+            raise SpecError(f"job {job.name!r}: slots {slots} of {self.slots} cannot be had")
         folder.mkdir(parents=True, exist_ok=True)
         lock = taken(folder, DYING_S)
         if lock is None:
@@ -113,24 +98,19 @@ class LocalEngine:
         return running
 
     def _launched(self, program: AttemptSpec, folder: Path, lock: int) -> LocalRunning:
-        directory = next_incarnation(folder)
-        (directory / PROGRAM).write_text(program.model_dump_json(indent=1), encoding="utf-8")
-        cores = tuple(tuple(self._cores[slot]) for slot in program.slots) if self._cores else ()
-        here = this_machine(cores)
-        agent = [sys.executable, "-I", "-S", str(Path(plain_agent.__file__))]
-        ranks = ["1", str(program.workers), "0", here.address, "0"]
-        command = [*GUARD, str(os.getpid()), *agent, *ranks, sys.executable, "-m", MODULE, str(directory.absolute())]
+        directory = next_incarnation(folder, program)
+        here = this_machine(tuple(tuple(self.cores[slot]) for slot in program.slots) if self.cores else ())
+        command = [
+            *(*GUARD, str(os.getpid()), *agent.AGENT),
+            *("1", str(program.workers), "0", here.address, "0"),
+            *(sys.executable, "-m", MODULE, str(directory.absolute())),
+        ]
         env = {**rank_env(here), "XBENCH_HELD": str(lock)}
         with open(directory / LOG, "wb") as log:
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=env,
-                start_new_session=True,
-                pass_fds=(lock,),
-            )
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True,
+                pass_fds=(lock,)
+            )  # fmt: skip
         return LocalRunning(process, directory, program)
 
     def close(self) -> None:
@@ -143,7 +123,7 @@ class LocalEngine:
 
 
 class LocalRunning(Watched):
-    """One incarnation; see `xbench.cluster.live.engine.Running`."""
+    """One incarnation; see `Running`."""
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path, program: AttemptSpec) -> None:
         super().__init__(directory, program)
@@ -156,21 +136,19 @@ class LocalRunning(Watched):
         return self._process.pid
 
     def look(self) -> AttemptProgress:
-        """As it stands."""
+        """See `Running`."""
         if self.over:
             return self._look
         # Before the journal is read: nothing is written after.
         gone = self._process.poll() is not None and free(self.directory.parent)
         self._read()
         if gone:
-            state: State = self._end or "failed"
             reason = "" if self._end else self._reason()
-            # Who died between the last checkpoint and the journal's word of it has kept it all the same.
-            self._look = self._look._replace(state=state, kept_steps=self._kept(), reason=reason)
+            self._look = self._look._replace(state=self._end or "failed", kept_steps=self._kept(), reason=reason)
         return self._look
 
     def kill(self) -> None:
-        """End every process of it, without a checkpoint."""
+        """See `Running`."""
         if not self.over:
             self._killed = True
             self._process.kill()
@@ -189,22 +167,21 @@ class LocalRunning(Watched):
         if self._killed:
             return "it was killed as asked"
         errors = errors_of(self.directory, self._program.workers)
-        log = agent_log.tail(self.directory / LOG)
+        log = agent.tail(self.directory / LOG)
         for rank, event in errors:
-            if not agent_log.PEER_LOSS.search(event["message"]):
+            if not agent.lost_peers(event["message"]):
                 said = event["said"]
                 return f"rank {rank} {said}" if said else f"rank {rank}: {first_line(event['message'])}"
         told = {rank for rank, _ in errors}
-        for code, rank_text in _EXIT.findall(log):
+        for code_text, rank_text, _ in agent.EXIT.findall(log):
             if int(rank_text) not in told:
-                return f"rank {rank_text} {agent_log.describe_exit(int(code))}"
+                return f"rank {rank_text} {agent.describe_exit(int(code_text))}"
         if errors:
             rank, event = errors[0]
             return f"rank {rank}: {first_line(event['message'])}"
         code = self._process.returncode
-        if code and code < 0:
-            return f"its agent {agent_log.describe_exit(code)}"
-        return agent_log.last_words(log) or f"its agent {agent_log.describe_exit(code)}"
+        ended = f"its agent {agent.describe_exit(code)}"
+        return ended if code and code < 0 else agent.last_words(log) or ended
 
 
 def taken(folder: Path, seconds: float = 0.0) -> int | None:
@@ -235,18 +212,7 @@ def free(folder: Path) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def opened(engine: LocalEngine) -> Iterator[LocalEngine]:
-    """The engine, closed whatever happens."""
-    try:
-        yield engine
-    finally:
-        with interrupts_held():
-            engine.close()
-
-
 def _gpus() -> int:
-    """How many GPUs there are."""
     try:
         return len(list_gpus(load_nvml()))
     except NotAvailable:

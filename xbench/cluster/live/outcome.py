@@ -20,17 +20,20 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
-from xbench.cluster.live.learned import LearnedSpeed
+from xbench.cluster.live import ledger
 from xbench.cluster.live.state import State
-from xbench.cluster.live.track import JobState
+from xbench.cluster.live.track import JobState, LearnedSpeed
 from xbench.cluster.policy import Cluster
 from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulated import Finished
 from xbench.cluster.simulator import simulate
 from xbench.environment import capture
-from xbench.errors import SpecError
+from xbench.errors import RecordError, SpecError
 from xbench.records import Environment, LiveResult, LiveRun, LiveSpan
+from xbench.runs.frames import LiveFrame
+from xbench.runs.rebuild import WHY, made, read_frame
 from xbench.units import format_duration, format_percent
 from xbench.version import __version__
 
@@ -138,7 +141,7 @@ def outcome(state: State, error: str | None = None, environment: Environment | N
         complete=state.over,
         error=error,
         policy=began.policy,
-        engine="ray" if began.engine == "ray" else "local",
+        engine=began.engine,
         slots=began.slots,
         believed_restart_s=began.restart_s,
         overhead_s=overhead_s(state),
@@ -152,27 +155,36 @@ def outcome(state: State, error: str | None = None, environment: Environment | N
                 job=track.name, slots=list(attempt.slots), from_s=attempt.started_s,
                 trained_s=attempt.first[0] if attempt.first else None, to_s=attempt.ended_s,
                 from_steps=attempt.from_steps,
-                to_steps=track.steps if attempt.ended_s is None else attempt.end_steps, how=attempt.how or "running",
+                to_steps=track.steps if attempt.ended_s is None else attempt.end_steps, how=attempt.how or "running"
             )
             for track in state.tracks.values()
             for attempt in track.attempts
-        ],
+        ]
     )  # fmt: skip
     return record.model_copy(update={"findings": _findings(record)})
+
+
+def rebuilt(folder: Path) -> LiveRun:
+    """Record of a run that was killed, from its frame and its ledger. Raises RecordError."""
+    stored = read_frame(folder, LiveFrame)
+    try:
+        events, _ = ledger.read(folder)
+    except OSError as failed:
+        raise RecordError(f"{failed.filename} cannot be read: {failed.strerror}") from None
+
+    def make() -> LiveRun:
+        state = State.of(events)
+        return outcome(state, None if state.over else WHY.replace("journals", "ledger"), stored.environment)
+
+    return made(folder, make)
 
 
 def _result(track: JobState, forecast: Finished | None, simulated: Finished | None) -> LiveResult:
     entry = track.entry
     jct_s = None if track.finished_s is None else track.finished_s - entry.arrival_s
+    given = ("name", "workload", "steps", "batch_size", "arrival_s", "gpus", "least", "most")
     return LiveResult(
-        name=entry.name,
-        workload=entry.workload,
-        steps=entry.steps,
-        batch_size=entry.batch_size,
-        arrival_s=entry.arrival_s,
-        gpus=entry.gpus,
-        least=entry.least,
-        most=entry.most,
+        **{key: getattr(entry, key) for key in given},
         status="finished" if jct_s is not None else "failed" if track.gave_up is not None else "unfinished",
         reason=track.gave_up or "",
         began_s=track.attempts[0].started_s if track.attempts else None,
@@ -194,16 +206,13 @@ def _findings(record: LiveRun) -> list[str]:
     """Sentences on the run and on the accuracy of the simulations."""
     finished = [job for job in record.jobs if job.jct_s is not None]
     failed = [job for job in record.jobs if job.status == "failed"]
-    count = f"{len(finished)} of {len(record.jobs)} jobs" if len(finished) < len(record.jobs) else "every job"
-    sentences = []
+    sentences = [f"No job finished under {record.policy}."]
     if finished:
-        ends = [job.jct_s for job in finished if job.jct_s is not None]
-        sentences.append(
-            f"{count[:1].upper()}{count[1:]} finished under {record.policy}; the mean job completion time is "
-            f"{format_duration(statistics.fmean(ends))}."
-        )
-    else:
-        sentences.append(f"No job finished under {record.policy}.")
+        count = f"{len(finished)} of {len(record.jobs)} jobs" if len(finished) < len(record.jobs) else "Every job"
+        mean_s = statistics.fmean(job.jct_s for job in finished if job.jct_s is not None)
+        sentences = [
+            f"{count} finished under {record.policy}; the mean job completion time is {format_duration(mean_s)}."
+        ]
     if failed:
         sentences.append(f"Given up: {', '.join(job.name for job in failed)}.")
     forecast_errors = {job.name: job.forecast_error for job in finished if job.forecast_error is not None}

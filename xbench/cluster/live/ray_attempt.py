@@ -22,14 +22,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from xbench.cluster.live.attempt import LOCK, LOG, PROGRAM, AttemptSpec, errors_of, first_line
-from xbench.cluster.live.attempt_output import Watched
-from xbench.cluster.live.engine import AttemptProgress, State
+from xbench.cluster.live.attempt import (
+    LOCK,
+    LOG,
+    PROGRAM,
+    AttemptProgress,
+    AttemptSpec,
+    State,
+    Watched,
+    errors_of,
+    first_line,
+)
 from xbench.cluster.live.local_engine import MODULE, free
-from xbench.launch import agent_log
+from xbench.fabrics.fabric import rank_environment
+from xbench.fabrics.rendezvous import interface_of
+from xbench.launch.agent import describe_exit, lost_peers, rank_variables
 from xbench.launch_guard import GUARD
+from xbench.text import counted
 
 PLACING_S = 120.0
 """Longest time [s] that actors may take to start once their bundles are there."""
@@ -46,7 +55,7 @@ RAY = "Ray: "
 
 
 class RayRunning(Watched):
-    """One incarnation; see `xbench.cluster.live.engine.Running`. It gets on whenever it is looked at."""
+    """One incarnation; see `Running`. It gets on whenever it is looked at."""
 
     def __init__(self, ray: Any, program: AttemptSpec, directory: Path) -> None:
         super().__init__(directory, program)
@@ -74,7 +83,7 @@ class RayRunning(Watched):
         self._ending = False
 
     def look(self) -> AttemptProgress:
-        """As it stands."""
+        """See `Running`."""
         if self.over:
             return self._look
         try:
@@ -93,7 +102,7 @@ class RayRunning(Watched):
         return self._look
 
     def kill(self) -> None:
-        """End every process of it, without a checkpoint."""
+        """See `Running`."""
         if not self.over:
             self._fail(KILLED)
 
@@ -165,7 +174,7 @@ class RayRunning(Watched):
     def _cause(self) -> str | None:
         """Error that a rank died of by itself; None where all that is known may be the effect of a lost node."""
         errors = errors_of(self.directory, self._program.workers)
-        causes = [(rank, event) for rank, event in errors if not agent_log.PEER_LOSS.search(event["message"])]
+        causes = [(rank, event) for rank, event in errors if not lost_peers(event["message"])]
         if causes:
             return _said(causes)
         told = {rank for rank, _ in errors}
@@ -184,10 +193,9 @@ class RayRunning(Watched):
         """Clause that says what it waits for; empty until the wait is long."""
         if self._workers or self._ending or time.monotonic() - self._begun_s < PATIENCE_S:
             return ""
-        count = self._program.workers
         if self._group is None:
             return "waits until the processes that it ran as before are gone"
-        return f"waits: the Ray cluster has no room for {count} worker{'s' if count > 1 else ''} now"
+        return f"waits: the Ray cluster has no room for {counted(self._program.workers, 'worker')} now"
 
     def _fail(self, why: str) -> None:
         self._why = self._why or why
@@ -210,12 +218,10 @@ class RayRunning(Watched):
         failed = bool(self._why or self._whys)
         state: State = "lost" if self._lost else "failed"
         if self._end is not None and not failed:
-            state = "finished" if self._end == "finished" else "stopped"
+            state = self._end
         reason = self._reason() if state == "failed" else self._lost
-        # Who died between the last checkpoint and the journal's word of it has kept it all the same.
-        self._look = self._look._replace(
-            state=state, kept_steps=max(self._kept(), self._look.kept_steps), reason=reason
-        )
+        kept_steps = max(self._kept(), self._look.kept_steps)
+        self._look = self._look._replace(state=state, kept_steps=kept_steps, reason=reason)
 
     def _reason(self) -> str:
         """Error that a rank died of, rather than the errors that others then noticed."""
@@ -255,34 +261,15 @@ class Worker:
         except BlockingIOError:
             os.close(lock)
             return f"another incarnation lives in {incarnation.parent}"
-        env = os.environ | _rank_env(rank, workers, address, self.place()[0])
+        env = {**os.environ, **rank_variables(workers, 1, rank, 0, address, "0"), "PYTHONUNBUFFERED": "1"}
+        interface = interface_of(self.place()[0])  # by which the other nodes reach this one
+        env |= rank_environment(interface, ()) if interface is not None else {}
         command = [*GUARD, str(os.getpid()), sys.executable, "-m", MODULE, directory]
         with open(incarnation / LOG, "ab") as log:
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=env,
-                cwd=cwd if os.path.isdir(cwd) else None,
-                pass_fds=(lock,),
-            )
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
+                cwd=cwd if os.path.isdir(cwd) else None, pass_fds=(lock,)
+            )  # fmt: skip
         os.close(lock)  # the rank holds it now
         code = process.wait()
-        return "" if code == 0 else f"rank {rank} {agent_log.describe_exit(code)}"
-
-
-def _rank_env(rank: int, workers: int, address: str, own: str) -> dict[str, str]:
-    """Variables that torch.distributed reads, and those that name the network device by which this node is reached."""
-    found = {
-        "RANK": str(rank),
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(workers),
-        "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": address,
-        "PYTHONUNBUFFERED": "1",
-    }
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == own for one in addresses):
-            found |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), name)
-    return found
+        return "" if code == 0 else f"rank {rank} {describe_exit(code)}"

@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import xbench
-from xbench.cluster.live.attempt import PROGRAM, first_line, incarnation_of, next_incarnation
-from xbench.cluster.live.engine import OVER, LiveJob
+from xbench.cluster.live.attempt import OVER, LiveJob, first_line, incarnation_of, next_incarnation
 from xbench.cluster.live.ray_attempt import RayRunning
 from xbench.errors import SpecError
+from xbench.limits import last_line
 from xbench.scratch import short_place
 from xbench.spec import DeviceType
 
@@ -106,9 +106,7 @@ class RayEngine:
         # Ray shows each worker one GPU alone, which is number 0 there.
         program = incarnation_of(job, (0,) * len(slots), self.device)
         folder.mkdir(parents=True, exist_ok=True)
-        directory = next_incarnation(folder).absolute()
-        (directory / PROGRAM).write_text(program.model_dump_json(indent=1), encoding="utf-8")
-        running = RayRunning(self.ray, program, directory)
+        running = RayRunning(self.ray, program, next_incarnation(folder, program).absolute())
         self._running = [one for one in self._running if not one.over] + [running]
         return running
 
@@ -137,35 +135,26 @@ def check_reachable(address: str) -> None:
         except OSError as error:
             why = (error.strerror or str(error) or "no answer").lower()
             raise SpecError(f"{told}: {why}", hint="ray start --head starts one, and says its address") from None
+    ask = [sys.executable, "-c", _PROBE, address]
     try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _PROBE, address],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=REACH_S,
-            check=False,
-        )
+        asked = subprocess.run(ask, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REACH_S)
     except subprocess.TimeoutExpired:
         raise SpecError(f"{told}: no answer within {REACH_S:.0f} s", hint="ray status says what is wrong") from None
     if asked.returncode:
-        lines = [line.strip() for line in asked.stderr.splitlines() if line.strip()]
-        why = lines[-1][:200] if lines else "it ended without a word"
+        why = last_line(asked.stderr) or "it ended without a word"
         raise SpecError(f"{told}: {why}", hint="ray status says what is wrong")
 
 
 def _join(ray: Any, slots: int | None, device: DeviceType, address: str | None) -> None:
     """Connect, or start a cluster on this machine. Raises SpecError."""
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "address": address or "local"}
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_TMPDIR", short_place(len(SOCKET)))
         root = str(Path(xbench.__file__).parents[1])  # its workers import us, installed or not
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.pathsep.join(paths).split(os.pathsep)))
-        options |= {"address": "local"} | ({"num_cpus": slots} if slots and device == "cpu" else {})
-    else:
-        options = {key: value for key, value in options.items() if key != "include_dashboard"} | {"address": address}
+        options |= {"include_dashboard": False} | ({"num_cpus": slots} if slots and device == "cpu" else {})
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:

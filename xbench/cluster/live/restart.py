@@ -29,10 +29,9 @@ from itertools import cycle, islice, pairwise
 from pathlib import Path
 
 from xbench import environment
-from xbench.cluster.live.attempt import events_of, incarnation_of, losses
+from xbench.cluster.live.attempt import OVER, LiveJob, events_of, incarnation_of, losses
 from xbench.cluster.live.checkpoints import candidates
-from xbench.cluster.live.engine import OVER, LiveJob
-from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, opened
+from xbench.cluster.live.local_engine import LocalEngine, LocalRunning
 from xbench.cluster.live.restart_result import RESTARTS, compare_losses, record_of, times_of
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
@@ -75,6 +74,11 @@ class RestartRequest:
     device: str = "auto"
     command: str = field(default_factory=lambda: shlex.join(["xbench", *sys.argv[1:]]))
 
+    @property
+    def most(self) -> int:
+        """The larger number of workers."""
+        return max(self.start, self.to)
+
 
 def measure(
     request: RestartRequest, say: Callable[[str], None], output: Path = Path("results/runs")
@@ -84,7 +88,7 @@ def measure(
     Every restart is in `restarts.jsonl` there as soon as it was timed. Raises SpecError and WorkloadError before
     anything is launched, and where no restart was timed RunError when an incarnation fails, or Interrupted.
     """
-    job, found, device = _checked(request)
+    job, found = _checked(request)
     folder = new_run_folder(output, "restart").absolute()
     times: list[RestartTimes] = []
     with interrupts_held() as held:
@@ -92,12 +96,14 @@ def measure(
         error: XbenchError | None = None
         try:
             with held.let_through():
-                study = _Study(request, job, found, device, folder, times, say)
+                study = _Study(request, job, found, folder, times, say)
                 record = study.measured()
         except (KeyboardInterrupt, OSError, XbenchError) as stopped:
             error = _as_error(stopped)
             if study is None or not times:
-                _forget(folder)
+                (folder / FRAME).unlink(missing_ok=True)
+                with suppress(OSError):
+                    folder.rmdir()
                 raise error from None
             record = record_of(study.frame(), times, error=str(error))
         path = keep(record, folder / RECORD)
@@ -110,13 +116,6 @@ def _as_error(stopped: BaseException) -> XbenchError:
     return Interrupted("interrupted") if isinstance(stopped, KeyboardInterrupt) else RunError(str(stopped))
 
 
-def _forget(folder: Path) -> None:
-    """Remove the folder of a study that timed nothing."""
-    (folder / FRAME).unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
-
-
 class _Study:
     """One study under way. `times`: each restart, as soon as it was timed."""
 
@@ -125,20 +124,18 @@ class _Study:
         request: RestartRequest,
         job: LiveJob,
         found: Preflight,
-        device: DeviceType,
         folder: Path,
         times: list[RestartTimes],
         say: Callable[[str], None],
     ) -> None:
-        self.request, self.job, self.found, self.device = request, job, found, device
+        self.request, self.job, self.found = request, job, found
         self.folder, self.times, self.say = folder, times, say
         self._created = now()
         self._environment = environment.capture(found.environment_facts())
-        self._engine = LocalEngine(_slots(request, device), device)
+        self._engine = LocalEngine(_slots(request, found.device), found.device)
 
     def frame(self) -> RestartFrame:
         """Everything in the record that is not measured, as it stands."""
-        most = max(self.request.start, self.request.to)
         return RestartFrame(
             created=self._created,
             command=self.request.command,
@@ -146,8 +143,8 @@ class _Study:
             environment=self._environment,
             workload=self.found.workloads[0].record,
             batch_size=self.job.batch_size,
-            slots=[list(one) for one in self._engine.cores][:most],
-            backend="nccl" if self.device == "cuda" else "gloo",
+            slots=[list(one) for one in self._engine.cores][: self.request.most],
+            backend="nccl" if self.found.device == "cuda" else "gloo",
             from_workers=self.request.start,
             to_workers=self.request.to,
             warnings=list(self._engine.warnings),
@@ -156,28 +153,33 @@ class _Study:
     def measured(self) -> Restart:
         """Time the restarts, and hold the loss curve to that of a run without a stop. Raises RunError."""
         write_frame(self.frame(), self.folder)
-        with Scratch("xb-", str(self.folder)) as made, opened(self._engine) as engine:
-            return self._measured(engine, Path(made))
+        with Scratch("xb-", str(self.folder)) as made:
+            try:
+                return self._measured(Path(made))
+            finally:
+                with interrupts_held():
+                    self._engine.close()
 
-    def _measured(self, engine: LocalEngine, work: Path) -> Restart:
+    def _measured(self, work: Path) -> Restart:
         request = self.request
-        run = _Run(engine, self.job, request.steps, self.say)
         workers = list(islice(cycle((request.start, request.to)), 2 * request.repeats + 1))
-        for one in run.restarts(work / "restarted", workers):
+        for one in self._restarts(work / "restarted", workers):
             self.times.append(one)
             with (self.folder / RESTARTS).open("a", encoding="utf-8") as stream:
                 stream.write(one.model_dump_json() + "\n")
         cut = losses(work / "restarted")
-        kept = candidates(work / "restarted", incarnation_of(self.job, (0,), self.device).key)[0]
-        depends = _depends(work / "restarted" / "incarnation-0001")
+        kept = candidates(work / "restarted", incarnation_of(self.job, (0,), self.found.device).key)[0]
+        told = events_of(work / "restarted" / "incarnation-0001")
+        depends = next((list(event["on"]) for event in told if event["event"] == "depends"), [])
         compared, of, stops = cut, workers, self.times
         if depends:
             of = [request.start, request.start]
             self.say(f"once more with {counted(request.start, 'worker')} before and after: {'; '.join(depends)}")
-            stops = list(run.restarts(work / "checked", of))
+            stops = list(self._restarts(work / "checked", of))
             compared = losses(work / "checked")
         self.say(f"{len(compared)} steps without a stop on {counted(request.start, 'worker')}")
-        run.whole(work / "whole", len(compared), request.start)
+        uncut_job = replace(self.job, steps=len(compared))
+        self._follow(self._engine.start(uncut_job, work / "whole", tuple(range(request.start))))
         uncut = losses(work / "whole")
         tolerance = TOLERANCE.get(self.found.workloads[0].record.dtype, TOLERANCE["bf16"])
         check = compare_losses(compared, uncut, tolerance, of, depends)
@@ -190,8 +192,44 @@ class _Study:
             uncut_losses=uncut.values(),
         )
 
+    def _restarts(self, folder: Path, workers: Sequence[int]) -> Iterator[RestartTimes]:
+        """Train the job's steps with each number of workers in turn: what each change took."""
+        running = self._trained(folder, workers[0])
+        for number, (before, after) in enumerate(pairwise(workers), start=1):
+            self.say(f"restart {number} of {len(workers) - 1}: {before} to {counted(after, 'worker')}")
+            asked_s = time.monotonic()
+            running.stop()
+            self._follow(running)
+            gone_s = time.monotonic()
+            stopped = running.directory
+            running = self._trained(folder, after)
+            yield times_of(events_of(stopped), events_of(running.directory), asked_s, gone_s, before, after)
+        running.stop()
+        self._follow(running)
 
-def _checked(request: RestartRequest) -> tuple[LiveJob, Preflight, DeviceType]:
+    def _trained(self, folder: Path, workers: int) -> LocalRunning:
+        """A new incarnation, after the steps that were asked for."""
+        running = self._engine.start(self.job, folder, tuple(range(workers)))
+        self._follow(running, running.look().steps + self.request.steps)
+        return running
+
+    def _follow(self, running: LocalRunning, steps: float = math.inf) -> None:
+        """Look until it has done so many steps, or is over. Raises RunError if it fails, or says nothing for long."""
+        heard_s, last = time.monotonic(), running.look()
+        while True:
+            look = running.look()
+            if look.state == "failed":
+                raise RunError(f"{self.job.name}: {look.reason}")
+            if look.steps >= steps or look.state in OVER:
+                return
+            if look != last:
+                heard_s, last = time.monotonic(), look
+            if time.monotonic() - heard_s > SILENCE_S:
+                raise RunError(f"{self.job.name}: nothing was heard of its workers for {SILENCE_S:.0f} s")
+            time.sleep(POLL_S)
+
+
+def _checked(request: RestartRequest) -> tuple[LiveJob, Preflight]:
     """The job, once it is known that it can be trained here."""
     for what, count in (("--from", request.start), ("--to", request.to)):
         if count < 1:
@@ -207,7 +245,7 @@ def _checked(request: RestartRequest) -> tuple[LiveJob, Preflight, DeviceType]:
             f"{request.workload!r} has a batch size of its own, and a job's is that of all its workers",
             hint=f"leave it out, and give --batch-size {spec.batch_size}",
         )
-    most, fewest = max(request.start, request.to), min(request.start, request.to)
+    most, fewest = request.most, min(request.start, request.to)
     if request.batch_size is not None and request.batch_size < most:
         raise SpecError(
             f"--batch-size {request.batch_size} cannot be shared by {most} workers", hint=f"try --batch-size {most}"
@@ -228,83 +266,15 @@ def _checked(request: RestartRequest) -> tuple[LiveJob, Preflight, DeviceType]:
         )
     if batch_size < most:
         raise SpecError(f"a batch of {batch_size} cannot be shared by {most} workers", hint=f"at most {batch_size}")
-    job = LiveJob(
-        spec.title, request.workload, ENDLESS, batch_size, seed=request.seed, checkpoint_steps=ENDLESS
-    )  # fmt: skip
+    job = LiveJob(spec.title, request.workload, ENDLESS, batch_size, seed=request.seed, checkpoint_steps=ENDLESS)
     incarnation_of(job, range(most), found.device)
-    return job, found, found.device
+    return job, found
 
 
 def _slots(request: RestartRequest, device: DeviceType) -> int:
     """As many as the larger number of workers, each with a core of its own."""
-    most = max(request.start, request.to)
-    if device == "cpu" and (there := environment.usable_cores()) < most:
+    if device == "cpu" and (there := environment.usable_cores()) < request.most:
         raise SpecError(
-            f"{most} workers want a core each, and this machine has {there}", hint=f"at most {there} workers"
+            f"{request.most} workers want a core each, and this machine has {there}", hint=f"at most {there} workers"
         )
-    return most
-
-
-class _Run:
-    """Incarnations of one job, one after the other."""
-
-    def __init__(self, engine: LocalEngine, job: LiveJob, steps: int, say: Callable[[str], None]) -> None:
-        self.engine, self.job, self.steps, self.say = engine, job, steps, say
-
-    def restarts(self, folder: Path, workers: Sequence[int]) -> Iterator[RestartTimes]:
-        """Train `steps` steps with each number of workers in turn: what each change took."""
-        running = self._start(folder, workers[0])
-        self._train(running)
-        for number, (before, after) in enumerate(pairwise(workers), start=1):
-            self.say(f"restart {number} of {len(workers) - 1}: {before} to {counted(after, 'worker')}")
-            asked_s = time.monotonic()
-            running.stop()
-            self._until_over(running)
-            gone_s = time.monotonic()
-            stopped = running.directory
-            running = self._start(folder, after)
-            self._train(running)
-            yield times_of(events_of(stopped), events_of(running.directory), asked_s, gone_s, before, after)
-        running.stop()
-        self._until_over(running)
-
-    def whole(self, folder: Path, steps: int, workers: int) -> None:
-        """Train so many steps without a stop."""
-        running = self.engine.start(replace(self.job, steps=steps), folder, tuple(range(workers)))
-        self._until_over(running)
-
-    def _start(self, folder: Path, workers: int) -> LocalRunning:
-        return self.engine.start(self.job, folder, tuple(range(workers)))
-
-    def _train(self, running: LocalRunning) -> None:
-        """Until it has trained its steps."""
-        look = running.look()
-        begin = look.steps
-        heard_s, last = time.monotonic(), look
-        while look.steps < begin + self.steps:
-            if look != last:
-                heard_s, last = time.monotonic(), look
-            self._alive(running, heard_s)
-            time.sleep(POLL_S)
-            look = running.look()
-
-    def _until_over(self, running: LocalRunning) -> None:
-        heard_s, last = time.monotonic(), running.look()
-        while (look := running.look()).state not in OVER:
-            if look != last:
-                heard_s, last = time.monotonic(), look
-            self._alive(running, heard_s)
-            time.sleep(POLL_S)
-        if look.state == "failed":
-            raise RunError(f"{self.job.name}: {look.reason}")
-
-    def _alive(self, running: LocalRunning, heard_s: float) -> None:
-        look = running.look()
-        if look.state == "failed":
-            raise RunError(f"{self.job.name}: {look.reason}")
-        if time.monotonic() - heard_s > SILENCE_S:
-            raise RunError(f"{self.job.name}: nothing was heard of its workers for {SILENCE_S:.0f} s")
-
-
-def _depends(incarnation: Path) -> list[str]:
-    return next((list(event["on"]) for event in events_of(incarnation) if event["event"] == "depends"), [])
+    return request.most

@@ -1,7 +1,7 @@
 """Results of a study of restarts, from the journals of the incarnations: parts of a restart, and two loss curves.
 
-`record_of` makes the record of a whole study and of one that ended early: see `runs.rebuild` for one that was
-killed. Nothing here imports torch.
+`record_of` makes the record of a whole study and of one that ended early, `rebuilt` that of one that was killed.
+Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any, get_args
 
+from xbench.errors import RecordError
 from xbench.records import LossCheck, Restart, RestartPart, RestartResult, RestartTimes
 from xbench.runs.frames import RestartFrame
+from xbench.runs.rebuild import WHY, made, read_frame
 from xbench.stats.summary import median_estimate
 from xbench.units import format_seconds
 
@@ -37,27 +40,33 @@ def record_of(
     """
     results = results_of(times)
     return Restart(
-        created=frame.created,
-        command=frame.command,
-        xbench=frame.xbench,
+        **{key: value for key, value in frame if key not in ("kind", "format")},
         complete=error is None,
         error=error,
-        environment=frame.environment,
-        workload=frame.workload,
-        batch_size=frame.batch_size,
-        slots=frame.slots,
-        backend=frame.backend,
-        from_workers=frame.from_workers,
-        to_workers=frame.to_workers,
         checkpoint_bytes=checkpoint_bytes,
         findings=findings(results, check),
-        warnings=frame.warnings,
         restarts=list(times),
         results=results,
         check=check,
         losses=[_number(one) for one in losses],
         uncut_losses=[_number(one) for one in uncut_losses],
     )
+
+
+def rebuilt(folder: Path) -> Restart:
+    """The record of a study that was killed, from its frame and the restarts so far. Raises RecordError."""
+    stored = read_frame(folder, RestartFrame)
+    try:
+        lines = (folder / RESTARTS).read_bytes().split(b"\n")[:-1]  # after the last line end: cut off, or nothing
+    except FileNotFoundError:
+        raise RecordError(f"{str(folder)!r} has no restart that was timed") from None
+    times = []
+    for line in lines:
+        try:
+            times.append(RestartTimes.model_validate_json(line))
+        except ValueError:
+            stored.warnings.append(f"{RESTARTS} has a broken line, which was left out")
+    return made(folder, lambda: record_of(stored, times, error=WHY.replace("the journals", RESTARTS)))
 
 
 def times_of(
@@ -73,38 +82,26 @@ def times_of(
     steps = [event for event in started if event["event"] == "step"]
     last = [event for event in stopped if event["event"] == "step"][-1]
     kept = [event for event in stopped if event["event"] == "kept"][-1]
-    hello = first["hello"]
-    ends = [
-        asked_s,
-        last["t"],
-        kept["t"],
-        gone_s,
-        hello["started_s"],
-        hello["t"],
-        first["joined"]["t"],
-        first["built"]["t"],
-        first["ready"]["t"],
-        first["step"]["t"],
-    ]
+    ends = {  # of each part
+        "last_step_s": last["t"],
+        "checkpoint_s": kept["t"],
+        "teardown_s": gone_s,
+        "start_s": first["hello"]["started_s"],
+        "imports_s": first["hello"]["t"],
+        "join_s": first["joined"]["t"],
+        "build_s": first["built"]["t"],
+        "load_s": first["ready"]["t"],
+        "first_step_s": first["step"]["t"],
+    }
     # The last step may have ended in the instant in which the stop was asked for.
-    for place in range(1, len(ends)):
-        ends[place] = max(ends[place], ends[place - 1])
-    parts = [later - earlier for earlier, later in pairwise(ends)]
+    lengths = [later - earlier for earlier, later in pairwise(accumulate([asked_s, *ends.values()], max))]
     ordinary = [later["t"] - earlier["t"] for earlier, later in pairwise(steps)]
     return RestartTimes(
         from_workers=from_workers,
         to_workers=to_workers,
         steps=last["step"],
-        last_step_s=parts[0],
-        checkpoint_s=parts[1],
-        teardown_s=parts[2],
-        start_s=parts[3],
-        imports_s=parts[4],
-        join_s=parts[5],
-        build_s=parts[6],
-        load_s=parts[7],
-        first_step_s=parts[8],
-        step_s=statistics.median(ordinary) if ordinary else parts[8],
+        step_s=statistics.median(ordinary) if ordinary else lengths[-1],
+        **dict(zip(ends, lengths, strict=True)),
     )
 
 
@@ -151,11 +148,11 @@ def loss_sentence(check: LossCheck) -> str:
     against = f"{check.steps} steps against a run without a stop"
     if check.worst == 0:
         return f"The loss curve goes on: {against}, every loss the same to the last bit."
-    told = f"{'no number' if check.worst is None else f'{check.worst:.1e}'} at step {check.worst_step}"
-    against += f", largest relative difference {told}"
-    if not check.held:
-        return f"The loss curve does NOT go on: {against}, allowed {check.tolerance:g}."
-    return f"The loss curve goes on: {against}, allowed {check.tolerance:g}."
+    worst = "no number" if check.worst is None else f"{check.worst:.1e}"
+    return (
+        f"The loss curve {'goes on' if check.held else 'does NOT go on'}: {against}, largest relative difference "
+        f"{worst} at step {check.worst_step}, allowed {check.tolerance:g}."
+    )
 
 
 def results_of(times: Sequence[RestartTimes]) -> list[RestartResult]:

@@ -1,7 +1,7 @@
 """`xbench cluster run`: jobs of a file, a policy and an engine to a record. All is checked before anything is started.
 
 The run's folder holds the ledger (`cluster.live.ledger`), a folder a job, and in the end `record.json`; where
-that is missing, `runs.rebuild` makes it of the ledger. A run that ended early, by Ctrl-C, by kill -9 or by the
+that is missing, `outcome.rebuilt` makes it of the ledger. A run that ended early, by Ctrl-C, by kill -9 or by the
 machine, is gone on with from there.
 """
 
@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Literal
 
 from xbench import environment
-from xbench.cluster.live.attempt import incarnation_of
-from xbench.cluster.live.controller import Controller, RealClock
-from xbench.cluster.live.engine import Engine
+from xbench.cluster.live.attempt import Engine, incarnation_of
+from xbench.cluster.live.controller import Clock, Controller
 from xbench.cluster.live.jobs_file import JobEntry, check_fit, load_jobs
-from xbench.cluster.live.ledger import Ledger, RunStarted
+from xbench.cluster.live.ledger import EngineName, Ledger, RunStarted
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
@@ -32,7 +30,6 @@ from xbench.runs.run_folder import keep, new_run_folder
 from xbench.spec import DeviceType
 
 RUNS = Path("results/runs")
-EngineName = Literal["local", "ray"]
 Say = Callable[[str], None]
 
 
@@ -63,7 +60,8 @@ def begin(request: LiveRequest, say: Say) -> LiveRun:
     slots = request.slots or file.slots
     if slots is not None:
         check_fit(file.jobs, slots)
-    _check_engine(request)
+    if request.address is not None and request.engine != "ray":
+        raise SpecError(f"engine {request.engine!r} has no address", hint="--engine ray, or leave out --address")
     began = RunStarted(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=request.command,
@@ -90,7 +88,7 @@ def begin(request: LiveRequest, say: Say) -> LiveRun:
         ledger = Ledger.begin(folder, began)
         undo.pop_all()
     say(f"{began.policy} runs {len(file.jobs)} jobs on {began.slots} slots ({began.engine}); all is in {folder}")
-    return _run(state, ledger, engine, RealClock(), say)
+    return _run(state, ledger, engine, say)
 
 
 def resume(folder: Path, say: Say, retries: int | None = None) -> LiveRun:
@@ -107,19 +105,16 @@ def resume(folder: Path, say: Say, retries: int | None = None) -> LiveRun:
             what = f"finished, or was given up ({', '.join(given_up)})" if given_up else "is over"
             hint = f"xbench cluster run --resume {folder} --retries 3" if given_up else f"xbench report {folder}"
             raise SpecError(f"every job of the run in {str(folder)!r} {what}", hint=hint)
-        engine = make_engine(_engine(began), most_slots(began), began.device, began.address, folder, fewer=True)
+        # On Ray there may be no limit on slots; this machine has as many as it had.
+        most = began.most_slots if began.engine == "ray" else began.slots
+        engine = make_engine(began.engine, most, began.device, began.address, folder, fewer=True)
     except BaseException:
         ledger.close()
         raise
     (folder / RECORD).unlink(missing_ok=True)  # the ledger has it all, and more from now on
     left = sum(not track.over for track in state.tracks.values()) + (len(given_up) if retries is not None else 0)
     say(f"{began.policy} goes on at {state.now_s:.1f} s with {left} of {len(began.jobs)} jobs")
-    return _run(state, ledger, engine, RealClock(state.now_s), say, resumed=True, retries=retries)
-
-
-def most_slots(began: RunStarted) -> int | None:
-    """The limit on slots of a run that goes on. On Ray there may be none; this machine has as many as it had."""
-    return began.most_slots if began.engine == "ray" else began.slots
+    return _run(state, ledger, engine, say, resumed=True, retries=retries)
 
 
 def make_engine(
@@ -139,20 +134,14 @@ def make_engine(
 
 
 def _run(
-    state: State,
-    ledger: Ledger,
-    engine: Engine,
-    clock: RealClock,
-    say: Say,
-    resumed: bool = False,
-    retries: int | None = None,
+    state: State, ledger: Ledger, engine: Engine, say: Say, resumed: bool = False, retries: int | None = None
 ) -> LiveRun:
     """To the end, whatever it is; the record is kept in the folder in any case."""
     error: str | None = None
     with _asked_to_stop() as asked:
         with suppress(OSError):
             write_frame(LiveFrame(environment=environment.capture()), ledger.folder)
-        controller = Controller(state, ledger, engine, clock, say, asked)
+        controller = Controller(state, ledger, engine, Clock(state.now_s), say, asked)
         try:
             if resumed:
                 controller.resume(retries)
@@ -196,15 +185,6 @@ def _asked_to_stop() -> Iterator[Callable[[], int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _engine(began: RunStarted) -> EngineName:
-    return "ray" if began.engine == "ray" else "local"
-
-
-def _check_engine(request: LiveRequest) -> None:
-    if request.address is not None and request.engine != "ray":
-        raise SpecError(f"engine {request.engine!r} has no address", hint="--engine ray, or leave out --address")
 
 
 def _check_workloads(jobs: tuple[JobEntry, ...], device: DeviceType) -> None:

@@ -12,7 +12,7 @@ again with as many workers is the same step, and a checkpoint needs no generator
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,25 +22,14 @@ from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads.build import recipe_of
 from xbench.workloads.catalog import family_of
-from xbench.workloads.workload import Workload
+from xbench.workloads.workload import Workload, with_each
 
 EPOCH_STEPS = 16
 _SAMPLE, _LOOP, _ORDER = range(3)
 
 
-class Samples(Protocol):
-    """A set of samples by number."""
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-
-    def take(self, numbers: Sequence[int]) -> tuple[Any, Any]:
-        """(inputs, targets) of these samples, in this order, on the CPU or where the workload is."""
-
-
 class Drawn:
-    """Samples of a workload of ours: `spec.batch_size` is one."""
+    """Samples of a workload of ours: `spec.batch_size` is one. `count`: how many there are."""
 
     def __init__(self, spec: WorkloadSpec, batch_size: int) -> None:
         self._recipe = recipe_of(spec)
@@ -48,7 +37,7 @@ class Drawn:
         self.count = EPOCH_STEPS * batch_size
 
     def take(self, numbers: Sequence[int]) -> tuple[Any, Any]:
-        """See `Samples.take`. Leaves torch's generator anywhere."""
+        """(inputs, targets) of these samples, in this order, on the CPU. Leaves torch's generator anywhere."""
         rows: list[Tensor] = []
         targets: list[Tensor] = []
         for number in numbers:
@@ -68,19 +57,13 @@ class Given:
         self.count = workload.batch_size
 
     def take(self, numbers: Sequence[int]) -> tuple[Any, Any]:
-        """See `Samples.take`."""
-        return self._rows(self._whole[0], numbers), self._rows(self._whole[1], numbers)
+        """(inputs, targets) of these samples, in this order, where the workload is."""
 
-    def _rows(self, value: Any, numbers: Sequence[int]) -> Any:
-        if isinstance(value, Tensor):
-            return value[list(numbers)] if value.dim() and value.shape[0] == self.count else value
-        if isinstance(value, dict):
-            return {key: self._rows(item, numbers) for key, item in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self._rows(item, numbers) for item in value))
-        if isinstance(value, tuple | list):
-            return type(value)(self._rows(item, numbers) for item in value)
-        return value
+        def rows(tensor: Tensor) -> Tensor:
+            return tensor[list(numbers)] if tensor.dim() and tensor.shape[0] == self.count else tensor
+
+        inputs, targets = with_each(self._whole, rows)
+        return inputs, targets
 
 
 class Order:
@@ -101,7 +84,7 @@ class Order:
         return [int(one) for one in self._order[place * self._batch_size : (place + 1) * self._batch_size]]
 
 
-def samples_of(workload: Workload, batch_size: int) -> Samples:
+def samples_of(workload: Workload, batch_size: int) -> Drawn | Given:
     """The set of a built workload. Raises WorkloadError for a factory whose batch is smaller than the job's."""
     if family_of(workload.spec.name) != "factory":
         return Drawn(workload.spec, batch_size)

@@ -15,30 +15,17 @@ takes its time. Before each decision the policy's view is updated from the histo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from xbench.cluster.jobs import Job
+from xbench.cluster.live import ledger
 from xbench.cluster.live.jobs_file import JobEntry, check_fit
-from xbench.cluster.live.ledger import (
-    Event,
-    JobArrived,
-    JobEnded,
-    JobStopping,
-    PolicyDecided,
-    ProgressObserved,
-    ProgressReported,
-    Resized,
-    RunAbandoned,
-    RunResumed,
-    RunStarted,
-    Started,
-    TimedEvent,
-    Trained,
-)
 from xbench.cluster.live.track import AttemptState, JobState
 from xbench.cluster.policies.sizes import all_sizes
-from xbench.cluster.policy import Change, Cluster, Policy
+from xbench.cluster.policy import Cluster, Policy
 from xbench.cluster.registry import POLICIES, parse_policy
 from xbench.cluster.simulator import needed_gpus
 from xbench.errors import RecordError, SpecError
@@ -49,7 +36,7 @@ from xbench.spec import parse_options
 class State:
     """State of a cluster. Raises SpecError for jobs that do not fit or that the policy cannot serve."""
 
-    began: RunStarted
+    began: ledger.RunStarted
     tracks: dict[str, JobState] = field(init=False)
     now_s: float = 0.0
     """Time [s] of the last event."""
@@ -65,23 +52,22 @@ class State:
         began = self.began
         self.retries = began.retries
         check_fit(began.jobs, began.slots)
-        facts = POLICIES.entry(parse_options(began.policy)[0]).facts
         check_known(began.policy, began.jobs)
         self.policy: Policy = parse_policy(began.policy)
-        learns = bool(facts.get("learns"))
+        learns = bool(_facts(began.policy).get("learns"))
         self.tracks = {job.name: JobState(job, number, learns) for number, job in enumerate(began.jobs)}
         self.cluster = Cluster(began.slots, began.restart_s, start_s=began.restart_s)
         self.policy.begin(self.cluster, [track.active.job for track in self.tracks.values()])
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> State:
+    def of(cls, events: Iterable[ledger.Event]) -> State:
         """State after the events of a ledger. Raises RecordError if the policy does not decide as it did."""
         events = iter(events)
         began = next(events)
-        assert isinstance(began, RunStarted)  # checked by `ledger.read`
+        assert isinstance(began, ledger.RunStarted)  # checked by `ledger.read`
         state = cls(began)
         for event in events:
-            if isinstance(event, PolicyDecided):
+            if isinstance(event, ledger.PolicyDecided):
                 grants = state.decide(event.at_s, event.seen)
                 if grants != event.grants:
                     raise RecordError(
@@ -109,11 +95,11 @@ class State:
         spare = [slot for slot in range(self.cluster.gpus + len(taken)) if slot not in taken]
         return spare[: max(0, self.cluster.gpus - len(taken))]
 
-    def next_arrival_s(self) -> float | None:
-        """Time [s] of the next arrival; None without one."""
-        return next((track.entry.arrival_s for track in self.tracks.values() if not track.arrived), None)
+    def next_arrival_s(self) -> float:
+        """Time [s] of the next arrival; infinite without one."""
+        return next((track.entry.arrival_s for track in self.tracks.values() if not track.arrived), math.inf)
 
-    def seen(self, now_s: float) -> dict[str, ProgressObserved]:
+    def seen(self, now_s: float) -> dict[str, ledger.ProgressObserved]:
         """Observations for the policy's view before a decision."""
         observations = {}
         for track in self.tracks.values():
@@ -121,20 +107,20 @@ class State:
             if not track.arrived or track.over or (not active.gpus and track.learned == track.steps):
                 continue
             if not active.gpus:
-                observations[track.name] = ProgressObserved(done=track.steps, speed=0.0, ready_s=now_s)
+                observations[track.name] = ledger.ProgressObserved(done=track.steps, speed=0.0, ready_s=now_s)
             elif attempt and attempt.first and not attempt.stopping_s and attempt.workers == active.gpus:
                 speed = attempt.speed
-                observations[track.name] = ProgressObserved(
+                observations[track.name] = ledger.ProgressObserved(
                     done=track.steps, speed=speed or track.speed(active.gpus), ready_s=attempt.first[0],
-                    measured=speed is not None,
+                    measured=speed is not None
                 )  # fmt: skip
             else:
-                observations[track.name] = ProgressObserved(
+                observations[track.name] = ledger.ProgressObserved(
                     done=track.steps, speed=track.speed(active.gpus), ready_s=max(active.ready_s, now_s)
                 )
         return observations
 
-    def decide(self, now_s: float, seen: dict[str, ProgressObserved]) -> dict[str, int]:
+    def decide(self, now_s: float, seen: dict[str, ledger.ProgressObserved]) -> dict[str, int]:
         """Let the policy decide: the numbers of workers that change, stops and shrinks first.
 
         Raises SpecError if it lets jobs share slots, RuntimeError if it grants more than there is.
@@ -146,22 +132,18 @@ class State:
             if observation.measured:
                 track.speed.seen[track.active.gpus] = observation.speed
         changes = sorted(self.policy.decide(now_s), key=lambda change: change[1].gpus - change[0].gpus)
-        for change in changes:
-            self._check(change)
+        for job, grant in changes:
+            if grant.gang is not None or grant.rate != 1:
+                raise _sharing_error(self.began.policy)
+            if grant.gpus < 0:
+                raise RuntimeError(f"{self.began.policy} granted {grant} to job {job.job.name!r}")
         grants = {job.job.name: grant.gpus for job, grant in changes if grant.gpus != job.gpus}
         held = sum(grants.get(track.name, track.active.gpus) for track in self.tracks.values())
         if held > self.cluster.gpus:
             raise RuntimeError(f"{self.began.policy} granted {held} slots, and there are {self.cluster.gpus}")
         return grants
 
-    def _check(self, change: Change) -> None:
-        job, grant = change
-        if grant.gang is not None or grant.rate != 1:
-            raise _sharing_error(self.began.policy)
-        if grant.gpus < 0:
-            raise RuntimeError(f"{self.began.policy} granted {grant} to job {job.job.name!r}")
-
-    def grant(self, decided: PolicyDecided) -> None:
+    def grant(self, decided: ledger.PolicyDecided) -> None:
         """Apply a decision, and store the time of the next requested one."""
         self.now_s = now_s = decided.at_s
         for name, gpus in decided.grants.items():
@@ -177,59 +159,56 @@ class State:
 
     def saw(self, track: JobState, now_s: float, steps: float, kept: float) -> bool:
         """Record an attempt's progress; True if it is further than known."""
-        attempt = track.attempt
-        assert attempt is not None
+        attempt = track.present
         has_progress = steps > track.steps or kept > track.kept
         if attempt.first is not None and (attempt.last is None or steps > attempt.last[1]):
             attempt.last = (now_s, steps)
         track.steps, track.kept = steps, kept
         return has_progress
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: ledger.Event) -> None:
         """Apply an event other than a decision."""
-        if isinstance(event, TimedEvent):
+        if isinstance(event, ledger.TimedEvent):
             self.now_s = max(self.now_s, event.at_s)
-        if isinstance(event, RunResumed):
-            self.resumed += 1
-            if event.retries is not None:
-                self._retry(event.retries, event.at_s)
-        elif isinstance(event, Resized):
-            self._resize(event.slots, event.at_s)
-        elif isinstance(event, ProgressReported):
-            for name, (steps, kept, seen_s) in event.jobs.items():
-                self.saw(self.tracks[name], seen_s, steps, kept)
-        elif isinstance(event, (JobArrived, Started, Trained, JobStopping, JobEnded, RunAbandoned)):
-            self._apply_to_job(self.tracks[event.job], event)
+        match event:
+            case ledger.RunResumed():
+                self.resumed += 1
+                if event.retries is not None:
+                    self._retry(event.retries, event.at_s)
+            case ledger.Resized():
+                self._resize(event.slots, event.at_s)
+            case ledger.ProgressReported():
+                for name, (steps, kept, seen_s) in event.jobs.items():
+                    self.saw(self.tracks[name], seen_s, steps, kept)
+            case ledger.OfJob():
+                self._apply_to_job(self.tracks[event.job], event)
 
-    def _apply_to_job(
-        self, track: JobState, event: JobArrived | Started | Trained | JobStopping | JobEnded | RunAbandoned
-    ) -> None:
-        attempt = track.attempt
-        if isinstance(event, JobArrived):
-            track.arrived = True
-            self._add_to_policy(track, event.at_s)
-        elif isinstance(event, Started):
-            track.lost_steps += max(0.0, track.steps - event.steps)
-            track.steps = track.kept = event.steps
-            track.attempts.append(AttemptState(tuple(event.slots), event.at_s, event.steps))
-        elif isinstance(event, RunAbandoned):
-            track.gave_up = event.reason
-            track.lost_steps += max(0.0, track.steps - track.kept)
-            self._release(track, event.at_s)
-        else:
-            assert attempt is not None
-            if isinstance(event, Trained):
-                attempt.first = attempt.last = (event.at_s, event.steps)
+    def _apply_to_job(self, track: JobState, event: ledger.OfJob) -> None:
+        match event:
+            case ledger.JobArrived():
+                track.arrived = True
+                self._add_to_policy(track, event.at_s)
+            case ledger.Started():
+                track.lost_steps += max(0.0, track.steps - event.steps)
+                track.steps = track.kept = event.steps
+                track.attempts.append(AttemptState(tuple(event.slots), event.at_s, event.steps))
+            case ledger.RunAbandoned():
+                track.gave_up = event.reason
+                track.lost_steps += max(0.0, track.steps - track.kept)
+                self._release(track, event.at_s)
+            case ledger.Trained():
+                track.present.first = track.present.last = (event.at_s, event.steps)
                 track.steps = event.steps
-            elif isinstance(event, JobStopping):
-                attempt.stopping_s = event.at_s
-            else:
-                self._end_attempt(track, attempt, event)
+            case ledger.JobStopping():
+                track.present.stopping_s = event.at_s
+            case ledger.JobEnded():
+                self._end_attempt(track, event)
 
-    def _end_attempt(self, track: JobState, attempt: AttemptState, event: JobEnded) -> None:
+    def _end_attempt(self, track: JobState, event: ledger.JobEnded) -> None:
+        attempt = track.present
         attempt.ended_s, attempt.how, attempt.end_steps = event.at_s, event.how, event.steps
         attempt.last = event.last
-        track.steps, track.kept, track.last_reason = event.steps, event.kept_steps, event.reason
+        track.steps, track.kept = event.steps, event.kept_steps
         if attempt.speed is not None:
             track.speed.seen[attempt.workers] = attempt.speed
         active = track.active
@@ -300,8 +279,8 @@ def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
 
     Raises SpecError with the first such job.
     """
-    entry = POLICIES.entry(parse_options(policy)[0])
-    if entry.facts.get("steps"):
+    facts = _facts(policy)
+    if facts.get("steps"):
         raise _sharing_error(policy)
     jobs = list(jobs)
     for job in jobs:
@@ -312,14 +291,18 @@ def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
                 hint=f"add a speed for {job.gpus}",
             )
     unknown = [job for job in jobs if job.speed is None]
-    needs = entry.facts.get("durations") or entry.facts["speeds"]
-    if unknown and needs and not entry.facts.get("learns"):
+    needs = facts.get("durations") or facts["speeds"]
+    if unknown and needs and not facts.get("learns"):
         others = f" and {len(unknown) - 1} others" if len(unknown) > 1 else ""
-        what = "speeds on several numbers of workers" if entry.facts["speeds"] else "how long a job takes"
+        what = "speeds on several numbers of workers" if facts["speeds"] else "how long a job takes"
         raise SpecError(
             f"policy {policy!r} needs to know {what}, and job {unknown[0].name!r}{others} has no speeds",
             hint="add speeds = { 1 = …, 2 = … } in steps a second, or take exploratory, which learns them, or las",
         )
+
+
+def _facts(policy: str) -> Mapping[str, Any]:
+    return POLICIES.entry(parse_options(policy)[0]).facts
 
 
 def _sharing_error(policy: str) -> SpecError:

@@ -1,17 +1,55 @@
-"""One job of a live cluster, and the observations of its attempts."""
+"""One job of a live cluster, its speed, and the observations of its attempts."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from xbench.cluster.jobs import Job
+from xbench.cluster.jobs import Job, Speed
 from xbench.cluster.live.jobs_file import JobEntry
-from xbench.cluster.live.learned import LearnedSpeed
 from xbench.cluster.live.ledger import Ending
 from xbench.cluster.policy import Active
 
 MIN_STEPS = 5
 """Fewest steps in a measurement of speed. With fewer, the times of observation dominate."""
+
+
+class LearnedSpeed:
+    """Steps a second on w workers: the measurement there, or else the declared speed times its error elsewhere.
+
+    Without a declared speed it is that on the largest measured number below (so that a guess never promises a gain),
+    and one step a second before any measurement. `sizes` are the declared ones, or else the caller's.
+    """
+
+    def __init__(self, declared: Speed | None, sizes: tuple[int, ...] | None = None) -> None:
+        self.declared = declared
+        self.seen: dict[int, float] = {}
+        self._sizes = sizes
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """See `Speed`."""
+        return self._sizes if self.declared is None else self.declared.sizes
+
+    def __call__(self, gpus: int) -> float:
+        """See `Speed`."""
+        if gpus in self.seen:
+            return self.seen[gpus]
+        if self.declared is not None:
+            return self.declared(gpus) * self._correction()
+        below = [size for size in self.seen if size < gpus]
+        if below:
+            return self.seen[max(below)]
+        return self.seen[min(self.seen)] if self.seen else 1.0
+
+    def _correction(self) -> float:
+        """Geometric mean of measured over declared speeds; 1 without measurements."""
+        assert self.declared is not None
+        known = self.declared.sizes
+        ratios = [
+            math.log(speed / self.declared(size)) for size, speed in self.seen.items() if known is None or size in known
+        ]
+        return math.exp(math.fsum(ratios) / len(ratios)) if ratios else 1.0
 
 
 @dataclass
@@ -79,7 +117,6 @@ class JobState:
         self.finished_s: float | None = None
         self.gave_up: str | None = None
         """Reason."""
-        self.last_reason = ""
         self.learned = 0.0
         """Value of `steps` in the policy's view."""
 
@@ -97,6 +134,12 @@ class JobState:
     def attempt(self) -> AttemptState | None:
         """The attempt that runs, or None."""
         return self.attempts[-1] if self.attempts and self.attempts[-1].ended_s is None else None
+
+    @property
+    def present(self) -> AttemptState:
+        """The attempt that runs, where one has to."""
+        assert self.attempt is not None
+        return self.attempt
 
     def speeds(self) -> dict[int, float]:
         """Steps a second by workers, over all its attempts."""

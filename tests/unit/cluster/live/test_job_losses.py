@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from xbench.cluster.live.attempt import incarnation_of, share
-from xbench.cluster.live.engine import LiveJob
+from xbench.cluster.live.attempt import LiveJob, incarnation_of, share
 from xbench.cluster.live.restart import TOLERANCE
 from xbench.cluster.live.restart_result import compare_losses
 from xbench.cluster.live.samples import Order, samples_of

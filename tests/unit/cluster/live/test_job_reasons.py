@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from xbench.cluster.live.attempt import LOG, STOP, incarnation_of, next_incarnation
+from xbench.cluster.live.attempt import LOG, STOP, AttemptProgress, LiveJob, incarnation_of, next_incarnation
 from xbench.cluster.live.checkpoints import write
-from xbench.cluster.live.engine import AttemptProgress, LiveJob
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free, taken
 from xbench.rank.journal import Journal
 
@@ -22,7 +21,7 @@ PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer
 
 def over(folder: Path, *, code: int = 1, log: str = "", **told: tuple[dict[str, object], ...]) -> AttemptProgress:
     """Of an incarnation of two whose agent ended so; `rank0` and `rank1`: their events."""
-    directory = next_incarnation(folder)
+    directory = next_incarnation(folder, PROGRAM)
     (directory / LOG).write_text(log, encoding="utf-8")
     for rank in (0, 1):
         journal = Journal(directory, 0, rank)
@@ -30,9 +29,14 @@ def over(folder: Path, *, code: int = 1, log: str = "", **told: tuple[dict[str, 
             journal.write(**event)  # type: ignore[arg-type]
         journal.close()
     ending = f"import os; os.kill(os.getpid(), {-code})" if code < 0 else f"raise SystemExit({code})"
-    process = subprocess.Popen([sys.executable, "-S", "-c", ending])
+    return LocalRunning(ended(ending), directory, PROGRAM).wait()
+
+
+def ended(program: str = "") -> subprocess.Popen[bytes]:
+    """A process that is over."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", program])
     process.wait()
-    return LocalRunning(process, directory, PROGRAM).wait()
+    return process
 
 
 STEPS = ({"event": "loaded", "steps": 50, "skipped": []}, {"event": "step", "step": 51, "loss": 1.0},
@@ -82,14 +86,12 @@ def test_an_agent_that_was_killed_or_never_ran(tmp_path: Path) -> None:
 
 
 def test_it_is_not_over_while_anybody_holds_the_folder(tmp_path: Path) -> None:
-    directory = next_incarnation(tmp_path)
+    directory = next_incarnation(tmp_path, PROGRAM)
     lock = taken(tmp_path)
     assert lock is not None
     assert taken(tmp_path) is None
     assert not free(tmp_path)
-    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    process.wait()
-    running = LocalRunning(process, directory, PROGRAM)
+    running = LocalRunning(ended(), directory, PROGRAM)
     assert running.look() == AttemptProgress("starting", 50, 50)
     os.close(lock)
     assert running.look().state == "failed"
@@ -101,9 +103,7 @@ def test_it_is_not_over_while_anybody_holds_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_stop_is_a_file_and_may_be_asked_for_again(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    process.wait()
-    running = LocalRunning(process, next_incarnation(tmp_path), PROGRAM)
+    running = LocalRunning(ended(), next_incarnation(tmp_path, PROGRAM), PROGRAM)
     running.stop()
     running.stop()
     assert (running.directory / STOP).exists()

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from xbench.cluster.live import checkpoints, ray_attempt, ray_engine
-from xbench.cluster.live.attempt import LOCK, PROGRAM, STOP, incarnation_of
-from xbench.cluster.live.engine import AttemptProgress, LiveJob
+from xbench.cluster.live.attempt import LOCK, PROGRAM, STOP, AttemptProgress, LiveJob, incarnation_of
 from xbench.cluster.live.ray_attempt import RayRunning, Worker
 from xbench.cluster.live.ray_engine import RayEngine
 from xbench.errors import SpecError
@@ -136,12 +135,18 @@ def begun(ray: PlayedRay, directory: Path, device: str = "cpu") -> RayRunning:
     return RayRunning(ray, program, directory)
 
 
-def placed(ray: PlayedRay, directory: Path) -> RayRunning:
-    """An attempt whose ranks have been placed and are starting."""
-    running = begun(ray, directory)
+def asked(ray: PlayedRay, directory: Path, device: str = "cpu") -> RayRunning:
+    """An attempt that has its bundles, and has asked for its actors."""
+    running = begun(ray, directory, device)
     ray.ready.there = True
     for _ in range(2):
         running.look()
+    return running
+
+
+def placed(ray: PlayedRay, directory: Path) -> RayRunning:
+    """An attempt whose ranks have been placed and are starting."""
+    running = asked(ray, directory)
     ray.place_all()
     running.look()
     return running
@@ -208,20 +213,14 @@ def training(ray: PlayedRay, directory: Path) -> RayRunning:
 
 
 def test_an_actor_that_cannot_be_made(ray: PlayedRay, directory: Path) -> None:
-    running = begun(ray, directory)
-    ray.ready.there = True
-    for _ in range(2):
-        running.look()
+    running = asked(ray, directory)
     ray.addresses[0].value = RayError("The actor died unexpectedly.\nlog")
     ray.place_all()
     assert running.look() == AttemptProgress("failed", 10, 10, "Ray: The actor died unexpectedly.")
 
 
 def test_a_node_that_is_lost_before_its_rank_starts(ray: PlayedRay, directory: Path) -> None:
-    running = begun(ray, directory)
-    ray.ready.there = True
-    for _ in range(2):
-        running.look()
+    running = asked(ray, directory)
     ray.addresses[1].value, ray.alive[1] = RayError("The actor's node has died."), False
     ray.place_all()
     assert running.look() == AttemptProgress("lost", 10, 10, "the Ray cluster has lost a node (10.0.0.8)")
@@ -287,17 +286,22 @@ def test_workers_that_do_not_start(ray: PlayedRay, directory: Path, monkeypatch:
     assert running.look() == AttemptProgress("failed", 10, 10, "its workers did not start within -1 s")
 
 
+def install(monkeypatch: pytest.MonkeyPatch, resources: dict[str, float]) -> None:
+    """Put a Ray in place whose cluster has these."""
+    played = types.ModuleType("ray")
+    played.is_initialized = lambda: True  # type: ignore[attr-defined]
+    played.cluster_resources = lambda: resources  # type: ignore[attr-defined]
+    played.exceptions = types.SimpleNamespace(RayError=RayError)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", played)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+
+
 @pytest.mark.parametrize(("most", "expected"), [(None, [2, 1, 3]), (2, [2, 1, 2])])
 def test_slots_are_counted_again(
     most: int | None, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = {"CPU": 2.0}
-    played = types.ModuleType("ray")
-    played.is_initialized = lambda: True  # type: ignore[attr-defined]
-    played.cluster_resources = lambda: there  # type: ignore[attr-defined]
-    played.exceptions = types.SimpleNamespace(RayError=RayError)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ray", played)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    install(monkeypatch, there)
     monkeypatch.setattr(ray_engine, "COUNT_S", -1.0)
     engine = RayEngine(most, "cpu", None, tmp_path)
     found = []
@@ -307,12 +311,7 @@ def test_slots_are_counted_again(
 
 
 def test_a_run_that_goes_on_takes_fewer_slots_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    played = types.ModuleType("ray")
-    played.is_initialized = lambda: True  # type: ignore[attr-defined]
-    played.cluster_resources = lambda: {}  # type: ignore[attr-defined]
-    played.exceptions = types.SimpleNamespace(RayError=RayError)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "ray", played)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    install(monkeypatch, {})
     assert RayEngine(2, "cpu", None, tmp_path, fewer=True).slots == 0
     with pytest.raises(SpecError, match="2 slots were asked for, and the Ray cluster has 0 CPUs"):
         RayEngine(2, "cpu", None, tmp_path)
@@ -330,10 +329,7 @@ def test_nothing_is_asked_for_while_the_last_incarnation_lives(ray: PlayedRay, d
 
 
 def test_a_gpu_is_asked_for_by_name(ray: PlayedRay, directory: Path) -> None:
-    running = begun(ray, directory, "cuda")
-    ray.ready.there = True
-    for _ in range(2):
-        running.look()
+    asked(ray, directory, "cuda")
     assert ray.bundles == [{"CPU": 1, "GPU": 1}] * 2
     assert [one["num_gpus"] for one in ray.options] == [1, 1]
 

@@ -1,3 +1,7 @@
+"""What the parent starts, and that it leaves no process."""
+
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -10,93 +14,10 @@ import pytest
 from xbench.errors import SpecError
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import HostSlot
-from xbench.launch import agent_log
-from xbench.launch.launcher import AuxiliaryCommand, agent_command, disk_full, launch, rank_env
-from xbench.launch.processes import GUARD, ProcessGroups
+from xbench.launch.launcher import AuxiliaryCommand, ProcessGroups, agent_command, disk_full, launch, rank_env
+from xbench.launch_guard import GUARD
 from xbench.rank.journal import pid_alive
 from xbench.spec import FabricSpec
-
-RAISED = """\
-W0101 09:00:00.000000 1 torch/distributed/run.py:1] *****************************************
-Traceback (most recent call last):
-  File "a.py", line 1, in f
-    int("x")
-ValueError: invalid literal for int() with base 10: 'x'
-
-The above exception was the direct cause of the following exception:
-
-Traceback (most recent call last):
-  File "a.py", line 3, in <module>
-    f()
-RuntimeError: the batch is broken
-E0101 09:00:01.000000 1 torch/distributed/api.py:984] failed (exitcode: 1) local_rank: 0 (pid: 77) of binary: python
-Traceback (most recent call last):
-  File "run.py", line 1, in main
-torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-============================================================
-"""
-
-
-def test_the_last_words_are_those_of_the_exception_that_ended_it():
-    assert agent_log.last_words(RAISED) == "RuntimeError: the batch is broken"
-    assert agent_log.exit_codes(RAISED) == {77: 1}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", None),
-        ("\n  \n", None),
-        ("/bin/python: No module named nothing\n", "/bin/python: No module named nothing"),
-        (
-            "Traceback (most recent call last):\n  File x\nA: 1\nTraceback (most recent call last):\n  File y\nB: 2\n",
-            "A: 1",
-        ),
-        ("Traceback (most recent call last):\n  File x\n", "  File x".strip()),
-        (
-            "free(): invalid pointer\nE0101 a] failed (exitcode: -6) local_rank: 1 (pid: 5) of x\n",
-            "free(): invalid pointer",
-        ),
-        (
-            "Traceback (most recent call last):\n  File x\nA: 1\nfailed (exitcode: 1) local_rank: 0 (pid: 5)\n",
-            "A: 1",
-        ),
-    ],
-)
-def test_last_words(text, words):
-    assert agent_log.last_words(text) == words
-
-
-def test_how_a_rank_ended():
-    text = "] failed (exitcode: -11) local_rank: 3 (pid: 9) of binary\nW] Sending process 8 closing signal SIGTERM\n"
-    assert agent_log.exit_codes(text) == {9: -11}
-    assert agent_log.stopped_by_agent(text) == {8}
-    assert agent_log.describe_exit(-11) == "was killed (SIGSEGV)"
-    assert agent_log.describe_exit(-99) == "was killed (signal 99)"
-    assert agent_log.describe_exit(4) == "ended with exit code 4"
-    assert agent_log.describe_exit(None) == "disappeared"
-
-
-@pytest.mark.parametrize(
-    ("said", "lost"),
-    [
-        ("[../third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer [10.87.0.2]:1", True),
-        ("Timed out waiting 1800000ms for recv operation to complete", True),
-        ("NCCL error: remote process exited or there was a network error", True),
-        ("ValueError: shapes differ", False),
-        ("torch.OutOfMemoryError: CUDA out of memory", False),
-    ],
-)
-def test_the_loss_of_a_peer_is_told_from_errors_of_ones_own(said, lost):
-    assert bool(agent_log.PEER_LOSS.search(said)) is lost
-
-
-def test_the_tail_of_a_log(tmp_path):
-    log = tmp_path / "log"
-    assert agent_log.tail(log) == ""
-    log.write_text("a" * agent_log.TAIL_BYTES + "the end")
-    assert len(agent_log.tail(log)) == agent_log.TAIL_BYTES
-    assert agent_log.tail(log).endswith("the end")
 
 
 def test_one_agent_starts_the_ranks_of_a_job_on_a_host(tmp_path):
@@ -104,16 +25,8 @@ def test_one_agent_starts_the_ranks_of_a_job_on_a_host(tmp_path):
         argv = agent_command(fabric, fabric.hosts[0], 1, 4711, "some.module", tmp_path / "plan.json", tmp_path)
         assert argv[:3] == [sys.executable, "-I", "-S"]
         assert argv[4:9] == ["1", "2", "0", "127.0.0.1", "4711"]  # hosts, ranks a host, this host, where they meet
-        assert argv[-7:] == [
-            "-m",
-            "some.module",
-            str(tmp_path / "plan.json"),
-            "--job",
-            "1",
-            "--directory",
-            str(tmp_path),
-        ]
-
+        argument, directory = str(tmp_path / "plan.json"), str(tmp_path)
+        assert argv[-7:] == ["-m", "some.module", argument, "--job", "1", "--directory", directory]
         env = rank_env(fabric.hosts[0], {"RANK": "3", "MASTER_PORT": "1", "HOME": "/h", "OMP_NUM_THREADS": "64"})
         assert "RANK" not in env
         assert "MASTER_PORT" not in env
@@ -158,7 +71,7 @@ def test_the_guard_refuses_a_parent_that_is_not_ours():
 def test_what_is_guarded_dies_with_its_parent(tmp_path):
     body = (
         "import subprocess, sys, time\n"
-        "from xbench.launch.processes import GUARD\n"
+        "from xbench.launch_guard import GUARD\n"
         "child = subprocess.Popen([*GUARD, 'any', '/bin/sleep', '600'])\n"
         "time.sleep(0.5)\n"
         "print(child.pid, flush=True)\n"
@@ -185,10 +98,10 @@ STUBBORN = (
 
 
 def test_stop_leaves_neither_the_stubborn_nor_sessions_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr("xbench.launch.processes.TERMINATE_S", 0.2)
+    monkeypatch.setattr("xbench.launch.launcher.TERMINATE_S", 0.2)
     groups = ProcessGroups()
     log = tmp_path / "log"
-    groups.start("stubborn", 0, None, [], [sys.executable, "-S", "-c", STUBBORN], os.environ, log)
+    groups.start([], [sys.executable, "-S", "-c", STUBBORN], os.environ, log)
     while len(log.read_text().split()) < 2:
         time.sleep(0.01)
     pids = [int(word) for word in log.read_text().split()]
