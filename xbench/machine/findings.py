@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xbench.records.machine import Finding
+from xbench.records.parts import Finding
 
 NVIDIA = "from NVIDIA's repository"
 NAMESPACES = (

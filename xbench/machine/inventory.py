@@ -28,7 +28,7 @@ from xbench.launch_guard import GUARD
 from xbench.limits import last_line
 from xbench.machine.findings import Seen, findings
 from xbench.records import Environment
-from xbench.records.machine import Gpu, GpuLink, Machine
+from xbench.records.parts import Gpu, GpuLink, Machine
 from xbench.workloads.probe import facts_for
 
 TIMEOUT_S = 30.0

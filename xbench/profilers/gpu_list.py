@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
-from xbench.records.machine import Gpu, GpuLink
+from xbench.records.parts import Gpu, GpuLink
 
 PATHS: Mapping[int, str] = {
     0: "one board",

@@ -9,7 +9,7 @@ import pytest
 from nvml_fake import FakeNvml
 
 from xbench.profilers.gpu_list import driver_versions, list_gpus, list_links
-from xbench.records.machine import Gpu, GpuLink
+from xbench.records.parts import Gpu, GpuLink
 
 
 def machine(**changes: Any) -> FakeNvml:

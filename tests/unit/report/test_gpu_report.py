@@ -10,7 +10,7 @@ import sample_records as made
 from rich.console import Console
 
 from xbench.records import dump, loads
-from xbench.records.machine import Finding, Gpu, GpuLink, Machine
+from xbench.records.parts import Finding, Gpu, GpuLink, Machine
 from xbench.report.formats.terminal import render
 from xbench.report.machine import render_machine
 
