@@ -18,8 +18,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from xbench.profilers.gpu import NotAvailable, load_nvml
-from xbench.profilers.gpu_list import driver_versions, list_gpus, list_links
+from xbench.profilers.gpu import NotAvailable, driver_versions, list_gpus, list_links, load_nvml
 
 PACKAGES = {"torch": "torch", "nvml": "pynvml"}
 

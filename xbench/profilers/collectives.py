@@ -288,7 +288,10 @@ class _Repetitions:
         part = self._buffer[: size // ELEMENT_BYTES]
         dist.all_reduce(self._token, group=self._group)
         start = self._clock.mark()
-        _all_reduce(part, self._group)
+        if part.device.type == "cuda":  # the module's docstring explains the difference
+            dist.all_reduce(part, group=self._group)
+        else:
+            start_all_reduce(part, self._group).wait()
         self.marks[size].append((start, self._clock.mark()))
 
 
@@ -303,14 +306,6 @@ def _anchor(clock: Clock) -> tuple[Mark, float]:
         tries.append((late_s - early_s, (early_s + late_s) / 2, mark))
     _, host_s, mark = min(tries, key=lambda entry: entry[0])
     return mark, host_s
-
-
-def _all_reduce(part: torch.Tensor, group: dist.ProcessGroup | None) -> None:
-    """The timed all-reduce; the module explains the difference between CPU and GPU."""
-    if part.device.type == "cuda":
-        dist.all_reduce(part, group=group)
-    else:
-        start_all_reduce(part, group).wait()
 
 
 def _communication_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -36,12 +36,9 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
     """
     _check_same_model(raws)
     first = _warmup_pairs(raws)
-    slowest = max(raws, key=lambda raw: statistics.median(raw["steps"]["step_s"][first:]))
-    bare_s = [
-        max(ranks) for ranks in zip(*(raw["steps"]["uninstrumented_step_s"][first:] for raw in raws), strict=True)
-    ]
-    step = median_estimate(slowest["steps"]["step_s"][first:])
-    bare = median_estimate(bare_s)
+    last = max(raws, key=lambda raw: statistics.median(raw["steps"]["step_s"][first:]))
+    step = median_estimate(last["steps"]["step_s"][first:])
+    bare = median_estimate(slowest(raw["steps"]["uninstrumented_step_s"][first:] for raw in raws))
     overhead = median_estimate(_overheads(raws)[first:])
     times = StepTimes(
         forward_s=_slowest_median(raw["steps"]["forward_s"][first:] for raw in raws),
@@ -53,10 +50,15 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
         uninstrumented_ci95=bare.ci95,
         overhead_ratio=overhead.median,
         overhead_ci95=overhead.ci95,
-        steps=len(slowest["steps"]["step_s"]) - first,
+        steps=len(last["steps"]["step_s"]) - first,
         warmup_steps=first,
     )
     return _layers(raws, first, step.median), times
+
+
+def slowest(series: Iterable[Sequence[float]]) -> list[float]:
+    """The largest value of each step over the series of all ranks."""
+    return [max(ranks) for ranks in zip(*series, strict=True)]
 
 
 def left_out(raws: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
@@ -111,9 +113,10 @@ def cost_points(raws: Sequence[Sequence[dict[str, Any]]]) -> list[CostPoint]:
         warmup = same_size[0]["warmup"]
         transfers_s: list[float] = []
         waits_s: list[float] = []
-        starts_by_repetition = zip(*(point["start_s"][warmup:] for point in same_size), strict=True)
-        ends_by_repetition = zip(*(point["end_s"][warmup:] for point in same_size), strict=True)
-        for starts, ends in zip(starts_by_repetition, ends_by_repetition, strict=True):
+        by_repetition = (
+            zip(*(point[end][warmup:] for point in same_size), strict=True) for end in ("start_s", "end_s")
+        )
+        for starts, ends in zip(*by_repetition, strict=True):
             shortest_s = min(end - start for start, end in zip(starts, ends, strict=True))
             transfers_s.append(max(max(ends) - max(starts), shortest_s))
             waits_s.append(max(starts) - min(starts))
@@ -155,14 +158,12 @@ def _check_same_model(raws: Sequence[dict[str, Any]]) -> None:
 
 def _warmup_pairs(raws: Sequence[dict[str, Any]]) -> int:
     """Pairs of an instrumented and a bare step before the first that counts: the longest warm-up of any rank."""
-    detected = 0
+    found = 0
     for raw in raws:
         steps = raw["steps"]
         pairs_s = [a + b for a, b in zip(steps["step_s"], steps["uninstrumented_step_s"], strict=True)]
-        asked = raw["warmup"]
-        found = min(detect_warmup(pairs_s), max(0, len(pairs_s) - MIN_STEPS))
-        detected = max(detected, asked, found)
-    return detected
+        found = max(found, raw["warmup"], min(detect_warmup(pairs_s), max(0, len(pairs_s) - MIN_STEPS)))
+    return found
 
 
 def _overheads(raws: Sequence[dict[str, Any]]) -> list[float]:
@@ -207,8 +208,7 @@ def _layers(raws: Sequence[dict[str, Any]], first: int, step_s: float) -> list[L
     layers: list[Layer] = []
     previous_s = 0.0
     for ready_s, layer, forward_s, tensors in timed:
-        backward_s = ready_s - previous_s
-        previous_s = ready_s
+        backward_s, previous_s = ready_s - previous_s, ready_s
         layers.append(
             Layer(
                 name=layer["name"],

@@ -41,8 +41,7 @@ from xbench.launch import agent as plain_agent
 from xbench.launch import agent_log
 from xbench.launch.launcher import rank_env
 from xbench.launch_guard import GUARD
-from xbench.profilers.gpu import NotAvailable, load_nvml
-from xbench.profilers.gpu_list import list_gpus
+from xbench.profilers.gpu import NotAvailable, list_gpus, load_nvml
 from xbench.spec import DeviceType
 
 MODULE = "xbench.cluster.live.job_rank"
