@@ -318,13 +318,13 @@ def profile_step(
     *,
     steps: int,
     warmup: int = 2,
-    note: Callable[[str], None] | None = None,
+    note: Callable[[str], object] = lambda _: None,
 ) -> StepProfile:
     """Time `warmup + steps` instrumented steps and as many bare ones, in the order A B B A A B B A ….
 
     Each instrumented step has a bare neighbour. A change in the machine's speed shifts neighbouring pairs in
     alternating directions, so it cancels in their median. Hooks are added and removed between the steps, and the clock
-    is read only after the last. `note`, if given, is called before each pair with a text ("profile step 3 of 18").
+    is read only after the last. `note` is called before each pair with a text ("profile step 3 of 18").
 
     The model is really trained: save and restore its state around this call where that matters. Raises ValueError for
     fewer than one step, WorkloadError for a model without trainable parameters.
@@ -336,7 +336,7 @@ def profile_step(
     bare: list[tuple[Mark, Mark]] = []
     for step_number in range(2 * (warmup + steps)):
         pair, is_second = divmod(step_number, 2)
-        if note is not None and not is_second:
+        if not is_second:
             note(f"profile step {pair + 1} of {warmup + steps}")
         if is_second == pair % 2:
             with profiler:
