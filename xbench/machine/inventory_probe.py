@@ -6,7 +6,7 @@ answer. It writes one JSON object to stdout, which `machine.inventory` reads.
 | argument | answer |
 | --- | --- |
 | torch | torch, torchvision, nccl, cuda (versions; null: not built with it), device, gpus, gpu_names |
-| nvml | driver, driver_cuda, gpus (`machine_record.Gpu`), links (`machine_record.GpuLink`) |
+| nvml | driver, driver_cuda, gpus (`records.parts.Gpu`), links (`records.parts.GpuLink`) |
 | either | instead of all that: problem, one sentence; and installed, whether its package is installed |
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xbench.records import Bounds, Comparison, ModeResult
+from xbench.records import Comparison, ModeResult
 from xbench.report import sentences
 from xbench.report.answer import (
     controls,
@@ -151,25 +151,19 @@ def _hatched(bars: Trace) -> Trace:
 
 
 def bounds_per_sample(record: Comparison) -> dict[str, float]:
-    """Return the bounds as time per sample [s] by name; empty if the jobs do not share one workload."""
+    """Return the distinct bounds as time per sample [s] by name; empty if the jobs do not share one workload."""
     bounds = record.bounds or (record.jobs[0].bounds if len(record.jobs) == 1 else None)
     counts = {sample.samples_per_step for sample in record.samples}
     if bounds is None or len(counts) != 1:
         return {}
     (per_step,) = counts
-    return {name: at_s / per_step for name, at_s in _named_bounds(bounds, len(record.jobs) > 1).items()}
-
-
-def _named_bounds(bounds: Bounds, two_jobs: bool) -> dict[str, float]:
-    """Return the distinct bounds of a step [s] by name; a bound that equals compute alone is omitted."""
-    of = " of one job" if two_jobs else ""
-    waiting = f"bound{of}, next forward waits"
+    of = " of one job" if len(record.jobs) > 1 else ""
     found = {"compute alone": bounds.compute_s}
-    if bounds.overlap_bound_s < bounds.backward_overlap_bound_s and bounds.overlap_bound_s > bounds.compute_s:
+    if bounds.compute_s < bounds.overlap_bound_s < bounds.backward_overlap_bound_s:
         found[f"bound{of}, next forward starts early"] = bounds.overlap_bound_s
-    if bounds.backward_overlap_bound_s > bounds.compute_s:
-        found[waiting] = bounds.backward_overlap_bound_s
-    return found
+    if bounds.compute_s < bounds.backward_overlap_bound_s:
+        found[f"bound{of}, next forward waits"] = bounds.backward_overlap_bound_s
+    return {name: at_s / per_step for name, at_s in found.items()}
 
 
 def _bound(name: str, place: int, at: float) -> Layout:
