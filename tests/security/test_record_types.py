@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 from xbench.characters import visible
 from xbench.field_types import Text
 from xbench.records import AnyRecord
-from xbench.records.machine import Machine
+from xbench.records.parts import Machine
 
 
 def models(kind: Any, seen: dict[type[BaseModel], None]) -> dict[type[BaseModel], None]:

@@ -44,7 +44,6 @@ _FUNCTIONS = {
     "xbench_timer_step": [_address, _address],
     "xbench_error_text": [ctypes.c_int],
 }
-EXPORTS = tuple(_FUNCTIONS)
 """Functions of the library. All return a cudaError_t, except for the text of an error."""
 
 

@@ -63,22 +63,14 @@ def pack(tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: float =
     `tensors`: dense, of one dtype, on the device of `flat`, with the layout's numbers of elements. `flat` (length,), of
     the same dtype, or bf16 for fp32 tensors. Raises ValueError for anything else, KernelError for a failed launch.
     """
-    _check(tensors, flat, layout)
-    library = _library(flat)
-    if library is None:
+    if not _launched("pack", tensors, flat, layout, scale):
         pack_twin(tensors, flat, layout, scale)
-    else:
-        _launch(library, "xbench_pack", tensors, flat, layout, scale)
 
 
 def unpack(flat: Tensor, tensors: Sequence[Tensor], layout: Layout, scale: float = 1.0) -> None:
     """Write each slice of `flat`, times `scale`, into its tensor. Shapes, dtypes and errors are those of `pack`."""
-    _check(tensors, flat, layout)
-    library = _library(flat)
-    if library is None:
+    if not _launched("unpack", tensors, flat, layout, scale):
         unpack_twin(flat, tensors, layout, scale)
-    else:
-        _launch(library, "xbench_unpack", tensors, flat, layout, scale)
 
 
 def pack_twin(tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: float = 1.0) -> None:
@@ -131,34 +123,28 @@ def _check(tensors: Sequence[Tensor], flat: Tensor, layout: Layout) -> None:
             raise ValueError(f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not dense")
 
 
-def _library(flat: Tensor) -> ctypes.CDLL | None:
-    """The kernels for the buffer's device; None if the twin is to be used."""
-    if not flat.is_cuda:
-        return None
-    library = build.for_gpu(flat.device)
-    if isinstance(library, KernelError):
-        _warn(str(library))
-        return None
-    return library
-
-
 @functools.cache
 def _warn(reason: str) -> None:
     """Warn once per process."""
     warnings.warn(f"xbench uses torch operations in place of its CUDA kernels: {reason}", stacklevel=2)
 
 
-def _launch(
-    library: ctypes.CDLL, name: str, tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: float
-) -> None:
-    if not tensors:
-        return
-    elements, offsets = layout.arrays
-    addresses = (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
-    kinds = _KINDS[tensors[0].dtype], _KINDS[flat.dtype]
-    stream = torch.cuda.current_stream(flat.device).cuda_stream
-    with torch.cuda.device(flat.device):
-        code = getattr(library, name)(
-            addresses, elements, offsets, len(tensors), flat.data_ptr(), *kinds, scale, stream
-        )
-    build.check(library, code, f"{name.removeprefix('xbench_')} of {len(tensors)} gradients")
+def _launched(name: str, tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: float) -> bool:
+    """Check the tensors, and launch the kernel 'pack' or 'unpack'; False if the twin is to be used."""
+    _check(tensors, flat, layout)
+    if not flat.is_cuda:
+        return False
+    library = build.for_gpu(flat.device)
+    if isinstance(library, KernelError):
+        _warn(str(library))
+        return False
+    if tensors:
+        elements, offsets = layout.arrays
+        addresses = (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+        kinds = _KINDS[tensors[0].dtype], _KINDS[flat.dtype]
+        stream = torch.cuda.current_stream(flat.device).cuda_stream
+        launch = getattr(library, f"xbench_{name}")
+        with torch.cuda.device(flat.device):
+            code = launch(addresses, elements, offsets, len(tensors), flat.data_ptr(), *kinds, scale, stream)
+        build.check(library, code, f"{name} of {len(tensors)} gradients")
+    return True

@@ -6,7 +6,7 @@ meanwhile. See `cuda/wait.cu`. The device's clock advances in steps (`timer_step
 them.
 
 Without nvcc there is a twin of the plain wait, torch's spinning kernel. It counts cycles of a clock whose rate changes,
-which is measured once, and it keeps a multiprocessor busy; `measured_clock` tells which of the two is used.
+which is measured once, and it keeps a multiprocessor busy; `why_not` tells why it is used.
 """
 
 from __future__ import annotations
@@ -55,11 +55,6 @@ def wait(ns: int, stream: torch.cuda.Stream, blocks: int = 0, scratch: Tensor | 
     with torch.cuda.device(stream.device):
         code = library.xbench_wait(ns, blocks, address, nbytes, stream.cuda_stream)
     build.check(library, code, f"a wait of {ns} ns")
-
-
-def measured_clock(device: torch.device) -> bool:
-    """True if waits read the device's clock. Else they count cycles, and `why_not` gives the reason."""
-    return why_not(device) is None
 
 
 def why_not(device: torch.device) -> str | None:

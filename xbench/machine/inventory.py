@@ -30,7 +30,7 @@ from xbench.fabrics import links_missing, shaped_obstacle
 from xbench.horovod import available as horovod_package
 from xbench.limits import last_line
 from xbench.records import Environment
-from xbench.records.machine import Finding, Gpu, GpuLink, Machine
+from xbench.records.parts import Finding, Gpu, GpuLink, Machine
 from xbench.workloads.probe import facts_for, start_answering
 
 TIMEOUT_S = 30.0

@@ -6,7 +6,7 @@ answer. It writes one JSON object to stdout, which `machine.inventory` reads.
 | argument | answer |
 | --- | --- |
 | torch | torch, torchvision, nccl, cuda (versions; null: not built with it), device, gpus, gpu_names |
-| nvml | driver, driver_cuda, gpus (`machine_record.Gpu`), links (`machine_record.GpuLink`) |
+| nvml | driver, driver_cuda, gpus (`records.parts.Gpu`), links (`records.parts.GpuLink`) |
 | either | instead of all that: problem, one sentence; and installed, whether its package is installed |
 """
 
@@ -16,8 +16,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from xbench.profilers.gpu import NotAvailable, load_nvml
-from xbench.profilers.gpu_list import driver_versions, list_gpus, list_links
+from xbench.profilers.gpu import NotAvailable, driver_versions, list_gpus, list_links, load_nvml
 from xbench.workloads.probe import answer_alone
 
 PACKAGES = {"torch": "torch", "nvml": "pynvml"}

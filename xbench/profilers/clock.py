@@ -28,19 +28,15 @@ class Clock(Protocol):
 
     def mark(self) -> Mark:
         """Return a mark at this point, without waiting."""
-        ...
 
     def elapsed_s(self, start: Mark, end: Mark) -> float:
         """Seconds from `start` to `end`. Valid only after a `flush()` that follows both marks."""
-        ...
 
     def flush(self) -> None:
         """Wait until all marks made so far have their time."""
-        ...
 
     def reset(self) -> None:
         """Forget all earlier marks; the clock may reuse their objects."""
-        ...
 
 
 class HostClock:

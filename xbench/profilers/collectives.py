@@ -189,7 +189,7 @@ def measure_all_reduce(
     repetitions: int = 30,
     seconds_budget: float = 5.0,
     clock: Clock,
-    note: Callable[[str], None] | None = None,
+    note: Callable[[str], object] = lambda _: None,
     wire: torch.dtype = torch.float32,
 ) -> list[dict[str, Any]]:
     """Time all-reduces of fp32 zeros of each size [B] over `group`; every rank calls it with the same arguments.
@@ -203,7 +203,7 @@ def measure_all_reduce(
     measurement. `clock_error_s` bounds the error of that estimate (0: one kernel has both clocks).
 
     A size has at most `repetitions` counted repetitions, and fewer where `seconds_budget` [s] requires it (see
-    `plan_repetitions`), equally many on every rank. `note`, if given, is called with a text before each repetition.
+    `plan_repetitions`), equally many on every rank. `note` is called with a text before each repetition.
     Raises ValueError for a group of one, a size that is not a positive multiple of 4, or fewer than one repetition.
     """
     device = torch.device(device)
@@ -216,7 +216,7 @@ def measure_all_reduce(
 
     before = clock_offsets(group, device)
     with _communication_stream(device):
-        runs = _Repetitions(sizes_bytes, device, group, clock, note or (lambda _: None), wire)
+        runs = _Repetitions(sizes_bytes, device, group, clock, note, wire)
         anchor, anchor_host_s = _anchor(clock)
         pilot_s = runs.pilot()
         align_s = min(pilot_s)
@@ -252,7 +252,7 @@ class _Repetitions:
         device: torch.device,
         group: dist.ProcessGroup | None,
         clock: Clock,
-        note: Callable[[str], None],
+        note: Callable[[str], object],
         wire: torch.dtype,
     ) -> None:
         self.marks: dict[int, list[tuple[Mark, Mark]]] = {size: [] for size in sizes_bytes}
@@ -288,7 +288,10 @@ class _Repetitions:
         part = self._buffer[: size // ELEMENT_BYTES]
         dist.all_reduce(self._token, group=self._group)
         start = self._clock.mark()
-        _all_reduce(part, self._group)
+        if part.device.type == "cuda":  # the module's docstring explains the difference
+            dist.all_reduce(part, group=self._group)
+        else:
+            start_all_reduce(part, self._group).wait()
         self.marks[size].append((start, self._clock.mark()))
 
 
@@ -303,14 +306,6 @@ def _anchor(clock: Clock) -> tuple[Mark, float]:
         tries.append((late_s - early_s, (early_s + late_s) / 2, mark))
     _, host_s, mark = min(tries, key=lambda entry: entry[0])
     return mark, host_s
-
-
-def _all_reduce(part: torch.Tensor, group: dist.ProcessGroup | None) -> None:
-    """The timed all-reduce; the module explains the difference between CPU and GPU."""
-    if part.device.type == "cuda":
-        dist.all_reduce(part, group=group)
-    else:
-        start_all_reduce(part, group).wait()
 
 
 def _communication_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -30,25 +30,29 @@ host. So contention is not measured there.
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from xbench.profilers.layers import StepWorkload, bare_step
-from xbench.profilers.step_progress import Progress
+from xbench.profilers.summary import slowest
 from xbench.records import Contention, ContentionPoint
 from xbench.schedules.bucket import start_all_reduce
 from xbench.schedules.engine import workers_of
+from xbench.torch_compile import visible
 
 SIZES = (4 * 1024, 64 * 1024, 512 * 1024, 2 * 1024 * 1024, 8 * 1024 * 1024)
 IN_FLIGHT = (1, 2)
 ALONE_S, TOGETHER_S = 0.2, 0.4
-PASSES = 2
 MAX_S = 0.15
 """A larger size is left out when one collective of it takes longer: the largest kept size stands for it."""
 
@@ -135,15 +139,85 @@ def measure_contention(
     measuring = _Measuring(workload, group, note, wire)
     measuring.rest(_rested_bytes(transfer_s, most_bytes), QUICK_RESTS if quick else RESTS)
     measuring.alone(streams(ALONE_S * share))
-    together: list[Stream] = []
-    for number in range(1 if quick else PASSES):
-        again = streams(TOGETHER_S * share)
-        together += again if number % 2 == 0 else again[::-1]
-    measuring.together(together)
+    again = [] if quick else streams(TOGETHER_S * share)[::-1]
+    measuring.together([*streams(TOGETHER_S * share), *again])
     measuring.meet(QUICK_MEETINGS if quick else MAX_MEETINGS)
     measuring.found.least_s = transfer_s(4.0)
     workload.optimizer.zero_grad(set_to_none=True)
     return measuring.found
+
+
+class Progress:
+    """Marks in a training step, and the progress of the computation at any time, in undisturbed seconds.
+
+    `run_step` runs a step and marks it. After `learn`, `at` converts a time into progress since the first step.
+    """
+
+    def __init__(self, workload: StepWorkload) -> None:
+        self._workload = workload
+        self._marks: list[float] = []
+        self._starts: list[int] = []
+        self._handles: list[Any] = []
+        self._template: list[float] = []
+
+    def __enter__(self) -> Progress:
+        marks, now = self._marks, time.perf_counter
+        for module in visible(self._workload.model):
+            if next(module.parameters(recurse=False), None) is not None:
+                self._handles.append(module.register_forward_pre_hook(lambda *_: marks.append(now())))
+        for parameter in self._workload.model.parameters():
+            if parameter.requires_grad:
+                hook = parameter.register_post_accumulate_grad_hook(lambda _: marks.append(now()))  # type: ignore[no-untyped-call]
+                self._handles.append(hook)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def run_step(self) -> None:
+        """One training step without communication."""
+        self._starts.append(len(self._marks))
+        self._marks.append(time.perf_counter())
+        bare_step(self._workload)
+
+    def learn(self, warmup: int = 1) -> None:
+        """Take the earlier steps, except the first `warmup`, as undisturbed, and clear the marks."""
+        self._starts.append(len(self._marks))
+        self._marks.append(time.perf_counter())
+        steps = [[*self._marks[a:b], self._marks[b]] for a, b in itertools.pairwise(self._starts)][warmup:]
+        if len({len(step) for step in steps}) > 1:  # a graph that changes from step to step: only whole steps compare
+            steps = [[step[0], step[-1]] for step in steps]
+            self.__exit__()
+        columns = zip(*([mark - step[0] for mark in step] for step in steps), strict=True)
+        self._template = list(itertools.accumulate((statistics.median(column) for column in columns), max))
+        self._marks.clear()
+        self._starts.clear()
+
+    def at(self, when_s: float) -> float:
+        """Undisturbed seconds of computation done by `when_s` since `learn`; linear between marks."""
+        per_step = len(self._template) - 1
+        index = bisect.bisect_right(self._marks, when_s) - 1
+        if index < 0:
+            return 0.0
+        step, place = divmod(index, per_step)
+        passed, following = self._marks[index], self._marks[min(index + 1, len(self._marks) - 1)]
+        within = (when_s - passed) / (following - passed) if following > passed else 0.0
+        here, there = self._template[place], self._template[place + 1]
+        return step * self._template[-1] + here + min(1.0, within) * (there - here)
+
+    def drift(self, again_s: Iterable[float]) -> float:
+        """Mean drift of a step's time from then to now: √(now / then), of medians. Never 0.
+
+        `again_s`: steps [s] that ran after the measurement. Division by the drift removes changes of the machine's own
+        speed.
+        """
+        return math.sqrt(statistics.median(again_s) / self._template[-1])
+
+    def end(self) -> None:
+        """Add a last mark, so that progress in the last step is defined."""
+        self._marks.append(time.perf_counter())
 
 
 @dataclass
@@ -248,26 +322,16 @@ def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[f
     Launches are measured. Computation during a collective loses the time of its launch, which is all of σ. Every rank
     of `group` must call it together.
     """
-    launches: list[float] = []
-    token = torch.zeros(1)
-    for _ in range(LAUNCHES):
-        before_s = time.perf_counter()
-        work = start_all_reduce(token, group)
-        launches.append(time.perf_counter() - before_s)
-        work.wait()
-    launch_s = statistics.median(launches)
-    times = [(size, transfer_s(size)) for size in SIZES]
-    points = [
-        ContentionPoint(
-            nbytes=size,
-            in_flight=in_flight,
-            alone_s=took_s,
-            loaded_s=took_s,
-            compute_slowdown=1 / (1 - min(0.5, launch_s / took_s)),
+    launch_s = statistics.median(_send(Stream(4, 1, LAUNCHES), group, torch.float32))
+    points = []
+    for size, in_flight in itertools.product(SIZES, IN_FLIGHT):
+        took_s = transfer_s(size)
+        slowdown = 1 / (1 - min(0.5, launch_s / took_s))
+        points.append(
+            ContentionPoint(
+                nbytes=size, in_flight=in_flight, alone_s=took_s, loaded_s=took_s, compute_slowdown=slowdown
+            )
         )
-        for size, took_s in times
-        for in_flight in IN_FLIGHT
-    ]
     return Contention(launch_s=launch_s, points=points)
 
 
@@ -281,7 +345,8 @@ def _step_s(workload: StepWorkload, before_update: Callable[[], object] = lambda
 def summarise_contention(ranks: Sequence[Measured]) -> Contention:
     """One table from all ranks: times of the slowest rank, mean slow-downs of the ranks, mean over passes.
 
-    A rank without any progress during a size is left out for it; where all are, so is the size.
+    A rank without any progress during a size is left out for it; where all are, so is the size. The cost of a meeting
+    is the median step with one minus the median step without, minus T. What a rest saves is the median over pairs.
     """
     first = ranks[0]
     points: list[ContentionPoint] = []
@@ -303,31 +368,15 @@ def summarise_contention(ranks: Sequence[Measured]) -> Contention:
                     compute_slowdown=statistics.mean(slowdowns),
                 )
             )
-    return Contention(
-        launch_s=max(rank.launch_s for rank in ranks),
-        meeting_s=_meeting_s(ranks),
-        rest_s=_rest_s(ranks),
-        points=points,
-    )
-
-
-def _meeting_s(ranks: Sequence[Measured]) -> float:
-    """Median over steps of the slowest rank with a meeting, minus the same without, minus T; at least 0."""
-    if not ranks[0].met_s:
-        return 0.0
-    met_s: float = statistics.median(map(max, zip(*(rank.met_s for rank in ranks), strict=True)))
-    bare_s: float = statistics.median(map(max, zip(*(rank.bare_s for rank in ranks), strict=True)))
-    return max(0.0, met_s - bare_s - ranks[0].least_s)
-
-
-def _rest_s(ranks: Sequence[Measured]) -> float:
-    """Median over pairs of the slowest rank's time saved after idle time; at least 0."""
-    if not ranks[0].soon_s:
-        return 0.0
-    soon_s = map(max, zip(*(rank.soon_s for rank in ranks), strict=True))
-    rested_s = map(max, zip(*(rank.rested_s for rank in ranks), strict=True))
-    saved_s: float = statistics.median(soon - rested for soon, rested in zip(soon_s, rested_s, strict=True))
-    return max(0.0, saved_s)
+    meeting_s = saved_s = 0.0
+    if first.met_s:
+        met_s, bare_s = slowest(rank.met_s for rank in ranks), slowest(rank.bare_s for rank in ranks)
+        meeting_s = statistics.median(met_s) - statistics.median(bare_s) - first.least_s
+    if first.soon_s:
+        pairs = zip(slowest(rank.soon_s for rank in ranks), slowest(rank.rested_s for rank in ranks), strict=True)
+        saved_s = statistics.median(soon_s - rested_s for soon_s, rested_s in pairs)
+    launch_s = max(rank.launch_s for rank in ranks)
+    return Contention(launch_s=launch_s, meeting_s=max(0.0, meeting_s), rest_s=max(0.0, saved_s), points=points)
 
 
 def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) -> list[float]:

@@ -13,16 +13,17 @@ copy from recently written memory into memory that was not used for long.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from xbench.profilers.layers import StepWorkload, bare_step
+from xbench.profilers.summary import slowest
 from xbench.schedules.engine import Engine
 
 STEPS_S = 6.0
@@ -112,48 +113,29 @@ def summarise_engine_cost(ranks: Sequence[EngineCost]) -> tuple[float, float]:
     first = ranks[0]
     if not first.with_s:
         return hook_s, max(rank.cold_s_per_byte for rank in ranks)
-    slowest = zip(
-        (max(steps) for steps in zip(*(rank.with_s for rank in ranks), strict=True)),
-        (max(steps) for steps in zip(*(rank.without_s for rank in ranks), strict=True)),
-        strict=True,
-    )
-    longer_s = statistics.median(with_s - without_s for with_s, without_s in slowest)
+    pairs = zip(slowest(rank.with_s for rank in ranks), slowest(rank.without_s for rank in ranks), strict=True)
+    longer_s = statistics.median(with_s - without_s for with_s, without_s in pairs)
     hook_s = min(hook_s, max(0.0, longer_s) / first.gradients)
     return hook_s, max(0.0, longer_s - hook_s * first.gradients) / first.grad_bytes
 
 
 def _rows(engine: Engine, run: Callable[[], object], count: int, number: int) -> tuple[list[float], list[float]]:
-    """Times [s] of `run` with the engine's hooks and without, `count` in a row; odd `number` starts without."""
+    """Times [s] of `run` with the engine's hooks and without, `count` in a row; odd `number` starts without.
 
-    def with_hooks() -> list[float]:
-        return [_took_s(run) for _ in range(count)]
-
-    def without() -> list[float]:
-        with engine.no_sync():
-            return [_took_s(run) for _ in range(count)]
-
-    with _silent(engine):
-        if number % 2:
-            without_s = without()
-            return with_hooks(), without_s
-        with_s = with_hooks()
-        return with_s, without()
-
-
-def _took_s(run: Callable[[], object]) -> float:
-    begin_s = time.perf_counter()
-    run()
-    return time.perf_counter() - begin_s
-
-
-@contextmanager
-def _silent(engine: Engine) -> Iterator[None]:
-    """Replace the engine's collectives by ones that have already arrived."""
+    The engine's collectives are replaced by ones that have already arrived.
+    """
+    found: dict[bool, list[float]] = {True: [], False: []}
     before, engine.watch = engine.watch, lambda _nbytes, _send: _Arrived()
     try:
-        yield
+        for hooked in (False, True) if number % 2 else (True, False):
+            with contextlib.nullcontext() if hooked else engine.no_sync():
+                for _ in range(count):
+                    begin_s = time.perf_counter()
+                    run()
+                    found[hooked].append(time.perf_counter() - begin_s)
     finally:
         engine.watch = before
+    return found[True], found[False]
 
 
 def _hook_s(engine_of: Callable[[nn.Module, list[list[str]]], Engine]) -> float:

@@ -1,4 +1,4 @@
-"""GPU counters of NVML during timed steps, read by a separate thread.
+"""What NVML reports: counters of a GPU during timed steps, read by a separate thread, and all GPUs and their links.
 
 A time alone does not show whether the device ran at full speed. A hot or power-capped device computes more slowly, and
 two modes timed under different conditions do not compare. So every rank on a GPU reads the counters every `INTERVAL_S`
@@ -11,8 +11,9 @@ readings of its time from `Sampler.window`.
 - **Utilisation** is the share of time in which any kernel ran, as the driver measures it over 1/6 to 1 s. It does not
   show how much of the device that kernel filled.
 - All counters are of the whole device, for all its processes.
-- **Throttle reasons** are bits. An idle GPU and clocks set by the user are harmless. The bits in `HARMFUL` mean that
-  the device computed more slowly than it can.
+
+GPUs that NVLink connects (directly or through a switch) exchange gradients many times faster than GPUs behind a shared
+PCIe bridge. Those are faster than GPUs on different processors. So the links are the first fact about a cost model.
 
 No failure here may end a run. A counter that a device does not support stays None. A lost device ends the sampling with
 a reason, and earlier readings stay. A driver that hangs blocks only this thread.
@@ -29,10 +30,12 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
+
+from xbench.records.parts import Gpu, GpuLink
 
 INTERVAL_S = 0.1
 """Time [s] between two readings. A reading takes about a millisecond, mostly without the interpreter's lock."""
@@ -43,20 +46,17 @@ MAX_READINGS = 36_000
 PATIENCE_S = 1.0
 """Longest wait [s] for a last reading."""
 
-REASONS: dict[int, str] = {
-    0x001: "idle",
-    0x002: "clocks set by the user",
+THROTTLES: dict[int, str] = {
     0x004: "power cap",
     0x008: "hardware slowdown",
-    0x010: "sync boost",
     0x020: "thermal slowdown by the driver",
     0x040: "thermal slowdown by the hardware",
     0x080: "power brake",
-    0x100: "display clocks",
 }
-"""Names of NVML's nvmlClocksEventReason… bits, which are part of its interface and do not change."""
+"""Names of those of NVML's nvmlClocksEventReason… bits that mean that the device computed more slowly than it can.
 
-HARMFUL = 0x004 | 0x008 | 0x020 | 0x040 | 0x080
+The other bits are harmless, such as those of an idle GPU and of clocks set by the user.
+"""
 
 
 class NotAvailable(Exception):
@@ -139,18 +139,10 @@ class Sampler:
         self._interval_s = interval_s
         self._clock = clock
         self._quantities = dict(QUANTITIES)
-        self._lost = (
-            nvml.NVMLError_GpuIsLost,
-            nvml.NVMLError_ResetRequired,
-            nvml.NVMLError_Uninitialized,
-            nvml.NVMLError_DriverNotLoaded,
-        )
-        self._never = (
-            nvml.NVMLError_NotSupported,
-            nvml.NVMLError_NoPermission,
-            nvml.NVMLError_FunctionNotFound,
-            AttributeError,
-        )
+        self._lost = (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired, nvml.NVMLError_Uninitialized,
+                      nvml.NVMLError_DriverNotLoaded)  # fmt: skip
+        self._never = (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission, nvml.NVMLError_FunctionNotFound,
+                       AttributeError)  # fmt: skip
         self._readings: deque[Reading] = deque(maxlen=MAX_READINGS)
         self._changed = threading.Condition()
         self._wanted_s = -math.inf
@@ -233,9 +225,6 @@ def within(device: str, readings: Sequence[Reading], begin_s: float, end_s: floa
     first, last = bisect_left(times, begin_s), bisect_left(times, end_s)
     inside = list(readings[first:last]) or list(readings[max(0, first - 1) : first + 1])
     masks = [reading.reasons for reading in inside if reading.reasons is not None]
-    seen = 0
-    for mask in masks:
-        seen |= mask
     return Window(
         device=device,
         seconds=end_s - begin_s,
@@ -246,8 +235,8 @@ def within(device: str, readings: Sequence[Reading], begin_s: float, end_s: floa
         sm_clock_mhz=median_of_known(reading.sm_clock_mhz for reading in inside),
         memory_clock_mhz=median_of_known(reading.memory_clock_mhz for reading in inside),
         temperature_max_c=max((r.temperature_c for r in inside if r.temperature_c is not None), default=None),
-        throttled=harm(seen),
-        throttled_readings=sum(1 for mask in masks if mask & HARMFUL) if masks else None,
+        throttled=[name for bit, name in THROTTLES.items() if any(mask & bit for mask in masks)],
+        throttled_readings=sum(bool(mask & sum(THROTTLES)) for mask in masks) if masks else None,
         sampling_s=sum(reading.took_s for reading in readings[first:last]),
     )
 
@@ -275,11 +264,6 @@ def _at(points: Sequence[tuple[float, float]], time_s: float) -> float | None:
         return None
     (t0, v0), (t1, v1) = points[place - 1], points[place]
     return v0 + (v1 - v0) * (time_s - t0) / (t1 - t0)
-
-
-def harm(mask: int) -> list[str]:
-    """Names of the bits that mean that the device was slower than it can be."""
-    return [name for bit, name in REASONS.items() if mask & bit & HARMFUL]
 
 
 def median_of_known(values: Iterable[float | None]) -> float | None:
@@ -316,3 +300,93 @@ def find_device(nvml: Any, uuid: str | None, pci_bus_id: str | None) -> Any:
         except nvml.NVMLError as error:
             reason = str(error)
     raise NotAvailable(f"NVML does not know the GPU ({reason})")
+
+
+PATHS: Mapping[int, str] = {
+    0: "one board",
+    10: "a PCIe switch",
+    20: "several PCIe switches",
+    30: "a PCIe host bridge",
+    40: "the processor",
+    50: "the link between processors",
+}
+"""Names by NVML's nvmlGpuTopologyLevel: the nearest component that two GPUs share."""
+
+OLD_NVLINKS = 18
+"""Number of links for modules that do not report the maximum."""
+
+
+def list_gpus(nvml: Any) -> list[Gpu]:
+    """All GPUs, in NVML's order, which CUDA_VISIBLE_DEVICES does not change."""
+    return [_gpu(nvml, index) for index in range(_said(nvml, "nvmlDeviceGetCount") or 0)]
+
+
+def list_links(nvml: Any, gpus: int) -> list[GpuLink]:
+    """The best path between each two of the first `gpus` GPUs, where NVML reports it."""
+    handles = [_said(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(gpus)]
+    paths = ((one, other, _path(nvml, handles[one], handles[other])) for one, other in combinations(range(gpus), 2))
+    return [GpuLink(one=one, other=other, path=path) for one, other, path in paths if path is not None]
+
+
+def driver_versions(nvml: Any) -> dict[str, str | None]:
+    """The driver's version, and the newest CUDA version that it supports."""
+    cuda = _said(nvml, "nvmlSystemGetCudaDriverVersion")
+    return {
+        "driver": _text(_said(nvml, "nvmlSystemGetDriverVersion")),
+        "driver_cuda": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
+    }
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = _said(nvml, "nvmlDeviceGetHandleByIndex", index)
+    if handle is None:
+        return Gpu(index=index, name="a GPU that does not answer")
+
+    def said(question: str, *arguments: Any) -> Any:
+        return _said(nvml, f"nvmlDeviceGet{question}", handle, *arguments)
+
+    memory, pci, limit_mw, mig = said("MemoryInfo"), said("PciInfo"), said("EnforcedPowerLimit"), said("MigMode")
+    return Gpu(
+        index=index,
+        name=_text(said("Name")) or "unknown",
+        uuid=_text(said("UUID")),
+        memory_bytes=memory.total if memory is not None else None,
+        pci_bus_id=_text(pci.busId) if pci is not None else None,
+        pcie_generation=said("MaxPcieLinkGeneration"),
+        pcie_width=said("CurrPcieLinkWidth"),
+        pcie_max_width=said("MaxPcieLinkWidth"),
+        nvlinks=_nvlinks(nvml, handle),
+        sm_clock_max_mhz=said("MaxClockInfo", nvml.NVML_CLOCK_SM),
+        power_limit_w=limit_mw / 1000 if limit_mw is not None else None,
+        mig=bool(mig[0]) if mig is not None else False,
+    )
+
+
+def _nvlinks(nvml: Any, handle: Any) -> int | None:
+    """Number of active links; None where the GPU has no links."""
+    links = range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", OLD_NVLINKS))
+    states = [_said(nvml, "nvmlDeviceGetNvLinkState", handle, link) for link in links]
+    known = [state for state in states if state is not None]
+    return sum(map(bool, known)) if known else None
+
+
+def _path(nvml: Any, one: Any, other: Any) -> str | None:
+    if one is None or other is None:
+        return None
+    joined = _said(nvml, "nvmlDeviceGetP2PStatus", one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    if joined == nvml.NVML_P2P_STATUS_OK:  # a number, so None is not it
+        return "NVLink"
+    return PATHS.get(_said(nvml, "nvmlDeviceGetTopologyCommonAncestor", one, other))
+
+
+def _said(nvml: Any, question: str, *arguments: Any) -> Any:
+    """NVML's answer, or None where the module, driver or GPU has none."""
+    try:
+        return getattr(nvml, question)(*arguments)
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+def _text(value: Any) -> str | None:
+    """Decode bytes, which older versions of the module return."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

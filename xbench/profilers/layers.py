@@ -34,7 +34,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from torch import Tensor, nn
@@ -58,20 +57,16 @@ class StepWorkload(Protocol):
     @property
     def model(self) -> nn.Module:
         """The trained model."""
-        ...
 
     @property
     def optimizer(self) -> Optimizer:
         """Its optimizer."""
-        ...
 
     def forward_loss(self) -> Tensor:
         """Run forward on the workload's batch and return the loss, a scalar with a graph behind it."""
-        ...
 
 
-@dataclass(frozen=True)
-class ProfiledTensor:
+class ProfiledTensor(NamedTuple):
     """One trainable parameter."""
 
     name: str
@@ -80,8 +75,7 @@ class ProfiledTensor:
     dtype: str
 
 
-@dataclass(frozen=True)
-class ProfiledLayer:
+class ProfiledLayer(NamedTuple):
     """One module with trainable parameters of its own; `tensors` are indices into `LayerProfiler.tensors`."""
 
     name: str
@@ -177,9 +171,7 @@ class LayerProfiler:
             self._handles.append(handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -274,13 +266,6 @@ def bare_step(workload: StepWorkload, before_update: Callable[[], object] = lamb
     workload.optimizer.step()
 
 
-def _run_bare_step(workload: StepWorkload, clock: Clock) -> tuple[Mark, Mark]:
-    """The step of `LayerProfiler.run_step` without instrumentation."""
-    begin = clock.mark()
-    bare_step(workload)
-    return begin, clock.mark()
-
-
 @dataclass
 class StepProfile:
     """Raw times [s] of one rank, step by step, warm-up included. Series have one entry per step, in order of time.
@@ -321,15 +306,10 @@ class StepProfile:
         }
 
     def _raw_tensor(self, index: int) -> dict[str, Any]:
-        tensor = self.tensors[index]
+        name, elements, nbytes, dtype = self.tensors[index]
         ready_s = [times.ready_s[index] for times in self.layer_times]
-        return {
-            "name": tensor.name,
-            "elements": tensor.elements,
-            "bytes": tensor.nbytes,
-            "dtype": tensor.dtype,
-            "ready_s": [None if value is None else round(value, 9) for value in ready_s],
-        }
+        rounded_s = [None if value is None else round(value, 9) for value in ready_s]
+        return {"name": name, "elements": elements, "bytes": nbytes, "dtype": dtype, "ready_s": rounded_s}
 
 
 def profile_step(
@@ -338,13 +318,13 @@ def profile_step(
     *,
     steps: int,
     warmup: int = 2,
-    note: Callable[[str], None] | None = None,
+    note: Callable[[str], object] = lambda _: None,
 ) -> StepProfile:
     """Time `warmup + steps` instrumented steps and as many bare ones, in the order A B B A A B B A ….
 
     Each instrumented step has a bare neighbour. A change in the machine's speed shifts neighbouring pairs in
     alternating directions, so it cancels in their median. Hooks are added and removed between the steps, and the clock
-    is read only after the last. `note`, if given, is called before each pair with a text ("profile step 3 of 18").
+    is read only after the last. `note` is called before each pair with a text ("profile step 3 of 18").
 
     The model is really trained: save and restore its state around this call where that matters. Raises ValueError for
     fewer than one step, WorkloadError for a model without trainable parameters.
@@ -354,15 +334,17 @@ def profile_step(
     profiler = LayerProfiler(workload.model, clock)
     instrumented: list[StepMarks] = []
     bare: list[tuple[Mark, Mark]] = []
-    for pair in range(warmup + steps):
-        if note is not None:
+    for step_number in range(2 * (warmup + steps)):
+        pair, is_second = divmod(step_number, 2)
+        if not is_second:
             note(f"profile step {pair + 1} of {warmup + steps}")
-        if pair % 2:
-            bare.append(_run_bare_step(workload, clock))
-        with profiler:
-            instrumented.append(profiler.run_step(workload))
-        if not pair % 2:
-            bare.append(_run_bare_step(workload, clock))
+        if is_second == pair % 2:
+            with profiler:
+                instrumented.append(profiler.run_step(workload))
+        else:
+            begin = clock.mark()
+            bare_step(workload)
+            bare.append((begin, clock.mark()))
     clock.flush()
 
     profile = StepProfile(profiler.layers, profiler.tensors, profiler.frozen, warmup)

@@ -21,6 +21,7 @@ from xbench.errors import RunError
 from xbench.records import CostPoint, Layer, StepTimes, Tensor
 from xbench.stats.summary import detect_warmup, median_estimate
 
+Seen = Sequence[Sequence[float | None]]
 MIN_STEPS = 3
 """Steps that count, however long the warm-up seems: a median of fewer has no meaning."""
 
@@ -36,12 +37,9 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
     """
     _check_same_model(raws)
     first = _warmup_pairs(raws)
-    slowest = max(raws, key=lambda raw: statistics.median(raw["steps"]["step_s"][first:]))
-    bare_s = [
-        max(ranks) for ranks in zip(*(raw["steps"]["uninstrumented_step_s"][first:] for raw in raws), strict=True)
-    ]
-    step = median_estimate(slowest["steps"]["step_s"][first:])
-    bare = median_estimate(bare_s)
+    last = max(raws, key=lambda raw: statistics.median(raw["steps"]["step_s"][first:]))
+    step = median_estimate(last["steps"]["step_s"][first:])
+    bare = median_estimate(slowest(raw["steps"]["uninstrumented_step_s"][first:] for raw in raws))
     overhead = median_estimate(_overheads(raws)[first:])
     times = StepTimes(
         forward_s=_slowest_median(raw["steps"]["forward_s"][first:] for raw in raws),
@@ -53,10 +51,15 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
         uninstrumented_ci95=bare.ci95,
         overhead_ratio=overhead.median,
         overhead_ci95=overhead.ci95,
-        steps=len(slowest["steps"]["step_s"]) - first,
+        steps=len(last["steps"]["step_s"]) - first,
         warmup_steps=first,
     )
     return _layers(raws, first, step.median), times
+
+
+def slowest(series: Iterable[Sequence[float]]) -> list[float]:
+    """The largest value of each step over the series of all ranks."""
+    return [max(ranks) for ranks in zip(*series, strict=True)]
 
 
 def left_out(raws: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
@@ -65,24 +68,14 @@ def left_out(raws: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     first = _warmup_pairs(raws)
     return {
         "frozen": list(raws[0]["frozen"]),
-        "unused": [
-            tensor["name"]
-            for at, layer in enumerate(raws[0]["layers"])
-            for index, tensor in enumerate(layer["tensors"])
-            if _ready_s(raws, at, index, first) is None
-        ],
+        "unused": [one["name"] for layer in _gradients(raws) for one, seen in layer if _ready_s(seen, first) is None],
     }
 
 
 def sometimes_missing(raws: Sequence[dict[str, Any]]) -> list[str]:
     """Names of trainable parameters without a gradient in some step of some rank, warm-up included."""
     _check_same_model(raws)
-    return [
-        tensor["name"]
-        for at, layer in enumerate(raws[0]["layers"])
-        for index, tensor in enumerate(layer["tensors"])
-        if any(None in raw["layers"][at]["tensors"][index]["ready_s"] for raw in raws)
-    ]
+    return [one["name"] for layer in _gradients(raws) for one, seen in layer if any(None in times for times in seen)]
 
 
 def samples(raws: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
@@ -111,9 +104,10 @@ def cost_points(raws: Sequence[Sequence[dict[str, Any]]]) -> list[CostPoint]:
         warmup = same_size[0]["warmup"]
         transfers_s: list[float] = []
         waits_s: list[float] = []
-        starts_by_repetition = zip(*(point["start_s"][warmup:] for point in same_size), strict=True)
-        ends_by_repetition = zip(*(point["end_s"][warmup:] for point in same_size), strict=True)
-        for starts, ends in zip(starts_by_repetition, ends_by_repetition, strict=True):
+        by_repetition = (
+            zip(*(point[end][warmup:] for point in same_size), strict=True) for end in ("start_s", "end_s")
+        )
+        for starts, ends in zip(*by_repetition, strict=True):
             shortest_s = min(end - start for start, end in zip(starts, ends, strict=True))
             transfers_s.append(max(max(ends) - max(starts), shortest_s))
             waits_s.append(max(starts) - min(starts))
@@ -155,14 +149,12 @@ def _check_same_model(raws: Sequence[dict[str, Any]]) -> None:
 
 def _warmup_pairs(raws: Sequence[dict[str, Any]]) -> int:
     """Pairs of an instrumented and a bare step before the first that counts: the longest warm-up of any rank."""
-    detected = 0
+    found = 0
     for raw in raws:
         steps = raw["steps"]
         pairs_s = [a + b for a, b in zip(steps["step_s"], steps["uninstrumented_step_s"], strict=True)]
-        asked = raw["warmup"]
-        found = min(detect_warmup(pairs_s), max(0, len(pairs_s) - MIN_STEPS))
-        detected = max(detected, asked, found)
-    return detected
+        found = max(found, raw["warmup"], min(detect_warmup(pairs_s), max(0, len(pairs_s) - MIN_STEPS)))
+    return found
 
 
 def _overheads(raws: Sequence[dict[str, Any]]) -> list[float]:
@@ -177,38 +169,38 @@ def _slowest_median(series: Iterable[Sequence[float]]) -> float:
     return max(statistics.median(values) for values in series)
 
 
-def _ready_s(raws: Sequence[dict[str, Any]], layer: int, tensor: int, first: int) -> float | None:
+def _gradients(raws: Sequence[dict[str, Any]]) -> list[list[tuple[dict[str, Any], Seen]]]:
+    """The tensors of each layer, each with its ready times by rank."""
+    same_layers = zip(*(raw["layers"] for raw in raws), strict=True)
+    same_tensors = [list(zip(*(layer["tensors"] for layer in ranks), strict=True)) for ranks in same_layers]
+    return [[(ranks[0], [tensor["ready_s"] for tensor in ranks]) for ranks in layer] for layer in same_tensors]
+
+
+def _ready_s(seen: Seen, first: int) -> float | None:
     """Median over the counted steps with this gradient, slowest rank; None when no step had it."""
-    medians: list[float] = []
-    for raw in raws:
-        present = [value for value in raw["layers"][layer]["tensors"][tensor]["ready_s"][first:] if value is not None]
-        if present:
-            medians.append(statistics.median(present))
-    return max(medians, default=None)
+    present = ([value for value in series[first:] if value is not None] for series in seen)
+    return max((statistics.median(values) for values in present if values), default=None)
 
 
 def _layers(raws: Sequence[dict[str, Any]], first: int, step_s: float) -> list[Layer]:
     timed: list[tuple[float, dict[str, Any], float, list[Tensor]]] = []
-    for at, layer in enumerate(raws[0]["layers"]):
+    for at, gradients in enumerate(_gradients(raws)):
         tensors: list[Tensor] = []
-        for index, raw_tensor in enumerate(layer["tensors"]):
-            ready_s = _ready_s(raws, at, index, first)
-            if ready_s is None:
-                continue
-            facts = {key: raw_tensor[key] for key in ("name", "elements", "bytes", "dtype")}
-            tensors.append(Tensor(**facts, ready_s=ready_s))
-        if not tensors:
-            continue
-        tensors.sort(key=lambda tensor: tensor.ready_s)
-        forward_s = _slowest_median(raw["layers"][at]["forward_s"][first:] for raw in raws)
-        timed.append((tensors[-1].ready_s, layer, forward_s, tensors))
+        for tensor, seen in gradients:
+            ready_s = _ready_s(seen, first)
+            if ready_s is not None:
+                facts = {key: tensor[key] for key in ("name", "elements", "bytes", "dtype")}
+                tensors.append(Tensor(**facts, ready_s=ready_s))
+        if tensors:
+            tensors.sort(key=lambda tensor: tensor.ready_s)
+            forward_s = _slowest_median(raw["layers"][at]["forward_s"][first:] for raw in raws)
+            timed.append((tensors[-1].ready_s, raws[0]["layers"][at], forward_s, tensors))
     timed.sort(key=lambda entry: entry[0])
 
     layers: list[Layer] = []
     previous_s = 0.0
     for ready_s, layer, forward_s, tensors in timed:
-        backward_s = ready_s - previous_s
-        previous_s = ready_s
+        backward_s, previous_s = ready_s - previous_s, ready_s
         layers.append(
             Layer(
                 name=layer["name"],

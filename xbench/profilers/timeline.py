@@ -25,10 +25,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-import torch
+import torch.distributed as dist
 from torch import nn
 
 from xbench.profilers.clock import Clock, Mark
@@ -70,28 +70,19 @@ class _Recorded:
 class _Watched:
     """A collective that marks the waits for it."""
 
-    def __init__(self, work: Any, clock: Clock, waits: list[tuple[Mark, Mark]]) -> None:
+    def __init__(self, work: dist.Work, clock: Clock, waits: list[tuple[Mark, Mark]]) -> None:
         self._work, self._clock, self._waits = work, clock, waits
+        self.is_completed, self.get_future = work.is_completed, work.get_future
 
     def wait(self) -> bool:
         """Wait for the collective and mark the wait."""
         since = self._clock.mark()
-        done: bool = self._work.wait()
+        done = self._work.wait()
         self._waits.append((since, self._clock.mark()))
         return done
 
-    def is_completed(self) -> bool:
-        """True if `wait` would return at once."""
-        completed: bool = self._work.is_completed()
-        return completed
 
-    def get_future(self) -> torch.futures.Future[Any]:
-        """The collective's own future."""
-        future: torch.futures.Future[Any] = self._work.get_future()
-        return future
-
-
-class TimelineRecorder:
+class TimelineRecorder(LayerProfiler):
     """Recorder of steps of `model`. Enter it before attaching a schedule, so that it marks a gradient before its
     launch.
 
@@ -106,30 +97,21 @@ class TimelineRecorder:
     """
 
     def __init__(self, model: nn.Module, clock: Clock, *, in_order: bool = False) -> None:
+        super().__init__(model, clock)
         self.failure: str | None = None
-        self._clock = clock
         self._in_order = in_order
-        self._profiler = LayerProfiler(model, clock)
         self._steps: list[_Recorded] = []
         self._current: _Recorded | None = None
 
-    def __enter__(self) -> Self:
-        self._profiler.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._profiler.__exit__(kind, error, traceback)
-
-    def run_step(self, workload: StepWorkload) -> None:
+    def run_step(self, workload: StepWorkload) -> StepMarks:
         """Run one recorded training step. Other steps may run unrecorded in between."""
-        self._current = _Recorded()
-        self._steps.append(self._current)
+        self._current = step = _Recorded()
+        self._steps.append(step)
         try:
-            self._current.marks = self._profiler.run_step(workload)
+            step.marks = marks = super().run_step(workload)
         finally:
             self._current = None
+        return marks
 
     def watch(self, nbytes: int, start: Callable[[], Work]) -> Work:
         """Start a bucket's collective and mark its launch, the waits for it, and its completion. For `Handle.watch`."""
@@ -165,15 +147,10 @@ class TimelineRecorder:
         """
         if self.failure is not None:
             raise ValueError(self.failure)
-        before: list[BucketTrace] = []
-        found = []
-        for step in self._steps:
-            found.append(self._lanes(step, before))
-            before = step.sent
-        return found
+        return [self._lanes(*pair) for pair in pairwise([_Recorded(), *self._steps])]
 
-    def _lanes(self, step: _Recorded, before: list[BucketTrace]) -> Lanes:
-        """Lanes of one step; `before` are the transfers of the recorded step before it, which may end in this one."""
+    def _lanes(self, before: _Recorded, step: _Recorded) -> Lanes:
+        """Lanes of one step. Transfers of the recorded step `before` it may end in this one."""
         marks = step.marks
         if marks is None:
             raise ValueError("a recorded step did not end")
@@ -184,7 +161,7 @@ class TimelineRecorder:
         communication: list[Slice] = []
         begin_s = 0.0
         step_s, backward_s = at(marks.end), at(marks.backward)
-        for number, sent in [*enumerate(before, start=1), *enumerate(step.sent, start=1)]:
+        for number, sent in [*enumerate(before.sent, start=1), *enumerate(step.sent, start=1)]:
             if sent.arrived is None:
                 raise ValueError(f"the completion of bucket {number} was not seen")
             begin_s, end_s = max(begin_s, at(sent.launched)), at(sent.arrived)
@@ -202,9 +179,9 @@ class TimelineRecorder:
 
     def _backward(self, marks: StepMarks, begin_s: float, end_s: float) -> list[Slice]:
         """One slice per layer with a gradient; the last one ends at `end_s`."""
-        ready_s = self._profiler.layer_times(marks).ready_s
+        ready_s = self.layer_times(marks).ready_s
         done: list[tuple[float, str]] = []
-        for layer in self._profiler.layers:
+        for layer in self.layers:
             seen = [time_s for time_s in (ready_s[tensor] for tensor in layer.tensors) if time_s is not None]
             if seen:
                 done.append((begin_s + max(seen), layer.name))

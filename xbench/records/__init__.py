@@ -1,195 +1,111 @@
 """Typed, versioned, immutable results of runs. Every output format reads a record and nothing else.
 
-`kinds` holds the table of all record kinds; each kind has a file of its own. `parts` and `measured_parts` hold what
-several kinds share. `io` reads and writes files. `load` migrates an older version; a newer, truncated or foreign file
-is an error of one sentence. `save` writes atomically.
+`io` holds the table of all record kinds, and reads and writes files. `load` migrates an older version; a newer,
+truncated or foreign file is an error of one sentence. `save` writes atomically. `parts` and `measured_parts` hold what
+several kinds share.
 
 All times are in seconds, sizes in bytes, and rates in bits per second. This package does not import torch.
 """
 
 from __future__ import annotations
 
-from xbench.records.base import SCHEMA_VERSION, RecordBase
-from xbench.records.cluster import (
-    ClusterComparison,
-    ClusterCurve,
-    ClusterResult,
-    ClusterRun,
-    ClusterSpan,
-    TraceRecord,
-)
-from xbench.records.comparison import BY_HAND, RANKS, Comparison, Job, ModeResult, Parity, Sample
-from xbench.records.convergence import Converged, Convergence, Dataset, MeanOf, Training, WorkFormula
-from xbench.records.convergence import Curve as ConvergenceCurve
-from xbench.records.io import MAX_BYTES, dump, json_schema, load, load_measured, loads, migrate, save
-from xbench.records.kinds import KINDS, REBUILDERS, AnyRecord, of_kind
-from xbench.records.live import LiveResult, LiveRun, LiveSpan, LiveStatus
-from xbench.records.measured_parts import (
-    Bounds,
-    CalibrationPoint,
-    Contention,
-    ContentionPoint,
-    CostModel,
-    CostPoint,
-    CostSegment,
-    EmulatedLink,
-    GpuUse,
-    Layer,
-    Parts,
-    Plan,
-    RankTimeline,
-    Slice,
-    Stall,
-    StepTimes,
-    Tensor,
-    Timeline,
-    TurnTaken,
-)
-from xbench.records.parts import (
-    Environment,
-    Estimate,
-    FabricRecord,
-    Interval,
-    Label,
-    Part,
-    Ratio,
-    Verdict,
-    WorkloadRecord,
-)
-from xbench.records.profile import Profile
-from xbench.records.regression import (
-    Baseline,
-    Case,
-    Check,
-    Failure,
-    Found,
-    Judged,
-    LaunchPair,
-    Measurement,
-    MetricName,
-    MetricUnit,
-    Noise,
-    NoiseFloor,
-    Regression,
-    RegressionVerdict,
-    Side,
-    SideName,
-    Suite,
-    Threshold,
-)
-from xbench.records.restart import LossCheck, Restart, RestartPart, RestartResult, RestartTimes
-from xbench.records.scaling import ErrorBand, LinkTerms, Scaling, ScalingPoint, ScalingSource
-from xbench.records.tuned import Tuned
-from xbench.records.validation import (
-    AutoAgainst,
-    ErrorSummary,
-    Goal,
-    Validation,
-    ValidationCell,
-    ValidationPoint,
-)
+from xbench.records.cluster import ClusterComparison as ClusterComparison
+from xbench.records.cluster import ClusterCurve as ClusterCurve
+from xbench.records.cluster import ClusterResult as ClusterResult
+from xbench.records.cluster import ClusterRun as ClusterRun
+from xbench.records.cluster import ClusterSpan as ClusterSpan
+from xbench.records.cluster import LiveResult as LiveResult
+from xbench.records.cluster import LiveRun as LiveRun
+from xbench.records.cluster import LiveSpan as LiveSpan
+from xbench.records.cluster import LossCheck as LossCheck
+from xbench.records.cluster import Restart as Restart
+from xbench.records.cluster import RestartPart as RestartPart
+from xbench.records.cluster import RestartResult as RestartResult
+from xbench.records.cluster import RestartTimes as RestartTimes
+from xbench.records.cluster import TraceRecord as TraceRecord
+from xbench.records.comparison import BY_HAND as BY_HAND
+from xbench.records.comparison import RANKS as RANKS
+from xbench.records.comparison import Comparison as Comparison
+from xbench.records.comparison import Job as Job
+from xbench.records.comparison import ModeResult as ModeResult
+from xbench.records.comparison import Parity as Parity
+from xbench.records.comparison import Profile as Profile
+from xbench.records.comparison import Sample as Sample
+from xbench.records.convergence import Converged as Converged
+from xbench.records.convergence import Convergence as Convergence
+from xbench.records.convergence import Curve
+from xbench.records.convergence import Dataset as Dataset
+from xbench.records.convergence import MeanOf as MeanOf
+from xbench.records.convergence import Training as Training
+from xbench.records.convergence import WorkFormula as WorkFormula
+from xbench.records.io import KINDS as KINDS
+from xbench.records.io import REBUILDERS as REBUILDERS
+from xbench.records.io import SCHEMA_VERSION as SCHEMA_VERSION
+from xbench.records.io import AnyRecord as AnyRecord
+from xbench.records.io import dump as dump
+from xbench.records.io import json_schema as json_schema
+from xbench.records.io import load as load
+from xbench.records.io import load_measured as load_measured
+from xbench.records.io import loads as loads
+from xbench.records.io import of_kind as of_kind
+from xbench.records.io import save as save
+from xbench.records.measured_parts import Bounds as Bounds
+from xbench.records.measured_parts import CalibrationPoint as CalibrationPoint
+from xbench.records.measured_parts import Contention as Contention
+from xbench.records.measured_parts import ContentionPoint as ContentionPoint
+from xbench.records.measured_parts import CostModel as CostModel
+from xbench.records.measured_parts import CostPoint as CostPoint
+from xbench.records.measured_parts import CostSegment as CostSegment
+from xbench.records.measured_parts import EmulatedLink as EmulatedLink
+from xbench.records.measured_parts import GpuUse as GpuUse
+from xbench.records.measured_parts import Layer as Layer
+from xbench.records.measured_parts import Parts as Parts
+from xbench.records.measured_parts import Plan as Plan
+from xbench.records.measured_parts import RankTimeline as RankTimeline
+from xbench.records.measured_parts import RecordBase as RecordBase
+from xbench.records.measured_parts import Slice as Slice
+from xbench.records.measured_parts import Stall as Stall
+from xbench.records.measured_parts import StepTimes as StepTimes
+from xbench.records.measured_parts import Tensor as Tensor
+from xbench.records.measured_parts import Timeline as Timeline
+from xbench.records.measured_parts import TurnTaken as TurnTaken
+from xbench.records.parts import Environment as Environment
+from xbench.records.parts import Estimate as Estimate
+from xbench.records.parts import FabricRecord as FabricRecord
+from xbench.records.parts import Interval as Interval
+from xbench.records.parts import Label as Label
+from xbench.records.parts import Ratio as Ratio
+from xbench.records.parts import Verdict as Verdict
+from xbench.records.parts import WorkloadRecord as WorkloadRecord
+from xbench.records.regression import Baseline as Baseline
+from xbench.records.regression import Case as Case
+from xbench.records.regression import Check as Check
+from xbench.records.regression import Failure as Failure
+from xbench.records.regression import Found as Found
+from xbench.records.regression import Judged as Judged
+from xbench.records.regression import LaunchPair as LaunchPair
+from xbench.records.regression import Measurement as Measurement
+from xbench.records.regression import MetricName as MetricName
+from xbench.records.regression import MetricUnit as MetricUnit
+from xbench.records.regression import Noise as Noise
+from xbench.records.regression import NoiseFloor as NoiseFloor
+from xbench.records.regression import Regression as Regression
+from xbench.records.regression import RegressionVerdict as RegressionVerdict
+from xbench.records.regression import Side as Side
+from xbench.records.regression import SideName as SideName
+from xbench.records.regression import Suite as Suite
+from xbench.records.regression import Threshold as Threshold
+from xbench.records.scaling import ErrorBand as ErrorBand
+from xbench.records.scaling import LinkTerms as LinkTerms
+from xbench.records.scaling import Scaling as Scaling
+from xbench.records.scaling import ScalingPoint as ScalingPoint
+from xbench.records.scaling import ScalingSource as ScalingSource
+from xbench.records.tuned import Tuned as Tuned
+from xbench.records.validation import AutoAgainst as AutoAgainst
+from xbench.records.validation import ErrorSummary as ErrorSummary
+from xbench.records.validation import Goal as Goal
+from xbench.records.validation import Validation as Validation
+from xbench.records.validation import ValidationCell as ValidationCell
+from xbench.records.validation import ValidationPoint as ValidationPoint
 
-__all__ = [
-    "BY_HAND",
-    "KINDS",
-    "MAX_BYTES",
-    "RANKS",
-    "REBUILDERS",
-    "SCHEMA_VERSION",
-    "AnyRecord",
-    "AutoAgainst",
-    "Baseline",
-    "Bounds",
-    "CalibrationPoint",
-    "Case",
-    "Check",
-    "ClusterComparison",
-    "ClusterCurve",
-    "ClusterResult",
-    "ClusterRun",
-    "ClusterSpan",
-    "Comparison",
-    "Contention",
-    "ContentionPoint",
-    "Converged",
-    "Convergence",
-    "ConvergenceCurve",
-    "CostModel",
-    "CostPoint",
-    "CostSegment",
-    "Dataset",
-    "EmulatedLink",
-    "Environment",
-    "ErrorBand",
-    "ErrorSummary",
-    "Estimate",
-    "FabricRecord",
-    "Failure",
-    "Found",
-    "Goal",
-    "GpuUse",
-    "Interval",
-    "Job",
-    "Judged",
-    "Label",
-    "LaunchPair",
-    "Layer",
-    "LinkTerms",
-    "LiveResult",
-    "LiveRun",
-    "LiveSpan",
-    "LiveStatus",
-    "LossCheck",
-    "MeanOf",
-    "Measurement",
-    "MetricName",
-    "MetricUnit",
-    "ModeResult",
-    "Noise",
-    "NoiseFloor",
-    "Parity",
-    "Part",
-    "Parts",
-    "Plan",
-    "Profile",
-    "RankTimeline",
-    "Ratio",
-    "RecordBase",
-    "Regression",
-    "RegressionVerdict",
-    "Restart",
-    "RestartPart",
-    "RestartResult",
-    "RestartTimes",
-    "Sample",
-    "Scaling",
-    "ScalingPoint",
-    "ScalingSource",
-    "Side",
-    "SideName",
-    "Slice",
-    "Stall",
-    "StepTimes",
-    "Suite",
-    "Tensor",
-    "Threshold",
-    "Timeline",
-    "TraceRecord",
-    "Training",
-    "Tuned",
-    "TurnTaken",
-    "Validation",
-    "ValidationCell",
-    "ValidationPoint",
-    "Verdict",
-    "WorkFormula",
-    "WorkloadRecord",
-    "dump",
-    "json_schema",
-    "load",
-    "load_measured",
-    "loads",
-    "migrate",
-    "of_kind",
-    "save",
-]
+ConvergenceCurve = Curve

@@ -1,17 +1,24 @@
-"""Record of `xbench cluster compare`: one trace of jobs under several policies. Everything is simulated.
+"""Records of `xbench cluster`.
 
-`runs` holds each simulation. `results` summarises them per policy, with intervals where there are several seeds.
-`curves` and `spans` hold the data of the plots, for the first seed. `records` exports these names.
+- `ClusterComparison`, of `xbench cluster compare`: one trace of jobs under several policies. Everything is simulated.
+  `runs` holds each simulation. `results` summarises them per policy, with intervals where there are several seeds.
+  `curves` and `spans` hold the data of the plots, for the first seed.
+- `LiveRun`, of `xbench cluster run`: real jobs on real slots under one policy, beside two simulations of the same jobs
+  under the same policy. The forecast uses the declared speeds and start cost. The other uses the speeds and start cost
+  measured in the run; its error shows what the simulator leaves out.
+- `Restart`, of `xbench cluster restart`: the cost of stopping and restarting a real job, and whether its loss goes on.
+  `restarts` holds every stop and start. `results` summarises them. `losses` and `uncut_losses` are the two loss curves.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from xbench.field_types import Count, Duration, PositiveCount, SimulatedSeconds, Text
-from xbench.records.parts import Interval, Part, Result
+from xbench.field_types import Count, Duration, PositiveCount, Seconds, SimulatedSeconds, Text
+from xbench.records.parts import Environment, Estimate, Headed, Interval, Label, Part, WorkloadRecord
 
 
 class TraceRecord(Part):
@@ -22,8 +29,8 @@ class TraceRecord(Part):
     jobs: PositiveCount
     gpu_hours: float = Field(description="on the GPUs that the jobs ask for")
     span_s: SimulatedSeconds = Field(description="from the first arrival to the last")
-    seeds: list[int] = Field(default=[], description="of a generated trace; empty: it is what it is")
-    skipped: list[Text] = Field(default=[], description="rows that made no job, each with its reason")
+    seeds: list[int] = Field([], description="of a generated trace; empty: it is what it is")
+    skipped: list[Text] = Field([], description="rows that made no job, each with its reason")
     notes: list[Text] = []
 
 
@@ -36,7 +43,7 @@ class ClusterRun(Part):
 
     policy: Text
     restart_s: Duration
-    placement: Placement | None = Field(default=None, description=_PLACEMENT)
+    placement: Placement | None = Field(None, description=_PLACEMENT)
     seed: int | None = None
     jobs: Count
     jct_mean_s: SimulatedSeconds = Field(description="job completion time, from arrival to end")
@@ -53,19 +60,17 @@ class ClusterRun(Part):
     occupancy: float = Field(description="GPU seconds held, over all there were")
     restarts: Count
     restart_gpu_s: SimulatedSeconds = Field(description="GPU seconds held without computing")
-    across_share: float = Field(default=0.0, description="GPU seconds held over several hosts, over those held")
-    lost_share: float = Field(
-        default=0.0, description="GPU seconds that the fewest hosts would have saved, over those held"
-    )
+    across_share: float = Field(0.0, description="GPU seconds held over several hosts, over those held")
+    lost_share: float = Field(0.0, description="GPU seconds that the fewest hosts would have saved, over those held")
     decision_s: Duration = Field(description="one decision of the policy on average, real")
     unfinished_middle: float | None = Field(
-        default=None, description="jobs that came and had not ended, mean over the middle fifth of the arrivals"
+        None, description="jobs that came and had not ended, mean over the middle fifth of the arrivals"
     )
-    unfinished_end: float | None = Field(default=None, description="the same, over the last fifth of the arrivals")
+    unfinished_end: float | None = Field(None, description="the same, over the last fifth of the arrivals")
     bound_s: SimulatedSeconds | None = Field(
-        default=None, description="no schedule that shares no GPU has a lower mean JCT; None: not known, or GPUs shared"
+        None, description="no schedule that shares no GPU has a lower mean JCT; None: not known, or GPUs shared"
     )
-    bound_exact: bool = Field(default=False, description="whether some schedule has that mean, were restarts free")
+    bound_exact: bool = Field(False, description="whether some schedule has that mean, were restarts free")
 
 
 class ClusterResult(Part):
@@ -73,20 +78,20 @@ class ClusterResult(Part):
 
     policy: Text
     restart_s: Duration
-    placement: Placement | None = Field(default=None, description=_PLACEMENT)
+    placement: Placement | None = Field(None, description=_PLACEMENT)
     jct_mean_s: SimulatedSeconds = Field(description="Hodges-Lehmann estimate over seeds, of logarithms")
     jct_mean_ci95: Interval | None = None
-    ratio: float | None = Field(default=None, description="mean JCT over the reference's, seed by seed; None: it is it")
+    ratio: float | None = Field(None, description="mean JCT over the reference's, seed by seed; None: it is it")
     ratio_ci95: Interval | None = None
-    gap: float | None = Field(default=None, description="mean JCT over the bound, minus one; None: no bound")
+    gap: float | None = Field(None, description="mean JCT over the bound, minus one; None: no bound")
     gap_ci95: Interval | None = None
-    gap_exact: bool = Field(default=False, description="whether the bound is the optimum of every seed")
+    gap_exact: bool = Field(False, description="whether the bound is the optimum of every seed")
     placed_ratio: float | None = Field(
-        default=None, description="mean JCT over the same policy's under the first placement; None: it is it"
+        None, description="mean JCT over the same policy's under the first placement; None: it is it"
     )
     placed_ratio_ci95: Interval | None = None
     growing: bool = Field(
-        default=False,
+        False,
         description="whether the queue still grew when the last job came: means depend on the trace's length",
     )
 
@@ -96,7 +101,7 @@ class ClusterCurve(Part):
 
     policy: Text
     restart_s: Duration
-    placement: Placement | None = Field(default=None, description=_PLACEMENT)
+    placement: Placement | None = Field(None, description=_PLACEMENT)
     jct_s: list[SimulatedSeconds] = Field(description="the 0th to the 100th percentile")
     at_s: list[SimulatedSeconds] = Field(description="equal windows of the makespan, each by its middle")
     held: list[float] = Field(description="GPUs held, mean over the window")
@@ -113,13 +118,10 @@ class ClusterSpan(Part):
     to_s: SimulatedSeconds
 
 
-class ClusterComparison(Result):
+class ClusterComparison(Headed):
     """Result of `xbench cluster compare`. The first of `policies` is the reference for every restart cost."""
 
     kind: Literal["cluster"] = "cluster"
-    schema_version: Literal[1] = 1
-    created: Text = Field(description="ISO 8601, UTC")
-    command: Text
     xbench: Text = Field(description="version")
     label: Literal["simulated"] = "simulated"
     complete: Literal[True] = True
@@ -127,17 +129,194 @@ class ClusterComparison(Result):
     gpus: PositiveCount
     policies: list[Text] = Field(min_length=1)
     restart_costs_s: list[Duration] = Field(min_length=1)
-    gpus_per_host: PositiveCount | None = Field(default=None, description="None: one host")
-    placements: list[Placement] = Field(default=[], description="none where there is one host")
+    gpus_per_host: PositiveCount | None = Field(None, description="None: one host")
+    placements: list[Placement] = Field([], description="none where there is one host")
     across_hosts: float | None = Field(
-        default=None, description="what is left of a speed that knows nothing of hosts, on more than the fewest"
+        None, description="what is left of a speed that knows nothing of hosts, on more than the fewest"
     )
     window: tuple[PositiveCount, PositiveCount] | None = Field(
-        default=None, description="first and last job, by arrival, that count in the means; None: all do"
+        None, description="first and last job, by arrival, that count in the means; None: all do"
     )
-    findings: list[Text] = Field(default=[], description="sentences, the answer first")
+    findings: list[Text] = Field([], description="sentences, the answer first")
     warnings: list[Text] = []
     runs: list[ClusterRun]
     results: list[ClusterResult]
     curves: list[ClusterCurve] = []
-    spans: list[ClusterSpan] = Field(default=[], description="where the trace is small enough to be drawn")
+    spans: list[ClusterSpan] = Field([], description="where the trace is small enough to be drawn")
+
+
+LiveStatus = Literal["finished", "failed", "unfinished"]
+
+
+class LiveSpan(Part):
+    """One incarnation of a job. Times [s] follow the cluster's clock, which stops while no controller runs."""
+
+    job: Text
+    slots: list[Count] = Field(min_length=1)
+    from_s: Seconds
+    trained_s: Seconds | None = Field(None, description="from when on it was seen to train")
+    to_s: Seconds | None = Field(None, description="null: it still ran")
+    from_steps: float
+    to_steps: float
+    how: Literal["stopped", "finished", "failed", "lost", "running"] = Field(
+        description="lost: the controller, or a node of its slots, ended while it ran"
+    )
+
+
+class LiveResult(Part):
+    """Outcome of one job. JCT is the job completion time, counted from the job's arrival."""
+
+    name: Text
+    workload: Text
+    steps: Count
+    batch_size: Count
+    arrival_s: Seconds
+    gpus: Count
+    least: Count
+    most: Count | None
+    status: LiveStatus
+    reason: Text = Field("", description="why it failed")
+    began_s: Seconds | None = None
+    finished_s: Seconds | None = None
+    jct_s: Duration | None = Field(None, description="live")
+    forecast_jct_s: SimulatedSeconds | None = Field(
+        None, description="simulated with declared speeds and costs; None: a job has no declared speed"
+    )
+    forecast_error: float | None = Field(None, description="forecast over live, minus one")
+    simulated_jct_s: SimulatedSeconds | None = Field(None, description="simulated with what the run itself measured")
+    error: float | None = Field(None, description="simulated over live, minus one")
+    restarts: Count = Field(description="further incarnations, for whatever reason")
+    simulated_restarts: Count | None = None
+    crashes: Count = 0
+    lost_steps: float = Field(0, description="done, and done again after a crash or the controller's end")
+    speeds: dict[Count, float] = Field({}, description="steps a second by workers, as measured")
+
+
+class LiveRun(Headed):
+    """Result of `xbench cluster run`."""
+
+    kind: Literal["live"] = "live"
+    xbench: Text = Field(description="version")
+    label: Literal["real"] = "real"
+    complete: bool = Field(description="whether every job finished or was given up")
+    error: Text | None = Field(None, description="why the run ended early")
+    policy: Text
+    engine: Literal["local", "ray"]
+    slots: PositiveCount
+    believed_restart_s: Duration = Field(description="what the policy was told that a start costs")
+    overhead_s: Seconds | None = Field(
+        None, description="measured: of an incarnation's time, what it did not train; the mean over all"
+    )
+    retries: Count = Field(ge=0)
+    resumed: Count = Field(0, description="how often another controller went on")
+    environment: Environment
+    jobs: list[LiveResult] = Field(min_length=1)
+    findings: list[Text] = Field([], description="sentences, the answer first")
+    warnings: list[Text] = []
+    spans: list[LiveSpan] = []
+
+
+RestartPart = Literal["last step", "checkpoint", "tear-down", "launch", "first step", "total", "lost"]
+
+
+class RestartTimes(Part):
+    """One stop and start [s], timed by rank 0 and the launching process. Parts follow one another."""
+
+    from_workers: PositiveCount
+    to_workers: PositiveCount
+    steps: PositiveCount = Field(description="after which it was stopped")
+    last_step_s: Duration = Field(description="from the stop being asked for to the end of the step under way")
+    checkpoint_s: Duration = Field(description="until the checkpoint was on disk")
+    teardown_s: Duration = Field(description="until no process was left")
+    start_s: Duration = Field(description="until Python ran in rank 0")
+    imports_s: Duration = Field(description="until everything was imported")
+    join_s: Duration = Field(description="until all workers had met and connected")
+    build_s: Duration = Field(description="until the model was built")
+    load_s: Duration = Field(description="until it was as in the checkpoint, and wrapped by DistributedDataParallel")
+    first_step_s: Duration = Field(description="until the first step was applied")
+    step_s: Duration = Field(description="an ordinary step with as many workers, the median")
+
+    @property
+    def launch_s(self) -> float:
+        """Time [s] from the start of a process to a job that is ready to train."""
+        return self.start_s + self.imports_s + self.join_s + self.build_s + self.load_s
+
+    @property
+    def total_s(self) -> float:
+        """Time [s] from the stop request to the end of the first step of the next incarnation."""
+        return self.last_step_s + self.checkpoint_s + self.teardown_s + self.launch_s + self.first_step_s
+
+    @property
+    def lost_s(self) -> float:
+        """Time [s] lost to the restart, as simulators charge it: total minus the step under way and a usual step."""
+        return max(0.0, self.total_s - self.last_step_s - self.step_s)
+
+    def part_s(self, part: RestartPart) -> float:
+        """Return the time [s] of one part by its name."""
+        return {
+            "last step": self.last_step_s,
+            "checkpoint": self.checkpoint_s,
+            "tear-down": self.teardown_s,
+            "launch": self.launch_s,
+            "first step": self.first_step_s,
+            "total": self.total_s,
+            "lost": self.lost_s,
+        }[part]
+
+
+class RestartResult(Part):
+    """One part over all restarts, or over those from one number of workers."""
+
+    part: RestartPart
+    from_workers: Count | None = Field(None, description="null: all restarts")
+    to_workers: Count | None = None
+    seconds: Estimate = Field(description="median; the interval holds whatever the distribution from 6 restarts on")
+
+
+class LossCheck(Part):
+    """Comparison of the loss curve of a run with restarts to that of a run without."""
+
+    held: bool
+    steps: PositiveCount = Field(description="compared")
+    worst: float | None = Field(description="largest relative difference; null where a loss is missing or no number")
+    worst_step: Count
+    tolerance: float
+    workers: list[Count] = Field(min_length=1, description="of the incarnations of the run that was compared")
+    stops: list[Count] = Field([], description="steps after which that run was stopped")
+    depends: list[Text] = Field([], description="what of the model depends on how a batch is shared")
+
+
+class Restart(Headed):
+    """Result of `xbench cluster restart`."""
+
+    kind: Literal["restart"] = "restart"
+    xbench: Text = Field(description="version")
+    label: Label = "real"
+    complete: bool = True
+    error: Text | None = Field(None, description="why the study ended early, one sentence")
+    environment: Environment
+    workload: WorkloadRecord
+    batch_size: PositiveCount = Field(description="samples of a step over all workers")
+    slots: list[list[Count]] = Field([], description="cores of each slot; empty on GPUs")
+    backend: Text
+    from_workers: PositiveCount
+    to_workers: PositiveCount
+    checkpoint_bytes: Count | None = Field(description="null: the study ended early")
+    findings: list[Text] = Field([], description="sentences, the answer first")
+    warnings: list[Text] = []
+    restarts: list[RestartTimes] = Field(min_length=1)
+    results: list[RestartResult]
+    check: LossCheck | None = Field(description="null: the study ended before it")
+    losses: list[float | None] = Field(description="by step, null where it was no number")
+    uncut_losses: list[float | None]
+
+    @model_validator(mode="after")
+    def _says_the_cost(self) -> Restart:
+        if not any(one.part == "lost" and one.from_workers is None for one in self.results):
+            raise PydanticCustomError("no_cost", "its results do not say what a restart costs")
+        return self
+
+    @property
+    def cost_s(self) -> float:
+        """Median cost [s] of a restart for a job: `RestartTimes.lost_s` over all restarts."""
+        return next(one.seconds.median for one in self.results if one.part == "lost" and one.from_workers is None)

@@ -1,4 +1,4 @@
-"""Record of `xbench compare`."""
+"""Records of `xbench compare` and `xbench profile`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveSeconds, Seconds, Text
-from xbench.records.base import GPU_MISSING, RecordBase
 from xbench.records.measured_parts import (
     Bounds,
     Contention,
@@ -16,11 +15,15 @@ from xbench.records.measured_parts import (
     Layer,
     Plan,
     RankTimeline,
+    RecordBase,
     StepTimes,
     Timeline,
     TurnTaken,
 )
 from xbench.records.parts import Estimate, Label, Part, Ratio, WorkloadRecord
+from xbench.records.traced import Traced
+
+GPU_MISSING = "why NVML had nothing, or nothing more, to say on a GPU"
 
 RANKS = "ranks"
 """`Parity.reference` of a mode that is only checked for agreement between its ranks."""
@@ -43,7 +46,7 @@ class Sample(Part):
     samples_per_step: Count = Field(description="batch over all ranks")
     started_s: Seconds = Field(description="since the launch began")
     outlier: bool = False
-    gpu: GpuUse | None = Field(default=None, description="what NVML said of this job's devices in the timed steps")
+    gpu: GpuUse | None = Field(None, description="what NVML said of this job's devices in the timed steps")
 
 
 class Parity(Part):
@@ -76,22 +79,22 @@ class ModeResult(Part):
     seconds_per_sample: Estimate | None = None
     exposed_s: Seconds | None = None
     predicted_step_s: Duration | None = None
-    prediction_error: float | None = Field(default=None, description="predicted over measured, minus one")
-    removed_share: float | None = Field(default=None, description="share of removable exposed communication removed")
+    prediction_error: float | None = Field(None, description="predicted over measured, minus one")
+    removed_share: float | None = Field(None, description="share of removable exposed communication removed")
     parity: Parity | None = None
     ratio: Ratio | None = None
     ratio_to: Text | None = Field(
-        default=None, description="the mode that `ratio` is to, where that is not the comparison's reference"
+        None, description="the mode that `ratio` is to, where that is not the comparison's reference"
     )
     blocks: Count = 0
     plan: Plan | None = None
     timeline: Timeline | None = Field(
-        default=None, description="a recorded step of the first job; `plan.timeline` is the predicted one"
+        None, description="a recorded step of the first job; `plan.timeline` is the predicted one"
     )
-    other_ranks: list[RankTimeline] = Field(default=[], description="the recorded step on ranks 1 to 7")
-    turns: list[TurnTaken] = Field(default=[], description="recorded turns of `crossover`, in order of time")
-    pattern: Text | None = Field(default=None, description="turn pattern of a paired mode, such as 'ABA'")
-    gpu: GpuUse | None = Field(default=None, description="what NVML said while its blocks were timed")
+    other_ranks: list[RankTimeline] = Field([], description="the recorded step on ranks 1 to 7")
+    turns: list[TurnTaken] = Field([], description="recorded turns of `crossover`, in order of time")
+    pattern: Text | None = Field(None, description="turn pattern of a paired mode, such as 'ABA'")
+    gpu: GpuUse | None = Field(None, description="what NVML said while its blocks were timed")
     note: Text | None = None
 
 
@@ -114,11 +117,38 @@ class Comparison(RecordBase):
     modes: dict[Text, ModeResult] = Field(description="by mode, in the order in which they were asked for")
     jobs: list[Job] = Field(description="one; two where a mode is paired")
     bounds: Bounds | None = None
-    cost_model: CostModel | None = Field(default=None, description="T(M) of an all-reduce of M bytes, as fitted")
-    samples: list[Sample] = Field(default=[], description="one a block of timed steps, raw")
-    gpu_missing: Text | None = Field(default=None, description=GPU_MISSING)
+    cost_model: CostModel | None = Field(None, description="T(M) of an all-reduce of M bytes, as fitted")
+    samples: list[Sample] = Field([], description="one a block of timed steps, raw")
+    gpu_missing: Text | None = Field(None, description=GPU_MISSING)
 
     @property
     def profiled(self) -> list[Job]:
         """Jobs that were profiled."""
         return self.jobs
+
+
+class Profile(RecordBase):
+    """Result of `xbench profile`: every layer, the step without communication, an all-reduce, and the plans."""
+
+    kind: Literal["profile"] = "profile"
+    workload: WorkloadRecord
+    layers: list[Layer] = Field(description="in gradient-ready order: the layer nearest the loss is first")
+    step: StepTimes | None = Field(description="without communication")
+    cost_model: CostModel | None = Field(None, description="T(M) of an all-reduce of M bytes, as fitted")
+    contention: Contention | None = None
+    bounds: Bounds | None = None
+    plans: dict[Text, Plan] = Field({}, description="by schedule")
+    samples: dict[Text, list[float]] = Field({}, description="raw per-step times [s] by series name")
+    gpu: GpuUse | None = Field(None, description="what NVML said during the whole profile")
+    gpu_missing: Text | None = Field(None, description=GPU_MISSING)
+    traced: Traced | None = Field(None, description="of a profile from profiler traces; null: it was measured")
+
+    @property
+    def profiled(self) -> list[Profile]:
+        """The one job that was profiled."""
+        return [self]
+
+    @property
+    def modes(self) -> dict[str, ModeResult]:
+        """Timed modes: a profile has none."""
+        return {}

@@ -1,7 +1,4 @@
-"""Record of `xbench converge`: training curves of every mode and seed, and the cost of a step.
-
-`records` exports these names.
-"""
+"""Record of `xbench converge`: training curves of every mode and seed, and the cost of a step."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, PositiveSeconds, Text
-from xbench.records.parts import Environment, FabricRecord, Interval, Label, Part, Result, WorkloadRecord
+from xbench.records.parts import Environment, FabricRecord, Headed, Interval, Label, Part, WorkloadRecord
 
 
 class MeanOf(Part):
@@ -61,14 +58,14 @@ class Curve(Part):
     steps_s: list[PositiveSeconds] = Field(
         description="until the last rank has done it; in turns: between a job's own steps"
     )
-    sent_bytes: float | None = Field(default=None, description="a step and worker, as the network device counted")
+    sent_bytes: float | None = Field(None, description="a step and worker, as the network device counted")
     activation_bytes: list[float] = Field(
-        default=[], description="by rank: kept for backward without parameters, mean over a cycle of steps"
+        [], description="by rank: kept for backward without parameters, mean over a cycle of steps"
     )
-    activation_peak_bytes: list[float] = Field(default=[], description="the same, largest of a cycle")
-    backward_flops: list[float] = Field(default=[], description="by rank: counted, mean over a cycle of steps")
-    formula: list[WorkFormula] = Field(default=[], description="by rank, of `spb`")
-    device_peak_bytes: list[Count] = Field(default=[], description="by rank: the most that a GPU had allocated")
+    activation_peak_bytes: list[float] = Field([], description="the same, largest of a cycle")
+    backward_flops: list[float] = Field([], description="by rank: counted, mean over a cycle of steps")
+    formula: list[WorkFormula] = Field([], description="by rank, of `spb`")
+    device_peak_bytes: list[Count] = Field([], description="by rank: the most that a GPU had allocated")
     ranks_agree: bool = Field(description="whether all ranks ended with the same bits")
 
 
@@ -80,32 +77,29 @@ class Converged(Part):
     error: Text | None = None
     accuracy: MeanOf | None = None
     test_loss: MeanOf | None = None
-    difference: MeanOf | None = Field(default=None, description="accuracy minus the reference's of the same seeds")
+    difference: MeanOf | None = Field(None, description="accuracy minus the reference's of the same seeds")
     verdict: Literal["reference", "within", "below", "above", "unknown"] | None = Field(
-        default=None, description="where the mean accuracy lies, by the reference's interval"
+        None, description="where the mean accuracy lies, by the reference's interval"
     )
-    outside: float | None = Field(default=None, description="how far outside of that interval")
-    step_s: PositiveSeconds | None = Field(default=None, description="median; of whole cycles where steps differ")
-    sent_bytes: float | None = Field(default=None, description="a step and worker, as the network device counted")
-    activation_bytes: float | None = Field(default=None, description="mean over ranks and a cycle of steps")
-    activation_peak_bytes: float | None = Field(default=None, description="of the rank and step that kept most")
-    backward_flops: float | None = Field(default=None, description="mean over ranks and a cycle of steps")
-    formula: WorkFormula | None = Field(default=None, description="mean over ranks, of `spb`")
+    outside: float | None = Field(None, description="how far outside of that interval")
+    step_s: PositiveSeconds | None = Field(None, description="median; of whole cycles where steps differ")
+    sent_bytes: float | None = Field(None, description="a step and worker, as the network device counted")
+    activation_bytes: float | None = Field(None, description="mean over ranks and a cycle of steps")
+    activation_peak_bytes: float | None = Field(None, description="of the rank and step that kept most")
+    backward_flops: float | None = Field(None, description="mean over ranks and a cycle of steps")
+    formula: WorkFormula | None = Field(None, description="mean over ranks, of `spb`")
     device_peak_bytes: Count | None = None
 
 
-class Convergence(Result):
+class Convergence(Headed):
     """Result of `xbench converge`."""
 
     kind: Literal["convergence"] = "convergence"
-    schema_version: Literal[1] = 1
-    created: Text = Field(description="ISO 8601, UTC")
-    command: Text
     environment: Environment
     fabric: FabricRecord
     label: Label
     complete: bool
-    error: Text | None = Field(default=None, description="why the run ended early, one sentence")
+    error: Text | None = Field(None, description="why the run ended early, one sentence")
     warnings: list[Text] = []
     workload: WorkloadRecord
     dataset: Dataset

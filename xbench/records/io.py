@@ -1,4 +1,6 @@
-"""Load, save and migrate records.
+"""Table of record kinds, and how records are loaded, saved and migrated.
+
+A new kind is one class in this package, and one line in `AnyRecord`.
 
 | schema_version | meaning |
 | --- | --- |
@@ -12,20 +14,62 @@ import os
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from xbench.characters import visible
 from xbench.errors import RecordError
 from xbench.record_files import RECORD, frame_kind, write_whole
-from xbench.records.base import SCHEMA_VERSION
-from xbench.records.comparison import Comparison
-from xbench.records.kinds import ADAPTER, REBUILDERS, AnyRecord
+from xbench.records.cluster import ClusterComparison, LiveRun, Restart
+from xbench.records.comparison import Comparison, Profile
+from xbench.records.convergence import Convergence
 from xbench.records.parts import FOREIGN
-from xbench.records.profile import Profile
+from xbench.records.regression import Baseline, Noise, Regression
+from xbench.records.scaling import Scaling
+from xbench.records.tuned import Tuned
+from xbench.records.validation import Validation
+from xbench.registry import Registry
 from xbench.regular_file import MIB, read_regular
 from xbench.text import cut, one_line
+
+SCHEMA_VERSION = 1
+
+AnyRecord = (
+    Profile
+    | Comparison
+    | Scaling
+    | Validation
+    | Tuned
+    | Convergence
+    | Baseline
+    | Noise
+    | Regression
+    | ClusterComparison
+    | LiveRun
+    | Restart
+)
+"""Any record that `load` reads and `xbench report` shows."""
+
+KINDS: dict[str, type[AnyRecord]] = {kind.model_fields["kind"].default: kind for kind in AnyRecord.__args__}
+"""Class of each kind of record, by the value of its `kind` field."""
+
+R = TypeVar("R")
+
+
+def of_kind(record: object, kind: type[R]) -> R | None:
+    """Return the record if it is of this kind, else None."""
+    return record if isinstance(record, kind) else None
+
+
+ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
+
+REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", listing="docs/report.md")
+"""Functions that rebuild a killed run's record from its journals, by the kind in the run's `frame.json`."""
+REBUILDERS.add("measured", "xbench.runs.rebuild:measured", "profile, compare, tune")
+REBUILDERS.add("convergence", "xbench.runs.rebuild:convergence", "converge")
+REBUILDERS.add("restart", "xbench.cluster.live.restart_result:rebuilt", "cluster restart")
+REBUILDERS.add("live", "xbench.cluster.live.outcome:rebuilt", "cluster run")
 
 MAX_BYTES = 256 * MIB
 """Largest file [B] that `load` reads. The largest record so far has a hundredth of this size."""
@@ -105,17 +149,12 @@ def loads(text: str, name: str = "record") -> AnyRecord:
             f"{shown} has schema version {reprlib.repr(version)}, and this xbench reads up to {SCHEMA_VERSION}",
             hint="install a newer xbench",
         )
+    for before in range(version, SCHEMA_VERSION):
+        data = MIGRATIONS[before](data)
     try:
-        return ADAPTER.validate_python(migrate(data), context=FOREIGN)
+        return ADAPTER.validate_python(data, context=FOREIGN)
     except (ValidationError, RecursionError) as error:
         raise RecordError(f"{shown} is not a valid xbench result: {_explain(error)}") from None
-
-
-def migrate(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a record's data in the format of SCHEMA_VERSION, by one step of `MIGRATIONS` for each version between."""
-    for version in range(data["schema_version"], SCHEMA_VERSION):
-        data = MIGRATIONS[version](data)
-    return data
 
 
 def _explain(error: Exception) -> str:

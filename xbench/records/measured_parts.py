@@ -1,16 +1,15 @@
-"""Parts of profiles and comparisons: measurements of a step and of a link, and the plans made from them.
-
-Times are in seconds, sizes in bytes. `records` exports these names.
-"""
+"""Parts of profiles and comparisons: measurements of a step and of a link, and the plans made from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveCount, PositiveSeconds, Seconds, SimulatedSeconds, Text
-from xbench.records.parts import Interval, Label, Part
+from xbench.records.parts import Environment, FabricRecord, Interval, Label, Part, Result
+from xbench.spec import RunSpec
 
 
 class Tensor(Part):
@@ -22,7 +21,7 @@ class Tensor(Part):
     dtype: Text
     ready_s: Seconds = Field(description="since the start of backward, median over steps, slowest rank")
     ready_loaded_s: Seconds | None = Field(
-        default=None, description="the same while gradients travel, which slows a host that computes and sends"
+        None, description="the same while gradients travel, which slows a host that computes and sends"
     )
 
 
@@ -86,13 +85,13 @@ class CostModel(Part):
     beta_ci95: Interval
     max_relative_residual: float
     points: list[CostPoint]
-    segments: list[CostSegment] = Field(default=[])
+    segments: list[CostSegment] = Field([])
     segmented_max_relative_residual: float | None = None
     clock_offset_s: list[Seconds] = Field(
-        default=[], description="each rank's clock minus rank 0's, as it was estimated; empty where it is not recorded"
+        [], description="each rank's clock minus rank 0's, as it was estimated; empty where it is not recorded"
     )
     clock_error_s: Seconds | None = Field(
-        default=None,
+        None,
         description="how far any of these may be off; 0: one kernel keeps the time of all ranks; null: not recorded",
     )
 
@@ -118,14 +117,14 @@ class Contention(Part):
     """Contention: the time of computation and communication at once, against each alone."""
 
     launch_s: Seconds = Field(description="c0: host time of one launch; part of what slows the computation below")
-    hook_s: Seconds = Field(default=0.0, description="host time of a gradient's hook, whatever its size")
-    copy_s_per_byte: float = Field(default=0.0, description="copying a gradient into its bucket")
-    meeting_s: Seconds = Field(default=0.0, description="what it costs the ranks to meet once a step, beyond T")
+    hook_s: Seconds = Field(0.0, description="host time of a gradient's hook, whatever its size")
+    copy_s_per_byte: float = Field(0.0, description="copying a gradient into its bucket")
+    meeting_s: Seconds = Field(0.0, description="what it costs the ranks to meet once a step, beyond T")
     rest_s: Seconds = Field(
-        default=0.0, description="how much less than T a collective takes at most that comes after a rest of the link"
+        0.0, description="how much less than T a collective takes at most that comes after a rest of the link"
     )
     points: list[ContentionPoint]
-    stalls: list[Stall] = Field(default=[], description="history: older versions measured it, nothing uses it")
+    stalls: list[Stall] = Field([], description="history: older versions measured it, nothing uses it")
 
 
 class CalibrationPoint(Part):
@@ -140,12 +139,10 @@ class EmulatedLink(Part):
     """Emulated link and its accuracy."""
 
     model: CostModel = Field(description="what collectives were to take")
-    contention: Contention | None = Field(default=None, description="as measured with the model, and emulated too")
-    slowdown: float | None = Field(
-        default=None, description="of computation beside a collective, where it was asked for"
-    )
-    source: Text | None = Field(default=None, description="the record that the model is from")
-    calibration: list[CalibrationPoint] = Field(default=[], description="made before anything was timed")
+    contention: Contention | None = Field(None, description="as measured with the model, and emulated too")
+    slowdown: float | None = Field(None, description="of computation beside a collective, where it was asked for")
+    source: Text | None = Field(None, description="the record that the model is from")
+    calibration: list[CalibrationPoint] = Field([], description="made before anything was timed")
 
 
 class Slice(Part):
@@ -164,6 +161,11 @@ class Timeline(Part):
     compute: list[Slice]
     communication: list[Slice]
 
+    @property
+    def end_s(self) -> float:
+        """End of the last slice [s]."""
+        return max((part.end_s for part in (*self.compute, *self.communication)), default=0.0)
+
 
 class RankTimeline(Timeline):
     """The same recorded step on another rank of the job. Times follow that rank's clock, from the start of its step."""
@@ -179,7 +181,7 @@ class TurnTaken(Part):
     start_s: Seconds = Field(description="when the device was its own; 0 is the first turn's start")
     computed_s: Seconds = Field(description="when it passed the device on")
     arrived_s: Seconds | None = Field(
-        default=None, description="when the turn's gradients had arrived; null for a job's last turn recorded"
+        None, description="when the turn's gradients had arrived; null for a job's last turn recorded"
     )
 
 
@@ -193,7 +195,7 @@ class Parts(Part):
 
     nbytes: PositiveCount = Field(description="a part's bytes, a multiple of 16")
     order: list[Count] = Field(description="part numbers as they are launched, each once")
-    credit_bytes: Count | None = Field(default=None, ge=0, description="under way at once; null: without limit")
+    credit_bytes: Count | None = Field(None, ge=0, description="under way at once; null: without limit")
 
     def followed_by(self, bucket_bytes: Sequence[int]) -> Parts:
         """Return the same with the parts of further buckets of these sizes [B], launched after all others."""
@@ -210,11 +212,11 @@ class Plan(Part):
     bucket_bytes: list[Count] = Field(description="gradient bytes by bucket")
     predicted_step_s: SimulatedSeconds
     predicted_exposed_s: SimulatedSeconds = Field(description="what of the step is spent waiting for gradients")
-    timeline: Timeline | None = Field(default=None, description="the predicted step")
+    timeline: Timeline | None = Field(None, description="the predicted step")
     note: Text | None = None
-    parts: Parts | None = Field(default=None, description="of `priority`; null: whole buckets, in launch order")
+    parts: Parts | None = Field(None, description="of `priority`; null: whole buckets, in launch order")
     carrier: Text | None = Field(
-        default=None, description="the schedule that carries the plan of `auto`, where that is not `auto` itself"
+        None, description="the schedule that carries the plan of `auto`, where that is not `auto` itself"
     )
 
 
@@ -236,13 +238,28 @@ class GpuUse(Part):
 
     devices: Count
     readings: Count
-    utilisation: float | None = Field(default=None, description="share of time in which any kernel ran, median")
-    memory_peak_bytes: Count | None = Field(default=None, description="in use on the fullest device, by any process")
-    power_w: float | None = Field(default=None, description="mean, of all devices together")
-    energy_j_per_sample: float | None = Field(default=None, description="power_w times seconds per sample")
-    sm_clock_mhz: float | None = Field(default=None, description="median")
-    memory_clock_mhz: float | None = Field(default=None, description="median")
+    utilisation: float | None = Field(None, description="share of time in which any kernel ran, median")
+    memory_peak_bytes: Count | None = Field(None, description="in use on the fullest device, by any process")
+    power_w: float | None = Field(None, description="mean, of all devices together")
+    energy_j_per_sample: float | None = Field(None, description="power_w times seconds per sample")
+    sm_clock_mhz: float | None = Field(None, description="median")
+    memory_clock_mhz: float | None = Field(None, description="median")
     temperature_max_c: float | None = None
-    throttled: list[Text] = Field(default=[], description="why clocks were lower than the device is able to")
-    throttled_share: float | None = Field(default=None, description="share of readings")
-    sampling_share: float | None = Field(default=None, description="time that reading NVML took, over the time")
+    throttled: list[Text] = Field([], description="why clocks were lower than the device is able to")
+    throttled_share: float | None = Field(None, description="share of readings")
+    sampling_share: float | None = Field(None, description="time that reading NVML took, over the time")
+
+
+class RecordBase(Result):
+    """Base of the records of real or emulated runs."""
+
+    schema_version: Literal[1] = 1
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
+    spec: RunSpec
+    environment: Environment
+    fabric: FabricRecord
+    emulated: EmulatedLink | None = Field(None, description="of an emulated fabric")
+    complete: bool = Field(description="false: the run ended early, and the record has what was measured by then")
+    error: Text | None = Field(None, description="why the run ended early, one sentence")
+    warnings: list[Text] = []

@@ -1,7 +1,4 @@
-"""Parts that every kind of record shares: machine, workload, fabric and statistics.
-
-`records.kinds` lists the kinds; `records` exports all of these names.
-"""
+"""Parts that every kind of record shares: machine, workload, fabric and statistics; and the answer of `xbench env`."""
 
 from __future__ import annotations
 
@@ -72,6 +69,15 @@ class Result(Part):
         return shown
 
 
+class Headed(Result):
+    """Base of the kinds whose fields begin with these."""
+
+    kind: str
+    schema_version: Literal[1] = 1
+    created: Text = Field(description="ISO 8601, UTC")
+    command: Text
+
+
 def _is_beyond(value: object, most: float) -> bool:
     """True for an integer beyond MAX_INTEGER, or a float beyond `most` or 1 / `most`. Nested parts check themselves."""
     if isinstance(value, float):
@@ -103,7 +109,7 @@ class Ratio(Part):
     value: float
     ci95: Interval
     verdict: Verdict
-    pairs: Count | None = Field(default=None, description="pairs of blocks that it is of; null in older records")
+    pairs: Count | None = Field(None, description="pairs of blocks that it is of; null in older records")
 
     @property
     def interval(self) -> Interval | None:
@@ -137,9 +143,9 @@ class WorkloadRecord(Part):
     grad_bytes: Count
     batch_size: Count = Field(description="samples a rank and step")
     input: Text = Field(description="for people: '3×128×128 images', '64 tokens'")
-    buffer_bytes: list[Count] = Field(default=[], description="the model's buffers, one entry a dtype: DDP sends them")
+    buffer_bytes: list[Count] = Field([], description="the model's buffers, one entry a dtype: DDP sends them")
     parameter_dtypes: Text | None = Field(
-        default=None, description="'bf16', 'fp32 and bf16': of a factory's model whose parameters are not `spec.dtype`"
+        None, description="'bf16', 'fp32 and bf16': of a factory's model whose parameters are not `spec.dtype`"
     )
 
     @property
@@ -158,8 +164,59 @@ class FabricRecord(Part):
     hosts: Count
     ranks_per_host: Count
     world_size: Count
-    rate_bps: Rate | None = Field(default=None, description="asked for, one link, one direction")
-    measured_bps: Rate | None = Field(default=None, description="one TCP stream between two hosts, through the shaping")
-    allreduce_bps: Rate | None = Field(default=None, description="bus bandwidth of the largest measured all-reduce")
+    rate_bps: Rate | None = Field(None, description="asked for, one link, one direction")
+    measured_bps: Rate | None = Field(None, description="one TCP stream between two hosts, through the shaping")
+    allreduce_bps: Rate | None = Field(None, description="bus bandwidth of the largest measured all-reduce")
     cores_per_rank: list[list[Count]] = []
     notes: list[Text] = []
+
+
+class Gpu(Part):
+    """One GPU, with NVML's index. A field is None if NVML does not report it."""
+
+    index: Count
+    name: Text
+    uuid: Text | None = None
+    memory_bytes: Count | None = None
+    pci_bus_id: Text | None = None
+    pcie_generation: Count | None = Field(None, description="the most that GPU and slot can; idle GPUs use less")
+    pcie_width: Count | None = Field(None, description="lanes in use")
+    pcie_max_width: Count | None = None
+    nvlinks: Count | None = Field(None, description="links that are up")
+    sm_clock_max_mhz: Count | None = None
+    power_limit_w: float | None = None
+    mig: bool = Field(False, description="whether it is split into instances")
+
+
+class GpuLink(Part):
+    """Best link between two GPUs."""
+
+    one: Count
+    other: Count
+    path: Text = Field(description="'NVLink', or what of PCIe the two share")
+
+
+class Finding(Part):
+    """One thing that xbench can use. `works` is None if it is of no use on this machine."""
+
+    name: Text
+    works: bool | None
+    detail: Text
+    costs: Text | None = Field(None, description="what cannot be had without it")
+    get: Text | None = Field(None, description="the command that brings it")
+
+
+class Machine(Part):
+    """Answer of `xbench env`."""
+
+    schema_version: Literal[1] = 1
+    kind: Literal["machine"] = "machine"
+    created: Text = Field(description="ISO 8601, UTC")
+    environment: Environment
+    fingerprints: dict[Text, Text] = Field(description="by device, 'cpu' or 'cuda': results of the same one compare")
+    gpus: list[Gpu] = []
+    links: list[GpuLink] = []
+    findings: list[Finding] = []
+    differs_from: dict[Text, list[Text]] = Field(
+        {}, description="by the path of a saved result: what keeps its times from comparing with this machine's"
+    )

@@ -3,7 +3,7 @@
 A *case* is one metric of one mode of one check of the suite. The unit of analysis of a wall-clock case is the launch
 pair: one launch each of base and head. Its figure is the logarithm of head over base. `Regression` holds the raw
 samples of every launch beside the verdicts. `xbench.regress.judge` can therefore repeat the verdicts from the file
-alone. `records` exports these names.
+alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from xbench.field_types import Count, PositiveCount, Seconds, Text
-from xbench.records.parts import Environment, Interval, Label, Part, Result, WorkloadRecord
+from xbench.records.parts import Environment, Headed, Interval, Label, Part, WorkloadRecord
 
 MetricName = Literal[
     "buckets",
@@ -43,22 +43,35 @@ class Case(NamedTuple):
     metric: MetricName
 
 
+class OfCase(Part):
+    """Base of the parts that belong to one case."""
+
+    check: Text
+    mode: Text
+    metric: MetricName
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+        return Case(self.check, self.mode, self.metric)
+
+
 class Check(Part):
     """One `[[regress.check]]` of xbench.toml: a workload, its modes and fabric, and the metrics to watch."""
 
     name: Text
     workload: Text = Field(description="as on the command line: 'resnet18:batch-size=8'")
     modes: tuple[Text, ...] = Field(min_length=1)
-    fabric: Text = Field(default="local:ranks=2", description="as on the command line")
+    fabric: Text = Field("local:ranks=2", description="as on the command line")
     metrics: tuple[MetricName, ...] = Field(min_length=1)
     plan_from: Text | None = Field(
-        default=None, description="the record that plans are made from, relative to the suite's folder"
+        None, description="the record that plans are made from, relative to the suite's folder"
     )
     workers: int | None = Field(
-        default=None, strict=True, ge=2, description="of simulated_step; None: as many as were measured"
+        None, strict=True, ge=2, description="of simulated_step; None: as many as were measured"
     )
     expect_change: Text | None = Field(
-        default=None, description="the change of the workload that is meant, in the words of the check that failed"
+        None, description="the change of the workload that is meant, in the words of the check that failed"
     )
 
     def cases(self) -> list[Case]:
@@ -69,23 +82,17 @@ class Check(Part):
 class Suite(Part):
     """`[regress]` of xbench.toml, validated. `xbench.regress.suite.load_suite` reads it."""
 
-    budget_minutes: float = Field(
-        default=10.0, strict=True, gt=0, le=1440, description="for one check of the whole suite"
-    )
-    pairs: int | None = Field(
-        default=None, strict=True, ge=1, le=200, description="launch pairs; None: as many as it takes"
-    )
-    alpha: float = Field(
-        default=0.01, strict=True, gt=0, le=0.2, description="of one check of the whole suite, by Holm"
-    )
-    confirm: bool = Field(default=True, strict=True, description="whether a suspicion needs fresh launches that agree")
+    budget_minutes: float = Field(10.0, strict=True, gt=0, le=1440, description="for one check of the whole suite")
+    pairs: int | None = Field(None, strict=True, ge=1, le=200, description="launch pairs; None: as many as it takes")
+    alpha: float = Field(0.01, strict=True, gt=0, le=0.2, description="of one check of the whole suite, by Holm")
+    confirm: bool = Field(True, strict=True, description="whether a suspicion needs fresh launches that agree")
     in_turns: bool = Field(
-        default=True,
+        True,
         strict=True,
         description="whether both launches of a pair are alive at once and take turns, which takes the memory of both",
     )
     thresholds: dict[MetricName, float] = Field(
-        default={}, description="shares that were asked for, 0.05 from '5 %', 0 from 'exact'; others by default"
+        {}, description="shares that were asked for, 0.05 from '5 %', 0 from 'exact'; others by default"
     )
     checks: tuple[Check, ...] = Field(min_length=1)
 
@@ -94,22 +101,14 @@ class Suite(Part):
         return [case for check in self.checks for case in check.cases()]
 
 
-class Measurement(Part):
+class Measurement(OfCase):
     """One case in one launch. Deterministic metrics are measured once a side and have no samples."""
 
-    check: Text
-    mode: Text
-    metric: MetricName
     value: float = Field(description="median of the samples, where there are any")
     unit: MetricUnit
     label: Label
-    samples: list[float] = Field(default=[], description="raw, by step or block, in the order of time")
-    turn_steps: PositiveCount | None = Field(default=None, description="samples of one turn; None: there were no turns")
-
-    @property
-    def case(self) -> Case:
-        """Measured case."""
-        return Case(self.check, self.mode, self.metric)
+    samples: list[float] = Field([], description="raw, by step or block, in the order of time")
+    turn_steps: PositiveCount | None = Field(None, description="samples of one turn; None: there were no turns")
 
     def by_turn(self) -> list[float]:
         """Return the median of each turn's samples; empty if there were no turns."""
@@ -123,9 +122,9 @@ class Failure(Part):
     """Reason why a launch has no measurement of a mode. Reports always show it."""
 
     check: Text
-    mode: Text | None = Field(default=None, description="None: none of the check's modes was measured")
+    mode: Text | None = Field(None, description="None: none of the check's modes was measured")
     side: SideName
-    pair: Count | None = Field(default=None, description="None: of the deterministic layer")
+    pair: Count | None = Field(None, description="None: of the deterministic layer")
     reason: Text = Field(description="one sentence")
 
 
@@ -134,13 +133,11 @@ class LaunchPair(Part):
 
     number: Count = Field(ge=0, description="in the order of time")
     first: SideName = Field(description="alternating: base first in even pairs, so that four launches are A-B-B-A")
-    in_turns: tuple[Text, ...] = Field(
-        default=(), description="checks whose launches were alive at once and took turns"
-    )
+    in_turns: tuple[Text, ...] = Field((), description="checks whose launches were alive at once and took turns")
     base: list[Measurement]
     head: list[Measurement]
-    started_s: Seconds = Field(default=0.0, description="since the check began")
-    took_s: Seconds = Field(default=0.0, description="both launches with everything around them")
+    started_s: Seconds = Field(0.0, description="since the check began")
+    took_s: Seconds = Field(0.0, description="both launches with everything around them")
 
     def ratio(self, case: Case) -> float | None:
         """Return head over base; None if a side did not measure the case, or if base is not above zero.
@@ -158,66 +155,51 @@ class LaunchPair(Part):
         return head.value / base.value if base.value > 0 else None
 
 
-class NoiseFloor(Part):
+class NoiseFloor(OfCase):
     """Noise floor: largest distance from 1 expected of a check's interval for unchanged code (`stats.regression`)."""
 
-    check: Text
-    mode: Text
-    metric: MetricName
     floor: float = Field(ge=0, description="share: 0.03 is 3 %")
     measured_pairs: Count = Field(description="A/A pairs that it was learned from")
     checked_pairs: Count = Field(description="pairs of the check that it holds for")
-
-    @property
-    def case(self) -> Case:
-        """Case that the floor belongs to."""
-        return Case(self.check, self.mode, self.metric)
 
 
 class Side(Part):
     """One of the two sides of a check."""
 
     source: Text = Field(description="for people: 'revision 1a2b3c4', 'this tree', 'the baseline results/...'")
-    revision: Text | None = Field(default=None, description="git commit, with '+' where files differ from it")
+    revision: Text | None = Field(None, description="git commit, with '+' where files differ from it")
     environment: Environment
     checks: tuple[Check, ...] = Field(description="as they were when this side was measured")
-    workloads: dict[Text, WorkloadRecord] = Field(default={}, description="by check, as they were built")
-    measurements: list[Measurement] = Field(default=[], description="of the deterministic layer")
+    workloads: dict[Text, WorkloadRecord] = Field({}, description="by check, as they were built")
+    measurements: list[Measurement] = Field([], description="of the deterministic layer")
 
 
-class Baseline(Result):
-    """Result of `xbench regress record`: results/baselines/<machine>/baseline.json."""
+class OfMachine(Headed):
+    """Base of the records that are kept for a machine."""
 
-    kind: Literal["baseline"] = "baseline"
-    schema_version: Literal[1] = 1
-    created: Text = Field(description="ISO 8601, UTC")
-    command: Text
     xbench: Text = Field(description="version")
-    machine: Text = Field(description="the folder's name; 'any' where only the deterministic layer was measured")
+    machine: Text
     complete: bool
-    error: Text | None = Field(default=None, description="why the run ended early, one sentence")
+    error: Text | None = Field(None, description="why the run ended early, one sentence")
     warnings: list[Text] = []
     suite: Suite
     side: Side
-    launches: list[list[Measurement]] = Field(default=[], description="of the wall-clock layer, in the order of time")
+
+
+class Baseline(OfMachine):
+    """Result of `xbench regress record`: results/baselines/<machine>/baseline.json."""
+
+    kind: Literal["baseline"] = "baseline"
+    machine: Text = Field(description="the folder's name; 'any' where only the deterministic layer was measured")
+    launches: list[list[Measurement]] = Field([], description="of the wall-clock layer, in the order of time")
     floors: list[NoiseFloor] = []
     failures: list[Failure] = []
 
 
-class Noise(Result):
+class Noise(OfMachine):
     """Result of `xbench regress calibrate`: results/baselines/<machine>/noise.json. Base and head are one tree."""
 
     kind: Literal["noise"] = "noise"
-    schema_version: Literal[1] = 1
-    created: Text = Field(description="ISO 8601, UTC")
-    command: Text
-    xbench: Text = Field(description="version")
-    machine: Text
-    complete: bool
-    error: Text | None = Field(default=None, description="why the run ended early, one sentence")
-    warnings: list[Text] = []
-    suite: Suite
-    side: Side
     pairs: list[LaunchPair]
     floors: list[NoiseFloor] = []
     failures: list[Failure] = []
@@ -228,44 +210,36 @@ class Threshold(Part):
 
     share: float = Field(ge=0, description="0.05 is 5 %; 0: any change")
     source: Literal["default", "suite", "noise floor"]
-    floor: float | None = Field(default=None, description="the noise floor, where it is known: twice that is the least")
+    floor: float | None = Field(None, description="the noise floor, where it is known: twice that is the least")
 
 
 class Found(Part):
     """Statistics of the launch pairs of one wall-clock case. Ratios are head over base: above 1, head is slower."""
 
     pairs: Count
-    base: float | None = Field(default=None, description="median over launches")
-    head: float | None = Field(default=None, description="median over launches")
-    ratio: float | None = Field(default=None, description="Hodges-Lehmann estimate; None without pairs")
-    ci95: Interval | None = Field(default=None, description="exact; None where there are too few pairs for one")
-    p_slower: float | None = Field(default=None, description="one-sided exact signed-rank test")
-    p_faster: float | None = Field(default=None, description="the same of the other side")
-    p_slower_holm: float | None = Field(default=None, description="adjusted over the cases judged together")
-    p_faster_holm: float | None = Field(default=None, description="adjusted over the cases judged together")
+    base: float | None = Field(None, description="median over launches")
+    head: float | None = Field(None, description="median over launches")
+    ratio: float | None = Field(None, description="Hodges-Lehmann estimate; None without pairs")
+    ci95: Interval | None = Field(None, description="exact; None where there are too few pairs for one")
+    p_slower: float | None = Field(None, description="one-sided exact signed-rank test")
+    p_faster: float | None = Field(None, description="the same of the other side")
+    p_slower_holm: float | None = Field(None, description="adjusted over the cases judged together")
+    p_faster_holm: float | None = Field(None, description="adjusted over the cases judged together")
 
 
-class Judged(Part):
+class Judged(OfCase):
     """Verdict on one case, and everything that it rests on."""
 
-    check: Text
-    mode: Text
-    metric: MetricName
     unit: MetricUnit
-    label: Label | None = Field(default=None, description="None where nothing was measured")
+    label: Label | None = Field(None, description="None where nothing was measured")
     verdict: RegressionVerdict
     reason: Text = Field(description="one sentence")
     threshold: Threshold
     base: float | None = None
     head: float | None = None
-    found: Found | None = Field(default=None, description="of a wall-clock case")
-    suspected: bool = Field(default=False, description="whether the first launches alone speak for a regression")
-    confirmation: Found | None = Field(default=None, description="what fresh launches of the suspected cases say")
-
-    @property
-    def case(self) -> Case:
-        """Judged case."""
-        return Case(self.check, self.mode, self.metric)
+    found: Found | None = Field(None, description="of a wall-clock case")
+    suspected: bool = Field(False, description="whether the first launches alone speak for a regression")
+    confirmation: Found | None = Field(None, description="what fresh launches of the suspected cases say")
 
     @property
     def fails(self) -> bool:
@@ -278,16 +252,13 @@ class Judged(Part):
         return self.metric in ("step_time", "time_per_sample", "exposed")
 
 
-class Regression(Result):
+class Regression(Headed):
     """Result of `xbench regress check`: both sides, every launch, and the verdicts from `xbench.regress.judge`."""
 
     kind: Literal["regression"] = "regression"
-    schema_version: Literal[1] = 1
-    created: Text = Field(description="ISO 8601, UTC")
-    command: Text
     xbench: Text = Field(description="version")
     complete: bool
-    error: Text | None = Field(default=None, description="why the run ended early, one sentence")
+    error: Text | None = Field(None, description="why the run ended early, one sentence")
     warnings: list[Text] = []
     suite: Suite
     against: Literal["revision", "baseline"] = Field(
@@ -297,9 +268,9 @@ class Regression(Result):
     head: Side
     layers: tuple[Literal["deterministic", "wall"], ...] = ("deterministic", "wall")
     pairs: list[LaunchPair] = []
-    confirm: bool = Field(default=True, description="whether a suspicion needs fresh launches that agree")
-    confirmation: list[LaunchPair] = Field(default=[], description="fresh launches of the suspected cases alone")
+    confirm: bool = Field(True, description="whether a suspicion needs fresh launches that agree")
+    confirmation: list[LaunchPair] = Field([], description="fresh launches of the suspected cases alone")
     floors: list[NoiseFloor] = []
     failures: list[Failure] = []
-    injected: Text | None = Field(default=None, description="a slow-down that was put into head on purpose")
+    injected: Text | None = Field(None, description="a slow-down that was put into head on purpose")
     cases: list[Judged] = []

@@ -1,7 +1,7 @@
 """Record of `xbench scale`: one profiled step carried over to other numbers of workers. Everything is simulated.
 
 Nothing ran, so the record has no environment and no raw samples. It holds the source profile, the assumptions and the
-figures. `records` exports these names.
+figures.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import MAX_COUNT, Count, Duration, PositiveSeconds, Seconds, Text
-from xbench.records.parts import FabricRecord, Interval, Part, Result, WorkloadRecord
+from xbench.records.parts import FabricRecord, Headed, Interval, Part, WorkloadRecord
 
 
 class ScalingSource(Part):
@@ -28,7 +28,7 @@ class ErrorBand(Part):
 
     share: float = Field(ge=0, lt=1)
     source: Text = Field(description="where the share comes from, for people")
-    workers: Count | None = Field(default=None, description="up to which it was checked; null: any, as it was given")
+    workers: Count | None = Field(None, description="up to which it was checked; null: any, as it was given")
 
 
 class LinkTerms(Part):
@@ -56,13 +56,10 @@ class ScalingPoint(Part):
     largest_bucket_bytes: Count
 
 
-class Scaling(Result):
+class Scaling(Headed):
     """Result of `xbench scale`. `points` hold every mode at every size: modes in their order, sizes ascending."""
 
     kind: Literal["scaling"] = "scaling"
-    schema_version: Literal[1] = 1
-    created: Text = Field(description="ISO 8601, UTC")
-    command: Text
     xbench: Text = Field(description="version")
     label: Literal["simulated"] = "simulated"
     complete: Literal[True] = True
@@ -78,6 +75,6 @@ class Scaling(Result):
     links: list[LinkTerms] = Field(description="for each size, what the straight line becomes")
     error_band: ErrorBand
     points: list[ScalingPoint]
-    findings: list[Text] = Field(default=[], description="crossover points in words")
+    findings: list[Text] = Field([], description="crossover points in words")
     assumptions: list[Text] = []
     warnings: list[Text] = []

@@ -1,7 +1,6 @@
 """Record that `xbench tune` keeps: the schedule for one workload on one fabric, small enough to commit.
 
-`xbench.attach(model, optimizer, plan=FILE)` reads it. The comparison named in `record` holds the raw samples. `records`
-exports this name.
+`xbench.attach(model, optimizer, plan=FILE)` reads it. The comparison named in `record` holds the raw samples.
 """
 
 from __future__ import annotations
@@ -12,16 +11,13 @@ from pydantic import Field
 
 from xbench.field_types import Count, Text
 from xbench.records.measured_parts import Parts
-from xbench.records.parts import FabricRecord, Label, Ratio, Result, WorkloadRecord
+from xbench.records.parts import FabricRecord, Headed, Label, Ratio, WorkloadRecord
 
 
-class Tuned(Result):
+class Tuned(Headed):
     """Winner of `xbench tune`, or the reference if no candidate was worth a change."""
 
     kind: Literal["tuned"] = "tuned"
-    schema_version: Literal[1] = 1
-    created: Text = Field(description="ISO 8601, UTC")
-    command: Text
     xbench: Text = Field(description="version")
     torch: Text | None = Field(description="version")
     device: Text = Field(description="'cpu' or the GPU's name")
@@ -36,19 +32,19 @@ class Tuned(Result):
     ratio: Ratio | None = Field(description="of the schedule to the reference; None for the reference itself")
     tried: dict[Text, Ratio] = Field(description="of every candidate that was timed")
     buckets: list[list[Text]] | None = Field(
-        default=None, description="parameter names in launch order; None for the reference"
+        None, description="parameter names in launch order; None for the reference"
     )
-    parts: Parts | None = Field(default=None, description="of `priority`: those of unused parameters included")
+    parts: Parts | None = Field(None, description="of `priority`: those of unused parameters included")
     carrier: Text | None = Field(
-        default=None, description="the schedule that carries the buckets of `auto`, where that is not `auto` itself"
+        None, description="the schedule that carries the buckets of `auto`, where that is not `auto` itself"
     )
     bucket_bytes: list[Count] | None = Field(
-        default=None, description="of the gradients seen when profiled; buckets of unused parameters follow those"
+        None, description="of the gradients seen when profiled; buckets of unused parameters follow those"
     )
     bucket_cap_mb_list: list[float] | None = Field(
-        default=None, description="DistributedDataParallel's argument for these buckets; None where it has none"
+        None, description="DistributedDataParallel's argument for these buckets; None where it has none"
     )
     host_tuning: bool | None = Field(
-        default=None, description="whether ranks were tuned when it was measured; null in files that do not say"
+        None, description="whether ranks were tuned when it was measured; null in files that do not say"
     )
-    unused_parameters: bool = Field(default=False, description="whether a parameter got no gradient when profiled")
+    unused_parameters: bool = Field(False, description="whether a parameter got no gradient when profiled")

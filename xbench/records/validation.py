@@ -1,4 +1,4 @@
-"""Record of `xbench validate`: predictions beside measurements, cell by cell. `records` exports these names.
+"""Record of `xbench validate`: predictions beside measurements, cell by cell.
 
 A cell is one workload on one fabric. Predictions come from the model alone, measurements from real steps. The
 comparison named in each cell holds its raw samples.
@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveSeconds, Text
-from xbench.records.parts import Environment, Estimate, FabricRecord, Interval, Part, Result, Verdict, WorkloadRecord
+from xbench.records.parts import Environment, Estimate, FabricRecord, Headed, Interval, Part, Verdict, WorkloadRecord
 from xbench.spec import Collectives, Overlap
 
 
@@ -23,12 +23,12 @@ class ValidationPoint(Part):
     measured_step_s: Estimate
     error: float = Field(description="predicted over measured, minus one")
     error_at_speed: float | None = Field(
-        default=None,
+        None,
         description="the same, with the computation predicted at the speed that it had while the modes were timed",
     )
-    against_ddp: Interval | None = Field(default=None, description="95 % interval of this mode's time over DDP's")
+    against_ddp: Interval | None = Field(None, description="95 % interval of this mode's time over DDP's")
     ratio_to_ddp: float | None = None
-    verdict: Verdict | None = Field(default=None, description="against DDP")
+    verdict: Verdict | None = Field(None, description="against DDP")
 
 
 class AutoAgainst(Part):
@@ -47,20 +47,20 @@ class ValidationCell(Part):
     fabric: FabricRecord
     predicted_on: Count = Field(description="workers on which what predictions are made of was measured")
     compute_s: Duration = Field(description="a step without communication, as measured in the profile")
-    compute_blocks_s: Duration | None = Field(default=None, description="the same among the timed blocks")
+    compute_blocks_s: Duration | None = Field(None, description="the same among the timed blocks")
     backward_overlap_bound_s: Duration | None
     overlap_bound_s: Duration | None = Field(
-        default=None, description="the bound where gradients may travel into the next forward pass"
+        None, description="the bound where gradients may travel into the next forward pass"
     )
     points: list[ValidationPoint]
     auto_against: list[AutoAgainst] = []
     blocks: Count = Field(description="timed blocks of each mode")
     record: Text = Field(description="the comparison that was measured")
     set_aside: list[Text] = Field(
-        default=[],
+        [],
         description="earlier comparisons of this cell, during which the machine changed its speed, and how far",
     )
-    error: Text | None = Field(default=None, description="why the cell has no points, one sentence")
+    error: Text | None = Field(None, description="why the cell has no points, one sentence")
 
 
 class ErrorSummary(Part):
@@ -82,21 +82,18 @@ class Goal(Part):
     held: bool
 
 
-class Validation(Result):
+class Validation(Headed):
     """Result of `xbench validate`."""
 
     kind: Literal["validation"] = "validation"
-    schema_version: Literal[1] = 1
-    created: Text = Field(description="ISO 8601, UTC")
-    command: Text
     environment: Environment
     modes: list[Text]
-    overlap: Overlap = Field(default="backward", description="what gradients might overlap under `auto`")
-    collectives: Collectives = Field(default="torch", description="whose all-reduce carried the gradients")
+    overlap: Overlap = Field("backward", description="what gradients might overlap under `auto`")
+    collectives: Collectives = Field("torch", description="whose all-reduce carried the gradients")
     complete: bool
     error: Text | None = None
     cells: list[ValidationCell] = []
-    errors: list[ErrorSummary] = Field(default=[], description="of all cells, then by mode, workload and fabric")
-    errors_at_speed: list[ErrorSummary] = Field(default=[], description="the same with `error_at_speed`")
+    errors: list[ErrorSummary] = Field([], description="of all cells, then by mode, workload and fabric")
+    errors_at_speed: list[ErrorSummary] = Field([], description="the same with `error_at_speed`")
     goals: list[Goal] = []
     warnings: list[Text] = []

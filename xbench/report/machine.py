@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench.records import Environment
-from xbench.records.machine import Finding, Gpu, GpuLink, Machine
+from xbench.records.parts import Finding, Gpu, GpuLink, Machine
 from xbench.report.console import fact, indented, say
 from xbench.units import format_bytes, format_clock, format_power
 

@@ -28,9 +28,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fake_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for nvcc that notes how it is called and writes its last argument; FAKE_FAIL makes it fail.
+    """A stand-in for nvcc that notes how it is called and, after FAKE_SECONDS, writes its last argument.
 
-    It takes FAKE_SECONDS.
+    FAKE_FAIL makes it fail.
     """
     home = tmp_path / "toolkit"
     script = home / "bin" / "nvcc"
@@ -51,20 +51,23 @@ def fake_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "calls"
 
 
+SOURCES = [ROOT / "cuda" / name for name in ("errors.cu", "pack.cu", "wait.cu")]
+
+
 def test_the_sources_are_those_of_the_checkout() -> None:
-    assert [file.name for file in build.sources()] == ["errors.cu", "pack.cu", "wait.cu"]
-    assert build.sources()[0].parent == ROOT / "cuda"
+    assert build.sources() == SOURCES
 
 
 def test_where_things_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/somebody")
     monkeypatch.delenv("XBENCH_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert build.cache_folder() == Path("/somebody/.cache/xbench")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/else")
-    assert build.cache_folder() == Path("/else/xbench")
-    monkeypatch.setenv("XBENCH_CACHE", "/own")
-    assert build.cache_folder() == Path("/own")
+    for variable, value, folder in (
+        ("HOME", "/somebody", "/somebody/.cache/xbench"),
+        ("XDG_CACHE_HOME", "/else", "/else/xbench"),
+        ("XBENCH_CACHE", "/own", "/own"),
+    ):
+        monkeypatch.setenv(variable, value)
+        assert build.cache_folder() == Path(folder)
 
 
 def test_without_nvcc_the_reason_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +86,7 @@ def test_it_is_built_once_for_one_machine(cache: Path, fake_nvcc: Path) -> None:
     (call,) = fake_nvcc.read_text().splitlines()
     assert "-gencode=arch=compute_90,code=sm_90" in call
     assert "-shared" in call
-    assert call.split()[-5:-2] == [str(ROOT / "cuda" / name) for name in ("errors.cu", "pack.cu", "wait.cu")]
+    assert call.split()[-5:-2] == list(map(str, SOURCES))
     assert sorted(file.suffix for file in cache.iterdir()) == [".lock", ".so"]
 
 
@@ -109,8 +112,7 @@ def test_ranks_that_start_at_once_build_once(cache: Path, fake_nvcc: Path, monke
         rank.start()
     for rank in ranks:
         rank.join()
-    assert len(found) == 4
-    assert len(set(found)) == 1
+    assert (len(found), len(set(found))) == (4, 1)
     assert len(fake_nvcc.read_text().splitlines()) == 1
 
 
@@ -118,9 +120,8 @@ def test_a_failed_build_is_nvcc_s_first_error_and_leaves_nothing(
     cache: Path, fake_nvcc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_FAIL", "1")
-    with pytest.raises(KernelError) as caught:
+    with pytest.raises(KernelError, match=r"^nvcc cannot build the CUDA kernels: pack.cu\(3\): error: expected a ;$"):
         build.built(["90"])
-    assert str(caught.value) == "nvcc cannot build the CUDA kernels: pack.cu(3): error: expected a ;"
     assert [file.suffix for file in cache.iterdir()] == [".lock"]
 
 

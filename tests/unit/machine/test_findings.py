@@ -9,7 +9,7 @@ import pytest
 
 from xbench.machine import inventory
 from xbench.machine.inventory import EXTRAS, Seen, findings
-from xbench.records.machine import Finding
+from xbench.records.parts import Finding
 
 TORCH = {"torch": "2.15.0", "torchvision": "0.29", "nccl": "2.30.7", "cuda": "13.2", "gpus": 8}
 NVML = {"driver": "580.65", "driver_cuda": "13.2", "gpus": [{}] * 8, "links": []}

@@ -20,7 +20,7 @@ from xbench.machine.inventory import Seen, answer, held_against, machine_of, nvc
 from xbench.machine.inventory_probe import installed, nvml_answer
 from xbench.rank.journal import pid_alive
 from xbench.records import load
-from xbench.records.machine import Machine
+from xbench.records.parts import Machine
 
 ROOT = Path(__file__).parents[3]
 GPUS = {"device": "cuda", "gpus": 2, "gpu_names": ["NVIDIA H200"] * 2, "torch": "2.15.0", "torchvision": "0.29",

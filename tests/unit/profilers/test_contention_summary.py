@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from xbench.profilers import step_progress
-from xbench.profilers.contention import Measured, Stream, summarise_contention
-from xbench.profilers.step_progress import Progress
+from xbench.profilers import contention
+from xbench.profilers.contention import Measured, Progress, Stream, summarise_contention
 from xbench.records import ContentionPoint
 
 
@@ -22,26 +21,16 @@ def stream(nbytes: int, in_flight: int, each_s: float, count: int = 4) -> Stream
     return Stream(nbytes, in_flight, count, begin_s=10.0, end_s=10.0 + count * each_s)
 
 
-def rank(
-    alone: list[Stream], together: list[Stream], slowdowns: list[float], launch_s: float = 0.0
-) -> Measured:  # fmt: skip
-    return Measured(alone, together, slowdowns, launch_s)
-
-
-def test_a_stream_is_so_long_a_collective() -> None:
-    assert stream(8, 1, 0.25).each_s == 0.25
-
-
 def test_times_are_the_slowest_ranks_and_slowdowns_the_mean_over_ranks_and_passes() -> None:
     # sizes 8 and 64; the second pass sends them in reverse
     ranks = [
-        rank(
+        Measured(
             [stream(8, 1, 1.0), stream(64, 1, 2.0)],
             [stream(8, 1, 1.5), stream(64, 1, 4.0), stream(64, 1, 6.0), stream(8, 1, 2.5)],
             [1.25, 2.0, 3.0, 1.75],
             launch_s=0.125,
         ),
-        rank(
+        Measured(
             [stream(8, 1, 1.25), stream(64, 1, 1.75)],
             [stream(8, 1, 2.0), stream(64, 1, 3.0), stream(64, 1, 7.0), stream(8, 1, 2.0)],
             [1.5, 4.0, 3.0, 1.5],
@@ -58,7 +47,7 @@ def test_times_are_the_slowest_ranks_and_slowdowns_the_mean_over_ranks_and_passe
 
 def test_one_and_two_in_flight_are_points_of_their_own() -> None:
     both = [stream(8, 1, 1.0), stream(8, 2, 0.5)]
-    found = summarise_contention([rank(both, [stream(8, 1, 3.0), stream(8, 2, 2.0)], [1.5, 1.25])])
+    found = summarise_contention([Measured(both, [stream(8, 1, 3.0), stream(8, 2, 2.0)], [1.5, 1.25])])
     assert [(p.in_flight, p.alone_s, p.loaded_s, p.compute_slowdown) for p in found.points] == [
         (1, 1.0, 3.0, 1.5),
         (2, 0.5, 2.0, 1.25),
@@ -67,7 +56,9 @@ def test_one_and_two_in_flight_are_points_of_their_own() -> None:
 
 def test_a_rank_without_progress_is_left_out_and_a_size_without_any_too() -> None:
     alone, together = [stream(8, 1, 1.0), stream(64, 1, 1.0)], [stream(8, 1, 2.0), stream(64, 1, 2.0)]
-    found = summarise_contention([rank(alone, together, [math.inf, math.inf]), rank(alone, together, [1.5, math.inf])])
+    found = summarise_contention(
+        [Measured(alone, together, [math.inf, math.inf]), Measured(alone, together, [1.5, math.inf])]
+    )
     assert [(p.nbytes, p.loaded_s, p.compute_slowdown) for p in found.points] == [(8, 2.0, 1.5)]
 
 
@@ -85,7 +76,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(step_progress, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    monkeypatch.setattr(contention, "time", SimpleNamespace(perf_counter=clock.perf_counter))
     return clock
 
 

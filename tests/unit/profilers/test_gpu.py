@@ -1,4 +1,4 @@
-"""GPU counters from a fake NVML, exactly: energies, throttles, what is not supported, a device that is lost."""
+"""A fake NVML, exactly: energies, throttles, what is not supported, a device that is lost, GPUs and their links."""
 
 from __future__ import annotations
 
@@ -7,30 +7,39 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from nvml_fake import FakeNvml, whole
 
-from xbench.profilers import gpu, gpu_list
+from xbench.profilers import gpu
 from xbench.profilers.gpu import (
-    REASONS,
     NotAvailable,
     Reading,
     Sampler,
     Window,
+    driver_versions,
     energy_j,
     find_device,
-    harm,
+    list_gpus,
+    list_links,
     load_nvml,
     within,
 )
+from xbench.records.parts import Gpu, GpuLink
 
 
 def sampler(nvml: FakeNvml, times: list[float] | None = None) -> Sampler:
     """A sampler without a thread; each reading looks at the clock twice, and takes a quarter of a second."""
     ticks: Iterator[float] = iter(tick for time in times or range(100) for tick in (float(time), time + 0.25))
     return Sampler(nvml, "handle", "GPU-7", clock=lambda: next(ticks))
+
+
+def window(*readings: Reading, begin_s: float, end_s: float) -> Window:
+    found = within("GPU-7", readings, begin_s, end_s)
+    assert found is not None
+    return found
 
 
 def counted(*energies: float | None) -> list[Reading]:
@@ -44,32 +53,25 @@ def drawn(*powers: float | None) -> list[Reading]:
 # --- energy -------------------------------------------------------------------------------------------------------
 
 
+COUNTED, DRAWN = counted(100.0, 200.0, 350.0, 500.0), drawn(100.0, 200.0, 200.0)
+
+
 @pytest.mark.parametrize(
-    ("begin_s", "end_s", "joules"),
-    [(0.0, 3.0, 400.0), (1.0, 2.0, 150.0), (0.5, 2.5, 275.0), (1.25, 1.5, 37.5), (-0.1, 2.0, None), (2.0, 3.1, None)],
-)
-def test_energy_is_the_counter_s_difference_on_straight_lines(
-    begin_s: float, end_s: float, joules: float | None
+    ("readings", "begin_s", "end_s", "joules"),
+    [
+        *((COUNTED, *case) for case in [(0.0, 3.0, 400.0), (0.5, 2.5, 275.0), (1.25, 1.5, 37.5), (-0.1, 2.0, None),
+                                        (2.0, 3.1, None)]),
+        *((DRAWN, *case) for case in [(0.0, 2.0, 350.0), (0.5, 1.5, 187.5), (0.5, 0.75, 40.625), (1.0, 2.5, None),
+                                      (3.0, 4.0, None)]),
+        (counted(100.0, None, 300.0), 0.5, 1.5, 100.0),  # a gap is bridged by its neighbours
+        (counted(900.0, 10.0), 0.0, 1.0, None),  # a counter that began anew is not believed
+        ([Reading(0.0, energy_j=900.0, power_w=50.0), Reading(1.0, energy_j=10.0, power_w=70.0)], 0.0, 1.0, 60.0),
+    ],
+)  # fmt: skip
+def test_energy_is_the_counter_s_difference_or_power_over_time(
+    readings: list[Reading], begin_s: float, end_s: float, joules: float | None
 ) -> None:
-    assert energy_j(counted(100.0, 200.0, 350.0, 500.0), begin_s, end_s) == joules
-
-
-@pytest.mark.parametrize(
-    ("begin_s", "end_s", "joules"),
-    [(0.0, 2.0, 350.0), (0.5, 1.5, 187.5), (0.5, 0.75, 40.625), (1.0, 2.5, None), (3.0, 4.0, None)],
-)
-def test_without_a_counter_energy_is_power_over_time(begin_s: float, end_s: float, joules: float | None) -> None:
-    assert energy_j(drawn(100.0, 200.0, 200.0), begin_s, end_s) == joules
-
-
-def test_readings_without_the_counter_are_bridged_by_their_neighbours() -> None:
-    assert energy_j(counted(100.0, None, 300.0), 0.5, 1.5) == 100.0
-
-
-def test_a_counter_that_began_anew_is_not_believed() -> None:
-    readings = [Reading(0.0, energy_j=900.0, power_w=50.0), Reading(1.0, energy_j=10.0, power_w=70.0)]
-    assert energy_j(readings, 0.0, 1.0) == 60.0
-    assert energy_j(counted(900.0, 10.0), 0.0, 1.0) is None
+    assert energy_j(readings, begin_s, end_s) == joules
 
 
 # --- throttle reasons ---------------------------------------------------------------------------------------------
@@ -78,27 +80,17 @@ def test_a_counter_that_began_anew_is_not_believed() -> None:
 @pytest.mark.parametrize(
     ("mask", "names"),
     [
-        (0x000, []),
-        (0x001, []),  # idle
-        (0x002, []),  # clocks that somebody set
-        (0x010, []),
-        (0x100, []),
+        (0x113, []),  # idle, clocks that somebody set, and other bits that slow nothing down
+        (0x200, []),  # a reason that a newer driver knows
         (0x004, ["power cap"]),
-        (0x008, ["hardware slowdown"]),
-        (0x020, ["thermal slowdown by the driver"]),
-        (0x040, ["thermal slowdown by the hardware"]),
-        (0x080, ["power brake"]),
+        (0x048, ["hardware slowdown", "thermal slowdown by the hardware"]),
         (0x1FF, ["power cap", "hardware slowdown", "thermal slowdown by the driver",
                  "thermal slowdown by the hardware", "power brake"]),
-        (0x200, []),  # a reason that a newer driver knows
     ],
 )  # fmt: skip
-def test_only_what_slows_the_device_is_harm(mask: int, names: list[str]) -> None:
-    assert harm(mask) == names
-
-
-def test_every_bit_has_a_name() -> None:
-    assert list(REASONS) == [1 << bit for bit in range(9)]
+def test_only_what_slows_the_device_is_a_throttle(mask: int, names: list[str]) -> None:
+    found = window(Reading(1.0, reasons=mask), begin_s=0.5, end_s=1.5)
+    assert (found.throttled, found.throttled_readings) == (names, int(bool(names)))
 
 
 # --- windows ------------------------------------------------------------------------------------------------------
@@ -112,8 +104,7 @@ def test_a_window_holds_what_was_read_within_it() -> None:
         Reading(3.0, 1.0, 6, 300.0, 1400.0, 1000, 2600, 64, 0x000, took_s=0.002),
         Reading(4.0, utilisation=0.0, memory_bytes=99, sm_clock_mhz=300, temperature_c=90, reasons=0x08, took_s=9.0),
     ]
-    assert within("GPU-7", readings, 1.0, 3.5) is not None
-    assert within("GPU-7", readings, 0.5, 3.0) == Window(
+    assert window(*readings, begin_s=0.5, end_s=3.0) == Window(
         device="GPU-7",
         seconds=2.5,
         readings=2,
@@ -131,15 +122,15 @@ def test_a_window_holds_what_was_read_within_it() -> None:
 
 def test_a_window_too_short_for_a_reading_has_its_neighbours() -> None:
     readings = [Reading(1.0, 0.8, energy_j=100.0, reasons=0x004), Reading(2.0, 0.6, energy_j=200.0, reasons=0x000)]
-    found = within("GPU-7", readings, 1.25, 1.5)
-    assert found is not None
+    found = window(*readings, begin_s=1.25, end_s=1.5)
     assert (found.readings, found.utilisation, found.energy_j, found.throttled) == (2, 0.7, 25.0, ["power cap"])
     assert found.sampling_s == 0
 
 
 def test_what_the_device_never_said_is_none() -> None:
-    found = within("GPU-7", [Reading(1.0)], 0.5, 1.5)
-    assert found == Window("GPU-7", 1.0, 1, None, None, None, None, None, None, [], None, 0)
+    assert window(Reading(1.0), begin_s=0.5, end_s=1.5) == Window(
+        "GPU-7", 1.0, 1, None, None, None, None, None, None, [], None, 0
+    )
 
 
 @pytest.mark.parametrize(("begin_s", "end_s"), [(1.0, 1.0), (2.0, 1.0)])
@@ -172,17 +163,15 @@ def test_what_is_not_supported_is_asked_once(refusal: str) -> None:
 
 
 def test_what_fails_once_is_asked_again() -> None:
-    answers = iter([FakeNvml.NVMLError_Timeout(), 61])
+    tries = iter([True, False])
 
-    def temperature(handle: str, sensor: int) -> Any:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def temperature(handle: str, sensor: int) -> int:
+        if next(tries):
+            raise FakeNvml.NVMLError_Timeout
+        return 61
 
     one = sampler(whole(nvmlDeviceGetTemperature=temperature))
-    one.read()
-    one.read()
+    assert [one.read(), one.read()] == [True, True]
     assert [reading.temperature_c for reading in one._readings] == [None, 61]
 
 
@@ -198,16 +187,17 @@ def test_a_device_that_is_lost_ends_the_sampling_and_keeps_what_was_read() -> No
     assert (found.readings, found.memory_peak_bytes) == (2, 3 * 1024**3)
 
 
-def test_a_device_that_supports_nothing_says_so() -> None:
-    one = sampler(FakeNvml())
+@pytest.mark.parametrize(
+    ("nvml", "reason"),
+    [
+        (FakeNvml(), "this GPU supports none of the counters"),
+        (whole(nvmlDeviceGetMemoryInfo=ZeroDivisionError), "ZeroDivisionError"),
+    ],
+)
+def test_no_error_of_any_kind_passes_through(nvml: FakeNvml, reason: str) -> None:
+    one = sampler(nvml)
     assert not one.read()
-    assert one.failure == "this GPU supports none of the counters, after 0 readings"
-
-
-def test_no_error_of_any_kind_passes_through() -> None:
-    one = sampler(whole(nvmlDeviceGetMemoryInfo=ZeroDivisionError))
-    assert not one.read()
-    assert one.failure == "ZeroDivisionError, after 0 readings"
+    assert one.failure == f"{reason}, after 0 readings"
 
 
 @pytest.mark.parametrize("newer", [{}, {"nvmlDeviceGetCurrentClocksEventReasons": FakeNvml.NVMLError_FunctionNotFound}])
@@ -289,25 +279,99 @@ def test_a_device_that_nvml_does_not_know_has_no_counters() -> None:
         find_device(finder(), None, None)
 
 
-def test_without_the_package_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(NotAvailable, match=r"nvidia-ml-py is not installed \(pip install nvidia-ml-py\)"):
-        load_nvml()
-
-
-def test_without_a_driver_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(nvmlInit=FakeNvml.NVMLError_DriverNotLoaded))
-    with pytest.raises(NotAvailable, match=r"^NVML did not start \(Driver Not Loaded\)$"):
+@pytest.mark.parametrize(
+    ("pynvml", "reason"),
+    [
+        (None, r"nvidia-ml-py is not installed \(pip install nvidia-ml-py\)"),
+        (FakeNvml(nvmlInit=FakeNvml.NVMLError_DriverNotLoaded), r"^NVML did not start \(Driver Not Loaded\)$"),
+    ],
+)
+def test_without_package_or_driver_there_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch, pynvml: FakeNvml | None, reason: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", pynvml)
+    with pytest.raises(NotAvailable, match=reason):
         load_nvml()
 
 
 def test_the_names_that_are_used_are_the_module_s() -> None:
     pynvml = pytest.importorskip("pynvml")
-    for module in (gpu, gpu_list):
-        source = inspect.getsource(module)
-        names = {*re.findall(r"nvml\.((?:NVML|nvml)\w+)", source), *re.findall(r'"(nvmlDevice\w+[a-z])"', source)}
-        names |= {f"nvmlDeviceGet{question}" for question in re.findall(r'said\("([A-Z]\w+)"', source)}
-        assert names
-        assert [name for name in sorted(names) if not hasattr(pynvml, name)] == []
-    for bit, name in ((0x4, "SwPowerCap"), (0x20, "SwThermalSlowdown")):
-        assert getattr(pynvml, f"nvmlClocksEventReason{name}") == bit
+    source = inspect.getsource(gpu)
+    names = {*re.findall(r"nvml\.((?:NVML|nvml)\w+)", source), *re.findall(r'"(nvmlDevice\w+[a-z])"', source)}
+    names |= {f"nvmlDeviceGet{question}" for question in re.findall(r'said\("([A-Z]\w+)"', source)}
+    assert len(names) > 20
+    assert [name for name in sorted(names) if not hasattr(pynvml, name)] == []
+    assert pynvml.nvmlClocksEventReasonSwPowerCap == 0x4
+    assert pynvml.nvmlClocksEventReasonSwThermalSlowdown == 0x20
+
+
+# --- which GPUs there are, and what joins them ---------------------------------------------------------------------
+
+
+def machine(**changes: Any) -> FakeNvml:
+    """Two GPUs, three of their four NVLinks up."""
+    answers = {
+        "nvmlDeviceGetCount": 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetName": "NVIDIA H200",
+        "nvmlDeviceGetUUID": lambda index: f"GPU-{index}",
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=1, total=141 * 1024**3),
+        "nvmlDeviceGetPciInfo": lambda index: SimpleNamespace(busId=f"00000000:{index:02x}:00.0"),
+        "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+        "nvmlDeviceGetCurrPcieLinkWidth": 8,
+        "nvmlDeviceGetMaxPcieLinkWidth": 16,
+        "nvmlDeviceGetNvLinkState": lambda index, link: int(link < 3),
+        "nvmlDeviceGetMaxClockInfo": lambda index, clock: 1980,
+        "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+        "nvmlDeviceGetMigMode": [0, 0],
+        "nvmlDeviceGetP2PStatus": lambda one, other, capability: 0,
+        "nvmlDeviceGetTopologyCommonAncestor": 50,
+        "nvmlSystemGetDriverVersion": "580.65.06",
+        "nvmlSystemGetCudaDriverVersion": 13020,
+    }
+    return FakeNvml(**answers | changes)
+
+
+def test_a_gpu_says_everything() -> None:
+    first, second = list_gpus(machine())
+    assert first == Gpu(
+        index=0, name="NVIDIA H200", uuid="GPU-0", memory_bytes=141 * 1024**3, pci_bus_id="00000000:00:00.0",
+        pcie_generation=5, pcie_width=8, pcie_max_width=16, nvlinks=3, sm_clock_max_mhz=1980, power_limit_w=700.0,
+        mig=False,
+    )  # fmt: skip
+    assert (second.index, second.uuid) == (1, "GPU-1")
+
+
+def test_what_a_gpu_does_not_say_is_none() -> None:
+    no = FakeNvml.NVMLError_NotSupported
+    silent = machine(**{name: no for name in machine().answers if name.startswith("nvmlDeviceGet")})
+    silent.answers |= {"nvmlDeviceGetCount": 1, "nvmlDeviceGetHandleByIndex": lambda index: index}
+    assert list_gpus(silent) == [Gpu(index=0, name="unknown")]
+
+
+def test_a_gpu_that_does_not_answer_is_listed() -> None:
+    lost = machine(nvmlDeviceGetHandleByIndex=FakeNvml.NVMLError_GpuIsLost, nvmlDeviceGetCount=1)
+    assert list_gpus(lost) == [Gpu(index=0, name="a GPU that does not answer")]
+    assert list_links(lost, 2) == []
+
+
+def test_an_older_module_answers_in_bytes_and_without_newer_functions() -> None:
+    nvml = machine(nvmlDeviceGetName=b"Tesla V100", nvmlSystemGetDriverVersion=b"470.1")
+    del nvml.answers["nvmlDeviceGetMigMode"]
+    assert list_gpus(nvml)[0].name == "Tesla V100"
+    assert driver_versions(nvml) == {"driver": "470.1", "driver_cuda": "13.2"}
+
+
+@pytest.mark.parametrize(
+    ("status", "shared", "path"),
+    [
+        (0, 50, "NVLink"),
+        (1, 50, "the link between processors"),
+        (FakeNvml.NVMLError_NotSupported, 30, "a PCIe host bridge"),
+        (FakeNvml.NVMLError_NotSupported, FakeNvml.NVMLError_NotSupported, None),
+    ],
+)
+def test_two_gpus_are_joined_by_the_best_there_is(status: Any, shared: Any, path: str | None) -> None:
+    nvml = machine(nvmlDeviceGetP2PStatus=status, nvmlDeviceGetTopologyCommonAncestor=shared)
+    assert list_links(nvml, 2) == ([GpuLink(one=0, other=1, path=path)] if path is not None else [])
+    assert list_links(nvml, 1) == []

@@ -10,6 +10,11 @@ from xbench.errors import WorkloadError
 from xbench.profilers.layers import ROOT_NAME, LayerProfiler, profile_step
 
 
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
 def one_step(model, clock, **costs):
     """The only step of a profile without warm-up: layer name → forward_s, tensor name → ready_s, and the profile."""
     profile = profile_step(Workload(model, clock, **costs), clock, steps=1, warmup=0)
@@ -19,8 +24,7 @@ def one_step(model, clock, **costs):
     return forward_s, ready_s, profile
 
 
-def test_every_moment_of_a_step_belongs_to_one_layer():
-    clock = FakeClock()
+def test_every_moment_of_a_step_belongs_to_one_layer(clock):
     model = nn.Sequential(Pause(clock, 0.5), Layer(clock, 1, 16), Pause(clock, 2), Layer(clock, 4, 32), Pause(clock, 8))
     forward_s, ready_s, profile = one_step(model, clock, loss_s=0.25, zero_s=0.125, step_s=64)
     assert forward_s == {"1": 0.5 + 1 + 2, "3": 4 + 8 + 0.25}
@@ -32,8 +36,7 @@ def test_every_moment_of_a_step_belongs_to_one_layer():
     assert profile.uninstrumented_step_s == profile.step_s
 
 
-def test_a_module_that_is_called_twice_sums_up():
-    clock = FakeClock()
+def test_a_module_that_is_called_twice_sums_up(clock):
     shared = Layer(clock, 1, 4)
     forward_s, ready_s, _ = one_step(nn.Sequential(shared, Layer(clock, 2, 8), shared), clock, loss_s=0.5)
     assert forward_s == {"0": 1 + 1 + 0.5, "1": 2}
@@ -41,8 +44,7 @@ def test_a_module_that_is_called_twice_sums_up():
     assert ready_s == {"1.weight": 12, "0.weight": 16}
 
 
-def test_a_tied_parameter_belongs_to_the_first_owner():
-    clock = FakeClock()
+def test_a_tied_parameter_belongs_to_the_first_owner(clock):
     first = Layer(clock, 1, 4)
     tied = Layer(clock, 16, 32, weight=first.weight)
     forward_s, ready_s, profile = one_step(nn.Sequential(first, Layer(clock, 2, 8), tied), clock)
@@ -51,18 +53,7 @@ def test_a_tied_parameter_belongs_to_the_first_owner():
     assert ready_s == {"1.weight": 40, "0.weight": 44}
 
 
-def test_the_hook_of_a_tied_parameter_fires_once_a_backward():
-    clock = FakeClock()
-    first = Layer(clock, 1, 4)
-    model = nn.Sequential(first, Layer(clock, 2, 8), Layer(clock, 1, 1, weight=first.weight))
-    fired = []
-    first.weight.register_post_accumulate_grad_hook(lambda parameter: fired.append(parameter.grad.clone()))
-    model(torch.ones(1)).sum().backward()
-    assert fired == [torch.tensor([2.0])]  # both uses are in it
-
-
-def test_a_layer_with_a_tied_and_an_own_parameter_keeps_its_own():
-    clock = FakeClock()
+def test_a_layer_with_a_tied_and_an_own_parameter_keeps_its_own(clock):
     first, second = Layer(clock, 1, 4), Layer(clock, 2, 8)
     second.weight = first.weight
     second.bias = nn.Parameter(torch.zeros(1))
@@ -79,8 +70,7 @@ def test_names_are_those_of_named_parameters():
     assert (profiler.layers[0].name, profiler.layers[0].kind) == (ROOT_NAME, "Sequential")
 
 
-def test_frozen_layers_are_named_and_their_forward_goes_to_the_layer_before():
-    clock = FakeClock()
+def test_frozen_layers_are_named_and_their_forward_goes_to_the_layer_before(clock):
     model = nn.Sequential(Layer(clock, 1, 16), Layer(clock, 2, 32), Layer(clock, 4, 64))
     model[1].weight.requires_grad_(False)
     forward_s, ready_s, profile = one_step(model, clock)
@@ -89,21 +79,21 @@ def test_frozen_layers_are_named_and_their_forward_goes_to_the_layer_before():
     assert ready_s == {"2.weight": 64, "0.weight": 64 + 32 + 16}
 
 
-class DeadEnd(nn.Module):
-    """Calls a layer and throws its result away."""
+class Around(nn.Module):
+    """A module whose forward is `run` of a layer and the input."""
 
-    def __init__(self, inner):
+    def __init__(self, inner, run):
         super().__init__()
-        self.inner = inner
+        self.inner, self.run = inner, run
 
     def forward(self, x):
-        self.inner(x)
-        return x
+        return self.run(self.inner, x)
 
 
-def test_unused_layers_have_no_gradient_and_their_forward_goes_to_the_layer_before():
-    clock = FakeClock()
-    model = nn.Sequential(Layer(clock, 1, 8), DeadEnd(Layer(clock, 2, 16)), Layer(clock, 4, 32))
+def test_unused_layers_have_no_gradient_and_their_forward_goes_to_the_layer_before(clock):
+    model = nn.Sequential(
+        Layer(clock, 1, 8), Around(Layer(clock, 2, 16), lambda inner, x: (inner(x), x)[1]), Layer(clock, 4, 32)
+    )
     model[0].never = nn.Linear(1, 1)
     forward_s, ready_s, profile = one_step(model, clock)
     assert ready_s == {
@@ -129,21 +119,14 @@ def test_a_function_that_returns_none_gives_no_gradient():
 
     clock = FakeClock()
 
-    class Root(Layer):
-        def __init__(self):
-            super().__init__(clock, 1, 8)
-            self.ignored = nn.Parameter(torch.ones(1))
-
-        def forward(self, x):
-            return Ignore.apply(super().forward(x), self.ignored)
-
-    _, ready_s, _ = one_step(Root(), clock)
-    assert ready_s["ignored"] is None
-    assert ready_s["weight"] is not None
+    layer = Layer(clock, 1, 8)
+    layer.ignored = nn.Parameter(torch.ones(1))
+    _, ready_s, _ = one_step(Around(layer, lambda inner, x: Ignore.apply(inner(x), inner.ignored)), clock)
+    assert ready_s["inner.ignored"] is None
+    assert ready_s["inner.weight"] is not None
 
 
-def test_parameters_of_the_model_itself_start_with_it():
-    clock = FakeClock()
+def test_parameters_of_the_model_itself_start_with_it(clock):
 
     class Root(Layer):
         def __init__(self):
@@ -158,39 +141,25 @@ def test_parameters_of_the_model_itself_start_with_it():
     assert ready_s == {"inner.weight": 16, "weight": 24}
 
 
-class SelfAttention(nn.Module):
-    """Its inner attention reads the weight of `out_proj` and never calls it."""
-
-    def __init__(self):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2)
-
-    def forward(self, x):
-        x = x.expand(3, 4)
-        return self.attention(x, x, x)[0]
+def attend(attention, x):
+    """Self-attention reads the weight of `out_proj` and never calls it."""
+    x = x.expand(3, 4)
+    return attention(x, x, x)[0]
 
 
-def test_a_layer_that_is_used_without_being_called_has_a_gradient_and_no_forward():
-    clock = FakeClock()
-    forward_s, ready_s, _ = one_step(SelfAttention(), clock, loss_s=2)
-    assert forward_s == {"attention": 2, "attention.out_proj": 0}
+def test_a_layer_that_is_used_without_being_called_has_a_gradient_and_no_forward(clock):
+    forward_s, ready_s, _ = one_step(Around(nn.MultiheadAttention(4, 2), attend), clock, loss_s=2)
+    assert forward_s == {"inner": 2, "inner.out_proj": 0}
     assert None not in ready_s.values()
 
 
-class Checkpointed(nn.Module):
+def checkpointed(inner, x):
     """Runs the inner module's forward once more during backward."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return checkpoint(self.inner, x.requires_grad_(), use_reentrant=False)
+    return checkpoint(inner, x.requires_grad_(), use_reentrant=False)
 
 
-def test_forward_calls_during_backward_belong_to_backward():
-    clock = FakeClock()
-    model = nn.Sequential(Checkpointed(Layer(clock, 1, 8)), Layer(clock, 2, 16))
+def test_forward_calls_during_backward_belong_to_backward(clock):
+    model = nn.Sequential(Around(Layer(clock, 1, 8), checkpointed), Layer(clock, 2, 16))
     forward_s, ready_s, profile = one_step(model, clock)
     assert forward_s == {"0.inner": 1, "1": 2}
     assert ready_s == {"1.weight": 16, "0.inner.weight": 16 + 1 + 8}
@@ -202,8 +171,7 @@ def test_a_model_without_trainable_parameters_is_refused():
         LayerProfiler(nn.ReLU(), FakeClock())
 
 
-def test_hooks_are_gone_afterwards_even_when_the_step_raises():
-    clock = FakeClock()
+def test_hooks_are_gone_afterwards_even_when_the_step_raises(clock):
     model = nn.Sequential(Layer(clock, 1, 1))
     profiler = LayerProfiler(model, clock)
     with profiler:
@@ -231,8 +199,7 @@ class Recorder(Workload):
         return super().forward_loss()
 
 
-def test_instrumented_and_bare_steps_alternate_in_balanced_order():
-    clock = FakeClock()
+def test_instrumented_and_bare_steps_alternate_in_balanced_order(clock):
     workload = Recorder(nn.Sequential(Layer(clock, 1, 1)), clock)
     notes = []
     profile = profile_step(workload, clock, steps=3, warmup=1, note=notes.append)
@@ -240,16 +207,10 @@ def test_instrumented_and_bare_steps_alternate_in_balanced_order():
     assert notes == [f"profile step {i} of 4" for i in (1, 2, 3, 4)]
     assert profile.warmup == 1
     assert len(profile.step_s) == len(profile.uninstrumented_step_s) == 4
-
-
-def test_the_clock_is_flushed_once_after_the_last_step():
-    clock = FakeClock()
-    profile_step(Workload(nn.Sequential(Layer(clock, 1, 1)), clock), clock, steps=4)
     assert (clock.flushes, clock.resets) == (1, 1)
 
 
-def test_drift_slants_neighbouring_pairs_in_alternating_directions():
-    clock = FakeClock()
+def test_drift_slants_neighbouring_pairs_in_alternating_directions(clock):
     workload = Workload(nn.Sequential(Layer(clock, 1, 0)), clock)
     forward_loss = workload.forward_loss
 
@@ -272,8 +233,7 @@ def test_what_the_marks_cost_shows_in_the_instrumented_step_alone():
     assert profile.step_s == [15.5 + 7 * 0.5]
 
 
-def test_raw_is_json_and_keeps_every_step():
-    clock = FakeClock()
+def test_raw_is_json_and_keeps_every_step(clock):
     model = nn.Sequential(Layer(clock, 1, 8), Layer(clock, 2, 16))
     raw = profile_step(Workload(model, clock, step_s=4), clock, steps=2, warmup=1).raw()
     assert json.loads(json.dumps(raw)) == raw
@@ -300,7 +260,6 @@ def test_two_dtypes_have_their_own_bytes():
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(0, 2), (1, -1)])
-def test_no_steps_are_refused(steps, warmup):
-    clock = FakeClock()
+def test_no_steps_are_refused(clock, steps, warmup):
     with pytest.raises(ValueError, match="cannot be profiled"):
         profile_step(Workload(nn.Sequential(Layer(clock, 1, 1)), clock), clock, steps=steps, warmup=warmup)

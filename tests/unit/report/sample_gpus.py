@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from sample_records import ENVIRONMENT, comparison, mode_result, profile
 
-from xbench.records import (
-    Comparison,
-    GpuUse,
-    Profile,
-)
+from xbench.records import Comparison, GpuUse, Profile
 
 
 def gpu_use(power_w: float, seconds_per_sample: float | None, **changes: object) -> GpuUse:

@@ -9,8 +9,8 @@ import sample_gpus as gpus
 import sample_records as made
 from rich.console import Console
 
-from xbench.records import dump, loads
-from xbench.records.machine import Finding, Gpu, GpuLink, Machine
+from xbench.records import Comparison, Profile, dump, loads
+from xbench.records.parts import Finding, Gpu, GpuLink, Machine
 from xbench.report.formats.terminal import render
 from xbench.report.machine import render_machine
 
@@ -47,16 +47,11 @@ def test_a_profile_has_one_sentence() -> None:
     ) in words(render(gpus.profile_on_gpus()))
 
 
-@pytest.mark.parametrize("make", [made.comparison, made.profile])
-def test_on_a_cpu_nothing_is_said(make: object) -> None:
-    text = render(make())  # type: ignore[operator]
-    assert "GPU counters" not in text
-    assert "busy" not in text
-
-
-@pytest.mark.parametrize("make", [made.comparison, made.profile])
-def test_without_counters_there_is_one_line(make: object) -> None:
-    record = make().model_copy(update={"gpu_missing": "NVML did not start (Driver Not Loaded)"})  # type: ignore[operator]
+@pytest.mark.parametrize("record", [made.comparison(), made.profile()])
+def test_on_a_cpu_nothing_is_said_and_without_counters_there_is_one_line(record: Comparison | Profile) -> None:
+    assert "GPU counters" not in render(record)
+    assert "busy" not in render(record)
+    record = record.model_copy(update={"gpu_missing": "NVML did not start (Driver Not Loaded)"})
     assert render(record).count("\nGPU counters: not available: NVML did not start (Driver Not Loaded)\n") == 1
 
 

@@ -11,7 +11,7 @@ import sample_records as made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.records import ModeResult, Slice, Timeline
+from xbench.records import Slice, Timeline
 from xbench.report.advice import what_to_paste
 from xbench.report.charts.axes import byte_ticks, marks, named, plain, time_unit
 from xbench.report.charts.bars import (
@@ -23,13 +23,13 @@ from xbench.report.charts.bars import (
     word,
 )
 from xbench.report.charts.convergence import grouped
+from xbench.report.charts.launches import over_time
 from xbench.report.charts.layers import link_cost, waterfall
-from xbench.report.charts.samples import over_time
 from xbench.report.charts.steps import comparison_steps, sub_rows, waits
 from xbench.report.kinds.compare_records import comparable, several_page
 from xbench.report.kinds.scaling import step_curves
 from xbench.report.kinds.tuned import tried_figure
-from xbench.report.page.model import Figure
+from xbench.report.page.model import Figure, Page, figures
 
 
 def _found(figure: Figure | None) -> Figure:
@@ -70,16 +70,13 @@ def test_bounds_of_different_jobs_are_left_out() -> None:
     assert bounds_per_sample(made.comparison(samples=[])) == {}
 
 
-def test_a_verdict_is_one_word() -> None:
+def test_a_verdict_is_one_word_and_failed_modes_stand_last() -> None:
     record = made.troubled()
     assert {mode: word(record, result).text for mode, result in record.modes.items()} == {
         "ddp": "reference", "optimal": "inconclusive", "mgwfbp": "FAILED", "single": "FAILED"
     }  # fmt: skip
     assert word(made.comparison(), made.comparison().modes["compute"]).text == "control"
-
-
-def test_failed_modes_stand_last() -> None:
-    assert [result.mode for result in fastest_first(made.troubled())] == ["optimal", "ddp", "mgwfbp", "single"]
+    assert [result.mode for result in fastest_first(record)] == ["optimal", "ddp", "mgwfbp", "single"]
 
 
 def test_predictions_stand_beside_measurements() -> None:
@@ -107,10 +104,7 @@ def test_gaps_of_the_device_are_waits() -> None:
     gaps = waits(_timeline([(0, 1), (1.001, 2), (3, 3.5)], [(1, 3)]))
     assert [(gap.start_s, gap.end_s) for gap in gaps] == [(2, 3)]
     assert [gap.end_s for gap in waits(_timeline([(0, 1)], [(0.5, 4)]))] == [4]
-
-
-def test_nothing_waits_where_nothing_travels() -> None:
-    assert waits(_timeline([(0, 1), (2, 3)], [])) == []
+    assert waits(_timeline([(0, 1), (2, 3)], [])) == []  # nothing travels
 
 
 SPANS = st.lists(
@@ -129,11 +123,11 @@ def test_slices_of_one_sub_row_never_overlap(spans: list[tuple[int, int]]) -> No
 
 
 def test_a_step_is_drawn_measured_above_predicted() -> None:
-    best, reference, *others = comparison_steps(made.comparison())
+    best, reference, *others = drawn = comparison_steps(made.comparison())
     assert [best.title, reference.title] == ["One step of optimal", "One step of ddp"]
-    assert not best.folded
-    assert not reference.folded
-    assert all(figure.folded for figure in others)
+    assert [figure.folded for figure in drawn] == [False, False, *[True] * len(others)]
+    assert len(others) > 0
+    assert all(figure.layout["xaxis"]["range"] == best.layout["xaxis"]["range"] for figure in others)
     assert best.labels == ["real", "simulated"]
     assert best.layout["yaxis"]["ticktext"] == ["measured<br>compute", "measured<br>link", "predicted<br>compute",
                                                 "predicted<br>link"]  # fmt: skip
@@ -141,12 +135,6 @@ def test_a_step_is_drawn_measured_above_predicted() -> None:
     assert exposed["base"][0] == pytest.approx(390)
     assert exposed["x"][0] == pytest.approx(574 - 390)
     assert exposed["y"][0] == pytest.approx(0)
-
-
-def test_all_steps_have_one_scale() -> None:
-    ranges = [figure.layout["xaxis"]["range"] for figure in comparison_steps(made.comparison())]
-    assert len(ranges) > 2
-    assert all(one == ranges[0] for one in ranges)
 
 
 def test_a_layer_lies_where_its_backward_pass_ran() -> None:
@@ -239,10 +227,13 @@ def _later(**environment: object) -> Any:
     )
 
 
+def _times(page: Page) -> Figure:
+    return next(figure for figure in figures(page) if figure.key == "times-over")
+
+
 def test_records_stand_in_the_order_given() -> None:
     page = several_page([made.comparison(), _later(hostname="bench2", commit="fedcba9876543210")])
-    times = next(block for section in page.sections for block in section.blocks
-                 if isinstance(block, Figure) and block.key == "times-over")  # fmt: skip
+    times = _times(page)
     assert times.layout["xaxis"]["ticktext"] == [
         "1<br>2026-03-01<br>bench1<br>0123456",
         "2<br>2026-03-02<br>bench2<br>fedcba9",
@@ -255,17 +246,16 @@ def test_records_stand_in_the_order_given() -> None:
 
 def test_no_line_joins_what_does_not_compare() -> None:
     other = made.comparison(fabric=made.FABRIC.model_copy(update={"spec": "shaped:hosts=2,rate=10gbit"}))
-    page = several_page([made.comparison(), _later(), other])
-    times = next(block for section in page.sections for block in section.blocks if isinstance(block, Figure))
+    times = _times(several_page([made.comparison(), _later(), other]))
     ddp = next(trace for trace in times.traces if trace["name"] == "ddp")
     assert [x if x is None else round(x) for x in ddp["x"]] == [1, 2, None, 3]
     assert [y is None for y in ddp["y"]] == [False, False, True, False]
 
 
 def test_many_records_have_numbers_alone() -> None:
-    page = several_page([made.comparison()] * 9)
-    times = next(block for section in page.sections for block in section.blocks if isinstance(block, Figure))
-    assert times.layout["xaxis"]["ticktext"] == [str(number) for number in range(1, 10)]
+    assert _times(several_page([made.comparison()] * 9)).layout["xaxis"]["ticktext"] == [
+        str(number) for number in range(1, 10)
+    ]
 
 
 def test_what_differs_is_named_and_the_rest_is_not() -> None:
@@ -290,37 +280,26 @@ def test_what_to_paste_holds_the_buckets_and_what_they_gained() -> None:
     compile(found.code, "pasted", "exec")
 
 
-def test_ddp_s_own_argument_is_pasted_as_such() -> None:
-    best = made.mode_result("ddp-tuned", 0.5, (0.8, 0.78, 0.82), "faster", buckets=3)
+@pytest.mark.parametrize(
+    ("mode", "part"),
+    [
+        ("ddp-tuned", "bucket_cap_mb_list="),  # DDP's own argument
+        ("dear", "handle.finish()"),  # updates are put off
+        ("horovod", 'schedule="horovod"'),  # no plan
+    ],
+)
+def test_each_schedule_is_pasted_as_it_is_used(mode: str, part: str) -> None:
+    best = made.mode_result(mode, 0.5, (0.8, 0.78, 0.82), "faster", buckets=0 if mode == "horovod" else 3)
     found = what_to_paste(made.comparison([made.comparison().modes["ddp"], best]))
     assert found is not None
-    assert "bucket_cap_mb_list=" in str(found.code)
+    assert part in f"{found.told} {found.code}"
 
 
-def test_a_schedule_that_puts_updates_off_says_so() -> None:
-    best = made.mode_result("dear", 0.5, (0.8, 0.78, 0.82), "faster", buckets=3)
-    found = what_to_paste(made.comparison([made.comparison().modes["ddp"], best]))
-    assert found is not None
-    assert "handle.finish()" in found.told
-
-
-@pytest.mark.parametrize("verdict", ["equivalent", "slower"])
-def test_nothing_is_pasted_without_a_gain(verdict: str) -> None:
-    best = made.mode_result("optimal", 0.65, (0.99, 0.95, 1.03), verdict, buckets=3)
-    assert what_to_paste(made.comparison([made.comparison().modes["ddp"], best])) == (
-        "Nothing to change: stay with ddp.", None
-    )  # fmt: skip
-
-
-def test_two_jobs_and_a_mode_without_a_plan_have_no_lines() -> None:
+def test_two_jobs_have_no_lines_to_paste() -> None:
     paired = what_to_paste(made.paired())
     assert paired is not None
     assert paired.code is None
     assert "crossover:mgwfbp" in paired.told
-    own: ModeResult = made.mode_result("horovod", 0.5, (0.8, 0.78, 0.82), "faster")
-    found = what_to_paste(made.comparison([made.comparison().modes["ddp"], own]))
-    assert found is not None
-    assert 'schedule="horovod"' in found.told
 
 
 def test_nothing_follows_from_one_mode() -> None:

@@ -1,11 +1,11 @@
-"""The figure of two jobs' turns."""
+"""The figure of two jobs' turns, and when a device that jobs take in turns waits for gradients."""
 
 from __future__ import annotations
 
 import sample_records as made
 
 from xbench.records import Comparison, TurnTaken
-from xbench.report.charts.steps import comparison_turns
+from xbench.report.charts.steps import comparison_turns, waits_before
 from xbench.report.formats.html import page
 
 TURNS = [
@@ -56,3 +56,14 @@ def test_the_table_says_the_same() -> None:
 def test_a_record_without_turns_has_no_figure_of_them() -> None:
     assert comparison_turns(made.paired()) == []
     assert "Turns of crossover:mgwfbp" in page([recorded()])
+
+
+def test_passing_a_turn_on_is_no_wait() -> None:
+    turns = [
+        TurnTaken(job=0, start_s=0.0, computed_s=1.0, arrived_s=1.25),
+        TurnTaken(job=1, start_s=1.125, computed_s=2.0, arrived_s=2.5),  # nobody knows since when it had its gradients
+        TurnTaken(job=0, start_s=2.0625, computed_s=2.25, arrived_s=None),  # which had asked before the device was free
+        TurnTaken(job=1, start_s=2.75, computed_s=3.0, arrived_s=None),
+    ]
+    assert waits_before(turns) == [None, (1.0, 1.125), None, (2.25, 2.5)]
+    assert waits_before([]) == []

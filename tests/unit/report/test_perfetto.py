@@ -33,10 +33,15 @@ def _with_steps(path: Path) -> bool:
 
 
 COMMITTED = [path for path in sorted((ROOT / "results").glob("*.json")) if _with_steps(path)]
+assert len(COMMITTED) >= 10
 
 
 def events(text: str) -> list[dict[str, Any]]:
     return json.loads(text)["traceEvents"]  # type: ignore[no-any-return]
+
+
+def notes(record: Comparison) -> list[str]:
+    return json.loads(perfetto.render(record))["otherData"]["notes"]  # type: ignore[no-any-return]
 
 
 def process_names(text: str) -> list[str]:
@@ -49,6 +54,12 @@ def of_process(text: str, part: str) -> list[dict[str, Any]]:
     named = [event for event in found if event["name"] == "process_name" and part in event["args"]["name"]]
     (pid,) = (event["pid"] for event in named)
     return [event for event in found if event["pid"] == pid]
+
+
+def changed(record: Comparison, **changes: Any) -> Comparison:
+    """The record with these changes of its first mode's result alone."""
+    mode = next(iter(record.modes.values()))
+    return record.model_copy(update={"modes": {mode.mode: mode.model_copy(update=changes)}})
 
 
 def small() -> Comparison:
@@ -105,10 +116,6 @@ def test_every_committed_record_with_steps_keeps_the_rules(path: Path) -> None:
             assert [drawn[pid] for pid in recorded] == [len(step.compute) + len(step.communication) for step in kept]
 
 
-def test_there_are_records_to_hold_to_the_rules() -> None:
-    assert len(COMMITTED) >= 10
-
-
 def test_a_step_waits_where_it_computes_nothing() -> None:
     waits = [event for event in of_process(perfetto.render(small()), "recorded") if event.get("cat") == "exposed"]
     assert [(event["name"], event["ts"], event["dur"]) for event in waits] == [(trace.WAITING, 300000.0, 150000.0)]
@@ -158,12 +165,9 @@ def test_arrows_lead_from_the_layer_that_completed_a_bucket() -> None:
 
 
 def test_a_collective_of_another_size_than_the_plan_s_has_no_arrow() -> None:
-    record = small()
-    mode = record.modes["wfbp"]
-    assert mode.plan is not None
-    other = mode.plan.model_copy(update={"bucket_bytes": [1, 2, 3]})
-    changed = record.model_copy(update={"modes": {"wfbp": mode.model_copy(update={"plan": other})}})
-    assert [event for event in of_process(perfetto.render(changed), "recorded") if event["ph"] in "sf"] == []
+    plan = small().modes["wfbp"].plan
+    assert plan is not None
+    assert arrows(changed(small(), plan=plan.model_copy(update={"bucket_bytes": [1, 2, 3]}))) == []
 
 
 def arrows(record: Comparison) -> list[float]:
@@ -172,8 +176,7 @@ def arrows(record: Comparison) -> list[float]:
 
 
 def test_what_dear_launches_first_are_all_gathers_and_carry_nobody_s_gradients() -> None:
-    record = small()
-    mode = record.modes["wfbp"]
+    mode = small().modes["wfbp"]
     assert mode.plan is not None
     assert mode.timeline is not None
     names = [part.model_copy(update={"name": f"bucket {number}"}) for number, part in
@@ -182,17 +185,14 @@ def test_what_dear_launches_first_are_all_gathers_and_carry_nobody_s_gradients()
                for number, nbytes in enumerate((4000, 2000, 1000), start=1)]  # fmt: skip
     step = mode.timeline.model_copy(update={"communication": [*gathers, *names]})
     plan = mode.plan.model_copy(update={"mode": "dear"})
-    dear = mode.model_copy(update={"plan": plan, "timeline": step})
-    assert arrows(record.model_copy(update={"modes": {"wfbp": dear}})) == [151000.0, 180000.0, 300000.0]
+    assert arrows(changed(small(), plan=plan, timeline=step)) == [151000.0, 180000.0, 300000.0]
 
 
 def test_parts_of_priority_are_not_told_apart() -> None:
-    record = small()
-    mode = record.modes["wfbp"]
-    assert mode.plan is not None
-    plan = mode.plan.model_copy(update={"parts": Parts(nbytes=4096, order=[0, 1, 2])})
-    assert arrows(record) == [151000.0, 180000.0, 300000.0]
-    assert arrows(record.model_copy(update={"modes": {"wfbp": mode.model_copy(update={"plan": plan})}})) == []
+    plan = small().modes["wfbp"].plan
+    assert plan is not None
+    assert arrows(small()) == [151000.0, 180000.0, 300000.0]
+    assert arrows(changed(small(), plan=plan.model_copy(update={"parts": Parts(nbytes=4096, order=[0, 1, 2])}))) == []
 
 
 def test_a_failed_mode_is_a_process_that_says_so() -> None:
@@ -220,12 +220,13 @@ def test_turns_are_drawn_as_the_model_plays_them() -> None:
     record = made.paired()
     twin = record.jobs[0].model_copy(update={"plans": {"mgwfbp": made.plan("mgwfbp", 21, 0.55)}})
     mode = record.modes["crossover:mgwfbp"].model_copy(update={"pattern": "AB"})
-    text = perfetto.render(record.model_copy(update={"jobs": [twin, twin], "modes": {mode.mode: mode}}))
+    record = record.model_copy(update={"jobs": [twin, twin], "modes": {mode.mode: mode}})
+    text = perfetto.render(record)
     assert broken_rules(text) == []
     turns = [event for event in of_process(text, "predicted turns (simulated)") if event.get("cat") == "turn"]
     assert [event["name"] for event in turns] == ["turn of A (resnet18)", "turn of B (resnet18)"] * 2
     assert {event["dur"] for event in turns} == {402000.0}  # each job's compute
-    assert trace.MODEL_TURNS in json.loads(text)["otherData"]["notes"]
+    assert trace.MODEL_TURNS in notes(record)
 
 
 def test_recorded_turns_are_drawn_above_those_of_the_model() -> None:
@@ -236,8 +237,8 @@ def test_recorded_turns_are_drawn_above_those_of_the_model() -> None:
         TurnTaken(job=0, start_s=0.75, computed_s=1.0, arrived_s=None),
     ]
     mode = record.modes["crossover:mgwfbp"].model_copy(update={"pattern": "AB", "turns": turns})
-    jobs = [record.jobs[0], record.jobs[0]]
-    text = perfetto.render(record.model_copy(update={"jobs": jobs, "modes": {mode.mode: mode}}))
+    record = record.model_copy(update={"jobs": [record.jobs[0]] * 2, "modes": {mode.mode: mode}})
+    text = perfetto.render(record)
     assert broken_rules(text) == []
     drawn = of_process(text, "recorded turns (real)")
     held = [(event["name"], event["ts"], event["dur"]) for event in drawn if event.get("cat") == "turn"]
@@ -249,9 +250,8 @@ def test_recorded_turns_are_drawn_above_those_of_the_model() -> None:
     nobody = [(event["ts"], event["dur"]) for event in drawn if event["name"].startswith("no turn")]
     assert nobody == [(250e3, 125e3)]
     assert [event["ts"] for event in drawn if event["name"] == "exposed gradients"] == [250e3]
-    notes = json.loads(text)["otherData"]["notes"]
-    assert trace.TURNS_AS_SEEN in notes
-    assert trace.MODEL_TURNS not in notes
+    assert trace.TURNS_AS_SEEN in notes(record)
+    assert trace.MODEL_TURNS not in notes(record)
 
 
 def test_every_rank_is_a_process_and_begins_when_it_began() -> None:
@@ -260,17 +260,13 @@ def test_every_rank_is_a_process_and_begins_when_it_began() -> None:
     assert ddp.timeline is not None
     other = RankTimeline(**ddp.timeline.model_dump(), rank=1, starts_s=-0.125)
     modes = {"ddp": ddp.model_copy(update={"other_ranks": [other]})}
-    text = perfetto.render(record.model_copy(update={"modes": modes}))
+    both = record.model_copy(update={"modes": modes})
+    text = perfetto.render(both)
     assert broken_rules(text) == []
     steps = [of_process(text, f"recorded step of rank {rank} of 2 (real)") for rank in (0, 1)]
     assert [min(event["ts"] for event in step if "dur" in event) for step in steps] == [125e3, 0.0]
-    notes = json.loads(text)["otherData"]["notes"]
-    assert trace.RANK_0 not in notes
-    assert trace.FIRST_RANKS not in notes
-
-
-def test_ranks_that_were_not_kept_are_said_to_be_missing() -> None:
-    assert trace.RANK_0 in json.loads(perfetto.render(made.comparison()))["otherData"]["notes"]
+    assert not {trace.RANK_0, trace.FIRST_RANKS} & set(notes(both))
+    assert trace.RANK_0 in notes(record)  # which holds no other rank's steps
 
 
 @pytest.mark.parametrize("make", [predicted.scaling, predicted.validation])

@@ -1,4 +1,4 @@
-"""Recorded steps in text: columns exactly, and which modes are drawn."""
+"""Drawings in text: recorded steps by the column, the modes that are drawn, and bars with intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from xbench.records import Comparison, Slice
 from xbench.report.charts.steps import comparison_steps
-from xbench.report.charts.text import far_off, lane
+from xbench.report.charts.text import FILLED, HIGH, LOW, NARROW, bar, far_off, lane
 from xbench.report.formats.terminal import render
 
 
@@ -112,3 +112,40 @@ def test_a_recorded_step_near_the_median_or_of_a_pair_needs_no_word() -> None:
         far = result.model_copy(update={"timeline": made.recorded_step(9.0, 3)})
         paired = result.mode in {mode.text for mode in pair.spec.modes if mode.paired}
         assert (far_off(pair, far) is None) == paired, result.mode
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "drawn"),
+    [
+        (5.0, (5.0, 5.0), "█████│"),
+        (5.0, (4.0, 6.0), "████├┼┤"),
+        (5.0, (2.0, 8.0), "██├──┼──┤"),
+        (5.0, (4.5, 5.5), "████├┤"),
+        (10.0, (10.0, 10.0), "█████████│"),
+        (0.0, (0.0, 0.0), "│"),
+        (9.0, (0.0, 10.0), "├────────┤"),
+    ],
+)
+def test_bars(value: float, interval: tuple[float, float], drawn: str) -> None:
+    assert bar(value, interval, 10.0, 10) == drawn
+
+
+TIMES = st.floats(0, 1e300, allow_nan=False)
+
+
+@given(st.lists(TIMES, min_size=3, max_size=3).map(sorted), TIMES, st.integers(1, 80))
+def test_a_bar_fits_and_shows_its_interval(times: list[float], more: float, columns: int) -> None:
+    low, value, high = times
+    longest = max(high, more)
+    if longest == 0:
+        return
+    drawn = bar(value, (low, high), longest, columns)
+    assert len(drawn) <= columns
+    assert drawn.lstrip(FILLED)[0] in (LOW, NARROW)
+    assert drawn[-1] in (HIGH, NARROW)
+
+
+@given(st.integers(0, 99), st.integers(0, 99))
+def test_a_longer_time_has_no_shorter_bar(one: int, other: int) -> None:
+    short, long = sorted((one, other))
+    assert len(bar(short, (short, short), 100, 40)) <= len(bar(long, (long, long), 100, 40))

@@ -36,8 +36,7 @@ from xbench.fabrics.fabric import available_cores, split_cores, this_machine
 from xbench.launch import agent
 from xbench.launch.launcher import rank_env
 from xbench.launch_guard import GUARD
-from xbench.profilers.gpu import NotAvailable, load_nvml
-from xbench.profilers.gpu_list import list_gpus
+from xbench.profilers.gpu import NotAvailable, list_gpus, load_nvml
 from xbench.spec import DeviceType
 
 MODULE = "xbench.cluster.live.job_rank"

@@ -1,4 +1,4 @@
-"""Numbers and names on axes: readable units, names that fit, and a mark for every mode.
+"""What all figures share: readable units, names that fit on an axis, marks, texts beside a plot, and columns of tables.
 
 Modes differ in colour and in shape. The colours are Okabe and Ito's, which people with any kind of colour vision can
 tell apart. Seven colours and eight shapes give 56 modes a mark of their own.
@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
-from xbench.report.page.model import Layout
+from xbench.report.page.model import Column, Layout, Trace
+from xbench.units import format_bytes
 
 COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "triangle-down", "cross")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-BELOW = {
-    "orientation": "h",
-    "yref": "container",
-    "y": 0.0,
-    "yanchor": "bottom",
-    "xref": "paper",
-    "x": 0.0,
-    "maxheight": 1.0,
-    "traceorder": "normal",
-}
+BELOW = {"orientation": "h", "yref": "container", "y": 0.0, "yanchor": "bottom", "xref": "paper", "x": 0.0,
+         "maxheight": 1.0, "traceorder": "normal"}  # fmt: skip
 """Legend under the plot, where it covers no data."""
 
+HOVER = "%{customdata}<extra></extra>"
+"""Show the text in `customdata`, and nothing else, under the pointer."""
+
 LONG_NAME = 16
+LINE_PX = 16
+REASON = 90
+"""Characters of a reason that fit in place of a bar."""
 
 
 class Unit(NamedTuple):
@@ -93,9 +92,14 @@ def named(mode: str) -> str:
     return f"{name}{colon}<br>{options.replace(',', ',<br>')}" if colon else safe
 
 
-def lines_of(name: str) -> int:
-    """Return the number of lines of an axis name."""
-    return name.count("<br>") + 1
+def rows_axis(names: Sequence[str]) -> Layout:
+    """Return an axis with one row per name, the first at the top."""
+    return {"categoryorder": "array", "categoryarray": list(names), "range": [len(names) - 0.5, -0.5]}
+
+
+def rows_px(names: Iterable[str], row_px: int, margin_px: int) -> int:
+    """Return the height [px] of a plot with one row per name. Each further line of a name adds to it."""
+    return margin_px + sum(row_px + LINE_PX * name.count("<br>") for name in names)
 
 
 def shortened(name: str, limit: int = 26) -> str:
@@ -103,18 +107,11 @@ def shortened(name: str, limit: int = 26) -> str:
     return plain(name if len(name) <= limit else f"…{name[1 - limit :]}")
 
 
-def whiskers(
-    values: Iterable[tuple[float, tuple[float, float]]],
-    per: float = 1.0,
-    *,
-    colour: str = "--ink",
-    thickness: float = 1.5,
-    width: int = 5,
-) -> Layout:
+def whiskers(values: Iterable[tuple[float, tuple[float, float]]], per: float = 1.0, **look: object) -> Layout:
     """Return error bars from the lower to the upper end of each value's interval, scaled by `per`."""
     ends = [(value, *interval) for value, interval in values]
     return {
-        "type": "data", "symmetric": False, "color": colour, "thickness": thickness, "width": width,
+        "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5, "width": 5, **look,
         "array": [rounded(per * max(0.0, high - value)) for value, _, high in ends],
         "arrayminus": [rounded(per * max(0.0, value - low)) for value, low, _ in ends],
     }  # fmt: skip
@@ -131,27 +128,52 @@ def time_axis(title: str, unit: Unit, **more: object) -> Layout:
     return {"title": {"text": f"{title} [{unit.name}]"}, "rangemode": "tozero", **more}
 
 
+def points(x: Sequence[object], y: Sequence[object], told: Sequence[str], **look: object) -> Trace:
+    """Return a mark for each `x` and `y`, with its text in `told` under the pointer."""
+    return {"type": "scatter", "mode": "markers", "x": x, "y": y, "customdata": told, "hovertemplate": HOVER, **look}
+
+
+def beside(row: object, text: str, size: int = 11) -> Layout:
+    """Return text to the right of the plot, beside a row."""
+    return {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": row, "yanchor": "middle", "align": "left",
+            "text": text, "showarrow": False, "font": {"size": size, "color": "--muted"}}  # fmt: skip
+
+
+def in_place(row: object, text: str, colour: str) -> Layout:
+    """Return text at the left end of a row that has nothing to draw."""
+    return {"x": 0, "xref": "paper", "xanchor": "left", "xshift": 6, "y": row, "yanchor": "middle", "text": plain(text),
+            "showarrow": False, "font": {"color": colour, "weight": 700}}  # fmt: skip
+
+
+def parting(at: float, text: str) -> tuple[Layout, Layout]:
+    """Return a thin vertical line, and text above the plot to its right."""
+    said = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
+            "text": text, "font": {"size": 11, "color": "--muted"}}  # fmt: skip
+    return upright(at, color="--grid-strong", width=1, dash="dot"), said
+
+
+def columns(*names: str, words: Container[str] = ()) -> list[Column]:
+    """Return columns of a table. Those in `words` hold words, the others figures."""
+    return [Column(name, figures=name not in words) for name in names]
+
+
 def byte_ticks(largest: float, count: int = 4) -> Layout:
     """Return ticks of an axis of bytes: at most `count` round ones above zero, in binary units."""
-    from xbench.units import format_bytes
-
     if largest <= 0:
         return {"tickvals": [0], "ticktext": ["0"]}
     step = 2 ** math.ceil(math.log2(largest / count))
     values = [step * number for number in range(int(largest // step) + 1)]
-    return {"tickvals": values, "ticktext": ["0", *(_whole(format_bytes(value)) for value in values[1:])]}
+    return {"tickvals": values, "ticktext": ["0", *map(_whole, values[1:])]}
 
 
 def byte_decades(sizes: Sequence[int]) -> Layout:
     """Return ticks of a logarithmic axis of bytes: powers of 16."""
-    from xbench.units import format_bytes
-
     lowest, highest = (math.log(max(1, size), 16) for size in (min(sizes), max(sizes)))
     values = [16**power for power in range(math.floor(lowest), math.ceil(highest) + 1)]
-    return {"tickvals": values, "ticktext": [_whole(format_bytes(value)) for value in values]}
+    return {"tickvals": values, "ticktext": list(map(_whole, values))}
 
 
-def _whole(text: str) -> str:
-    """Shorten '4.00 MiB' to '4 MiB'."""
-    number, _, unit = text.partition(" ")
+def _whole(nbytes: float) -> str:
+    """Format a size as '4 MiB', where `format_bytes` has '4.00 MiB'."""
+    number, _, unit = format_bytes(nbytes).partition(" ")
     return f"{float(number):g} {unit}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xbench.records import Bounds, Comparison, ModeResult
+from xbench.records import Comparison, ModeResult
 from xbench.report import sentences
 from xbench.report.answer import (
     controls,
@@ -22,18 +22,31 @@ from xbench.report.answer import (
     winners,
     with_turns,
 )
-from xbench.report.charts.axes import BELOW, Unit, lines_of, named, plain, rounded, time_axis, time_unit
+from xbench.report.charts.axes import (
+    BELOW,
+    HOVER,
+    REASON,
+    Unit,
+    beside,
+    columns,
+    in_place,
+    named,
+    plain,
+    points,
+    rows_axis,
+    rows_px,
+    time_axis,
+    time_unit,
+    upright,
+    whiskers,
+)
 from xbench.report.page.common_sections import capital, label_badge
-from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
+from xbench.text import cut
 from xbench.units import format_seconds, format_signed_percent
 
 ROW_PX = 34
-LINE_PX = 16
 MARGIN_PX = 128
-REASON = 90
-"""Characters of a failure's reason that fit beside an axis of time."""
-
-
 PLAIN = ("reference", "partial", "control")
 """Verdicts that make no judgement."""
 
@@ -71,11 +84,12 @@ def time_per_sample(record: Comparison) -> Figure | None:
     best = winners(record)
     aside = controls(record) | partial(record)
     taking_part = [r for r, _ in timed if r.mode not in aside]
-    beside = [r for r, _ in timed if r.mode in aside]
-    traces = [_bars(record, taking_part, unit, [_colour(r, best) for r in taking_part])]
-    if beside:
-        traces.append(_hatched(_bars(record, beside, unit, [])))
+    hatched = [r for r, _ in timed if r.mode in aside]
+    traces = [_bars(record, taking_part, unit, ["--c1" if r.mode in best else "--bar" for r in taking_part])]
+    if hatched:
+        traces.append(_hatched(_bars(record, hatched, unit, [])))
     names = [named(r.mode) for r in results]
+    failed = [r for r in results if sentences.failure_line(r) is not None]
     right = max([longest_s, *bounds.values()])
     return Figure(
         key="time-per-sample",
@@ -85,24 +99,20 @@ def time_per_sample(record: Comparison) -> Figure | None:
         traces=traces,
         layout={
             "xaxis": time_axis("time per sample", unit, range=[0, unit.of(1.04 * right)]),
-            "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
+            "yaxis": rows_axis(names),
             "bargap": 0.28,
             "shapes": [_bound(name, place, unit.of(at_s)) for place, (name, at_s) in enumerate(bounds.items())],
             "annotations": [
-                *(_verdict_beside(record, r) for r in results if sentences.failure_line(r) is None),
-                *(_failed(r, told=True) for r in results if sentences.failure_line(r) is not None),
+                *(_verdict_beside(record, r) for r in results if r not in failed),
+                *(in_place(named(r.mode), _reason(r), "--bad") for r in failed),
             ],
             "legend": BELOW,
             "margin": {"r": 160, "t": 8},
         },
-        narrow={"margin.r": 12, "annotations": [_failed(r) for r in results if sentences.failure_line(r) is not None]},
-        height=MARGIN_PX + sum(ROW_PX + LINE_PX * (lines_of(name) - 1) for name in names),
+        narrow={"margin.r": 12, "annotations": [in_place(named(r.mode), "FAILED", "--bad") for r in failed]},
+        height=rows_px(names, ROW_PX, MARGIN_PX),
         table=comparison_table(record, results),
     )
-
-
-def _colour(result: ModeResult, best: set[str]) -> str:
-    return "--c1" if result.mode in best else "--bar"
 
 
 def _bars(record: Comparison, results: Sequence[ModeResult], unit: Unit, colours: Sequence[str]) -> Trace:
@@ -115,14 +125,14 @@ def _bars(record: Comparison, results: Sequence[ModeResult], unit: Unit, colours
         "showlegend": False,
         "y": [named(r.mode) for r, _ in timed],
         "x": [unit.of(one.median) for _, one in timed],
-        "error_x": _interval(unit, [(one.median, one.ci95) for _, one in timed]),
+        "error_x": whiskers(((one.median, one.ci95) for _, one in timed), unit.per_s),
         "text": [format_seconds(one.median) for _, one in timed],
         "textposition": "inside",
         "insidetextanchor": "start",
         "insidetextfont": {"color": "--on-bar"},
         "constraintext": "none",
         "customdata": [_hover(record, r) for r, _ in timed],
-        "hovertemplate": "%{customdata}<extra></extra>",
+        "hovertemplate": HOVER,
         "marker": {
             "color": list(colours),
             "line": {"color": "--ink", "width": [2 if r.mode == reference_of(record, r) else 0 for r, _ in timed]},
@@ -141,34 +151,25 @@ def _hatched(bars: Trace) -> Trace:
 
 
 def bounds_per_sample(record: Comparison) -> dict[str, float]:
-    """Return the bounds as time per sample [s] by name; empty if the jobs do not share one workload."""
+    """Return the distinct bounds as time per sample [s] by name; empty if the jobs do not share one workload."""
     bounds = record.bounds or (record.jobs[0].bounds if len(record.jobs) == 1 else None)
     counts = {sample.samples_per_step for sample in record.samples}
     if bounds is None or len(counts) != 1:
         return {}
     (per_step,) = counts
-    return {name: at_s / per_step for name, at_s in _named_bounds(bounds, len(record.jobs) > 1).items()}
-
-
-def _named_bounds(bounds: Bounds, two_jobs: bool) -> dict[str, float]:
-    """Return the distinct bounds of a step [s] by name; a bound that equals compute alone is omitted."""
-    of = " of one job" if two_jobs else ""
-    waiting = f"bound{of}, next forward waits"
+    of = " of one job" if len(record.jobs) > 1 else ""
     found = {"compute alone": bounds.compute_s}
-    if bounds.overlap_bound_s < bounds.backward_overlap_bound_s and bounds.overlap_bound_s > bounds.compute_s:
+    if bounds.compute_s < bounds.overlap_bound_s < bounds.backward_overlap_bound_s:
         found[f"bound{of}, next forward starts early"] = bounds.overlap_bound_s
-    if bounds.backward_overlap_bound_s > bounds.compute_s:
-        found[waiting] = bounds.backward_overlap_bound_s
-    return found
+    if bounds.compute_s < bounds.backward_overlap_bound_s:
+        found[f"bound{of}, next forward waits"] = bounds.backward_overlap_bound_s
+    return {name: at_s / per_step for name, at_s in found.items()}
 
 
 def _bound(name: str, place: int, at: float) -> Layout:
     """Return a line across all bars, with an entry in the legend."""
-    return {
-        "type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "name": f"{name} (simulated)",
-        "showlegend": True, "line": {"color": ("--ink", "--c5", "--c2")[place], "width": 2,
-                                     "dash": ("dot", "dashdot", "dash")[place]},
-    }  # fmt: skip
+    line = upright(at, color=("--ink", "--c5", "--c2")[place], width=2, dash=("dot", "dashdot", "dash")[place])
+    return {**line, "name": f"{name} (simulated)", "showlegend": True}
 
 
 def _verdict_beside(record: Comparison, result: ModeResult) -> Layout:
@@ -177,17 +178,12 @@ def _verdict_beside(record: Comparison, result: ModeResult) -> Layout:
     ratio = result.ratio
     if ratio is not None and ratio.verdict != "reference" and trusted(result):
         said = f"{ratio_cell(result)}<br>{said}"
-    return {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": named(result.mode), "yanchor": "middle",
-            "text": said, "showarrow": False, "align": "left", "font": {"size": 11, "color": "--muted"}}  # fmt: skip
+    return beside(named(result.mode), said)
 
 
-def _failed(result: ModeResult, *, told: bool = False) -> Layout:
-    """Return the text in place of a failed mode's bar; with `told`, it begins the reason."""
-    why = (sentences.failure_line(result) or "").removeprefix(f"{result.mode} ").split("; ")[0]
-    text = why if len(why) <= REASON else f"{why[: REASON - 1]}…"
-    return {"x": 0, "xanchor": "left", "xshift": 6, "y": named(result.mode), "yanchor": "middle",
-            "text": plain(text) if told else "FAILED", "showarrow": False,
-            "font": {"color": "--bad", "weight": 700}}  # fmt: skip
+def _reason(result: ModeResult) -> str:
+    """Return the beginning of the reason why a mode has no bar."""
+    return cut((sentences.failure_line(result) or "").removeprefix(f"{result.mode} ").split("; ")[0], REASON)
 
 
 def _hover(record: Comparison, result: ModeResult) -> str:
@@ -212,19 +208,6 @@ def _told(record: Comparison, bounds: dict[str, float]) -> str:
     return text
 
 
-def _interval(unit: Unit, estimates: Sequence[tuple[float, tuple[float, float]]]) -> Layout:
-    """Return error bars from the interval's lower end to its upper end."""
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [rounded(unit.per_s * max(0.0, high - middle)) for middle, (_, high) in estimates],
-        "arrayminus": [rounded(unit.per_s * max(0.0, middle - low)) for middle, (low, _) in estimates],
-        "color": "--ink",
-        "thickness": 1.5,
-        "width": 5,
-    }
-
-
 def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table:
     """Return the figures behind the bars. A failed mode has a row too."""
     rows: list[list[Cell]] = []
@@ -242,11 +225,11 @@ def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table
                 label_badge(result.label),
             ]
         )
-    columns = [Column("mode", figures=False), *([Column("jobs")] if paired_modes(record) else []),
-               Column("time per sample"), Column("95 % CI"),
-               Column(f"ratio to {references(record)} [95 % CI]"), Column("verdict", figures=False), Column("blocks"),
-               Column("label", figures=False)]  # fmt: skip
-    return Table("Time per sample in figures", columns, rows, opened=True)
+    headings = columns(
+        "mode", *(["jobs"] if paired_modes(record) else []), "time per sample", "95 % CI",
+        f"ratio to {references(record)} [95 % CI]", "verdict", "blocks", "label", words=("mode", "verdict", "label"),
+    )  # fmt: skip
+    return Table("Time per sample in figures", headings, rows, opened=True)
 
 
 def predicted_and_measured(record: Comparison) -> Figure | None:
@@ -263,28 +246,22 @@ def predicted_and_measured(record: Comparison) -> Figure | None:
         "y": [y for name in names for y in (name, name, None)],
         "line": {"color": "--grid-strong", "width": 3},
     }  # fmt: skip
-    measured: Trace = {
-        "type": "scatter", "mode": "markers", "name": "measured, 95 % CI", "y": names,
-        "x": unit.all(step.median for _, _, step in pairs),
-        "error_x": _interval(unit, [(step.median, step.ci95) for _, _, step in pairs]),
-        "marker": {"symbol": "circle", "size": 11, "color": "--c1"},
-        "customdata": [f"<b>{plain(r.mode)}</b><br>measured {format_seconds(step.median)} ({r.label})"
-                       for r, _, step in pairs],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
-    predicted: Trace = {
-        "type": "scatter", "mode": "markers", "name": "predicted (simulated)", "y": names,
-        "x": unit.all(predicted_s for _, predicted_s, _ in pairs),
-        "marker": {"symbol": "diamond-open", "size": 12, "color": "--c2", "line": {"width": 2}},
-        "customdata": [f"<b>{plain(r.mode)}</b><br>predicted {format_seconds(predicted_s)} (simulated), "
-                       f"{signed(r.prediction_error)}" for r, predicted_s, _ in pairs],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
-    errors = [
-        {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": named(r.mode), "showarrow": False,
-         "text": signed(r.prediction_error), "font": {"size": 12, "color": "--muted"}}
-        for r, _, _ in pairs
-    ]  # fmt: skip
+    measured = points(
+        unit.all(step.median for _, _, step in pairs),
+        names,
+        [f"<b>{plain(r.mode)}</b><br>measured {format_seconds(step.median)} ({r.label})" for r, _, step in pairs],
+        name="measured, 95 % CI",
+        error_x=whiskers(((step.median, step.ci95) for _, _, step in pairs), unit.per_s),
+        marker={"symbol": "circle", "size": 11, "color": "--c1"},
+    )
+    predicted = points(
+        unit.all(predicted_s for _, predicted_s, _ in pairs),
+        names,
+        [f"<b>{plain(r.mode)}</b><br>predicted {format_seconds(predicted_s)} (simulated), {signed(r.prediction_error)}"
+         for r, predicted_s, _ in pairs],
+        name="predicted (simulated)",
+        marker={"symbol": "diamond-open", "size": 12, "color": "--c2", "line": {"width": 2}},
+    )  # fmt: skip
     return Figure(
         key="predicted",
         title="Predicted against measured step",
@@ -294,12 +271,12 @@ def predicted_and_measured(record: Comparison) -> Figure | None:
         traces=[between, measured, predicted],
         layout={
             "xaxis": time_axis("step", unit),
-            "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
-            "annotations": errors,
+            "yaxis": rows_axis(names),
+            "annotations": [beside(named(r.mode), signed(r.prediction_error), size=12) for r, _, _ in pairs],
             "legend": BELOW,
             "margin": {"r": 76, "t": 8},
         },
-        height=MARGIN_PX + sum(ROW_PX + LINE_PX * (lines_of(name) - 1) for name in names),
+        height=rows_px(names, ROW_PX, MARGIN_PX),
         table=step_table(record),
     )
 
@@ -313,9 +290,10 @@ def step_table(record: Comparison) -> Table:
         if cells["same network"] == "FAILED":
             cells["same network"] = Badge("FAILED", "failed")
         rows.append([with_turns(result), *cells.values()])
-    columns = [Column("mode", figures=False), *map(Column, ("step", "exposed", "removed", "predicted", "error")),
-               Column("buckets"), Column("same network", figures=False), Column("label", figures=False)]  # fmt: skip
-    return Table("Where the step goes, in figures", columns, rows, capital(sentences.columns_line(record)), opened=True)
+    headings = columns("mode", "step", "exposed", "removed", "predicted", "error", "buckets", "same network", "label",
+                       words=("mode", "same network", "label"))  # fmt: skip
+    note = capital(sentences.columns_line(record))
+    return Table("Where the step goes, in figures", headings, rows, note, opened=True)
 
 
 def signed(share: float | None) -> str:

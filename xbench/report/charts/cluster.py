@@ -7,8 +7,8 @@ from statistics import fmean
 
 from xbench.records import ClusterComparison, ClusterCurve, ClusterResult
 from xbench.report import cluster_sentences as told
-from xbench.report.charts.axes import BELOW, COLOURS, Unit, long_unit, marks, plain, rounded
-from xbench.report.page.model import Cell, Column, Figure, Table, Trace
+from xbench.report.charts.axes import BELOW, COLOURS, HOVER, columns, long_unit, marks, plain, rounded, whiskers
+from xbench.report.page.model import Cell, Figure, Table, Trace
 from xbench.units import format_duration
 
 
@@ -23,12 +23,11 @@ def means(record: ClusterComparison) -> Figure:
         traces.append({
             "type": "bar", "name": f"{told.costing(cost_s)}{placed}", "x": [plain(one.policy) for one in here],
             "y": [unit.of(one.jct_mean_s) for one in here], "marker": {"color": COLOURS[place % len(COLOURS)]},
-            "customdata": [_hover(one) for one in here], "hovertemplate": "%{customdata}<extra></extra>",
-            "error_y": _interval(here, unit),
+            "customdata": [_hover(one) for one in here], "hovertemplate": HOVER,
+            "error_y": _intervals(here, unit.per_s),
         })  # fmt: skip
     policy, *others = told.headings(record)
-    columns = [Column(policy, figures=False), Column("restart"),
-               *(Column(name, figures=name != "placement") for name in others)]  # fmt: skip
+    headings = columns(policy, "restart", *others, words=(policy, "placement"))
     rows: list[list[Cell]] = [
         [row[0], f"{cost_s:g} s", *row[1:]] for cost_s in record.restart_costs_s for row in told.rows(record, cost_s)
     ]
@@ -47,19 +46,14 @@ def means(record: ClusterComparison) -> Figure:
             "showlegend": len(traces) > 1,
         },
         height=400,
-        table=Table("Every policy in figures", columns, rows, told.note(record), opened=True),
+        table=Table("Every policy in figures", headings, rows, told.note(record), opened=True),
     )
 
 
-def _interval(results: Sequence[ClusterResult], unit: Unit) -> Trace:
+def _intervals(results: Sequence[ClusterResult], per_s: float) -> Trace:
     """Return the intervals over seeds as lines; a result without an interval has none."""
     ends = [(result.jct_mean_s, result.jct_mean_ci95 or (result.jct_mean_s, result.jct_mean_s)) for result in results]
-    return {
-        "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5,
-        "array": [rounded(unit.of(high - value)) for value, (_, high) in ends],
-        "arrayminus": [rounded(unit.of(value - low)) for value, (low, _) in ends],
-        "visible": any(result.jct_mean_ci95 for result in results),
-    }  # fmt: skip
+    return whiskers(ends, per_s, visible=any(result.jct_mean_ci95 for result in results))
 
 
 def _hover(result: ClusterResult) -> str:
@@ -98,10 +92,10 @@ def distributions(record: ClusterComparison) -> list[Figure]:
         }
         for curve in curves
     ]  # fmt: skip
-    columns = [Column("policy", figures=False), *(Column(f"{share} %") for share in (5, 25, 50, 75, 90, 95, 99))]
+    shares = (5, 25, 50, 75, 90, 95, 99)
+    headings = columns("policy", *(f"{share} %" for share in shares), words=("policy",))
     rows: list[list[Cell]] = [
-        [curve.policy, *(format_duration(curve.jct_s[share]) for share in (5, 25, 50, 75, 90, 95, 99))]
-        for curve in curves
+        [curve.policy, *(format_duration(curve.jct_s[share]) for share in shares)] for curve in curves
     ]
     return [
         Figure(
@@ -117,7 +111,7 @@ def distributions(record: ClusterComparison) -> list[Figure]:
                 "hovermode": "closest",
             },
             height=400,
-            table=Table("Percentiles of the job completion time", columns, rows),
+            table=Table("Percentiles of the job completion time", headings, rows),
         )
     ]
 
@@ -162,30 +156,27 @@ def over_time(record: ClusterComparison) -> list[Figure]:
 
 def _windows(title: str, curves: Sequence[ClusterCurve], key: str) -> Table:
     """Return the means over each tenth of the makespan."""
-    columns = [
-        Column("policy", figures=False),
-        *(Column(f"{10 * tenth} to {10 * tenth + 10} %") for tenth in range(10)),
-    ]
+    headings = columns("policy", *(f"{low} to {low + 10} %" for low in range(0, 100, 10)), words=("policy",))
     rows: list[list[Cell]] = []
     for curve in curves:
         values = getattr(curve, key)
         parts = [values[len(values) * tenth // 10 : len(values) * (tenth + 1) // 10] for tenth in range(10)]
         rows.append([curve.policy, *(f"{fmean(part):.1f}" if part else "–" for part in parts)])
-    return Table(f"{title}, by tenths of the makespan", columns, rows)
+    return Table(f"{title}, by tenths of the makespan", headings, rows)
 
 
 def gantt(record: ClusterComparison) -> list[Figure]:
     """Draw one chart per policy of a small trace: a line per job, with a bar while it holds GPUs."""
     found: list[Figure] = []
+    headings = columns("job", "GPUs", "from", "to", words=("job",))
     for policy in record.policies:
         spans = [span for span in record.spans if span.policy == policy]
         if not spans:
             continue
         unit = long_unit(max(span.to_s for span in spans))
         order = list(dict.fromkeys(span.job for span in sorted(spans, key=lambda span: span.from_s)))
-        sizes = sorted({span.gpus for span in spans})
         traces: list[Trace] = []
-        for place, gpus in enumerate(sizes):
+        for place, gpus in enumerate(sorted({span.gpus for span in spans})):
             own = [span for span in spans if span.gpus == gpus]
             traces.append({
                 "type": "bar", "orientation": "h", "name": f"{gpus} GPUs" if gpus > 1 else "1 GPU",
@@ -194,9 +185,8 @@ def gantt(record: ClusterComparison) -> list[Figure]:
                 "marker": {"color": COLOURS[place % len(COLOURS)], "line": {"color": "--paper", "width": 0.5}},
                 "customdata": [f"<b>{plain(span.job)}</b><br>{span.gpus} GPUs from {format_duration(span.from_s)} to "
                                f"{format_duration(span.to_s)}" for span in own],
-                "hovertemplate": "%{customdata}<extra></extra>",
+                "hovertemplate": HOVER,
             })  # fmt: skip
-        columns = [Column("job", figures=False), Column("GPUs"), Column("from"), Column("to")]
         rows: list[list[Cell]] = [
             [span.job, str(span.gpus), format_duration(span.from_s), format_duration(span.to_s)] for span in spans
         ]
@@ -211,18 +201,14 @@ def gantt(record: ClusterComparison) -> list[Figure]:
                     "barmode": "overlay",
                     "bargap": 0.15,
                     "xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
-                    "yaxis": {
-                        "type": "category",
-                        "categoryorder": "array",
-                        "categoryarray": [plain(name) for name in reversed(order)],
-                        "showticklabels": len(order) <= 40,
-                    },
+                    "yaxis": {"type": "category", "categoryorder": "array", "showticklabels": len(order) <= 40,
+                              "categoryarray": [plain(name) for name in reversed(order)]},
                     "legend": BELOW,
                     "hovermode": "closest",
                 },
                 height=120 + min(900, 14 * len(order)),
-                table=Table(f"Every span under {policy}", columns, rows, bulk=True),
+                table=Table(f"Every span under {policy}", headings, rows, bulk=True),
                 folded=bool(found),
             )
-        )
+        )  # fmt: skip
     return found

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from xbench.records import Converged, Convergence, ConvergenceCurve
-from xbench.report.charts.axes import BELOW, Mark, marks, named, plain, rounded
-from xbench.report.page.model import Badge, Cell, Column, Figure, Table, Trace
+from xbench.report.charts.axes import BELOW, columns, marks, named, plain, points, rounded, rows_axis, whiskers
+from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.units import format_bytes, format_count, format_seconds
 
+SEEDS = "Thick: the mean over seeds. Thin: each seed."
+CURVES: Layout = {"legend": BELOW, "hovermode": "closest", "margin": {"t": 8}}
 SMOOTH = 40
 """Approximate number of points of a training-loss curve; each is the mean over a group of steps."""
 
@@ -21,30 +23,26 @@ def without_accuracy(mode: Converged) -> str:
 
 def accuracy_figure(record: Convergence) -> Figure | None:
     """Draw the mean accuracy over seeds with its interval, and every seed's own. None if no mode finished."""
-    shown = [mode for mode in record.modes.values() if mode.accuracy is not None]
+    shown = [(mode, mode.accuracy) for mode in record.modes.values() if mode.accuracy is not None]
     if not shown:
         return None
     names = [named(mode) for mode in record.modes]
-    seeds: Trace = {
-        "type": "scatter", "mode": "markers", "name": "one seed",
-        "x": [rounded(100 * curve.test_accuracy[-1]) for curve in record.curves if curve.test_accuracy],
-        "y": [named(curve.mode) for curve in record.curves if curve.test_accuracy],
-        "marker": {"color": "--c5", "symbol": "line-ns-open", "size": 14, "line": {"width": 2}},
-        "customdata": [f"{plain(curve.mode)}, seed {curve.seed}" for curve in record.curves if curve.test_accuracy],
-        "hovertemplate": "%{customdata}: %{x:.2f} %<extra></extra>",
-    }  # fmt: skip
-    means: Trace = {
-        "type": "scatter", "mode": "markers", "name": "mean, 95 % CI",
-        "x": [rounded(100 * mode.accuracy.mean) for mode in shown if mode.accuracy],
-        "y": [named(mode.mode) for mode in shown],
-        "error_x": {
-            "type": "data", "symmetric": False, "color": "--ink", "thickness": 1.5, "width": 5,
-            "array": [_reach(mode, 1) for mode in shown], "arrayminus": [_reach(mode, 0) for mode in shown],
-        },
-        "marker": {"color": "--c1", "size": 11},
-        "customdata": [f"<b>{plain(mode.mode)}</b> {_accuracy(mode)}" for mode in shown],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
+    curves = [curve for curve in record.curves if curve.test_accuracy]
+    seeds = points(
+        [rounded(100 * curve.test_accuracy[-1]) for curve in curves],
+        [named(curve.mode) for curve in curves],
+        [f"{plain(curve.mode)}, seed {curve.seed}: {100 * curve.test_accuracy[-1]:.2f} %" for curve in curves],
+        name="one seed",
+        marker={"color": "--c5", "symbol": "line-ns-open", "size": 14, "line": {"width": 2}},
+    )
+    means = points(
+        [rounded(100 * accuracy.mean) for _, accuracy in shown],
+        [named(mode.mode) for mode, _ in shown],
+        [f"<b>{plain(mode.mode)}</b> {_accuracy(mode)}" for mode, _ in shown],
+        name="mean, 95 % CI",
+        error_x=whiskers(((one.mean, one.ci95 or (one.mean, one.mean)) for _, one in shown), 100),
+        marker={"color": "--c1", "size": 11},
+    )
     return Figure(
         key="final-accuracy",
         title="Accuracy on data that was not trained on",
@@ -54,7 +52,7 @@ def accuracy_figure(record: Convergence) -> Figure | None:
         traces=[seeds, means],
         layout={
             "xaxis": {"title": {"text": "accuracy [%]"}},
-            "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
+            "yaxis": rows_axis(names),
             "shapes": _band(record),
             "legend": BELOW,
             "margin": {"t": 8},
@@ -64,14 +62,7 @@ def accuracy_figure(record: Convergence) -> Figure | None:
     )
 
 
-def _reach(mode: Converged, side: int) -> float:
-    """Return the distance from the mean to one end of its interval [percentage points]; 0 without an interval."""
-    if mode.accuracy is None or mode.accuracy.ci95 is None:
-        return 0.0
-    return rounded(100 * abs(mode.accuracy.ci95[side] - mode.accuracy.mean))
-
-
-def _band(record: Convergence) -> list[dict[str, object]]:
+def _band(record: Convergence) -> list[Layout]:
     base = record.modes.get(record.reference)
     if base is None or base.accuracy is None or base.accuracy.ci95 is None:
         return []
@@ -85,18 +76,17 @@ def curves_figure(record: Convergence) -> Figure | None:
     traces = _traces(record, lambda curve: [100 * value for value in curve.test_accuracy], group=1)
     if not traces:
         return None
+    across = {"title": {"text": "epoch"}, "dtick": 1 if record.training.epochs <= 12 else None}
     return Figure(
         key="test-accuracy",
         title="Test accuracy by epoch",
         labels=[record.label],
-        told="Thick: the mean over seeds. Thin: each seed.",
+        told=SEEDS,
         traces=traces,
-        layout={"xaxis": {"title": {"text": "epoch"}, "dtick": 1 if record.training.epochs <= 12 else None},
-                "yaxis": {"title": {"text": "accuracy [%]"}}, "legend": BELOW, "hovermode": "closest",
-                "margin": {"t": 8}},
+        layout={"xaxis": across, "yaxis": {"title": {"text": "accuracy [%]"}}, **CURVES},
         height=420,
         table=_epochs(record),
-    )  # fmt: skip
+    )
 
 
 def losses_figure(record: Convergence) -> Figure | None:
@@ -110,11 +100,11 @@ def losses_figure(record: Convergence) -> Figure | None:
         key="train-loss",
         title="Training loss by step",
         labels=[record.label],
-        told="Thick: the mean over seeds. Thin: each seed."
-        + (f" A point is the mean of {group} steps." if group > 1 else ""),
+        told=SEEDS + (f" A point is the mean of {group} steps." if group > 1 else ""),
         traces=traces,
-        layout={"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "loss"}, "rangemode": "tozero"},
-                "legend": BELOW, "hovermode": "closest", "margin": {"t": 8}},
+        layout={
+            "xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "loss"}, "rangemode": "tozero"}, **CURVES
+        },
         height=420,
         table=_losses(record, group),
     )  # fmt: skip
@@ -130,24 +120,18 @@ def _traces(record: Convergence, values: Callable[[ConvergenceCurve], Sequence[f
         length = min(map(len, curves))
         mean = [fmean(curve[place] for curve in curves) for place in range(length)]
         at = [group * (place + 1) for place in range(length)]
-        made += [_thin(mode, mark, at, curve[:length]) for curve in curves if len(curves) > 1]
+        common: Trace = {"type": "scatter", "legendgroup": plain(mode), "x": at}
+        thin = {"mode": "lines", "showlegend": False, "hoverinfo": "skip", "opacity": 0.35,
+                "line": {"color": mark.colour, "width": 1}}  # fmt: skip
+        made += [{**common, **thin, "y": list(map(rounded, curve[:length]))} for curve in curves if len(curves) > 1]
         made.append({
-            "type": "scatter", "mode": "lines+markers" if length <= SMOOTH // 2 else "lines",
-            "legendgroup": plain(mode),
-            "name": named(mode).replace("<br>", ""), "x": at, "y": [rounded(value) for value in mean],
+            **common, "mode": "lines+markers" if length <= SMOOTH // 2 else "lines",
+            "name": named(mode).replace("<br>", ""), "y": list(map(rounded, mean)),
             "line": {"color": mark.colour, "dash": mark.dash, "width": 3},
             "marker": {"color": mark.colour, "symbol": mark.symbol, "size": 8},
             "hovertemplate": "<b>%{fullData.name}</b><br>%{x}: %{y:.4~g}<extra></extra>",
         })  # fmt: skip
     return made
-
-
-def _thin(mode: str, mark: Mark, at: Sequence[int], values: Sequence[float]) -> Trace:
-    return {
-        "type": "scatter", "mode": "lines", "legendgroup": plain(mode), "showlegend": False, "hoverinfo": "skip",
-        "x": list(at), "y": [rounded(value) for value in values], "line": {"color": mark.colour, "width": 1},
-        "opacity": 0.35,
-    }  # fmt: skip
 
 
 def grouped(values: Sequence[float], group: int) -> list[float]:
@@ -160,15 +144,8 @@ def _accuracies(record: Convergence) -> Table:
     rows: list[list[Cell]] = []
     for mode in record.modes.values():
         if mode.accuracy is None:
-            rows.append(
-                [
-                    mode.mode,
-                    "–",
-                    "–",
-                    "–",
-                    Badge(without_accuracy(mode), "failed" if mode.status == "failed" else "unknown"),
-                ]
-            )
+            badge = Badge(without_accuracy(mode), "failed" if mode.status == "failed" else "unknown")
+            rows.append([mode.mode, "–", "–", "–", badge])
             continue
         apart = "–"
         if mode.difference is not None:
@@ -179,10 +156,10 @@ def _accuracies(record: Convergence) -> Table:
         verdict = mode.verdict or "unknown"
         loss = f"{mode.test_loss.mean:.3f}" if mode.test_loss is not None else "–"
         rows.append([mode.mode, _accuracy(mode), apart, loss, Badge(verdict, verdict)])
-    columns = [Column("mode", figures=False), Column("accuracy [95 % CI]"),
-               Column(f"points from {record.reference}, seed by seed [95 % CI]"), Column("test loss"),
-               Column("by the reference's interval", figures=False)]  # fmt: skip
-    return Table("Accuracy in figures", columns, rows, opened=True)
+    verdicts = "by the reference's interval"
+    apart = f"points from {record.reference}, seed by seed [95 % CI]"
+    headings = columns("mode", "accuracy [95 % CI]", apart, "test loss", verdicts, words=("mode", verdicts))
+    return Table("Accuracy in figures", headings, rows, opened=True)
 
 
 def _accuracy(mode: Converged) -> str:
@@ -197,11 +174,12 @@ def _accuracy(mode: Converged) -> str:
 
 def _epochs(record: Convergence) -> Table:
     most = max((len(curve.test_accuracy) for curve in record.curves), default=0)
-    rows: list[list[Cell]] = [
-        [curve.mode, str(curve.seed), *(_percent(value) for value in _filled(curve, most))] for curve in record.curves
-    ]
-    columns = [Column("mode", figures=False), Column("seed"), *(Column(f"epoch {n}") for n in range(1, most + 1))]
-    return Table("Test accuracy by seed and epoch", columns, rows, bulk=True)
+    rows: list[list[Cell]] = []
+    for curve in record.curves:
+        known = [f"{100 * share:.2f} %" for share in curve.test_accuracy]
+        rows.append([curve.mode, str(curve.seed), *known, *["–"] * (most - len(known))])
+    headings = columns("mode", "seed", *(f"epoch {number}" for number in range(1, most + 1)), words=("mode",))
+    return Table("Test accuracy by seed and epoch", headings, rows, bulk=True)
 
 
 def _losses(record: Convergence, group: int) -> Table:
@@ -215,15 +193,7 @@ def _losses(record: Convergence, group: int) -> Table:
         [str(group * (place + 1)), *(f"{of[place]:.4f}" if place < len(of) else "–" for of in means.values())]
         for place in range(longest)
     ]
-    return Table("Training loss in figures, means over seeds", [Column("step"), *map(Column, means)], rows, bulk=True)
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.2f} %"
-
-
-def _filled(curve: ConvergenceCurve, length: int) -> list[float | None]:
-    return [*curve.test_accuracy, *[None] * (length - len(curve.test_accuracy))]
+    return Table("Training loss in figures, means over seeds", columns("step", *means), rows, bulk=True)
 
 
 def costs_table(record: Convergence) -> Table:
@@ -239,9 +209,9 @@ def costs_table(record: Convergence) -> Table:
         ]
         for mode in record.modes.values()
     ]
-    columns = [Column("mode", figures=False), *map(Column, ("step", "sent", "kept", "at most", "backward"))]
+    headings = columns("mode", "step", "sent", "kept", "at most", "backward", words=("mode",))
     note = (
         "Sent: by a worker and step, as the network device counted. Kept: bytes of activations that autograd holds for "
         "backward, mean over workers and steps, and at most. Backward: floating-point operations, counted."
     )
-    return Table(f"A step ({record.label}), and what it costs a worker", columns, rows, note, opened=True)
+    return Table(f"A step ({record.label}), and what it costs a worker", headings, rows, note, opened=True)

@@ -1,22 +1,47 @@
-"""Launches in the order of time: pairs as head over base, and launches of a baseline over their median."""
+"""Launches and steps in the order of time: they show warm-up, drift and outliers, before any median.
+
+- every step of a comparison;
+- every pair of launches of a check, as head over base;
+- every launch of a baseline, over the median of its case.
+"""
 
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from xbench.records import Baseline, Case, Label, LaunchPair, Measurement, MetricUnit
+from xbench.records import Baseline, Case, Comparison, Label, LaunchPair, Measurement, MetricUnit, Sample
 from xbench.report import regression_sentences as told
-from xbench.report.charts.axes import BELOW, Mark, marks, plain, rounded, upright
+from xbench.report.charts.axes import (
+    BELOW,
+    Mark,
+    Unit,
+    columns,
+    marks,
+    named,
+    parting,
+    plain,
+    points,
+    rounded,
+    time_unit,
+)
 from xbench.report.charts.forest import padded
 from xbench.report.page.common_sections import label_badge
-from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.units import format_seconds
 
 HEIGHT_PX = 400
 SPREAD = 0.6
 """Width of the marks of one pair, as a share of the distance between two pairs."""
+
+GAP = 0.03
+"""Room between two launches, as a share of the whole measured time."""
+
+LEVEL: Layout = {"type": "line", "y0": 1, "y1": 1, "xref": "paper", "x0": 0, "x1": 1,
+                 "line": {"color": "--ink", "dash": "dot", "width": 1.5}}  # fmt: skip
+HIDE = "Click on a name in the legend to hide it, twice to see it alone."
 
 
 class Point(NamedTuple):
@@ -34,27 +59,27 @@ def pairs_over_time(
     """Draw the ratio of every case in every pair. `said` explains them to the reader. None without a ratio."""
     label: dict[Case, Label] = {one.case: one.label for pair in (*pairs, *confirmation)
                                 for one in (*pair.base, *pair.head)}  # fmt: skip
-    points = {case: [*_points(case, pairs, 0), *_points(case, confirmation, len(pairs))] for case in label}
-    points = {case: found for case, found in points.items() if found}
-    if not points:
+    found = {case: [*_points(case, pairs, 0), *_points(case, confirmation, len(pairs))] for case in label}
+    found = {case: several for case, several in found.items() if several}
+    if not found:
         return None
-    shapes, annotations = _parted(len(pairs)) if confirmation else ([], [])
+    parted = [parting(len(pairs) + 0.5, "to confirm")] if confirmation else []
     hollow = " Hollow: pairs that were launched to confirm what the first ones suspected." if confirmation else ""
-    alone = " Click on a name in the legend to hide it, twice to see it alone." if len(points) > 1 else ""
+    alone = f" {HIDE}" if len(found) > 1 else ""
     count = len(pairs) + len(confirmation)
     return Figure(
         key="every-pair",
         title=title,
-        labels=sorted({label[case] for case in points}),
+        labels=sorted({label[case] for case in found}),
         told=f"Each mark is head over base in one pair of launches; pairs in the order of time. {said}{hollow}{alone}",
-        traces=_traces(points),
+        traces=_traces(found),
         layout={
-            **_layout(points, count, "launch pair", "head over base"),
-            "shapes": [_level(), *shapes],
-            "annotations": annotations,
+            **_layout(found, count, "launch pair", "head over base"),
+            "shapes": [LEVEL, *(line for line, _ in parted)],
+            "annotations": [said for _, said in parted],
         },
         narrow=_narrow(count),
-        height=HEIGHT_PX + 18 * (len(points) // 4),
+        height=HEIGHT_PX + 18 * (len(found) // 4),
         table=_pairs_table([("first", pairs), ("to confirm", confirmation)]),
     )
 
@@ -66,30 +91,29 @@ def launches_over_time(record: Baseline) -> Figure | None:
         for one in launch:
             found.setdefault(one.case, []).append((place, one))
     middle = {case: statistics.median(one.value for _, one in several) for case, several in found.items()}
-    points = {
+    shown = {
         case: [Point(place, one.value / middle[case], f"launch {place}: {told.value(one.value, one.unit)}")
                for place, one in several]
         for case, several in found.items() if middle[case] > 0
     }  # fmt: skip
-    if not points:
+    if not shown:
         return None
     rows: list[list[Cell]] = [
         [told.name_of(case), str(place), told.value(one.value, one.unit), str(len(one.samples)), label_badge(one.label)]
         for case, several in found.items()
         for place, one in several
     ]
-    columns = [Column("case", figures=False), *map(Column, ("launch", "median", "samples")),
-               Column("label", figures=False)]  # fmt: skip
+    headings = columns("case", "launch", "median", "samples", "label", words=("case", "label"))
     return Figure(
         key="every-launch",
         title="Every launch over time",
         labels=sorted({several[0][1].label for several in found.values()}),
         told="Each mark is one launch over the median of its case; later launches stand to the right.",
-        traces=_traces(points),
-        layout={**_layout(points, len(record.launches), "launch", "launch over median"), "shapes": [_level()]},
+        traces=_traces(shown),
+        layout={**_layout(shown, len(record.launches), "launch", "launch over median"), "shapes": [LEVEL]},
         narrow=_narrow(len(record.launches)),
-        height=HEIGHT_PX + 18 * (len(points) // 4),
-        table=Table("Every launch in figures", columns, rows, "Median: of the samples in one launch.", bulk=True),
+        height=HEIGHT_PX + 18 * (len(shown) // 4),
+        table=Table("Every launch in figures", headings, rows, "Median: of the samples in one launch.", bulk=True),
     )
 
 
@@ -104,41 +128,30 @@ def _points(case: Case, pairs: Sequence[LaunchPair], before: int) -> list[Point]
     return made
 
 
-def _traces(points: Mapping[Case, Sequence[Point]]) -> list[Trace]:
+def _traces(found: Mapping[Case, Sequence[Point]]) -> list[Trace]:
     """Return one trace per case, and one for all confirming pairs."""
-    look = marks(map(told.name_of, points))
-    shift = {case: SPREAD * ((number + 0.5) / len(points) - 0.5) for number, case in enumerate(points)}
-    traces = [_trace(case, [one for one in found if not one.fresh], shift[case], look[told.name_of(case)])
-              for case, found in points.items()]  # fmt: skip
-    fresh = [(case, one) for case, found in points.items() for one in found if one.fresh]
-    if fresh:
-        traces.append({
-            "type": "scatter", "mode": "markers", "name": "to confirm, of any",
-            "x": [rounded(one.place + shift[case]) for case, one in fresh],
-            "y": [rounded(one.ratio) for _, one in fresh],
-            "customdata": [_hover(case, one) for case, one in fresh],
-            "hovertemplate": "%{customdata}<extra></extra>",
-            "marker": {"color": [look[told.name_of(case)].colour for case, _ in fresh], "size": 10,
-                       "symbol": [f"{look[told.name_of(case)].symbol}-open" for case, _ in fresh]},
-        })  # fmt: skip
-    return [trace for trace in traces if trace["x"]]
+    look = marks(map(told.name_of, found))
+    shift = {case: SPREAD * ((number + 0.5) / len(found) - 0.5) for number, case in enumerate(found)}
+
+    def drawn(name: str, marker: Layout, several: Sequence[tuple[Case, Point]]) -> Trace:
+        x = [rounded(one.place + shift[case]) for case, one in several]
+        y = [rounded(one.ratio) for _, one in several]
+        said = [f"<b>{plain(told.name_of(case))}</b><br>{one.said}" for case, one in several]
+        return points(x, y, said, name=name, marker=marker)
+
+    traces = []
+    for case, own in found.items():
+        name = told.name_of(case)
+        marker = {"color": look[name].colour, "symbol": look[name].symbol, "size": 9}
+        traces.append(drawn(plain(name), marker, [(case, one) for one in own if not one.fresh]))
+    fresh = [(case, one) for case, own in found.items() for one in own if one.fresh]
+    mark = [look[told.name_of(case)] for case, _ in fresh]
+    hollow = {"color": [one.colour for one in mark], "symbol": [f"{one.symbol}-open" for one in mark], "size": 10}
+    return [trace for trace in [*traces, drawn("to confirm, of any", hollow, fresh)] if trace["x"]]
 
 
-def _trace(case: Case, points: Sequence[Point], shift: float, mark: Mark) -> Trace:
-    return {
-        "type": "scatter", "mode": "markers", "name": plain(told.name_of(case)),
-        "x": [rounded(one.place + shift) for one in points], "y": [rounded(one.ratio) for one in points],
-        "customdata": [_hover(case, one) for one in points], "hovertemplate": "%{customdata}<extra></extra>",
-        "marker": {"color": mark.colour, "symbol": mark.symbol, "size": 9},
-    }  # fmt: skip
-
-
-def _hover(case: Case, point: Point) -> str:
-    return f"<b>{plain(told.name_of(case))}</b><br>{point.said}"
-
-
-def _layout(points: Mapping[Case, Sequence[Point]], count: int, across: str, upright: str) -> Layout:
-    low, high = padded([one.ratio for found in points.values() for one in found])
+def _layout(found: Mapping[Case, Sequence[Point]], count: int, across: str, upright: str) -> Layout:
+    low, high = padded([one.ratio for own in found.values() for one in own])
     few = {"dtick": 1} if count <= 24 else {}
     return {
         "xaxis": {"title": {"text": across}, "range": [0.4, count + 0.6], "tick0": 0, "showgrid": False,
@@ -153,20 +166,6 @@ def _layout(points: Mapping[Case, Sequence[Point]], count: int, across: str, upr
 def _narrow(count: int) -> Layout:
     """Label every fifth launch on a narrow page."""
     return {"xaxis.dtick": 5} if 10 < count <= 24 else {}
-
-
-def _level() -> Layout:
-    return {"type": "line", "y0": 1, "y1": 1, "xref": "paper", "x0": 0, "x1": 1,
-            "line": {"color": "--ink", "dash": "dot", "width": 1.5}}  # fmt: skip
-
-
-def _parted(first: int) -> tuple[list[Layout], list[Layout]]:
-    """Return a line between the first pairs and the confirming ones, and the label to its right."""
-    at = first + 0.5
-    line = upright(at, color="--grid-strong", width=1, dash="dot")
-    said = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
-            "text": "to confirm", "font": {"size": 11, "color": "--muted"}}  # fmt: skip
-    return [line], [said]
 
 
 def _pairs_table(phases: Sequence[tuple[str, Sequence[LaunchPair]]]) -> Table:
@@ -185,12 +184,146 @@ def _pairs_table(phases: Sequence[tuple[str, Sequence[LaunchPair]]]) -> Table:
                     f"{ratio:.3f}" if ratio is not None else Badge("no ratio", "inconclusive"),
                     format_seconds(pair.started_s), label_badge(either.label),
                 ])  # fmt: skip
-    columns = [Column("case", figures=False), Column("pair"),
-               *([Column("phase", figures=False)] if parted else []),
-               Column("went first", figures=False), *map(Column, ("base", "head", "ratio", "started after")),
-               Column("label", figures=False)]  # fmt: skip
-    return Table("Every pair in figures", columns, rows, bulk=True)
+    headings = columns("case", "pair", *(["phase"] if parted else []), "went first", "base", "head", "ratio",
+                       "started after", "label", words=("case", "phase", "went first", "label"))  # fmt: skip
+    return Table("Every pair in figures", headings, rows, bulk=True)
 
 
 def _value(one: Measurement | None, unit: MetricUnit) -> str:
     return told.value(one.value if one is not None else None, unit)
+
+
+class Step(NamedTuple):
+    """One step: its end [s] since the first launch began, its duration [s], its block, and whether it is warm-up."""
+
+    at_s: float
+    step_s: float
+    sample: Sample
+    warming: bool
+
+
+def over_time(record: Comparison) -> Figure | None:
+    """Draw each step of each block as its mode's mark: hollow in warm-up, ringed if its block is flagged."""
+    begins_s = _launches(record.samples)
+    steps = [step for sample in record.samples for step in _steps(sample, begins_s[sample.launch])]
+    if not steps:
+        return None
+    unit = time_unit(statistics.median(step.step_s for step in steps))
+    look = marks(record.modes)
+    timed = {mode: [step for step in steps if step.sample.mode == mode] for mode in record.modes}
+    traces = [_steady(mode, own, look[mode], unit) for mode, own in timed.items() if own]
+    warm = _warming(steps, look, unit)
+    flagged = _flagged(steps, unit)
+    partings = [parting(rounded(at_s), f"launch {launch + 1}") for launch, at_s in begins_s.items()]
+    return Figure(
+        key="every-step",
+        title="Every step over time",
+        labels=sorted({record.modes[mode].label for mode, own in timed.items() if own}),
+        told="Each mark is one step, at its place in the run; launches stand one after the other. Hollow: warm-up, "
+        "which counts nowhere. Ringed: a block that was flagged as an outlier, and kept. A slope is drift, which "
+        "alternating blocks of all modes divide out of ratios. " + HIDE,
+        traces=[*traces, *([warm] if warm["x"] else []), *([flagged] if flagged["x"] else [])],
+        layout={
+            "xaxis": {"title": {"text": "time of measuring [s]"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": f"step [{unit.name}]"}, **_upright(steps, unit)},
+            "shapes": [line for line, _ in partings[1:]],
+            "annotations": [said for _, said in partings] if len(partings) <= 8 else [],
+            "legend": BELOW,
+            "hovermode": "closest",
+            "margin": {"t": 26},
+        },
+        height=HEIGHT_PX + 30 + 18 * (len(traces) // 4),
+        table=_steps_table(record),
+    )
+
+
+def _launches(samples: Sequence[Sample]) -> dict[int, float]:
+    """Return the start [s] of each launch, if launches directly followed one another."""
+    lasted: dict[int, float] = defaultdict(float)
+    for sample in samples:
+        end_s = sample.started_s + sum(sample.warmup_s) + sum(sample.steps_s)
+        lasted[sample.launch] = max(lasted[sample.launch], end_s)
+    gap_s = GAP * sum(lasted.values())
+    begins, now_s = {}, 0.0
+    for launch in sorted(lasted):
+        begins[launch] = now_s
+        now_s += lasted[launch] + gap_s
+    return begins
+
+
+def _steps(sample: Sample, began_s: float) -> list[Step]:
+    now_s = began_s + sample.started_s
+    made = []
+    for place, step_s in enumerate([*sample.warmup_s, *sample.steps_s]):
+        now_s += step_s
+        made.append(Step(now_s, step_s, sample, place < len(sample.warmup_s)))
+    return made
+
+
+def _steady(mode: str, steps: Sequence[Step], mark: Mark, unit: Unit) -> Trace:
+    """Return the timed steps of a mode. A second job's marks are smaller."""
+    timed = [step for step in steps if not step.warming]
+    sizes = [8 if step.sample.job == 0 else 5 for step in timed]
+    marker = {"color": mark.colour, "symbol": mark.symbol, "size": sizes, "line": {"width": 0}}
+    return _step_points(timed, unit, name=named(mode).replace("<br>", ""), marker=marker)
+
+
+def _warming(steps: Sequence[Step], look: Mapping[str, Mark], unit: Unit) -> Trace:
+    warm = [step for step in steps if step.warming and step.sample.mode in look]
+    return _step_points(warm, unit, name="warm-up of any", marker={
+        "color": [look[step.sample.mode].colour for step in warm], "size": 7, "opacity": 0.75,
+        "symbol": [f"{look[step.sample.mode].symbol}-open" for step in warm],
+    })  # fmt: skip
+
+
+def _flagged(steps: Sequence[Step], unit: Unit) -> Trace:
+    flagged = [step for step in steps if step.sample.outlier and not step.warming]
+    marker = {"symbol": "circle-open", "size": 15, "color": "--bad", "line": {"width": 1.5}}
+    silent = {"hoverinfo": "skip", "hovertemplate": None}
+    return _step_points(flagged, unit, name="flagged as an outlier", marker=marker) | silent
+
+
+def _step_points(steps: Sequence[Step], unit: Unit, **look: object) -> Trace:
+    x, y = [rounded(step.at_s) for step in steps], unit.all(step.step_s for step in steps)
+    return points(x, y, list(map(_said, steps)), **look)
+
+
+def _said(step: Step) -> str:
+    sample = step.sample
+    warm = ", warm-up" if step.warming else ""
+    return (
+        f"<b>{plain(sample.mode)}</b> {format_seconds(step.step_s)}{warm}<br>launch {sample.launch + 1}, round "
+        f"{sample.round + 1}, block {sample.position + 1}, job {sample.job + 1}"
+    )
+
+
+def _upright(steps: Sequence[Step], unit: Unit) -> Layout:
+    """Return the axis of step times. If warm-up steps are much longer, it leaves them out until a double click."""
+    longest_s = max(step.step_s for step in steps)
+    typical_s = max((step.step_s for step in steps if not step.warming), default=longest_s)
+    if longest_s <= 1.5 * typical_s:
+        return {"rangemode": "tozero"}
+    return {"range": [0, unit.of(1.25 * typical_s)]}
+
+
+def _steps_table(record: Comparison) -> Table:
+    """Return one row per block. Its median is the sample of the statistics."""
+    rows: list[list[Cell]] = [
+        [
+            sample.mode,
+            str(sample.launch + 1),
+            str(sample.round + 1),
+            str(sample.position + 1),
+            str(sample.job + 1),
+            format_seconds(sample.step_s),
+            f"{format_seconds(min(sample.steps_s))} – {format_seconds(max(sample.steps_s))}" if sample.steps_s else "–",
+            str(len(sample.steps_s)),
+            str(len(sample.warmup_s)),
+            "outlier, kept" if sample.outlier else "",
+        ]
+        for sample in record.samples
+    ]
+    headings = columns("mode", "launch", "round", "block", "job", "step", "least – most", "steps", "warm-up", "flag",
+                       words=("mode", "flag"))  # fmt: skip
+    note = "Step: what the block counts as, the median of its steps."
+    return Table("Every block in figures", headings, rows, note, bulk=True)

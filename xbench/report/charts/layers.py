@@ -11,17 +11,20 @@ from xbench.report import sentences
 from xbench.report.answer import layer_figures
 from xbench.report.charts.axes import (
     BELOW,
+    HOVER,
     Unit,
     byte_decades,
     byte_ticks,
+    columns,
     plain,
+    points,
     shortened,
     time_axis,
     time_unit,
     whiskers,
 )
 from xbench.report.page.common_sections import capital
-from xbench.report.page.model import Cell, Column, Figure, Table, Trace
+from xbench.report.page.model import Cell, Figure, Table, Trace
 from xbench.units import format_bytes, format_seconds, format_signed_percent
 
 NAMED = 45
@@ -84,7 +87,7 @@ def _waterfall_traces(
         for layer, send_s in zip(layers, sends_s or [0.0] * len(layers), strict=True)
     ]
     common: Trace = {"type": "bar", "orientation": "h", "y": list(range(1, len(layers) + 1)), "customdata": told,
-                     "hovertemplate": "%{customdata}<extra></extra>"}  # fmt: skip
+                     "hovertemplate": HOVER}  # fmt: skip
     traces: list[Trace] = [
         {**common, "name": f"backward pass ({label})",
          "base": [unit.of(max(0.0, layer.ready_s - layer.backward_s)) for layer in layers],
@@ -142,30 +145,27 @@ def _table(layers: Sequence[Layer], sends_s: Sequence[float], sent: bool) -> Tab
         rows.append([
             layer.name, str(place), layer.kind, *figures, *([format_seconds(send_s)] if sent else []), share,
         ])  # fmt: skip
-    columns = [Column("layer", figures=False), Column("#"), Column("kind", figures=False), Column("parameters"),
-               Column("gradient"), Column("forward"), Column("backward"), Column("ready"),
-               *([Column("alone on the link (simulated)")] if sent else []), Column("share of step")]  # fmt: skip
-    return Table("Every layer in figures", columns, rows, bulk=True)
+    headings = columns("layer", "#", "kind", "parameters", "gradient", "forward", "backward", "ready",
+                       *(["alone on the link (simulated)"] if sent else []), "share of step",
+                       words=("layer", "kind"))  # fmt: skip
+    return Table("Every layer in figures", headings, rows, bulk=True)
 
 
 def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
     """Draw T(bytes) as measured, with the fitted line, on logarithmic axes. None if no size was measured."""
-    if cost is None or not cost.points:
+    found = [point for point in cost.points if point.transfer_s > 0 and point.nbytes > 0] if cost is not None else []
+    if cost is None or not found:
         return None
-    points = [point for point in cost.points if point.transfer_s > 0 and point.nbytes > 0]
-    if not points:
-        return None
-    unit = time_unit(max(point.transfer_s for point in points))
-    sizes = [point.nbytes for point in points]
-    measured: Trace = {
-        "type": "scatter", "mode": "markers", "name": f"measured, 95 % CI ({label})", "x": sizes,
-        "y": unit.all(point.transfer_s for point in points),
-        "error_y": whiskers(((p.transfer_s, p.ci95) for p in points), unit.per_s, thickness=1.2, width=3),
-        "marker": {"color": "--c1", "size": 8},
-        "customdata": [f"{format_bytes(p.nbytes)}: {format_seconds(p.transfer_s)} ({label}), "
-                       f"{p.repetitions} times" for p in points],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
+    unit = time_unit(max(point.transfer_s for point in found))
+    sizes = [point.nbytes for point in found]
+    measured = points(
+        sizes,
+        unit.all(point.transfer_s for point in found),
+        [f"{format_bytes(p.nbytes)}: {format_seconds(p.transfer_s)} ({label}), {p.repetitions} times" for p in found],
+        name=f"measured, 95 % CI ({label})",
+        error_y=whiskers(((p.transfer_s, p.ci95) for p in found), unit.per_s, thickness=1.2, width=3),
+        marker={"color": "--c1", "size": 8},
+    )
     line: Trace = {
         "type": "scatter", "mode": "lines", "name": "fitted line a + b·bytes", "x": sizes,
         "y": [unit.of(cost.alpha_s + cost.beta_s_per_byte * size) for size in sizes],
@@ -177,6 +177,7 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
         "y": [unit.of(curve(float(size))) for size in sizes] if curve is not None else [],
         "line": {"color": "--c5", "dash": "solid", "width": 2}, "hoverinfo": "skip",
     }  # fmt: skip
+    note = f"{capital(sentences.COST_COLUMNS)} {sentences.waits_line(cost)}"
     return Figure(
         key="link-cost",
         title=f"What one {cost.collective} costs",
@@ -190,7 +191,7 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
             "margin": {"t": 8},
         },
         height=380,
-        table=_cost_table(cost),
+        table=Table("Every size in figures", columns(*COST_HEADINGS), cost_rows(cost), note),
     )
 
 
@@ -211,8 +212,3 @@ def cost_rows(cost: CostModel) -> list[list[str]]:
             str(point.repetitions),
         ])  # fmt: skip
     return rows
-
-
-def _cost_table(cost: CostModel) -> Table:
-    note = f"{capital(sentences.COST_COLUMNS)} {sentences.waits_line(cost)}"
-    return Table("Every size in figures", list(map(Column, COST_HEADINGS)), cost_rows(cost), note)

@@ -6,18 +6,18 @@ and it is hatched. Collectives in flight at once lie below each other in their l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from xbench.planning.turns import LETTERS
 from xbench.records import Comparison, Label, ModeResult, Profile, Slice, Timeline, TurnTaken
 from xbench.report.answer import ranking
-from xbench.report.charts.axes import BELOW, Unit, plain, rounded, time_axis, time_unit
+from xbench.report.charts.axes import BELOW, HOVER, Unit, columns, plain, rounded, time_axis, time_unit
 from xbench.report.charts.bars import fastest_first
 from xbench.report.charts.text import far_off
 from xbench.report.page.common_sections import label_badge
-from xbench.report.page.model import Badge, Cell, Column, Figure, Layout, Table, Trace
+from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.units import format_bytes, format_seconds
 
 MIN_WAIT = 0.002
@@ -62,7 +62,7 @@ class Bar(NamedTuple):
 
 def waits(timeline: Timeline) -> list[Slice]:
     """Return the device's waits for gradients: gaps of the compute lane, in a step with collectives."""
-    end_s = end_of(timeline)
+    end_s = timeline.end_s
     if not timeline.communication or end_s <= 0:
         return []
     found, free_s = [], 0.0
@@ -71,11 +71,6 @@ def waits(timeline: Timeline) -> list[Slice]:
             found.append(Slice(name=WAITS, start_s=free_s, end_s=part.start_s))
         free_s = max(free_s, part.end_s)
     return found
-
-
-def end_of(timeline: Timeline) -> float:
-    """Return the end of the last slice [s]."""
-    return max((part.end_s for part in (*timeline.compute, *timeline.communication)), default=0.0)
 
 
 def sub_rows(slices: Sequence[Slice]) -> list[int]:
@@ -97,47 +92,40 @@ def comparison_steps(record: Comparison) -> list[Figure]:
     first = [*order[:1], *rivals[:1]]
     places = {mode: place for place, mode in enumerate(dict.fromkeys([*first, *order]))}
     results = sorted(fastest_first(record), key=lambda r: places.get(r.mode, len(places)))
-    shown = [(r, lanes) for r in results if (lanes := _lanes_of(r)) and (r.timeline is not None or r.mode in first)]
-    scale_s = max((bar.end_s for _, lanes in shown for lane in lanes for bar in lane.bars), default=0.0)
+    shown = [(r, lines) for r in results if (lines := _lines(r)) and (r.timeline is not None or r.mode in first)]
     paired = {mode.text for mode in record.spec.modes if mode.paired}
     told = f"{SCALE} Of two jobs, it is a step of one by itself." if paired else SCALE
-    return _folded(
-        figure_of(f"step-{place}", f"One step of {r.mode}", lanes, _labels(r), scale_s, table=_table(r),
-                  told=" ".join(filter(None, (told if place == 0 else "", far_off(record, r)))))
-        for place, (r, lanes) in enumerate(shown)
-        if scale_s > 0
-    )  # fmt: skip
+    remarks = [
+        " ".join(filter(None, (told if place == 0 else "", far_off(record, r)))) for place, (r, _) in enumerate(shown)
+    ]
+    return _steps([(r.mode, lines) for r, lines in shown], remarks)
 
 
 def profile_steps(record: Profile) -> list[Figure]:
     """Draw the predicted step of every plan on one scale. All but the first two figures are folded."""
-    plans = sorted((plan for plan in record.plans.values() if plan.timeline is not None and plan.mode != "compute"),
-                   key=lambda plan: plan.predicted_step_s)  # fmt: skip
-    shown = [(plan.mode, _lanes("predicted", plan.timeline)) for plan in plans if plan.timeline is not None]
-    scale_s = max((bar.end_s for _, lanes in shown for lane in lanes for bar in lane.bars), default=0.0)
-    return _folded(
-        figure_of(f"step-{place}", f"One step of {mode}", lanes, ["simulated"], scale_s,
-                  table=_slices_table(mode, [("predicted", record.plans[mode].timeline)]),
-                  told=SCALE if place == 0 else "")
-        for place, (mode, lanes) in enumerate(shown)
-        if scale_s > 0
-    )  # fmt: skip
+    plans = sorted(record.plans.values(), key=lambda plan: plan.predicted_step_s)
+    shown = [(plan.mode, {"predicted": plan.timeline}) for plan in plans if plan.timeline and plan.mode != "compute"]
+    return _steps(shown, [SCALE] + [""] * len(shown))
 
 
-def _folded(figures: Iterable[Figure]) -> list[Figure]:
-    return [replace(figure, folded=place >= 2) for place, figure in enumerate(figures)]
-
-
-def _lanes_of(result: ModeResult) -> list[Lane]:
-    measured = _lanes("measured", result.timeline) if result.timeline is not None else []
+def _lines(result: ModeResult) -> dict[str, Timeline]:
+    """Return the timelines of a mode: measured, predicted, or both."""
     planned = result.plan.timeline if result.plan is not None else None
-    return [*measured, *(_lanes("predicted", planned) if planned is not None else [])]
+    both = {"measured": result.timeline, "predicted": planned}
+    return {whose: line for whose, line in both.items() if line is not None and (line.compute or line.end_s > 0)}
 
 
-def _labels(result: ModeResult) -> list[Label]:
-    planned = result.plan.timeline if result.plan is not None else None
-    found: list[Label] = [line.label for line in (result.timeline, planned) if line is not None]
-    return list(dict.fromkeys(found))
+def _steps(shown: Sequence[tuple[str, Mapping[str, Timeline]]], remarks: Sequence[str]) -> list[Figure]:
+    """Draw the timelines of each mode on one scale. All but the first two figures are folded."""
+    scale_s = max((line.end_s for _, lines in shown for line in lines.values()), default=0.0)
+    figures = []
+    for place, ((mode, lines), told) in enumerate(zip(shown, remarks, strict=False)):
+        lanes = [lane for whose, line in lines.items() for lane in _lanes(whose, line)]
+        labels: list[Label] = list(dict.fromkeys(line.label for line in lines.values()))
+        table = _slices_table(mode, lines)
+        figure = figure_of(f"step-{place}", f"One step of {mode}", lanes, labels, scale_s, table=table, told=told)
+        figures.append(replace(figure, folded=place >= 2))
+    return figures if scale_s > 0 else []
 
 
 def _lanes(whose: str, timeline: Timeline) -> list[Lane]:
@@ -161,10 +149,11 @@ def _kind(part: Slice) -> str:
 
 def _said(part: Slice) -> str:
     size = f", {format_bytes(part.nbytes)}" if part.nbytes is not None else ""
-    return (
-        f"<b>{plain(part.name)}</b>{size}<br>{format_seconds(part.end_s - part.start_s)}: from "
-        f"{format_seconds(part.start_s)} to {format_seconds(part.end_s)}"
-    )
+    return f"<b>{plain(part.name)}</b>{size}<br>{_span(part.start_s, part.end_s)}"
+
+
+def _span(start_s: float, end_s: float) -> str:
+    return f"{format_seconds(end_s - start_s)}: from {format_seconds(start_s)} to {format_seconds(end_s)}"
 
 
 def figure_of(
@@ -213,24 +202,17 @@ def _trace(kind: str, unit: Unit, bars: Sequence[tuple[int, int, Bar]]) -> Trace
         "y": [rounded(place - height / 2 + height * (bar.row + 0.5) / rows) for place, rows, bar in bars],
         "width": [rounded(height / rows) for _, rows, _ in bars],
         "customdata": [bar.told for _, _, bar in bars],
-        "hovertemplate": "%{customdata}<extra></extra>",
+        "hovertemplate": HOVER,
         "marker": {**STYLES[kind], "line": {"color": "--paper", "width": 0.5}},
     }  # fmt: skip
 
 
-def _table(result: ModeResult) -> Table:
-    planned = result.plan.timeline if result.plan is not None else None
-    return _slices_table(result.mode, [("measured", result.timeline), ("predicted", planned)])
-
-
-def _slices_table(mode: str, timelines: Sequence[tuple[str, Timeline | None]]) -> Table:
+def _slices_table(mode: str, timelines: Mapping[str, Timeline]) -> Table:
     """Return each lane's totals, then every collective, up to MAX_ROWS of them."""
     rows: list[list[Cell]] = []
     travels: list[list[Cell]] = []
-    for whose, timeline in timelines:
-        if timeline is None:
-            continue
-        label = Badge(timeline.label, timeline.label)
+    for whose, timeline in timelines.items():
+        label = label_badge(timeline.label)
         slices = [(_kind(part), part) for part in timeline.compute] + [(WAITS, part) for part in waits(timeline)]
         slices += [("gradients travel", part) for part in timeline.communication]
         for kind in dict.fromkeys(kind for kind, _ in slices):
@@ -240,9 +222,8 @@ def _slices_table(mode: str, timelines: Sequence[tuple[str, Timeline | None]]) -
     note = "Busy: the sum over slices, which may lie beside each other."
     if len(travels) > MAX_ROWS:
         note += f" {len(travels) - MAX_ROWS} more collectives are in the record."
-    columns = [Column("what", figures=False), *map(Column, ("slices", "busy", "from", "to", "bytes")),
-               Column("label", figures=False)]  # fmt: skip
-    return Table(f"The step of {mode} in figures", columns, rows, note, bulk=True)
+    headings = columns("what", "slices", "busy", "from", "to", "bytes", "label", words=("what", "label"))
+    return Table(f"The step of {mode} in figures", headings, rows, note, bulk=True)
 
 
 def _row(what: str, slices: Sequence[Slice], label: Badge) -> list[Cell]:
@@ -304,8 +285,7 @@ def _travels(turns: Sequence[TurnTaken], job: int) -> Lane:
 
 
 def _bar(kind: str, start_s: float, end_s: float) -> Bar:
-    took = f"{format_seconds(end_s - start_s)}: from {format_seconds(start_s)} to {format_seconds(end_s)}"
-    return Bar(kind, 0, start_s, end_s, f"<b>{kind}</b><br>{took}")
+    return Bar(kind, 0, start_s, end_s, f"<b>{kind}</b><br>{_span(start_s, end_s)}")
 
 
 def _turn_table(result: ModeResult, titles: Sequence[str]) -> Table:
@@ -319,12 +299,10 @@ def _turn_table(result: ModeResult, titles: Sequence[str]) -> Table:
         ]
         for turn in result.turns
     ]
-    columns = [
-        Column("job", figures=False),
-        *map(Column, ("turn begins", "holds the device", "gradients arrive after")),
-        Column("label", figures=False),
-    ]
-    return Table(f"The turns of {result.mode} in figures", columns, rows)
+    headings = columns(
+        "job", "turn begins", "holds the device", "gradients arrive after", "label", words=("job", "label")
+    )
+    return Table(f"The turns of {result.mode} in figures", headings, rows)
 
 
 MIN_WAIT_S = 1e-6

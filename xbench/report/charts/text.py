@@ -1,22 +1,28 @@
-"""Text drawings: recorded steps as two lanes per mode, and bars with an interval.
+"""What a terminal shows: recorded steps as two lanes per mode, bars with an interval, and GPU counters.
 
 A column of a lane is filled if the lane was busy for at least half of its time. If the compute lane is empty, the
 device waits for gradients. That is exposed communication, and it is shaded. A record without timelines has no lanes. A
 bar is `██████├─┼─┤`, or `██████│` if the interval is narrower than a column.
+
+GPU counters have one row per mode, or one sentence for a profile, or one line if they are missing. A run on CPUs has
+none. `gpu_blocks` shows the same on a page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xbench.records import Comparison, Interval, ModeResult, Slice, Timeline
+from xbench.records import Comparison, GpuUse, Interval, ModeResult, Slice, Timeline
 from xbench.report.answer import ranking
-from xbench.report.console import say
-from xbench.units import format_percent, format_seconds
+from xbench.report.charts.axes import columns
+from xbench.report.console import NARROW_COLUMNS, indented, say, titled_table
+from xbench.report.page import model as page
+from xbench.text import counted
+from xbench.units import format_bytes, format_clock, format_energy, format_percent, format_power, format_seconds
 
 COMPUTING, WAITING, TRAVELLING = "█", "░", "▄"
 MIN_COLUMNS, MAX_COLUMNS = 10, 80
@@ -29,28 +35,26 @@ _MARGIN = 22
 def render_timelines(record: Comparison, console: Console) -> None:
     """Draw recorded steps of the best mode and of the reference (or the next best mode)."""
     drawn = _shown(record)
-    scale_s = max((_end_s(timeline) for _, timeline in drawn), default=0.0)
+    scale_s = max((timeline.end_s for _, timeline in drawn), default=0.0)
     if scale_s <= 0:
         return
     labels = " and ".join(sorted({timeline.label for _, timeline in drawn}))
     console.print()
     say(console, f"One recorded step each ({labels}), on one scale", "italic")
     names = max(len(mode) for mode, _ in drawn)
-    columns = max(MIN_COLUMNS, min(MAX_COLUMNS, console.width - _MARGIN - names))
+    width = max(MIN_COLUMNS, min(MAX_COLUMNS, console.width - _MARGIN - names))
     grid = Table.grid(padding=(0, 1))
     grid.add_column(overflow="fold")
     for _ in range(3):
         grid.add_column(no_wrap=True)
     for mode, timeline in drawn:
-        end_s = _end_s(timeline)
-        compute = lane(timeline.compute, scale_s, columns, COMPUTING)
+        busy = lane(timeline.compute, scale_s, width, COMPUTING)
         compute = "".join(
-            WAITING if cell == " " and (column + 0.5) / columns * scale_s < end_s else cell
-            for column, cell in enumerate(compute)
+            WAITING if cell == " " and (column + 0.5) / width * scale_s < timeline.end_s else cell
+            for column, cell in enumerate(busy)
         )
-        link = lane(timeline.communication, scale_s, columns, TRAVELLING)
-        grid.add_row(Text(f" {mode}"), "compute", compute, format_seconds(end_s))
-        grid.add_row("", "link", link, "")
+        grid.add_row(Text(f" {mode}"), "compute", compute, format_seconds(timeline.end_s))
+        grid.add_row("", "link", lane(timeline.communication, scale_s, width, TRAVELLING), "")
     console.print(grid)
     say(console, f"{COMPUTING} computes, {WAITING} waits for gradients: exposed, {TRAVELLING} gradients travel", "dim")
     for sentence in (far_off(record, record.modes[mode]) for mode, _ in drawn):
@@ -67,7 +71,7 @@ def far_off(record: Comparison, result: ModeResult) -> str | None:
     equal = all(job.workload == record.jobs[0].workload for job in record.jobs)
     if result.timeline is None or result.step_s is None or result.mode in paired or not equal:
         return None
-    took_s, median_s = _end_s(result.timeline), result.step_s.median
+    took_s, median_s = result.timeline.end_s, result.step_s.median
     off = took_s / median_s - 1 if median_s > 0 else 0.0
     if abs(off) <= FAR_OFF:
         return None
@@ -100,10 +104,6 @@ def _shown(record: Comparison) -> list[tuple[str, Timeline]]:
     return [*recorded[:1], *others[:1]]
 
 
-def _end_s(timeline: Timeline) -> float:
-    return max((part.end_s for part in (*timeline.compute, *timeline.communication)), default=0.0)
-
-
 FILLED, LOW, HIGH, MEDIAN, BETWEEN, NARROW = "█", "├", "┤", "┼", "─", "│"
 LEGEND = f"bar: time per sample from 0, {LOW}{BETWEEN}{HIGH} or {NARROW} its 95 % interval"
 
@@ -119,3 +119,99 @@ def bar(value: float, interval: Interval, longest: float, columns: int) -> str:
         return FILLED * middle + NARROW
     inside = "".join(MEDIAN if at == middle else BETWEEN for at in range(low + 1, high))
     return f"{FILLED * low}{LOW}{inside}{HIGH}"
+
+
+WORDS = ("mode", "throttled")
+HEADINGS = ("mode", "busy", "clock", "power", "energy a sample", "memory", "hottest", "throttled")
+GPU_COLUMNS = (
+    "busy: share of time in which any kernel ran; power: of all devices together, and energy is that over samples; "
+    "memory, hottest: of the fullest and the hottest device."
+)
+
+
+def draw_profile_gpu(use: GpuUse | None, missing: str | None, console: Console) -> None:
+    """Print a blank line and a sentence, if there are counters."""
+    if use is not None:
+        console.print()
+        gpus = "GPU" if use.devices == 1 else f"{use.devices} GPUs"
+        say(console, f"{gpus} during the profile: {_sentence(use)}.")
+    _draw_missing(missing, console)
+
+
+def draw_mode_gpus(modes: Mapping[str, ModeResult], missing: str | None, console: Console) -> None:
+    """Print a blank line and one row per mode, if there are counters."""
+    uses = {name: result.gpu for name, result in modes.items() if result.gpu is not None}
+    if uses:
+        console.print()
+        devices = counted(max(use.devices for use in uses.values()), "GPU")
+        labels = " and ".join(sorted({modes[name].label for name in uses}))
+        _draw_uses(f"{devices} while modes were timed ({labels})", uses, console)
+    _draw_missing(missing, console)
+
+
+def _draw_uses(title: str, uses: Mapping[str, GpuUse], console: Console) -> None:
+    if console.width < NARROW_COLUMNS:
+        say(console, title, "italic")
+        for name, use in uses.items():
+            indented(console, f"{name}: {_sentence(use)}")
+        return
+    table = titled_table(title, *((name, "left" if name in WORDS else "right") for name in HEADINGS))
+    for name, use in uses.items():
+        table.add_row(Text(name), *_cells(use), Text(_throttled(use, ", "), style="yellow" if use.throttled else ""))
+    console.print(table)
+    say(console, GPU_COLUMNS, "dim")
+
+
+def _draw_missing(missing: str | None, console: Console) -> None:
+    if missing is not None:
+        console.print()
+        say(console, f"GPU counters: not available: {missing}", "yellow")
+
+
+def gpu_blocks(uses: Sequence[tuple[str, GpuUse | None]], missing: str | None, label: str) -> list[page.Block]:
+    """Return the same for a page: one row per mode, or one for a profile; empty if there are no counters."""
+    rows = [[name, *_cells(use), _throttled(use, ": ")] for name, use in uses if use is not None]
+    note = (
+        "Busy: share of time in which any kernel ran. Power: of all devices together, and energy is that over samples. "
+        "Memory and hottest: of the fullest and the hottest device."
+    )
+    title = f"What the GPUs said meanwhile ({label})"
+    table = page.Table(title, columns(*HEADINGS, words=WORDS), rows, note, opened=True)
+    absent = page.Sentences([f"GPU counters: not available: {missing}."], mark="warning")
+    return [*([table] if rows else []), *([absent] if missing is not None else [])]
+
+
+def _cells(use: GpuUse) -> list[str]:
+    return [
+        format_percent(use.utilisation, 0),
+        format_clock(use.sm_clock_mhz),
+        format_power(use.power_w),
+        format_energy(use.energy_j_per_sample),
+        format_bytes(use.memory_peak_bytes),
+        _temperature(use),
+    ]
+
+
+def _sentence(use: GpuUse) -> str:
+    """Format the known counters: 'busy 98 %, 1.98 GHz, 612 W, 1.23 J a sample, …, up to 67 °C, throttled: no'."""
+    told = [
+        f"busy {format_percent(use.utilisation, 0)}" if use.utilisation is not None else None,
+        format_clock(use.sm_clock_mhz) if use.sm_clock_mhz is not None else None,
+        format_power(use.power_w) if use.power_w is not None else None,
+        f"{format_energy(use.energy_j_per_sample)} a sample" if use.energy_j_per_sample is not None else None,
+        f"{format_bytes(use.memory_peak_bytes)} in use" if use.memory_peak_bytes is not None else None,
+        f"up to {_temperature(use)}" if use.temperature_max_c is not None else None,
+        f"throttled: {_throttled(use, ', ')}" if use.throttled or use.throttled_share is not None else None,
+    ]
+    return ", ".join(part for part in told if part is not None) or "it said nothing"
+
+
+def _temperature(use: GpuUse) -> str:
+    return "–" if use.temperature_max_c is None else f"{use.temperature_max_c:.0f} °C"
+
+
+def _throttled(use: GpuUse, between: str) -> str:
+    """Format throttling as 'no', or as a share of the readings with reasons; '–' if the GPU does not report it."""
+    if not use.throttled:
+        return "–" if use.throttled_share is None else "no"
+    return f"{format_percent(use.throttled_share, 0)}{between}{', '.join(use.throttled)}"

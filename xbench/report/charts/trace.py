@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 from xbench.modes import mode_info
 from xbench.planning.cost import CostCurve
 from xbench.planning.turns import LETTERS, JobTimes, run_turns
-from xbench.records import Comparison, Job, Label, Layer, ModeResult, Plan, Profile, Slice, Timeline, TurnTaken
+from xbench.records import Comparison, Label, Layer, ModeResult, Plan, Profile, Slice, Timeline, TurnTaken
 from xbench.report import sentences
 from xbench.report.answer import trusted
-from xbench.report.charts.steps import waits_before
+from xbench.report.charts.steps import MIN_WAIT_S, waits_before
 from xbench.text import and_of
 
 Event = dict[str, Any]
@@ -83,9 +83,9 @@ class Process:
         self._add("X", name, tid, start_ns, cat=category, dur=(end_ns - start_ns) / 1000, args=facts)
         return Bar(tid, start_ns, end_ns)
 
-    def mark(self, name: str, **facts: Any) -> None:
+    def mark(self, name: str) -> None:
         """Add a note across the whole process, at its beginning."""
-        self._add("i", name, self._tid("note", 1), 0, cat="note", s="p", args=facts)
+        self._add("i", name, self._tid("note", 1), 0, cat="note", s="p", args={})
 
     def counter(self, unit: str, what: str, changes: Iterable[tuple[float, float]]) -> None:
         """Add a curve from the change at each time [s]. Changes at one time make one step."""
@@ -159,9 +159,6 @@ def _ns(time_s: float) -> int:
 COMPUTE, COMMUNICATION, TURNS = "compute", "communication", "device turns"
 IN_FLIGHT = "bytes", "in flight"
 WAITING = "waits for gradients (exposed)"
-MIN_WAIT_S = 1e-6
-"""Gap [s] between two slices below which the cause is rounding."""
-
 SETTLED_ROUNDS, SHOWN_ROUNDS = 16, 2
 
 RECORDED = (
@@ -226,7 +223,9 @@ def _comparison(record: Comparison) -> Iterator[Process]:
         elif result.timeline is not None:
             yield from _recorded(record, title, result, result.timeline, gradients)
         if name in paired:
-            yield from filter(None, (_recorded_turns(record, result), _predicted_turns(record, result)))
+            if result.turns:
+                yield _drawn_turns(record, name, "recorded turns", result.label, result.turns)
+            yield from _predicted_turns(record, result)
         if result.plan is not None and result.plan.timeline is not None:
             alone = f"{name}, a job alone" if name in paired else name
             yield _predicted(title, result.plan, gradients, alone)
@@ -263,9 +262,8 @@ def _draw(process: Process, timeline: Timeline, plan: Plan | None, gradients: _G
             process.slice(COMPUTE, WAITING, now_s, part.start_s, "exposed", **facts)
         computed.append((part, process.slice(COMPUTE, part.name, part.start_s, part.end_s, "compute", **facts)))
         now_s = max(now_s, part.end_s)
-    end_s = max((part.end_s for part in timeline.communication), default=0.0)
-    if computed and end_s - now_s > MIN_WAIT_S:
-        process.slice(COMPUTE, WAITING, now_s, end_s, "exposed", **facts)
+    if computed and timeline.end_s - now_s > MIN_WAIT_S:
+        process.slice(COMPUTE, WAITING, now_s, timeline.end_s, "exposed", **facts)
     backward_s = min((part.start_s for part, _ in computed if part.name.startswith("backward")), default=0.0)
     sizes = {part.name: part.nbytes for part in timeline.communication if part.nbytes is not None}
     for part in sorted(timeline.communication, key=lambda part: (part.start_s, part.end_s)):
@@ -279,12 +277,9 @@ def _draw(process: Process, timeline: Timeline, plan: Plan | None, gradients: _G
         if source is not None:
             ready_s = backward_s + gradients.ready_s(bucket) if source[0].name == "backward" else source[0].end_s
             process.flow("gradients ready", source[1], ready_s, target)
-    changes = [
-        change
-        for part in timeline.communication
-        for change in ((part.start_s, sizes.get(part.name, 0)), (part.end_s, -sizes.get(part.name, 0)))
-    ]
-    if changes:
+    if timeline.communication:
+        sent = [(part.start_s, part.end_s, sizes.get(part.name, 0)) for part in timeline.communication]
+        changes = [change for start_s, end_s, nbytes in sent for change in ((start_s, nbytes), (end_s, -nbytes))]
         process.counter(*IN_FLIGHT, changes)
 
 
@@ -324,18 +319,11 @@ class _Gradients:
         return max(found, key=lambda one: one[0].end_s, default=None)
 
 
-def _recorded_turns(record: Comparison, result: ModeResult) -> Process | None:
-    """Return the recorded turns; None if the record holds none."""
-    if not result.turns:
-        return None
-    return _drawn_turns(record, result.mode, "recorded turns", result.label, result.turns)
-
-
-def _predicted_turns(record: Comparison, result: ModeResult) -> Process | None:
-    """Return two rounds of predicted turns; None if the record lacks data for them."""
+def _predicted_turns(record: Comparison, result: ModeResult) -> list[Process]:
+    """Return two rounds of predicted turns; none if the record lacks data for them."""
     jobs = _job_times(record, result)
     if result.pattern is None or not jobs or any(letter not in LETTERS[: len(jobs)] for letter in result.pattern):
-        return None
+        return []
     pattern = [LETTERS.index(letter) for letter in result.pattern]
     taken = run_turns(jobs, pattern, SETTLED_ROUNDS + SHOWN_ROUNDS)
     shown = taken[-SHOWN_ROUNDS * len(pattern) :]
@@ -349,7 +337,7 @@ def _predicted_turns(record: Comparison, result: ModeResult) -> Process | None:
         )
         for turn in shown
     ]
-    return _drawn_turns(record, result.mode, "predicted turns", "simulated", turns)
+    return [_drawn_turns(record, result.mode, "predicted turns", "simulated", turns)]
 
 
 def _drawn_turns(record: Comparison, mode: str, what: str, label: Label, turns: Sequence[TurnTaken]) -> Process:
@@ -375,17 +363,10 @@ def _job_times(record: Comparison, result: ModeResult) -> list[JobTimes]:
     carrier = next((mode.carrier for mode in record.spec.modes if mode.text == result.mode), None)
     found = []
     for job in [record.jobs[0]] * len(record.jobs) if twins else record.jobs:
-        times = _times_of(job, carrier, record)
-        if times is None:
+        plan = job.plans.get(carrier or "")
+        if plan is None or job.step is None or record.cost_model is None:
             return []
-        found.append(times)
+        curve = CostCurve.of(record.cost_model)
+        link_s = float(sum(curve(nbytes) for nbytes in plan.bucket_bytes))
+        found.append(JobTimes(job.step.uninstrumented_step_s, max(0.0, plan.predicted_exposed_s), link_s=link_s))
     return found
-
-
-def _times_of(job: Job, carrier: str | None, record: Comparison) -> JobTimes | None:
-    plan = job.plans.get(carrier or "")
-    if plan is None or job.step is None or record.cost_model is None:
-        return None
-    curve = CostCurve.of(record.cost_model)
-    link_s = float(sum(curve(nbytes) for nbytes in plan.bucket_bytes))
-    return JobTimes(job.step.uninstrumented_step_s, max(0.0, plan.predicted_exposed_s), link_s=link_s)

@@ -35,11 +35,10 @@ from xbench.report.charts.bars import (
     step_table,
     time_per_sample,
 )
-from xbench.report.charts.gpu import draw_mode_gpus, gpu_blocks
+from xbench.report.charts.launches import over_time
 from xbench.report.charts.layers import link_cost, waterfall
-from xbench.report.charts.samples import over_time
 from xbench.report.charts.steps import comparison_steps, comparison_turns
-from xbench.report.charts.text import render_timelines
+from xbench.report.charts.text import draw_mode_gpus, gpu_blocks, render_timelines
 from xbench.report.charts.trace import comparison_trace
 from xbench.report.console import fact, headline, say, say_next
 from xbench.report.kinds.comparison_tables import draw_modes, markdown_modes, mode_rows, sample_rows, step_rows

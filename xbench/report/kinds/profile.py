@@ -13,9 +13,9 @@ from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice, of_profile
 from xbench.report.answer import is_control, layer_figures
 from xbench.report.charts.axes import BELOW, marks, named, plain, time_axis, time_unit
-from xbench.report.charts.gpu import draw_profile_gpu, gpu_blocks
 from xbench.report.charts.layers import COST_HEADINGS, cost_rows, link_cost, waterfall
 from xbench.report.charts.steps import profile_steps
+from xbench.report.charts.text import draw_profile_gpu, gpu_blocks
 from xbench.report.charts.trace import profile_trace
 from xbench.report.console import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
 from xbench.report.kinds.measured import MeasuredView
