@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import sample_records as made
-from test_tuned_report import tuned
+from sample_kinds import tuned
 
 from xbench.planning.replan import replan
 from xbench.planning.what_if import Change, measured, what_if

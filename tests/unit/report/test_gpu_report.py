@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-import sample_gpus as gpus
+import sample_kinds as gpus
 import sample_records as made
 from rich.console import Console
 

@@ -7,21 +7,21 @@ every case that was not judged is a failure, as in the exit code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from xbench.environment import fingerprint, must_match
-from xbench.records import Environment, Judged, Label, Regression, Side
+from xbench.records import Judged, Label, Regression, Side
 from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import forest, wall_table, walls, word
 from xbench.report.charts.launches import pairs_over_time
-from xbench.report.console import NARROW_COLUMNS, facts, indented, say, titled_table
-from xbench.report.kinds.baseline import launch_rows, workload_facts
+from xbench.report.console import NARROW_COLUMNS, facts, filled_table, indented, say
+from xbench.report.kinds.baseline import failure_rows, launch_rows, workload_facts
 from xbench.report.kinds.regression_github import regression_markdown
 from xbench.report.page.common_sections import capital, environment_section, label_badge, moment
-from xbench.report.page.model import Badge, Block, Cell, Column, Facts, Section, Sentences, Table
+from xbench.report.page.model import Badge, Block, Cell, Facts, Section, Sentences, Table, columns
 from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
 from xbench.text import counted
 
@@ -72,14 +72,11 @@ class RegressionView(View[Regression]):
         console.print()
         cases = told.worst_first(record.cases)
         timed = [case for case in cases if case.wall_clock]
-        counted = [case for case in cases if not case.wall_clock]
-        if timed:
-            _timed(timed, console)
-            if any(case.found is not None for case in timed):
-                say(console, told.COLUMNS, "dim")
-                console.print()
-        if counted:
-            _counted(counted, console)
+        _draw_cases("Wall clock", timed, _timed_cells, console)
+        if any(case.found is not None for case in timed):
+            say(console, told.COLUMNS, "dim")
+            console.print()
+        _draw_cases("Deterministic", [case for case in cases if not case.wall_clock], _counted_cells, console)
         reasons = told.reasons(cases)
         for reason, alike in reasons:
             say(console, told.reason_line(reason, alike))
@@ -117,14 +114,10 @@ class RegressionView(View[Regression]):
         return [_environments(self.record)]
 
     def tables(self) -> dict[str, list[Row]]:
-        record = self.record
-        of = {"created": record.created, "complete": record.complete}
+        record, of = self.record, fields(self.record, "created", "complete")
         launches = [*launch_rows(record.pairs, of, "first"), *launch_rows(record.confirmation, of, "confirmation")]
-        return {
-            "cases": [{**of, **_case(case)} for case in record.cases],
-            "launches": launches,
-            "failures": [{**of, "label": None, **failure.model_dump()} for failure in record.failures],
-        }
+        cases = [{**of, **_case(case)} for case in record.cases]
+        return {"cases": cases, "launches": launches, "failures": failure_rows(record)}
 
     def cases(self, strict: bool) -> list[Case]:
         record = self.record
@@ -141,44 +134,47 @@ class RegressionView(View[Regression]):
         ]
 
 
-def _timed(cases: Sequence[Judged], console: Console) -> None:
-    title, columns = _titled("Wall clock", cases)
+def _draw_cases(
+    title: str, cases: Sequence[Judged], cells_of: Callable[[Judged], dict[str, str | Text]], console: Console
+) -> None:
+    """Draw the cases as a table, or as blocks on a narrow terminal. The title has the label that all figures share."""
+    if not cases:
+        return
+    labels = sorted({case.label for case in cases if case.label is not None})
+    title = f"{title} ({labels[0]})" if len(labels) == 1 else title
     if console.width < NARROW_COLUMNS:
         _stacked(title, cases, console)
         return
-    pairs = {case.found.pairs for case in cases if case.found is not None}
-    told_apart = [("pairs", "right")] if len(pairs) > 1 else []
-    table = titled_table(title, ("case", "left"), ("verdict", "left"), ("ratio [95 % CI]", "right"),
-                         ("p (Holm)", "right"), *told_apart, ("threshold", "right"), ("from", "left"),
-                         ("floor", "right"), *columns)  # fmt: skip
-    for case in cases:
-        share, source, floor = told.threshold_parts(case.threshold)
-        table.add_row(
-            Text(told.name(case)), _verdict(case), told.ratio(case.found), told.p_holm(case.found),
-            *[str(case.found.pairs) if case.found is not None else "–" for _ in told_apart],
-            share, source, floor, *[case.label or "–" for _ in columns],
-        )  # fmt: skip
-    console.print(table)
+    rows = [cells_of(case) | ({"label": case.label or "–"} if len(labels) > 1 else {}) for case in cases]
+    if len({row.get("pairs") for row in rows} - {"–"}) < 2:
+        for row in rows:
+            row.pop("pairs", None)
+    left = ("case", "verdict", "from", "label", *(("threshold",) if "base" in rows[0] else ()))
+    console.print(filled_table(title, list(rows[0]), [list(row.values()) for row in rows], left))
 
 
-def _counted(cases: Sequence[Judged], console: Console) -> None:
-    title, columns = _titled("Deterministic", cases)
-    if console.width < NARROW_COLUMNS:
-        _stacked(title, cases, console)
-        return
-    table = titled_table(title, ("case", "left"), ("verdict", "left"), ("base", "right"), ("head", "right"),
-                         ("threshold", "left"), *columns)  # fmt: skip
-    for case in cases:
-        base, head = told.value(case.base, case.unit, case.head), told.value(case.head, case.unit, case.base)
-        labels = [case.label or "–" for _ in columns]
-        table.add_row(Text(told.name(case)), _verdict(case), base, head, told.threshold(case.threshold), *labels)
-    console.print(table)
+def _timed_cells(case: Judged) -> dict[str, str | Text]:
+    share, source, floor = told.threshold_parts(case.threshold)
+    return {
+        "case": told.name(case),
+        "verdict": _verdict(case),
+        "ratio [95 % CI]": told.ratio(case.found),
+        "p (Holm)": told.p_holm(case.found),
+        "pairs": str(case.found.pairs) if case.found is not None else "–",
+        "threshold": share,
+        "from": source,
+        "floor": floor,
+    }
 
 
-def _titled(title: str, cases: Iterable[Judged]) -> tuple[str, list[tuple[str, str]]]:
-    """Add the label that all figures share to the title; else return a column for labels."""
-    labels = {case.label for case in cases if case.label is not None}
-    return (f"{title} ({labels.pop()})", []) if len(labels) == 1 else (title, [("label", "left")] if labels else [])
+def _counted_cells(case: Judged) -> dict[str, str | Text]:
+    return {
+        "case": told.name(case),
+        "verdict": _verdict(case),
+        "base": told.value(case.base, case.unit, case.head),
+        "head": told.value(case.head, case.unit, case.base),
+        "threshold": told.threshold(case.threshold),
+    }
 
 
 def _stacked(title: str, cases: Iterable[Judged], console: Console) -> None:
@@ -211,10 +207,10 @@ def counted_table(cases: Sequence[Judged]) -> Table:
         ]
         for case in cases
     ]
-    columns = [Column("case", figures=False), Column("verdict", figures=False), Column("base"), Column("head"),
-               Column("threshold", figures=False), Column("label", figures=False)]  # fmt: skip
+    headings = ("case", "verdict", "base", "head", "threshold", "label")
     note = "The same code gives the same figure, so one look at each side decides."
-    return Table("Deterministic cases, base and head", columns, rows, note, opened=True)
+    shown = columns(headings, ("case", "verdict", "threshold", "label"))
+    return Table("Deterministic cases, base and head", shown, rows, note, opened=True)
 
 
 def _reasons(cases: Sequence[Judged]) -> list[Block]:
@@ -245,23 +241,24 @@ def _environments(record: Regression) -> Section:
     parts = [part for side in (record.base, record.head) for part in must_match(side.environment)]
     matters = {"fingerprint", *(name for part in parts for name in part)}
     names = sorted(dict.fromkeys([*base, *head]), key=lambda name: name not in matters)
-    different: list[list[Cell]] = [
-        [name, base.get(name, "–"), head.get(name, "–"), _effect(name in matters)]
+    must: Cell = Badge("must be the same", "failed")
+    different = [
+        [name, base.get(name, "–"), head.get(name, "–"), must if name in matters else "may differ"]
         for name in names
         if base.get(name) != head.get(name)
     ]
-    same: list[list[Cell]] = [[name, base[name]] for name in names if base.get(name) == head.get(name)]
-    columns = [Column(name, figures=False) for name in ("what", "base", "head", "for wall-clock figures")]
+    same = [[name, base[name]] for name in names if base.get(name) == head.get(name)]
+    headings = ("what", "base", "head", "for wall-clock figures")
     tables = [
-        Table("What differs between base and head", columns, different, opened=True),
-        Table("What is the same", columns[:2], same, bulk=True),
+        Table("What differs between base and head", columns(headings, headings), different, opened=True),
+        Table("What is the same", columns(headings[:2], headings), same, bulk=True),
     ]
     return Section("environment", "Environment", [Facts(named), *(table for table in tables if table.rows)])
 
 
 def _facts(side: Side) -> dict[str, str]:
     """Return all known facts on where a side was measured."""
-    environment: Environment = side.environment
+    environment = side.environment
     machine, software = must_match(environment)
     more = {
         "host": environment.hostname,
@@ -274,20 +271,15 @@ def _facts(side: Side) -> dict[str, str]:
     return {**machine, **software, **more, **dict(sorted(environment.facts.items()))}
 
 
-def _effect(matters: bool) -> Cell:
-    return Badge("must be the same", "failed") if matters else "may differ"
-
-
 def _case(case: Judged) -> Row:
     """Return one verdict and its basis as a row; shares and ratios are plain numbers."""
     found, fresh = case.found, case.confirmation
+    tested = ("p_slower_holm", "p_faster_holm", "pairs")
     return {
         **fields(case, "label", "check", "mode", "metric", "unit", "verdict", "reason", "base", "head"),
         "ratio": found.ratio if found else None,
         **ends("ratio", found.ci95 if found else None),
-        "p_slower_holm": found.p_slower_holm if found else None,
-        "p_faster_holm": found.p_faster_holm if found else None,
-        "pairs": found.pairs if found else None,
+        **(fields(found, *tested) if found else dict.fromkeys(tested)),
         "threshold_share": case.threshold.share,
         "threshold_from": case.threshold.source,
         "noise_floor_share": case.threshold.floor,
@@ -299,7 +291,7 @@ def _case(case: Judged) -> Row:
 def _status(case: Judged, record: Regression, strict: bool) -> Status:
     if case.fails:
         return "failed"
-    if case.verdict in ("equivalent", "improved", "expected"):
+    if case.verdict in told.PASSED:
         return "passed"
     failed = any(
         failure.side == "head" and failure.check == case.check and failure.mode in (None, case.mode)

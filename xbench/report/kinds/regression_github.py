@@ -116,12 +116,9 @@ def _lines(level: Level, cases: Sequence[Judged]) -> list[str]:
 
 
 def _message(case: Judged) -> str:
-    if case.found is not None:
-        figures = f"{told.ratio(case.found)} of base's time, threshold {told.threshold(case.threshold)}: "
-    elif case.base is not None:
-        figures = f"{told.both(case)}, threshold {told.threshold(case.threshold)}: "
-    else:
-        figures = ""
+    figures = f"{told.ratio(case.found)} of base's time" if case.found is not None else told.both(case)
+    measured = case.found is not None or case.base is not None
+    figures = f"{figures}, threshold {told.threshold(case.threshold)}: " if measured else ""
     return f"{figures}{case.reason}" + (f" ({case.label})" if case.label is not None else "")
 
 

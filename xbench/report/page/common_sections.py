@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from xbench.environment import fingerprint
-from xbench.records import CostModel, EmulatedLink, Environment, FabricRecord, Label, WorkloadRecord
+from xbench.records import Environment, FabricRecord, Label, WorkloadRecord
 from xbench.report import sentences
 from xbench.report.advice import Advice
 from xbench.report.page.model import Badge, Block, Code, Column, Facts, Section, Sentences, Table
@@ -46,20 +46,9 @@ def caution_blocks(cautions: Sequence[str]) -> list[Block]:
     return [Sentences(cautions, mark="warning")] if cautions else []
 
 
-def fabric_pairs(
-    fabric: FabricRecord,
-    cost: CostModel | None = None,
-    emulated: EmulatedLink | None = None,
-    tuning: str | None = None,
-) -> list[tuple[str, str]]:
-    """Return facts on the connection between the ranks: requested, measured, emulated and fitted; and host tuning."""
-    return [
-        ("fabric", sentences.fabric_line(fabric)),
-        *(("", note) for note in fabric.notes),
-        *([("host tuning", tuning)] if tuning is not None else []),
-        *([("emulated", sentences.emulated_line(emulated))] if emulated is not None else []),
-        *([("cost model", sentences.cost_line(cost))] if cost is not None else []),
-    ]
+def fabric_pairs(fabric: FabricRecord) -> list[tuple[str, str]]:
+    """Return facts on the connection between the ranks, as requested and as measured."""
+    return [("fabric", sentences.fabric_line(fabric)), *(("", note) for note in fabric.notes)]
 
 
 def workload_pair(workload: WorkloadRecord, times: str = "") -> tuple[str, str]:
@@ -67,11 +56,10 @@ def workload_pair(workload: WorkloadRecord, times: str = "") -> tuple[str, str]:
     return ("workload", sentences.workload_line(workload) + times)
 
 
-def warnings_section(warnings: Sequence[str]) -> list[Section]:
+def warnings_section(warnings: Sequence[str]) -> Section:
     """Return the section of warnings, also if there are none."""
-    if not warnings:
-        return [Section("warnings", "Warnings", [Sentences(["None was recorded."])])]
-    return [Section("warnings", "Warnings", [Sentences(list(warnings), mark="warning")])]
+    said = Sentences(list(warnings), mark="warning") if warnings else Sentences(["None was recorded."])
+    return Section("warnings", "Warnings", [said])
 
 
 def command_section(*commands: str) -> Section:
