@@ -300,7 +300,7 @@ def failure_line(result: ModeResult) -> str | None:
     ranks = "" if parity.bitwise_across_ranks else "; ranks differ from each other"
     against = "its own steps taken again" if result.mode == parity.reference else parity.reference
     return (
-        f"{result.mode} FAILED the correctness gate against {against} (tolerance {parity.tolerance:g}), so its time is "
+        f"{result.mode} FAILED the parity check against {against} (tolerance {parity.tolerance:g}), so its time is "
         f"not shown: {what}{ranks}"
     )
 

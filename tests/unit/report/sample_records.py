@@ -273,7 +273,7 @@ def troubled() -> Comparison:
     wrong = mode_result("mgwfbp", 0.4, (0.6, 0.59, 0.61), "faster", buckets=21).model_copy(
         update={
             "status": "failed",
-            "error": "the correctness gate failed",
+            "error": "the parity check failed",
             "parity": Parity(
                 ok=False,
                 max_relative_difference=0.31,

@@ -294,6 +294,6 @@ def test_a_record_from_before_says_yes() -> None:
 def test_a_reference_that_fails_is_not_held_against_itself() -> None:
     failed = unproven(ok=False, shown=True, message="'weight' differs").modes["ddp"]
     assert failure_line(failed) == (
-        "ddp FAILED the correctness gate against its own steps taken again (tolerance 0.0001), so its time is not "
+        "ddp FAILED the parity check against its own steps taken again (tolerance 0.0001), so its time is not "
         "shown: 'weight' differs"
     )

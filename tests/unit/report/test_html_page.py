@@ -155,7 +155,7 @@ def test_a_failed_mode_is_shown_with_its_reason_and_without_a_time() -> None:
     said = " ".join(read.text)
     assert "INCOMPLETE: interrupted in round 3 of launch 1." in said
     assert "single FAILED: rank 1 on host 1 died: killed by SIGKILL" in said
-    assert "mgwfbp FAILED the correctness gate against ddp" in said
+    assert "mgwfbp FAILED the parity check against ddp" in said
     bars = next(figure for figure in figures(contents([made.troubled()])) if figure.key == "time-per-sample")
     assert sorted(bars.traces[0]["y"]) == ["ddp", "optimal"]
     assert set(bars.layout["yaxis"]["categoryarray"]) == {"ddp", "optimal", "mgwfbp", "single"}

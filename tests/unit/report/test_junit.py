@@ -83,10 +83,10 @@ def test_a_case_a_mode_with_its_step_and_label() -> None:
     )
 
 
-def test_a_gate_that_was_not_passed_is_a_failure_and_a_crash_an_error() -> None:
+def test_a_parity_check_that_was_not_passed_is_a_failure_and_a_crash_an_error() -> None:
     found = {case.name: case for case in cases(made.troubled())}
     assert found["mgwfbp"].status == "failed"
-    assert "FAILED the correctness gate against ddp" in found["mgwfbp"].message
+    assert "FAILED the parity check against ddp" in found["mgwfbp"].message
     assert (found["single"].status, found["single"].time_s) == ("error", None)
     assert found["single"].message == "single FAILED: rank 1 on host 1 died: killed by SIGKILL"
     assert (found[THE_RUN].status, found[THE_RUN].message) == (

@@ -51,7 +51,7 @@ def test_colour_adds_nothing_to_the_words(name: str) -> None:
 @pytest.mark.parametrize("width", [60, 100])
 def test_a_mode_that_failed_shows_why_and_no_time(width: int) -> None:
     text = " ".join(render(made.troubled(), width=width).split())
-    assert "mgwfbp FAILED the correctness gate against ddp (tolerance 0.0001), so its time is not shown" in text
+    assert "mgwfbp FAILED the parity check against ddp (tolerance 0.0001), so its time is not shown" in text
     assert "layer1.0.conv1.weight is 0.31; ranks differ from each other" in text
     assert "single FAILED: rank 1 on host 1 died: killed by SIGKILL" in text
     assert "25.0 ms" not in text  # 0.4 s over 16 samples
@@ -76,7 +76,7 @@ def test_a_validation_says_when_auto_might_overlap_the_next_forward_pass(name: s
 def test_a_run_that_ended_with_failed_modes_says_first_that_it_is_incomplete_and_why() -> None:
     whole = made.troubled().model_copy(update={"complete": True, "error": None})
     first = " ".join(render(whole, width=60).split("\n\n")[0].split())
-    assert first.startswith("INCOMPLETE: 2 of 4 modes have no time. mgwfbp FAILED the correctness gate against ddp ")
+    assert first.startswith("INCOMPLETE: 2 of 4 modes have no time. mgwfbp FAILED the parity check against ddp ")
     assert first.endswith("ranks differ from each other. The other 1 reason: below the tables.")
     modes = {name: whole.modes[name] for name in ("ddp", "optimal", "single")}
     one = whole.model_copy(update={"modes": modes})
