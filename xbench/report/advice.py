@@ -40,9 +40,6 @@ RECORD = "RECORD"
 """Placeholder in commands for a record whose path is not known."""
 
 
-PROVE = "To prove what is predicted:"
-
-
 class Advice(NamedTuple):
     """Sentence and the command that follows from it, if there is one."""
 
@@ -85,7 +82,8 @@ def following_modes(foreseen: Foreseen, spec: RunSpec) -> list[Advice]:
         return []
     further = ahead(foreseen, choice)
     modes = dict.fromkeys(["ddp", choice if choice != "ddp" else "auto", *further])
-    return [*told_ahead(foreseen, choice, further), Advice(PROVE, compare_command(spec, list(modes)))]
+    prove = Advice("To prove what is predicted:", compare_command(spec, list(modes)))
+    return [*told_ahead(foreseen, choice, further), prove]
 
 
 def of_comparison(record: Comparison, place: str) -> list[Advice]:
@@ -169,8 +167,7 @@ def recommendation(foreseen: Foreseen) -> str:
     bound_s = bound_of(foreseen, choice)
     bound = "" if bound_s is None else f"{format_percent(above(step_s, bound_s))} above the bound"
     if "ddp" not in plans:
-        parts = [f"{format_seconds(step_s)} a step", *([bound] if bound else [])]
-        return f"{choice} is predicted fastest: {', '.join(parts)} (simulated)."
+        return f"{choice} is predicted fastest: {format_seconds(step_s)} a step{bound and f', {bound}'} (simulated)."
     ddp_s = plans["ddp"].predicted_step_s
     if choice == "ddp":
         return (
@@ -182,7 +179,7 @@ def recommendation(foreseen: Foreseen) -> str:
         return f"Keep ddp as it comes: {choice}, the fastest, is predicted to take only {gain} less a step (simulated)."
     return (
         f"Use {choice}: predicted {format_seconds(step_s)} a step, {gain} less than ddp's {format_seconds(ddp_s)}"
-        f"{f' and {bound}' if bound else ''} (simulated)."
+        f"{bound and f' and {bound}'} (simulated)."
     )
 
 
@@ -240,8 +237,9 @@ def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--copies": spec.copies if spec.copies != "views" else None,
         "--compress": spec.compress,
         "--backend": spec.collectives if spec.collectives not in ("torch", "sockets") else None,
+        **asked,
     }
-    words = [word for flag, value in {**options, **asked}.items() if value is not None for word in (flag, str(value))]
+    words = [word for flag, value in options.items() if value is not None for word in (flag, str(value))]
     setting = f"{VARIABLE}=off " if spec.host_tuning is False else ""
     return setting + shlex.join(["xbench", command, workload.name, *words])
 
@@ -290,21 +288,13 @@ def what_to_paste(record: Comparison) -> Paste | None:
         return Paste(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
     if best.plan is None:
         return Paste(f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan.")
-    if mode_info(carrier).reducer == "ddp":
-        caps = bucket_caps_mib(best.plan)
-        told = _measured(best, reference)
-        return Paste(f"Give DistributedDataParallel the buckets of {best.mode}:",
-                     ddp_snippet(best.plan, caps, told, tuned=record.spec.tunes_ranks))  # fmt: skip
-    put_off = mode_info(best.plan.carrier or carrier).puts_off
-    later = " It updates parameters in the next forward pass: call handle.finish() before anything else reads them."
-    return Paste(
-        f"Put {best.mode} under the training loop.{later if put_off else ''}",
-        attach_snippet(best.plan, told=_measured(best, reference), tuned=record.spec.tunes_ranks),
-    )
-
-
-def _measured(best: ModeResult, reference: str) -> str:
-    assert best.plan is not None  # the caller checked it
-    assert best.ratio is not None
     count, ratio = counted(len(best.plan.buckets), "bucket"), ratio_text(best.ratio.value, best.ratio.ci95)
-    return f"{count}, {ratio} of {reference}'s time per sample ({best.label})"
+    told = f"{count}, {ratio} of {reference}'s time per sample ({best.label})"
+    tuned = record.spec.tunes_ranks
+    if mode_info(carrier).reducer == "ddp":
+        code = ddp_snippet(best.plan, bucket_caps_mib(best.plan), told, tuned=tuned)
+        return Paste(f"Give DistributedDataParallel the buckets of {best.mode}:", code)
+    later = " It updates parameters in the next forward pass: call handle.finish() before anything else reads them."
+    put_off = later if mode_info(best.plan.carrier or carrier).puts_off else ""
+    code = attach_snippet(best.plan, told=told, tuned=tuned)
+    return Paste(f"Put {best.mode} under the training loop.{put_off}", code)

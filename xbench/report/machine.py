@@ -41,9 +41,9 @@ def render_machine(machine: Machine, console: Console) -> None:
         say(console, "What is missing, and what that costs", "italic")
     for one in missing:
         indented(console, f"{one.name}: {one.detail}")
-        for label, told in (("costs", one.costs), ("to get it", one.get)):
-            if told:
-                console.print(Padding(Text(f"{label}: {told}"), (0, 0, 0, 4)))
+        for label, said in (("costs", one.costs), ("to get it", one.get)):
+            if said:
+                console.print(Padding(Text(f"{label}: {said}"), (0, 0, 0, 4)))
 
 
 def _told(console: Console, title: str, told: Sequence[Finding]) -> None:

@@ -166,21 +166,22 @@ def sides(record: Regression) -> list[tuple[str, str]]:
     return [("base", source(base)), ("head", source(record.head)), machine]
 
 
-def method_line(record: Regression) -> str | None:
-    """Describe how wall-clock cases were measured and judged; None if there are none."""
+def method(record: Regression) -> list[tuple[str, str]]:
+    """Describe how wall-clock cases were measured and judged, with a label; empty if there are none."""
     walls = [case for case in record.cases if case.found is not None]
     if not walls:
-        return None
+        return []
     how = (
         "base and head launched by turns (A-B-B-A) on this machine"
         if record.against == "revision"
         else "launches of head beside those of a stored baseline, which is the weaker way: the machine may have changed"
     )
     fresh = f", {counted(len(record.confirmation), 'pair')} more to confirm" if record.confirmation else ""
-    return (
+    said = (
         f"{counted(len(record.pairs), 'launch pair')}{fresh}; {how}; exact signed-rank tests, Holm over "
         f"{counted(len(walls), 'case')} at alpha {record.suite.alpha:g}"
     )
+    return [("method", said)]
 
 
 def remarks(record: Regression) -> list[str]:

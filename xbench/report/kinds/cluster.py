@@ -261,15 +261,14 @@ def _times(record: LiveRun) -> Figure:
     unit = long_unit(max(times, default=0.0))
     traces: list[Trace] = []
     for place, (name, key) in enumerate(bars):
-        shown = [job for job in record.jobs if getattr(job, key) is not None]
-        if not shown:
-            continue
-        traces.append({
-            "type": "bar", "name": name, "x": [plain(job.name) for job in shown],
-            "y": [unit.of(getattr(job, key)) for job in shown], "marker": {"color": COLOURS[place]},
-            "customdata": [f"<b>{plain(job.name)}</b><br>{name} {format_duration(getattr(job, key))}" for job in shown],
-            "hovertemplate": "%{customdata}<extra></extra>",
-        })  # fmt: skip
+        timed = [(plain(job.name), getattr(job, key)) for job in record.jobs if getattr(job, key) is not None]
+        if timed:
+            traces.append({
+                "type": "bar", "name": name, "x": [job for job, _ in timed], "marker": {"color": COLOURS[place]},
+                "y": [unit.of(time_s) for _, time_s in timed],
+                "customdata": [f"<b>{job}</b><br>{name} {format_duration(time_s)}" for job, time_s in timed],
+                "hovertemplate": "%{customdata}<extra></extra>",
+            })  # fmt: skip
     shown = columns(LIVE_HEADINGS, ("job",))
     return Figure(
         key="completion-times",

@@ -17,7 +17,6 @@ from xbench.report.answer import (
     ratio_cell,
     reference_of,
     references,
-    removed_cell,
     span_cell,
     step_cells,
     trusted,
@@ -27,7 +26,7 @@ from xbench.report.answer import (
 from xbench.report.charts.text import LEGEND, bar
 from xbench.report.console import filled_table, fitting_table, indented, say, spare_columns
 from xbench.report.view import Row, ends, fields
-from xbench.units import format_seconds, format_signed_percent
+from xbench.units import format_seconds
 
 VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
 _STACKED_BAR_COLUMNS = 40
@@ -114,17 +113,15 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
     if longest_s > 0:
         columns = min(_STACKED_BAR_COLUMNS, console.width - 4)
         indented(console, _bar(result.seconds_per_sample, longest_s, columns).plain)
-    count = len(result.plan.buckets) if result.plan else None
-    buckets = f"{'–' if count is None else count} bucket{'' if count == 1 else 's'}"
-    facts = [
-        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {reference_of(record, result)} "
-        f"{ratio_cell(result)}",
-        f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
-        f"exposed {format_seconds(result.exposed_s)}, removed {removed_cell(result.removed_share)}",
-        f"predicted {format_seconds(result.predicted_step_s)}, error {format_signed_percent(result.prediction_error)}",
-        f"{buckets}, same network: {parity_cell(result)}, {result.label}",
-    ]
-    for line in facts:
+    cells = step_cells(result)
+    ratio = f"ratio to {reference_of(record, result)} {ratio_cell(result)}"
+    buckets = f"{cells['buckets']} bucket{'' if cells['buckets'] == '1' else 's'}"
+    for line in (
+        f"{format_seconds(result.seconds_per_sample.median)} a sample, {ratio}",
+        f"step {cells['step']}, exposed {cells['exposed']}, removed {cells['removed']}",
+        f"predicted {cells['predicted']}, error {cells['error']}",
+        f"{buckets}, same network: {cells['same network']}, {result.label}",
+    ):
         indented(console, line)
 
 
@@ -138,19 +135,15 @@ def markdown_modes(record: Comparison) -> str:
 
 
 def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
-    judged, fine = verdict(record, result), trusted(result)
-    sample = result.seconds_per_sample if fine else None
+    judged, cells = verdict(record, result), step_cells(result)
+    sample = result.seconds_per_sample if trusted(result) else None
     return [
         markup.code(result.mode),
         *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
         f"{format_seconds(sample.median)} [{span_cell(sample, ', ')}]" if sample else "–",
         ratio_cell(result),
         markup.strong(judged) if judged in ("faster", "FAILED") else judged,
-        format_seconds(result.step_s.median) if fine and result.step_s else "–",
-        format_seconds(result.exposed_s) if fine else "–",
-        format_seconds(result.predicted_step_s),
-        format_signed_percent(result.prediction_error) if fine else "–",
-        parity_cell(result),
+        *(cells[heading] for heading in ("step", "exposed", "predicted", "error", "same network")),
         result.label,
     ]
 
@@ -207,7 +200,9 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
     """Return the results of each mode. A failed mode has its error, and no time."""
     for name, result in record.modes.items():
         fine = trusted(result)
-        step, sample, ratio = result.step_s, result.seconds_per_sample, result.ratio
+        step = result.step_s if fine else None
+        sample = result.seconds_per_sample if fine else None
+        ratio = result.ratio if fine else None
         yield {
             **of(result.label),
             "workload": _title(record, None),
@@ -215,22 +210,22 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
             "mode": name,
             "status": _status(result),
             "verdict": verdict(record, result),
-            "error": result.error,
-            "blocks": result.blocks,
-            "step_s": step.median if fine and step else None,
-            **ends("step", step.interval if fine and step else None, "_s"),
-            "s_per_sample": sample.median if fine and sample else None,
-            **ends("s_per_sample", sample.interval if fine and sample else None),
+            **fields(result, "error", "blocks"),
+            "step_s": step.median if step else None,
+            **ends("step", step.interval if step else None, "_s"),
+            "s_per_sample": sample.median if sample else None,
+            **ends("s_per_sample", sample.interval if sample else None),
             "reference": reference_of(record, result),
-            "ratio": ratio.value if fine and ratio else None,
-            **ends("ratio", ratio.interval if fine and ratio else None),
+            "ratio": ratio.value if ratio else None,
+            **ends("ratio", ratio.interval if ratio else None),
             "exposed_s": result.exposed_s if fine else None,
             "removed_share": result.removed_share if fine else None,
             "predicted_step_s_simulated": result.predicted_step_s,
             "prediction_error": result.prediction_error if fine else None,
             "buckets": len(result.plan.buckets) if result.plan else None,
             "largest_bucket_bytes": max(result.plan.bucket_bytes, default=None) if result.plan else None,
-            "same_network": _same_network(result),
+            # yes, not shown, FAILED, or 'no (ranks agree)' for modes that train another network on purpose
+            "same_network": parity_cell(result).partition(" (±")[0] if result.parity else None,
             "same_network_why": result.parity.message if result.parity else None,
             "pattern": result.pattern,
         }
@@ -241,8 +236,3 @@ def _status(result: ModeResult | None) -> str:
     if result is not None and trusted(result):
         return "ok"
     return "not measured" if result is not None and result.status == "not measured" else "failed"
-
-
-def _same_network(result: ModeResult) -> str | None:
-    """Return yes, not shown or FAILED; 'no (ranks agree)' for modes that train another network on purpose."""
-    return parity_cell(result).partition(" (±")[0] if result.parity is not None else None

@@ -3,25 +3,29 @@
 On a narrow terminal, a case is a stacked block. Colour repeats the verdict. In JUnit, a regression is a failure, and so
 is a changed workload. A case that was not judged is skipped, with its reason, or an error if head failed. With `strict`
 every case that was not judged is a failure, as in the exit code.
+
+Markdown is for `$GITHUB_STEP_SUMMARY` and pull requests. GitHub rejects a step's summary above 1 MiB. Rows are omitted
+from the end, where the least severe cases are, until the text fits. A line says how many are missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
 
-from xbench.environment import fingerprint, must_match
-from xbench.records import Judged, Label, Regression, Side
+from xbench.records import Judged, Label, Regression
+from xbench.report import markup
 from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import forest, wall_table, walls, word
 from xbench.report.charts.launches import pairs_over_time
 from xbench.report.console import NARROW_COLUMNS, facts, filled_table, indented, say
 from xbench.report.kinds.baseline import failure_rows, launch_rows, workload_facts
-from xbench.report.kinds.regression_github import regression_markdown
-from xbench.report.page.common_sections import capital, environment_section, label_badge, moment
-from xbench.report.page.model import Badge, Block, Cell, Facts, Section, Sentences, Table, columns
+from xbench.report.markup import plain
+from xbench.report.page.common_sections import capital, environment_section, environments_section, label_badge, moment
+from xbench.report.page.model import Block, Cell, Facts, Section, Sentences, Table, columns
 from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
 from xbench.text import counted
 
@@ -29,6 +33,21 @@ STYLES = {
     "regressed": "bold red", "changed": "bold red", "improved": "bold green", "expected": "yellow",
     "inconclusive": "yellow", "not comparable": "yellow", "missing": "yellow",
 }  # fmt: skip
+LIMIT_BYTES = 1024**2
+MIN_BYTES = 8 * 1024
+ROOM_BYTES = 1024
+"""Bytes kept free for the line on omitted rows."""
+
+HEAD = (
+    "| case | verdict | head over base [95 % CI] | p (Holm) | threshold | pairs | label |\n"
+    "| --- | --- | ---: | ---: | --- | ---: | --- |\n"
+)
+MARKS = {"regressed": "❌", "changed": "❌", "improved": "✅", "equivalent": "✅"}
+UNJUDGED = "⚠️"
+MOST = 10
+"""Most annotations of each kind that GitHub shows for a step."""
+
+Level = Literal["error", "warning"]
 
 
 class RegressionView(View[Regression]):
@@ -84,8 +103,7 @@ class RegressionView(View[Regression]):
                 indented(console, f"{fresh}.")
         if reasons:
             console.print()
-        how = told.method_line(record)
-        facts(console, [*told.sides(record), *([("method", how)] if how is not None else [])])
+        facts(console, [*told.sides(record), *told.method(record)])
 
     def markdown(self) -> list[str]:
         return [regression_markdown(self.record).rstrip("\n")]
@@ -94,24 +112,26 @@ class RegressionView(View[Regression]):
         return ""
 
     def sections(self) -> list[Section]:
-        record, how = self.record, told.method_line(self.record)
+        record = self.record
         timed = walls(record)
         counted = [case for case in told.worst_first(record.cases) if not case.wall_clock]
         said = "Above 1 head is slower. Wall-clock verdicts rest on these pairs"
         apart = [word for word in ("not comparable", "expected") if any(case.verdict == word for case in timed)]
         said += f", but for cases that are {' or '.join(apart)}." if apart else "."
         pairs = pairs_over_time("Every launch pair over time", said, record.pairs, record.confirmation)
-        method = [*([("method", how)] if how else []), *_workloads(record)]
         return [
             Section("clock", "Wall clock", [forest(timed) or wall_table(timed)] if timed else []),
             Section("deterministic", "Deterministic", [counted_table(counted)] if counted else []),
             Section("reasons", "Why", _reasons(told.worst_first(record.cases))),
             Section("launches", "Every launch", [pairs] if pairs is not None else []),
-            Section("method", "How it was measured", [Facts(method)]),
+            Section("method", "How it was measured", [Facts([*told.method(record), *_workloads(record)])]),
         ]
 
     def environment_sections(self) -> list[Section]:
-        return [_environments(self.record)]
+        base, head, named = self.record.base, self.record.head, told.sides(self.record)
+        if base is None or base.environment == head.environment:
+            return [environment_section(head.environment, *named[:2])]
+        return [environments_section(base.environment, head.environment, named)]
 
     def tables(self) -> dict[str, list[Row]]:
         record, of = self.record, fields(self.record, "created", "complete")
@@ -232,45 +252,6 @@ def _workloads(record: Regression) -> list[tuple[str, str]]:
     return [*found, *workload_facts(other, "of base")]
 
 
-def _environments(record: Regression) -> Section:
-    """Return one machine's facts, or the differences between the two sides and what they share."""
-    named = told.sides(record)
-    if record.base is None or record.base.environment == record.head.environment:
-        return environment_section(record.head.environment, *named[:2])
-    base, head = _facts(record.base), _facts(record.head)
-    parts = [part for side in (record.base, record.head) for part in must_match(side.environment)]
-    matters = {"fingerprint", *(name for part in parts for name in part)}
-    names = sorted(dict.fromkeys([*base, *head]), key=lambda name: name not in matters)
-    must: Cell = Badge("must be the same", "failed")
-    different = [
-        [name, base.get(name, "–"), head.get(name, "–"), must if name in matters else "may differ"]
-        for name in names
-        if base.get(name) != head.get(name)
-    ]
-    same = [[name, base[name]] for name in names if base.get(name) == head.get(name)]
-    headings = ("what", "base", "head", "for wall-clock figures")
-    tables = [
-        Table("What differs between base and head", columns(headings, headings), different, opened=True),
-        Table("What is the same", columns(headings[:2], headings), same, bulk=True),
-    ]
-    return Section("environment", "Environment", [Facts(named), *(table for table in tables if table.rows)])
-
-
-def _facts(side: Side) -> dict[str, str]:
-    """Return all known facts on where a side was measured."""
-    environment = side.environment
-    machine, software = must_match(environment)
-    more = {
-        "host": environment.hostname,
-        "Python, all of it": environment.python,
-        "torch, all of it": environment.torch or "not installed",
-        "xbench": environment.xbench,
-        "commit": environment.commit or "unknown",
-        "fingerprint": fingerprint(environment),
-    }
-    return {**machine, **software, **more, **dict(sorted(environment.facts.items()))}
-
-
 def _case(case: Judged) -> Row:
     """Return one verdict and its basis as a row; shares and ratios are plain numbers."""
     found, fresh = case.found, case.confirmation
@@ -303,17 +284,112 @@ def _status(case: Judged, record: Regression, strict: bool) -> Status:
 
 
 def _text(case: Judged, record: Regression) -> str:
-    facts = [f"threshold {told.threshold(case.threshold)}"]
-    if case.base is not None:
-        facts.insert(0, f"base → head {told.both(case)} ({case.label})")
+    said = [] if case.base is None else [f"base → head {told.both(case)} ({case.label})"]
+    said.append(f"threshold {told.threshold(case.threshold)}")
     if case.found is not None:
-        facts += [
-            f"ratio {told.ratio(case.found)}, p {told.p_holm(case.found)} after Holm",
-            f"pairs: {told.pair_ratios(case, record.pairs)}",
-        ]
+        said.append(f"ratio {told.ratio(case.found)}, p {told.p_holm(case.found)} after Holm")
+        said.append(f"pairs: {told.pair_ratios(case, record.pairs)}")
     if case.confirmation is not None:
-        facts += [
-            f"fresh launches: {told.ratio(case.confirmation)}, p {told.p_holm(case.confirmation)}",
-            f"fresh pairs: {told.pair_ratios(case, record.confirmation)}",
-        ]
-    return "\n".join(facts)
+        said.append(f"fresh launches: {told.ratio(case.confirmation)}, p {told.p_holm(case.confirmation)}")
+        said.append(f"fresh pairs: {told.pair_ratios(case, record.confirmation)}")
+    return "\n".join(said)
+
+
+# --- Markdown and annotations for GitHub ------------------------------------------------------------------------------
+
+
+def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> str:
+    """Return the text, at most `limit_bytes` long as UTF-8; below `MIN_BYTES` only the answer, or nothing.
+
+    A step that has already written a part of its summary passes the rest of the limit.
+    """
+    if limit_bytes < MIN_BYTES:
+        answer = f"{plain(told.answer(record)[0])}\n"
+        return answer if len(answer.encode()) <= limit_bytes else ""
+    first, *others = told.answer(record)
+    said = [f"**{plain(first)}**", *map(plain, (*others, *told.remarks(record)))]
+    top = _cut("### xbench regress\n\n" + "".join(f"{sentence}\n\n" for sentence in said), limit_bytes // 3)
+    bottom = _how(record, limit_bytes // 3)
+    left = limit_bytes - sum(len(part.encode()) for part in (top, bottom, HEAD)) - ROOM_BYTES
+    cases = told.worst_first(record.cases)
+    rows, shown = _fitting([_markdown_row(case) for case in cases], left)
+    listed = f"{HEAD}{rows}" if cases else ""
+    omitted = f"\n{counted(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
+    left -= len(rows.encode())
+    every = [_markdown_reason(*shared) for shared in told.reasons(cases[:shown])]
+    reasons, explained = _fitting(every, left - ROOM_BYTES)
+    why = f"\n{markup.details('Why', reasons.rstrip())}\n" if explained else ""
+    return f"{top}{listed}{omitted}{why}{bottom}"
+
+
+def _markdown_row(case: Judged) -> str:
+    measured = case.found is not None and case.found.ratio is not None
+    figure = told.ratio(case.found) if measured else told.both(case) if case.base is not None else "–"
+    cells = (
+        told.name(case), f"{MARKS.get(case.verdict, UNJUDGED)} {case.verdict}", figure, told.p_holm(case.found),
+        told.threshold(case.threshold), str(case.found.pairs) if case.found is not None else "–", case.label or "–",
+    )  # fmt: skip
+    return f"| {' | '.join(plain(cell) for cell in cells)} |\n"
+
+
+def _markdown_reason(reason: str, alike: Sequence[Judged]) -> str:
+    fresh = "".join(f"; {found}" for found in map(told.confirmation, alike) if found is not None)
+    return f"- {plain(', '.join(map(told.name, alike)))}: {plain(reason + fresh)}\n"
+
+
+def _how(record: Regression, most_bytes: int) -> str:
+    how = markup.facts([*told.sides(record), *told.method(record), ("command", record.command)])
+    return f"\n{markup.details('How it was measured', _cut(how, most_bytes))}\n"
+
+
+def _fitting(parts: Sequence[str], room_bytes: int) -> tuple[str, int]:
+    """Return as many whole parts from the front as fit, and their number."""
+    taken = 0
+    for number, part in enumerate(parts):
+        taken += len(part.encode())
+        if taken > room_bytes:
+            return "".join(parts[:number]), number
+    return "".join(parts), len(parts)
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """Return whole lines from the front, and a note if some are missing."""
+    rows, shown = _fitting(text.splitlines(keepends=True), most_bytes)
+    return rows if shown == len(text.splitlines()) else f"{rows}\nMore was left out.\n\n"
+
+
+def workflow_commands(record: Regression) -> list[str]:
+    """Return one line per case that fails or could not be judged, worst first; empty if there is none."""
+    cases = told.worst_first(record.cases)
+    errors = [case for case in cases if case.fails]
+    warnings = [case for case in cases if case.verdict in ("missing", "not comparable", "inconclusive")]
+    return [*_lines("error", errors), *_lines("warning", warnings)]
+
+
+def command(level: Level, title: str, message: str) -> str:
+    """Return an escaped workflow command: '::error title=…::…'."""
+    return f"::{level} title={_property(title)}::{_data(message)}"
+
+
+def _lines(level: Level, cases: Sequence[Judged]) -> list[str]:
+    shown = cases if len(cases) <= MOST else cases[: MOST - 1]
+    found = [command(level, f"{case.verdict}: {told.name(case)}", _message(case)) for case in shown]
+    if len(shown) < len(cases):
+        rest = counted(len(cases) - len(shown), "more case")
+        found.append(command(level, f"xbench regress: {rest}", "The job summary and the JUnit file name them."))
+    return found
+
+
+def _message(case: Judged) -> str:
+    figures = f"{told.ratio(case.found)} of base's time" if case.found is not None else told.both(case)
+    measured = case.found is not None or case.base is not None
+    figures = f"{figures}, threshold {told.threshold(case.threshold)}: " if measured else ""
+    return f"{figures}{case.reason}" + (f" ({case.label})" if case.label is not None else "")
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -10,7 +10,7 @@ from xbench.records import Estimate, Label, LossCheck, Restart, RestartPart
 from xbench.report import console as terminal
 from xbench.report import markup
 from xbench.report.charts.axes import BELOW, COLOURS, rounded, time_unit, upright
-from xbench.report.page.model import Badge, Facts, Figure, Section, Table, Trace, columns
+from xbench.report.page.model import Badge, Cell, Facts, Figure, Section, Table, Trace, columns
 from xbench.report.sentences import environment_line, seconds_text
 from xbench.report.view import Case, Detail, Row, Status, View, fields
 from xbench.text import and_of, counted
@@ -244,7 +244,7 @@ def _losses(record: Restart, check: LossCheck) -> Figure:
             ("stopped and started", record.losses, "--c1", 2, "dot"),
         )
     ]  # fmt: skip
-    cells = [
+    cells: list[Cell] = [
         Badge("held", "faster") if check.held else Badge("NOT held", "failed"),
         str(check.steps),
         "no number" if check.worst is None else f"{check.worst:.1e}",

@@ -15,7 +15,7 @@ from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice, in_ddp
 from xbench.report.charts.axes import named, plain, rounded, upright, whiskers
 from xbench.report.page.common_sections import command_section, fabric_pairs, following, label_badge, workload_pair
-from xbench.report.page.model import Badge, Block, Code, Facts, Figure, Section, Sentences, Table, Trace, columns
+from xbench.report.page.model import Badge, Block, Cell, Code, Facts, Figure, Section, Sentences, Table, Trace, columns
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule
 from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.stats.compare import verdict
@@ -252,7 +252,7 @@ def tried_figure(record: Tuned) -> Figure | None:
         "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
     headings = ("mode", "ratio [95 % CI]", "verdict", "label")
-    rows = [
+    rows: list[list[Cell]] = [
         [mode, ratio_words(ratio), Badge(ratio.verdict, ratio.verdict), label_badge(record.label)]
         for mode, ratio in tried
     ]

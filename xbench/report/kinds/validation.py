@@ -234,11 +234,7 @@ def _tables(title: str, cells: Sequence[ValidationCell], modes: Sequence[str], c
             continue
         console.print()
         say(console, f"{title}{name}", "italic")
-        rows = []
-        for cell in cells:
-            points = {point.mode: point for point in cell.points}
-            if points:
-                rows.append([name_of(cell), *(figure(points[mode]) if mode in points else "–" for mode in shown)])
+        rows = [_row(cell, shown, figure) for cell in cells if cell.points]
         console.print(filled_table("", ["cell", *shown], rows, ("cell",)))
 
 
@@ -266,12 +262,13 @@ def _md_cell(cell: ValidationCell, modes: Sequence[str]) -> list[str]:
     if cell.error is not None:
         why = markup.Markup(f"{markup.strong('left out')}: {markup.plain(cell.error)}")
         return [name_of(cell), why, *[""] * len(modes)]
+    name, *figures = _row(cell, modes, lambda point: _measured(point, ", "))
+    return [name, format_seconds(cell.compute_blocks_s or cell.compute_s), *figures]
+
+
+def _row(cell: ValidationCell, modes: Sequence[str], figure: Callable[[ValidationPoint], str]) -> list[str]:
     points = {point.mode: point for point in cell.points}
-    row = [name_of(cell), format_seconds(cell.compute_blocks_s or cell.compute_s)]
-    for mode in modes:
-        point = points.get(mode)
-        row.append(_measured(point, ", ") if point else "–")
-    return row
+    return [name_of(cell), *(figure(points[mode]) if mode in points else "–" for mode in modes)]
 
 
 def _left_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
