@@ -16,7 +16,7 @@ from xbench.report.charts.convergence import (
 from xbench.report.console import facts, headline, say, table_or_blocks
 from xbench.report.page.common_sections import fabric_pairs, workload_pair
 from xbench.report.page.model import Facts, Section, Sentences
-from xbench.report.sentences import environment_line, fabric_line, workload_line
+from xbench.report.sentences import environment_line, fabric_line
 from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
 from xbench.text import counted
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
@@ -69,11 +69,14 @@ class ConvergenceView(View[Convergence]):
         facts(console, [
             ("data", self.data_line()),
             ("training", self.training_line()),
-            ("workload", workload_line(record.workload)),
-            ("fabric", fabric_line(record.fabric)),
-            ("machine", environment_line(record.environment)),
+            *self.setup(),
             ("made by", record.command),
         ], record.warnings)  # fmt: skip
+
+    def setup(self) -> list[tuple[str, str]]:
+        record = self.record
+        machine = ("machine", environment_line(record.environment))
+        return [workload_pair(record.workload), ("fabric", fabric_line(record.fabric)), machine]
 
     def data_line(self, classes: str = "") -> str:
         data = self.record.dataset
@@ -89,6 +92,7 @@ class ConvergenceView(View[Convergence]):
 
     def markdown(self) -> list[str]:
         record, data = self.record, self.record.dataset
+        samples = f"{data.name}, {data.train} to train, {data.test} to test"
         headings = ["mode", "accuracy [95 % CI]", "test loss", f"step ({record.label})", "sent a step and worker"]
         return [
             f"### {markup.plain(record.workload.title)} on {markup.code(record.fabric.spec)} ({record.fabric.label})",
@@ -96,13 +100,8 @@ class ConvergenceView(View[Convergence]):
             markup.lead(self.headline()),
             markup.table(headings, [_markdown_row(mode) for mode in record.modes.values()]),
             markup.warning_list(record.warnings),
-            markup.details("Environment", markup.facts([
-                ("data", f"{data.name}, {data.train} to train, {data.test} to test"),
-                ("workload", workload_line(record.workload)),
-                ("fabric", fabric_line(record.fabric)),
-                ("machine", environment_line(record.environment)),
-            ])),
-        ]  # fmt: skip
+            markup.details("Environment", markup.facts([("data", samples), *self.setup()])),
+        ]
 
     def sections(self) -> list[Section]:
         record = self.record

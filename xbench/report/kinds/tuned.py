@@ -42,7 +42,13 @@ class TunedView(View[Tuned]):
         return f"{self.record.workload.title} on {self.record.fabric.spec}"
 
     def headline(self) -> list[str]:
-        return [kept_sentence(self.record)]
+        record, title = self.record, self.record.workload.title
+        if record.ratio is None:
+            margin = format_brief_percent(record.margin)
+            return [f"DDP's default is best for {title}: nothing tried is faster by more than {margin}."]
+        saved = format_brief_percent(1 - record.ratio.value)
+        took = f"{ratio_words(record.ratio)} of DDP's time"
+        return [f"{record.schedule} trains {title} in {took}: {saved} less a step."]
 
     def answer(self) -> list[str]:
         return [*self.headline(), f"Times are {self.record.label}."]
@@ -80,9 +86,7 @@ class TunedView(View[Tuned]):
         return f", carried by {self.record.carrier}" if self.record.carrier is not None else ""
 
     def setup(self) -> list[tuple[str, str]]:
-        record = self.record
-        workload = ("workload", sentences.workload_line(record.workload))
-        return [workload, ("fabric", sentences.fabric_line(record.fabric))]
+        return [workload_pair(self.record.workload), ("fabric", sentences.fabric_line(self.record.fabric))]
 
     def markdown(self) -> list[str]:
         record = self.record
@@ -224,18 +228,6 @@ def snippet(tuned: Tuned, path: str) -> str:
     text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned=bool(tuned.host_tuning))
     unused = "    find_unused_parameters=True,\n" if tuned.unused_parameters else ""
     return text.replace("    model,\n", f"    model,\n{unused}")
-
-
-def kept_sentence(record: Tuned) -> str:
-    """Say in one sentence what was best."""
-    title = record.workload.title
-    if record.ratio is None:
-        margin = format_brief_percent(record.margin)
-        return f"DDP's default is best for {title}: nothing tried is faster by more than {margin}."
-    return (
-        f"{record.schedule} trains {title} in {ratio_words(record.ratio)} of DDP's time: "
-        f"{format_brief_percent(1 - record.ratio.value)} less a step."
-    )
 
 
 def tried_figure(record: Tuned) -> Figure | None:
