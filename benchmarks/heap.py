@@ -3,7 +3,7 @@
     python benchmarks/heap.py [--pairs 8] [--steps 40] [--output results/heap.json]
 
 Each process builds a workload of xbench's, takes some steps, and times so many more on one thread, with the page faults
-of each. Then it copies the network's state four times over and frees that again, as a correctness gate does, and times
+of each. Then it copies the network's state four times over and frees that again, as a parity check does, and times
 as many steps again: what a heap looks like after that must not cost anything. Both kinds in turn, a fresh process each,
 in an order that changes from pair to pair. Real times.
 """

@@ -1,4 +1,4 @@
-"""The correctness gate on real ranks: models that DDP refuses, that keep state, and whose ranks are all alike."""
+"""The parity check on real ranks: models that DDP refuses, that keep state, and whose ranks are all alike."""
 
 from __future__ import annotations
 

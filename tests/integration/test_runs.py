@@ -121,7 +121,7 @@ def test_no_bucket_is_recorded_before_its_gradients_are_ready(single_jobs: tuple
 
 def test_progress_says_mode_round_and_time_left(single_jobs: tuple[Comparison, str, Path]) -> None:
     _, stderr, _ = single_jobs
-    assert re.search(r"launch 1 of 2: gate optimal", stderr)
+    assert re.search(r"launch 1 of 2: parity check of optimal", stderr)
     assert re.search(r"launch 2 of 2: round 4 \S+, median step so far .*, about \d+ (s|min) left", stderr)
 
 

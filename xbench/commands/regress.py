@@ -287,7 +287,7 @@ def _stored(kept: Kept, console: Console, json_to: str | None) -> int:
 
 def _tell_github(regression: Regression) -> None:
     """In a GitHub workflow, write annotations to stderr and append Markdown to the step's summary."""
-    from xbench.report.kinds.regression_github import LIMIT_BYTES, regression_markdown, workflow_commands
+    from xbench.report.kinds.regression import LIMIT_BYTES, regression_markdown, workflow_commands
 
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in workflow_commands(regression):
@@ -305,7 +305,7 @@ def _tell_github(regression: Regression) -> None:
 def _write_formats(regression: Regression, markdown_to: str | None, junit_to: str | None, strict: bool) -> None:
     """Write the requested files; '-' is stdout."""
     from xbench.report.formats import junit
-    from xbench.report.kinds.regression_github import regression_markdown
+    from xbench.report.kinds.regression import regression_markdown
 
     texts: list[tuple[str | None, Callable[[], str]]] = [
         (markdown_to, lambda: regression_markdown(regression)),

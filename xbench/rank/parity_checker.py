@@ -197,6 +197,6 @@ def _worse(pair: tuple[float, str | None]) -> tuple[bool, float]:
 def compressed(compress: str) -> str:
     """Return the record's remark on a run whose gradients are compressed."""
     return (
-        f"fp32 gradients travel as {compress}, in every mode; the gate compares mean differences with DDP's exact "
-        f"steps (tolerance {COMPRESSED_TOLERANCE:g} in place of {TOLERANCE:g} of the largest)"
+        f"fp32 gradients travel as {compress}, in every mode; the parity check compares mean differences with DDP's "
+        f"exact steps (tolerance {COMPRESSED_TOLERANCE:g} in place of {TOLERANCE:g} of the largest)"
     )

@@ -84,7 +84,7 @@ def make(session: Session) -> Reference:
     try:
         _, second, local, averaged, buffers = _averaged(session, reference)
     except UsageError as error:
-        reference.not_shown = f"{error}, so the gate could not be tested"
+        reference.not_shown = f"{error}, so the parity check could not be tested"
         return reference
     assert second is not None
     if not second.verdict().ok:

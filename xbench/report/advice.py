@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from xbench.host.tuning import VARIABLE
 from xbench.modes import TUNED_DDP as TUNED
@@ -22,10 +21,14 @@ from xbench.modes import mode_info, next_forward_modes
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio
 from xbench.report.answer import is_control, rankings, reference_of, trusted
+from xbench.report.sentences import ratio_text
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
 from xbench.spec import Overlap, RunSpec
 from xbench.text import and_of, counted
 from xbench.units import format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from xbench.planning.replan import Planned
 
 EQUIVALENT = 0.02
 """Relative difference below which steps are equally good, as in a comparison's verdict."""
@@ -37,9 +40,6 @@ RECORD = "RECORD"
 """Placeholder in commands for a record whose path is not known."""
 
 
-PROVE = "To prove what is predicted:"
-
-
 class Advice(NamedTuple):
     """Sentence and the command that follows from it, if there is one."""
 
@@ -47,29 +47,15 @@ class Advice(NamedTuple):
     command: str | None = None
 
 
-class Foreseen(Protocol):
-    """Plans of one step, their bounds, and the overlap allowed for a recommended mode."""
-
-    @property
-    def plans(self) -> Mapping[str, Plan]:
-        """Plans by mode."""
-
-    @property
-    def bounds(self) -> Bounds | None:
-        """Bounds of the step; None if no link was measured."""
-
-    @property
-    def overlap(self) -> Overlap:
-        """Overlap allowed for a recommended mode, as in `Planner`."""
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """Plans that a record holds."""
+class Recorded(NamedTuple):
+    """Plans of one step that a record holds, its bounds, and the overlap allowed for a recommended mode."""
 
     plans: Mapping[str, Plan]
     bounds: Bounds | None
     overlap: Overlap
+
+
+Foreseen: TypeAlias = "Recorded | Planned"
 
 
 def of_profile(record: Profile) -> list[Advice]:
@@ -82,16 +68,22 @@ def of_profile(record: Profile) -> list[Advice]:
             Advice("To plan schedules, profile on two:", typed(record.spec, "profile", {"--fabric": "local:ranks=2"})),
         ]
     foreseen = Recorded(record.plans, record.bounds, record.spec.overlap)
+    further = following_modes(foreseen, record.spec)
+    return [Advice(recommendation(foreseen)), *further] if further else []
+
+
+def following_modes(foreseen: Foreseen, spec: RunSpec) -> list[Advice]:
+    """Advise the gain of next-forward updates, and the command that proves the predictions for a run.
+
+    Empty if only controls were planned.
+    """
     choice = fastest(foreseen)
     if choice is None:
         return []
     further = ahead(foreseen, choice)
     modes = dict.fromkeys(["ddp", choice if choice != "ddp" else "auto", *further])
-    return [
-        Advice(recommendation(foreseen)),
-        *told_ahead(foreseen, choice, further),
-        Advice(PROVE, compare_command(record.spec, list(modes))),
-    ]
+    prove = Advice("To prove what is predicted:", compare_command(spec, list(modes)))
+    return [*told_ahead(foreseen, choice, further), prove]
 
 
 def of_comparison(record: Comparison, place: str) -> list[Advice]:
@@ -114,11 +106,10 @@ def in_ddp(winner: str, ratios: Mapping[str, Ratio], place: str, more: str = "")
     ratio = ratios.get(TUNED)
     if winner == TUNED or ratio is None or ratio.ci95[1] >= 1 or ratio.value >= 1:
         return []
-    low, high = ratio.ci95
     return [
         Advice(
-            f"To change one argument of DistributedDataParallel and not the loop: {TUNED} takes {ratio.value:.3f} "
-            f"[{low:.3f}, {high:.3f}] of ddp's time.",
+            "To change one argument of DistributedDataParallel and not the loop: "
+            f"{TUNED} takes {ratio_text(ratio.value, ratio.ci95)} of ddp's time.",
             f"xbench plan {shlex.quote(place)} --emit ddp --mode {TUNED}{more}",
         )
     ]
@@ -146,8 +137,9 @@ def ahead(foreseen: Foreseen, choice: str, ran: Collection[str] = ()) -> list[st
     """Return next-forward modes whose predicted step is shorter than that of `choice` by more than EQUIVALENT."""
     plans = foreseen.plans
     most_s = plans[choice].predicted_step_s * (1 - EQUIVALENT)
-    found = [mode for mode in next_forward_modes() if mode in plans and mode not in ran and mode != choice]
-    return sorted((m for m in found if plans[m].predicted_step_s <= most_s), key=lambda m: plans[m].predicted_step_s)
+    steps_s = {mode: plans[mode].predicted_step_s for mode in next_forward_modes() if mode in plans}
+    found = [mode for mode in steps_s if mode not in ran and mode != choice and steps_s[mode] <= most_s]
+    return sorted(found, key=steps_s.__getitem__)
 
 
 def told_ahead(foreseen: Foreseen, choice: str, further: Sequence[str]) -> list[Advice]:
@@ -157,12 +149,11 @@ def told_ahead(foreseen: Foreseen, choice: str, further: Sequence[str]) -> list[
     steps_s = [foreseen.plans[mode].predicted_step_s for mode in further]
     own_s = foreseen.plans[choice].predicted_step_s
     less = [format_percent(1 - step_s / own_s) for step_s in steps_s]
-    one = len(further) == 1
+    update, are = ("updates", "is") if len(further) == 1 else ("update", "are")
     return [
         Advice(
-            f"{and_of(further)} {'updates' if one else 'update'} parameters in the next forward pass, and "
-            f"{'is' if one else 'are'} predicted to take {and_of([format_seconds(s) for s in steps_s])} a step, "
-            f"{and_of(less)} less than {choice} (simulated)."
+            f"{and_of(further)} {update} parameters in the next forward pass, and {are} predicted to take "
+            f"{and_of([format_seconds(s) for s in steps_s])} a step, {and_of(less)} less than {choice} (simulated)."
         )
     ]
 
@@ -176,8 +167,7 @@ def recommendation(foreseen: Foreseen) -> str:
     bound_s = bound_of(foreseen, choice)
     bound = "" if bound_s is None else f"{format_percent(above(step_s, bound_s))} above the bound"
     if "ddp" not in plans:
-        parts = [f"{format_seconds(step_s)} a step", *([bound] if bound else [])]
-        return f"{choice} is predicted fastest: {', '.join(parts)} (simulated)."
+        return f"{choice} is predicted fastest: {format_seconds(step_s)} a step{bound and f', {bound}'} (simulated)."
     ddp_s = plans["ddp"].predicted_step_s
     if choice == "ddp":
         return (
@@ -189,7 +179,7 @@ def recommendation(foreseen: Foreseen) -> str:
         return f"Keep ddp as it comes: {choice}, the fastest, is predicted to take only {gain} less a step (simulated)."
     return (
         f"Use {choice}: predicted {format_seconds(step_s)} a step, {gain} less than ddp's {format_seconds(ddp_s)}"
-        f"{f' and {bound}' if bound else ''} (simulated)."
+        f"{bound and f' and {bound}'} (simulated)."
     )
 
 
@@ -247,8 +237,9 @@ def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--copies": spec.copies if spec.copies != "views" else None,
         "--compress": spec.compress,
         "--backend": spec.collectives if spec.collectives not in ("torch", "sockets") else None,
+        **asked,
     }
-    words = [word for flag, value in {**options, **asked}.items() if value is not None for word in (flag, str(value))]
+    words = [word for flag, value in options.items() if value is not None for word in (flag, str(value))]
     setting = f"{VARIABLE}=off " if spec.host_tuning is False else ""
     return setting + shlex.join(["xbench", command, workload.name, *words])
 
@@ -297,22 +288,13 @@ def what_to_paste(record: Comparison) -> Paste | None:
         return Paste(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
     if best.plan is None:
         return Paste(f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan.")
+    count, ratio = counted(len(best.plan.buckets), "bucket"), ratio_text(best.ratio.value, best.ratio.ci95)
+    told = f"{count}, {ratio} of {reference}'s time per sample ({best.label})"
+    tuned = record.spec.tunes_ranks
     if mode_info(carrier).reducer == "ddp":
-        caps = bucket_caps_mib(best.plan)
-        told = _measured(best, reference)
-        return Paste(f"Give DistributedDataParallel the buckets of {best.mode}:",
-                     ddp_snippet(best.plan, caps, told, tuned=record.spec.tunes_ranks))  # fmt: skip
-    put_off = mode_info(best.plan.carrier or carrier).puts_off
+        code = ddp_snippet(best.plan, bucket_caps_mib(best.plan), told, tuned=tuned)
+        return Paste(f"Give DistributedDataParallel the buckets of {best.mode}:", code)
     later = " It updates parameters in the next forward pass: call handle.finish() before anything else reads them."
-    return Paste(
-        f"Put {best.mode} under the training loop.{later if put_off else ''}",
-        attach_snippet(best.plan, told=_measured(best, reference), tuned=record.spec.tunes_ranks),
-    )
-
-
-def _measured(best: ModeResult, reference: str) -> str:
-    assert best.plan is not None  # the caller checked it
-    assert best.ratio is not None
-    low, high = best.ratio.ci95
-    count = counted(len(best.plan.buckets), "bucket")
-    return f"{count}, {best.ratio.value:.3f} [{low:.3f}, {high:.3f}] of {reference}'s time per sample ({best.label})"
+    put_off = later if mode_info(best.plan.carrier or carrier).puts_off else ""
+    code = attach_snippet(best.plan, told=told, tuned=tuned)
+    return Paste(f"Put {best.mode} under the training loop.{put_off}", code)

@@ -14,11 +14,11 @@ with `sequential`, the others with the reference of one job.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.records import RANKS, Comparison, Estimate, Layer, ModeResult
+from xbench.report.sentences import ratio_text
 from xbench.stats.blocks import mode_values, twins
 from xbench.stats.compare import MARGIN, paired_ratio
 from xbench.text import and_of
@@ -29,8 +29,8 @@ MORE = "More launches may decide: --rigorous, or --launches 5."
 
 def trusted(result: ModeResult) -> bool:
     """True if the mode's times may be shown: it ran, was timed, and passed its parity check."""
-    gate = result.parity is None or result.parity.ok
-    return result.status == "ok" and gate and result.seconds_per_sample is not None
+    same_network = result.parity is None or result.parity.ok
+    return result.status == "ok" and same_network and result.seconds_per_sample is not None
 
 
 def was_reached(record: Comparison) -> bool:
@@ -136,12 +136,16 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
         return [f"{best.mode} had the shortest time per sample, but without {reference}, the reference, there is no "
                 "ratio to judge it."]  # fmt: skip
     low, high = ratio.ci95
-    interval = f"ratio {ratio.value:.3f}" + (
-        f", 95 % CI {low:.3f} to {high:.3f}" if ratio.interval else ", of one pair"
-    )
+    span = f"95 % CI {low:.3f} to {high:.3f}" if ratio.interval else "of one pair"
+    interval = f"ratio {ratio.value:.3f}, {span}"
     if ratio.verdict == "faster":
-        unproven = [r for r in order[1:] if r.ratio is not None and r.ratio.value < ratio.value]
-        return [_gain(record, best, fastest=not unproven), *_perhaps(unproven, reference), *_close(record, order)]
+        unproven = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.value < ratio.value]
+        said = [_gain(record, best, fastest=not unproven)]
+        if unproven:
+            them = "it" if len(unproven) == 1 else "them"
+            still = f"{and_of(unproven)} may be faster still, but this run cannot tell {them} from {reference}."
+            said += [still, MORE]
+        return [*said, *_close(record, order)]
     if ratio.verdict == "equivalent":
         return [
             f"No mode is faster than {reference}, the reference, by an amount that matters; {best.mode} is equivalent "
@@ -174,15 +178,6 @@ def _gain(record: Comparison, best: ModeResult, *, fastest: bool) -> str:
     return f"{best.mode} is {shown}: {saved} less time per sample than {reference}, the reference ({span})."
 
 
-def _perhaps(unproven: list[ModeResult], reference: str) -> list[str]:
-    """Name modes with a better estimate than the winner that are not proven faster than the reference."""
-    if not unproven:
-        return []
-    names = and_of([result.mode for result in unproven])
-    return [f"{names} may be faster still, but this run cannot tell {'it' if len(unproven) == 1 else 'them'} from "
-            f"{reference}.", MORE]  # fmt: skip
-
-
 def _partial(record: Comparison) -> list[str]:
     """Describe the times of modes with partial gradients, and why none of them is the answer."""
     said = []
@@ -206,16 +201,16 @@ def _close(record: Comparison, order: list[ModeResult]) -> list[str]:
     unsure: dict[str, str] = {}
     for result in order[1:]:
         assert best.ratio is not None
-        if result.ratio is None or result.mode == reference_of(record, result):
+        if result.ratio is None or result.mode == reference_of(record, result) or result.ratio.value < best.ratio.value:
             continue
-        if result.ratio.value < best.ratio.value or not _met(blocks.get(result.mode, []), blocks.get(best.mode, [])):
+        rounds = [{block[:2] for block in blocks.get(mode, [])} for mode in (result.mode, best.mode)]
+        if rounds[0].isdisjoint(rounds[1]):
             continue
         ratio = paired_ratio(blocks[result.mode], blocks[best.mode])
         if ratio.verdict == "slower":
             continue
-        low, high = ratio.ci95
         kept = alike if ratio.verdict == "equivalent" else unsure
-        kept[result.mode] = f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]"
+        kept[result.mode] = ratio_text(ratio.value, ratio.ci95)
     said = []
     if alike:
         said.append(
@@ -225,11 +220,6 @@ def _close(record: Comparison, order: list[ModeResult]) -> list[str]:
     if unsure:
         said.append(f"This run cannot tell {and_of(list(unsure))} from {best.mode}: {_beside(unsure)}.")
     return said
-
-
-def _met(ours: Sequence[tuple[int, int, float]], theirs: Sequence[tuple[int, int, float]]) -> bool:
-    """True if two modes were timed in a common round."""
-    return bool({block[:2] for block in ours} & {block[:2] for block in theirs})
 
 
 def _beside(ratios: dict[str, str]) -> str:
@@ -245,11 +235,9 @@ def _kind(order: list[ModeResult]) -> str:
         "emulated": "emulated (real compute, collectives delayed by the cost model)",
         "simulated": "simulated (from the model alone)",
     }
-    if len(labels) == 1:
-        return f"Times are {meaning[labels[0]]}; predictions and bounds are simulated."
-    return "Times are " + and_of(
-        [f"{label} for {and_of([r.mode for r in order if r.label == label])}" for label in labels]
-    ) + "; predictions and bounds are simulated."  # fmt: skip
+    said = [f"{label} for {and_of([r.mode for r in order if r.label == label])}" for label in labels]
+    what = meaning[labels[0]] if len(labels) == 1 else and_of(said)
+    return f"Times are {what}; predictions and bounds are simulated."
 
 
 def verdict(record: Comparison, result: ModeResult) -> str:
@@ -274,17 +262,16 @@ def own_steps(record: Comparison) -> list[str]:
         result = record.modes.get(mode.text)
         if not mode_info(mode.name).together or result is None or not trusted(result) or result.step_s is None:
             continue
-        steps_s = [
-            median(sample.step_s for sample in record.samples if sample.mode == mode.text and sample.job == job)
-            for job in sorted({sample.job for sample in record.samples if sample.mode == mode.text})
-        ]
+        taken = [sample for sample in record.samples if sample.mode == mode.text]
+        jobs = sorted({sample.job for sample in taken})
+        steps_s = [median(sample.step_s for sample in taken if sample.job == job) for job in jobs]
         if len(steps_s) < 2:
             continue
+        own = f"the jobs make a step every {' and every '.join(map(format_seconds, steps_s))}"
+        each = "one of each job"
         if twins(record.spec):
             own = f"each of the {len(steps_s)} jobs makes a step every {format_seconds(median(steps_s))}"
-        else:
-            own = f"the jobs make a step every {' and every '.join(map(format_seconds, steps_s))}"
-        each = "one" if twins(record.spec) else "one of each job"
+            each = "one"
         said.append(
             f"{mode.text}: {own}; its step of {format_seconds(result.step_s.median)} is the device's, for {each}."
         )
@@ -296,11 +283,8 @@ def ratio_cell(result: ModeResult) -> str:
     if not trusted(result) or result.ratio is None:
         return "–"
     if result.ratio.verdict == "reference":
-        return f"{result.ratio.value:.3f}"
-    if result.ratio.interval is None:
-        return f"{result.ratio.value:.3f} (1 pair)"
-    low, high = result.ratio.interval
-    return f"{result.ratio.value:.3f} [{low:.3f}, {high:.3f}]"
+        return ratio_text(result.ratio.value, None)
+    return ratio_text(result.ratio.value, result.ratio.interval) + (" (1 pair)" if not result.ratio.interval else "")
 
 
 def span_cell(estimate: Estimate | None, between: str = " – ") -> str:
@@ -343,21 +327,17 @@ def step_cells(result: ModeResult) -> dict[str, str]:
 
     A failed mode has only the cells that come from its plan and its parity check.
     """
-    predicted = format_seconds(result.predicted_step_s)
-    buckets = str(len(result.plan.buckets)) if result.plan else "–"
-    known = {"predicted": predicted, "buckets": buckets, "same network": parity_cell(result)}
-    headings = ("step", "exposed", "removed", "predicted", "error", "buckets", "same network", "label")
-    if not trusted(result):
-        return dict.fromkeys(headings, "–") | known
-    found = {
-        "step": format_seconds(result.step_s.median) if result.step_s else "–",
-        "exposed": format_seconds(result.exposed_s),
-        "removed": removed_cell(result.removed_share),
-        "error": format_signed_percent(result.prediction_error),
-        "label": result.label,
-        **known,
+    fine = trusted(result)
+    return {
+        "step": format_seconds(result.step_s.median) if fine and result.step_s else "–",
+        "exposed": format_seconds(result.exposed_s) if fine else "–",
+        "removed": removed_cell(result.removed_share) if fine else "–",
+        "predicted": format_seconds(result.predicted_step_s),
+        "error": format_signed_percent(result.prediction_error) if fine else "–",
+        "buckets": str(len(result.plan.buckets)) if result.plan else "–",
+        "same network": parity_cell(result),
+        "label": result.label if fine else "–",
     }
-    return {heading: found[heading] for heading in headings}
 
 
 def with_turns(result: ModeResult) -> str:

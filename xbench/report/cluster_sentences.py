@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from xbench.records import ClusterComparison, ClusterResult, ClusterRun
+from xbench.report.sentences import ratio_text
 from xbench.units import format_duration, format_percent, format_seconds
 
-
-class Column(NamedTuple):
-    """One figure of a policy, computed from its simulations."""
-
-    heading: str
-    cell: Callable[[Sequence[ClusterRun]], str]
+Cells = dict[str, Callable[[Sequence[ClusterRun]], str]]
+"""Figures of a policy by heading, computed from its simulations."""
 
 
 def _mean(runs: Sequence[ClusterRun], name: str) -> float:
@@ -31,22 +27,22 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.{digits}f}×"
 
 
-COLUMNS = (
-    Column("p50", lambda runs: format_duration(_mean(runs, "jct_p50_s"))),
-    Column("p95", lambda runs: format_duration(_mean(runs, "jct_p95_s"))),
-    Column("p99", lambda runs: format_duration(_mean(runs, "jct_p99_s"))),
-    Column("queued", lambda runs: format_duration(_mean(runs, "queued_mean_s"))),
-    Column("slowdown", lambda runs: _times(_mean(runs, "slowdown_mean"))),
-    Column("unfair", lambda runs: _times(_mean(runs, "unfairness_p95"))),
-    Column("makespan", lambda runs: format_duration(_mean(runs, "makespan_s"))),
-    Column("held", lambda runs: format_percent(_mean(runs, "occupancy"), 0)),
-    Column("useful", lambda runs: format_percent(_mean(runs, "useful_share"), 1)),
-    Column("restarts", lambda runs: f"{_mean(runs, 'restarts'):.0f}"),
-)
-HOST_COLUMNS = (
-    Column("across", lambda runs: format_percent(_mean(runs, "across_share"), 0)),
-    Column("lost", lambda runs: format_percent(_mean(runs, "lost_share"), 1)),
-)
+COLUMNS: Cells = {
+    "p50": lambda runs: format_duration(_mean(runs, "jct_p50_s")),
+    "p95": lambda runs: format_duration(_mean(runs, "jct_p95_s")),
+    "p99": lambda runs: format_duration(_mean(runs, "jct_p99_s")),
+    "queued": lambda runs: format_duration(_mean(runs, "queued_mean_s")),
+    "slowdown": lambda runs: _times(_mean(runs, "slowdown_mean")),
+    "unfair": lambda runs: _times(_mean(runs, "unfairness_p95")),
+    "makespan": lambda runs: format_duration(_mean(runs, "makespan_s")),
+    "held": lambda runs: format_percent(_mean(runs, "occupancy"), 0),
+    "useful": lambda runs: format_percent(_mean(runs, "useful_share"), 1),
+    "restarts": lambda runs: f"{_mean(runs, 'restarts'):.0f}",
+}
+HOST_COLUMNS: Cells = {
+    "across": lambda runs: format_percent(_mean(runs, "across_share"), 0),
+    "lost": lambda runs: format_percent(_mean(runs, "lost_share"), 1),
+}
 NOTE = (
     "JCT: job completion time, from arrival to end; p50 to p99 of it. Queued: mean wait for the first GPU. Slowdown: "
     "JCT over what the job takes alone on the GPUs that it asks for (at least 10 s), mean over jobs: 1× is no delay, "
@@ -65,12 +61,12 @@ def headings(record: ClusterComparison) -> list[str]:
     """Return the headings of the columns of `rows`."""
     placement = ["placement"] if record.placements else []
     judged = [*(["ratio"] if is_compared(record) else []), *(["gap"] if is_bounded(record) else [])]
-    return ["policy", *placement, "mean JCT", *judged, *(column.heading for column in columns(record))]
+    return ["policy", *placement, "mean JCT", *judged, *columns(record)]
 
 
-def columns(record: ClusterComparison) -> tuple[Column, ...]:
+def columns(record: ClusterComparison) -> Cells:
     """Return the columns with figures of a policy."""
-    return (*COLUMNS, *(HOST_COLUMNS if record.placements else ()))
+    return COLUMNS | (HOST_COLUMNS if record.placements else {})
 
 
 def note(record: ClusterComparison) -> str:
@@ -98,16 +94,14 @@ def rows(record: ClusterComparison, cost_s: float) -> list[list[str]]:
     """Return one row per policy and placement, with the columns of `headings`."""
     found = []
     for result in results_at(record, cost_s):
-        runs = runs_of(record, result)
+        way = (result.policy, result.restart_s, result.placement)
+        runs = [run for run in record.runs if (run.policy, run.restart_s, run.placement) == way]
         placement = [result.placement or "–"] if record.placements else []
-        figures = (column.cell(runs) for column in columns(record))
-        found.append([result.policy, *placement, jct_of(result), *_judged(record, result), *figures])
+        ratio = [ratio_of(result)] if is_compared(record) else []
+        gap = [gap_of(result)] if is_bounded(record) else []
+        figures = (cell(runs) for cell in columns(record).values())
+        found.append([result.policy, *placement, jct_of(result), *ratio, *gap, *figures])
     return found
-
-
-def _judged(record: ClusterComparison, result: ClusterResult) -> list[str]:
-    ratio = [ratio_of(result)] if is_compared(record) else []
-    return [*ratio, *([gap_of(result)] if is_bounded(record) else [])]
 
 
 def results_at(record: ClusterComparison, cost_s: float) -> list[ClusterResult]:
@@ -115,29 +109,15 @@ def results_at(record: ClusterComparison, cost_s: float) -> list[ClusterResult]:
     return [result for result in record.results if result.restart_s == cost_s]
 
 
-def runs_of(record: ClusterComparison, result: ClusterResult) -> list[ClusterRun]:
-    """Return the simulations behind a result."""
-    way = (result.policy, result.restart_s, result.placement)
-    return [run for run in record.runs if (run.policy, run.restart_s, run.placement) == way]
-
-
 def jct_of(result: ClusterResult) -> str:
     """Format the mean job completion time, with its interval if there is one."""
-    shown = format_duration(result.jct_mean_s)
-    if result.jct_mean_ci95 is None:
-        return shown
-    low, high = result.jct_mean_ci95
-    return f"{shown} [{format_duration(low)}, {format_duration(high)}]"
+    ends = "" if result.jct_mean_ci95 is None else f" [{', '.join(map(format_duration, result.jct_mean_ci95))}]"
+    return f"{format_duration(result.jct_mean_s)}{ends}"
 
 
 def ratio_of(result: ClusterResult) -> str:
     """Format the ratio to the reference's mean job completion time, with its interval if there is one."""
-    if result.ratio is None:
-        return "reference"
-    if result.ratio_ci95 is None:
-        return f"{result.ratio:.3f}"
-    low, high = result.ratio_ci95
-    return f"{result.ratio:.3f} [{low:.3f}, {high:.3f}]"
+    return "reference" if result.ratio is None else ratio_text(result.ratio, result.ratio_ci95)
 
 
 def gap_of(result: ClusterResult) -> str:
@@ -145,11 +125,8 @@ def gap_of(result: ClusterResult) -> str:
     if result.gap is None:
         return "–"
     digits = 0 if result.gap >= 1 else 1
-    shown = f"{'' if result.gap_exact else '≤ '}{format_percent(result.gap, digits)}"
-    if result.gap_ci95 is None:
-        return shown
-    low, high = result.gap_ci95
-    return f"{shown} [{format_percent(low, digits)}, {format_percent(high, digits)}]"
+    ends = "" if result.gap_ci95 is None else f" [{', '.join(format_percent(end, digits) for end in result.gap_ci95)}]"
+    return f"{'' if result.gap_exact else '≤ '}{format_percent(result.gap, digits)}{ends}"
 
 
 def is_bounded(record: ClusterComparison) -> bool:
@@ -167,8 +144,11 @@ def basis(record: ClusterComparison) -> list[tuple[str, str]]:
     trace = record.trace
     jobs = "job" if trace.jobs == 1 else "jobs"
     what = f"{trace.name}: {trace.jobs:,} {jobs}, {trace.gpu_hours:,.0f} GPU hours in {format_duration(trace.span_s)}"
-    found = [("trace", what)]
-    found += [*_loads(record), *_windows(record)]
+    found = [("trace", what), *_loads(record)]
+    if record.window is not None:
+        first, last = record.window
+        counts = f"jobs {first:,} to {last:,} by arrival count"
+        found.append(("window", f"{counts}; all are simulated, and makespan and held are of all"))
     if trace.seeds:
         count = len(trace.seeds)
         few = "" if count >= 6 else "; fewer than 6 give no interval"
@@ -201,11 +181,3 @@ def _loads(record: ClusterComparison) -> list[tuple[str, str]]:
         "the time until the last ends"
     )
     return [("load", said)]
-
-
-def _windows(record: ClusterComparison) -> list[tuple[str, str]]:
-    if record.window is None:
-        return []
-    first, last = record.window
-    said = f"jobs {first:,} to {last:,} by arrival count; all are simulated, and makespan and held are of all"
-    return [("window", said)]

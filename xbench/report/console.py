@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD, Box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from xbench.characters import command_breaks, visible_lines
@@ -26,6 +26,7 @@ NARROW_COLUMNS = 84
 
 _ANY_WIDTH = 10_000
 _TIED = "\ue000"
+"""Stands for a space between a number and its unit or inside an interval, where no line may end."""
 _TIES = re.compile(
     r"(?<=\d) (?=%|(?:[mµn]?s|min|h|d|[KMGT]?i?B|[kMG]?bit/s|px|[kMG])(?![\w-]))"
     r"|(?<=[\w%],) (?=[-+\d.][^\[\],\n]{0,12}\])"
@@ -45,9 +46,13 @@ class HarmlessConsole(Console):
     _depth = 0
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """See `Console.render`. Control characters in the text are written out."""
+        """See `Console.render`. Control characters in the text are written out.
+
+        rich breaks lines at every kind of space, so another character stands in for tied spaces until lines are made.
+        """
         if isinstance(renderable, Text):
-            renderable = _tied(renderable)
+            renderable = renderable.copy()
+            renderable.plain = _TIES.sub(_TIED, renderable.plain)
         self._depth += 1
         try:
             segments = [_harmless(segment) for segment in super().render(renderable, options)]
@@ -65,18 +70,7 @@ def _harmless(segment: Segment) -> Segment:
     return segment._replace(text=visible_lines(segment.text).replace(_TIED, " "))
 
 
-def _tied(text: Text) -> Text:
-    """Return the text with no line break between a number and its unit, or inside an interval.
-
-    rich breaks lines at every kind of space, so another character stands in for these spaces until lines are made.
-    """
-    text = text.copy()
-    text.plain = _TIES.sub(_TIED, text.plain)
-    return text
-
-
 def _without_trailing_blanks(segments: Iterable[Segment]) -> list[Segment]:
-    """Return the segments without the spaces at the ends of their lines."""
     kept: list[Segment] = []
     ends = False  # True if the text after this segment begins a new line
     for segment in reversed(list(segments)):
@@ -127,9 +121,7 @@ def say_next(console: Console, advice: Iterable[tuple[str, str | None]]) -> None
 
 def fact(console: Console, label: str, sentence: str, style: str = "") -> None:
     """Print a sentence with its label in the margin."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=10, no_wrap=True)
-    grid.add_column()
+    grid = Table.grid(Column(width=10, no_wrap=True), Column(), padding=(0, 1))
     grid.add_row(Text(label, style=style or "dim"), Text(sentence, style=style))
     console.print(grid)
 
@@ -143,12 +135,39 @@ def titled_table(title: str, *columns: tuple[str, str]) -> Table:
     return table
 
 
+def filled_table(
+    title: str, headings: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Sequence[str]
+) -> Table:
+    """Return a table of these rows. The columns `left` are aligned left, the others right."""
+    table = titled_table(title, *((name, "left" if name in left else "right") for name in headings))
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
+def fitting_table(
+    console: Console,
+    title: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Sequence[str],
+    dispensable: Sequence[str],
+) -> Table:
+    """Return a table of these rows. Columns in `dispensable` are omitted one by one until it fits, or all are."""
+    for count in range(len(dispensable) + 1):
+        kept = [at for at, heading in enumerate(headings) if heading not in dispensable[:count]]
+        cells = ([row[at] for at in kept] for row in rows)
+        table = filled_table(title, [headings[at] for at in kept], cells, left)
+        if spare_columns(console, table) >= 0:
+            break
+    return table
+
+
 def as_text(table: page.Table) -> Table:
     """Return a page's table without its title."""
-    shown = titled_table("", *((column.name, "right" if column.figures else "left") for column in table.columns))
-    for row in table.rows:
-        shown.add_row(*(Text(cell if isinstance(cell, str) else cell.text) for cell in row))
-    return shown
+    left = [column.name for column in table.columns if not column.figures]
+    rows = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in table.rows]
+    return filled_table("", [column.name for column in table.columns], rows, left)
 
 
 def indented(console: Console, text: str) -> None:
@@ -165,8 +184,8 @@ def spare_columns(console: Console, table: Table) -> int:
 
 def headline(console: Console, sentences: Iterable[str]) -> None:
     """Print the answer with its first sentence emphasised."""
-    for position, sentence in enumerate(sentences):
-        say(console, sentence, "bold" if position == 0 else "")
+    for number, sentence in enumerate(sentences):
+        say(console, sentence, "" if number else "bold")
 
 
 def facts(console: Console, pairs: Iterable[tuple[str, str]], warnings: Iterable[str] = ()) -> None:
@@ -182,9 +201,7 @@ def table_or_blocks(
 ) -> None:
     """Print a table if it fits, with the columns `left` aligned left; else one block per row, below its first cell."""
     rows = list(rows)
-    shown = titled_table(title, *((name, "left" if name in left else "right") for name in headings))
-    for row in rows:
-        shown.add_row(*map(Text, row))
+    shown = filled_table(title, headings, rows, left)
     if spare_columns(console, shown) >= 0:
         console.print(shown)
         return

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from xbench.records import Environment
 from xbench.records.parts import Finding, Gpu, GpuLink, Machine
 from xbench.report.console import fact, indented, say
+from xbench.text import counted
 from xbench.units import format_bytes, format_clock, format_power
 
 
@@ -40,10 +41,9 @@ def render_machine(machine: Machine, console: Console) -> None:
         say(console, "What is missing, and what that costs", "italic")
     for one in missing:
         indented(console, f"{one.name}: {one.detail}")
-        if one.costs:
-            console.print(Padding(Text(f"costs: {one.costs}"), (0, 0, 0, 4)))
-        if one.get:
-            console.print(Padding(Text(f"to get it: {one.get}"), (0, 0, 0, 4)))
+        for label, said in (("costs", one.costs), ("to get it", one.get)):
+            if said:
+                console.print(Padding(Text(f"{label}: {said}"), (0, 0, 0, 4)))
 
 
 def _told(console: Console, title: str, told: Sequence[Finding]) -> None:
@@ -51,9 +51,7 @@ def _told(console: Console, title: str, told: Sequence[Finding]) -> None:
         return
     console.print()
     say(console, title, "italic")
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+    grid = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2))
     for one in told:
         grid.add_row(Text(one.name), Text(one.detail))
     console.print(Padding(grid, (0, 0, 0, 2)))
@@ -61,7 +59,7 @@ def _told(console: Console, title: str, told: Sequence[Finding]) -> None:
 
 def _hardware(here: Environment) -> str:
     physical = here.facts.get("physical_cores")
-    cores = f"{here.cores} core{'s' if here.cores != 1 else ''}"
+    cores = counted(here.cores, "core")
     cores += f" ({physical} physical)" if physical not in (None, "unknown", str(here.cores)) else ""
     return f"{here.hostname}: {here.cpu}, {cores}, {format_bytes(here.memory_bytes)}"
 
@@ -83,7 +81,7 @@ def _gpu(gpu: Gpu) -> str:
         less = gpu.pcie_max_width is not None and gpu.pcie_width < gpu.pcie_max_width
         parts.append(f"PCIe {gpu.pcie_generation} ×{gpu.pcie_width}" + (f" of ×{gpu.pcie_max_width}" if less else ""))
     if gpu.nvlinks is not None:
-        parts.append(f"{gpu.nvlinks} NVLink{'s' if gpu.nvlinks != 1 else ''}")
+        parts.append(counted(gpu.nvlinks, "NVLink"))
     parts += [f"up to {format_clock(gpu.sm_clock_max_mhz)}"] if gpu.sm_clock_max_mhz is not None else []
     parts += [f"{format_power(gpu.power_limit_w)} at most"] if gpu.power_limit_w is not None else []
     return ", ".join(parts) + (", split into instances (MIG)" if gpu.mig else "")

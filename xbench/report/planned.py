@@ -5,40 +5,25 @@ All predictions are simulated. If the record holds real steps of the same scenar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from xbench.modes import TUNED_DDP, mode_info, next_forward_modes, planned_modes
 from xbench.planning.next_forward_search import NextForwardSearch
 from xbench.planning.scenario import Planned, Scenario
 from xbench.records import Plan
 from xbench.report import sentences
-from xbench.report.advice import (
-    AS_GOOD,
-    PROVE,
-    Advice,
-    above,
-    ahead,
-    bound_of,
-    compare_command,
-    fastest,
-    matters,
-    recommendation,
-    told_ahead,
-)
+from xbench.report.advice import AS_GOOD, Advice, above, bound_of, fastest, following_modes, matters, recommendation
 from xbench.report.answer import is_control
-from xbench.report.console import NARROW_COLUMNS, fact, say, say_next, titled_table
+from xbench.report.console import NARROW_COLUMNS, fact, filled_table, say, say_next
 from xbench.stats.steps import short_step_caution
 from xbench.text import and_of
 from xbench.units import format_bytes, format_percent, format_seconds
 
 FOR_DDP = (TUNED_DDP, "auto")
 """Modes whose buckets give DDP's list of caps, unless a mode is named."""
-
-_SIZES = 3
 
 
 def show_planned(
@@ -118,16 +103,12 @@ def next_forward_line(planned: Planned) -> str:
 
 
 def further(planned: Planned) -> list[Advice]:
-    """Return advice on the gain of next-forward updates, and the command that proves the predictions."""
-    choice = fastest(planned)
-    if choice is None:
-        return []
-    others = ahead(planned, choice)
-    found = told_ahead(planned, choice, others)
-    if planned.scenario.changes:
-        return found
-    modes = dict.fromkeys(["ddp", choice if choice != "ddp" else "auto", *others])
-    return [*found, Advice(PROVE, compare_command(planned.scenario.measured.record.spec, list(modes)))]
+    """Return advice on the gain of next-forward updates, and the command that proves the predictions.
+
+    Predictions of a changed scenario have no such command.
+    """
+    found = following_modes(planned, planned.scenario.measured.record.spec)
+    return found[:-1] if planned.scenario.changes else found
 
 
 def what_to_paste(planned: Planned) -> str | None:
@@ -183,32 +164,34 @@ def fastest_in_ddp(planned: Planned) -> str | None:
 
 def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Table:
     """Return one row per mode. `of ddp` is its step over DDP's, `over bound` the distance to its own bound."""
-    wide = width >= NARROW_COLUMNS
     ddp = planned.plans.get("ddp")
-    table = titled_table("Plans and their predicted steps (simulated)",
-                         ("mode", "left"), ("buckets", "right"), *([("bytes of each", "left")] if wide else []),
-                         ("step", "right"), ("exposed", "right"), ("over bound", "right"),
-                         *([("of ddp", "right")] if ddp else []), *([("real step", "right")] if measured_s else []),
-                         )  # fmt: skip
+    hidden = {
+        *(() if width >= NARROW_COLUMNS else ("bytes of each",)),
+        *(() if ddp else ("of ddp",)),
+        *(() if measured_s else ("real step",)),
+    }
+    rows = []
     for mode, plan in planned.plans.items():
-        control = is_control(mode)
+        over = format_percent(above(plan.predicted_step_s, bound_of(planned, mode) or 0.0))
         share = plan.predicted_step_s / ddp.predicted_step_s if ddp and ddp.predicted_step_s > 0 else None
-        table.add_row(
-            Text(mode),
-            str(len(plan.buckets)),
-            *([_sizes(plan)] if wide else []),
-            format_seconds(plan.predicted_step_s),
-            format_seconds(plan.predicted_exposed_s),
-            "control" if control else format_percent(above(plan.predicted_step_s, bound_of(planned, mode) or 0.0)),
-            *([f"{share:.3f}" if share is not None else "–"] if ddp else []),
-            *([format_seconds(measured_s.get(mode))] if measured_s else []),
-        )
-    return table
+        cells = {
+            "mode": mode,
+            "buckets": str(len(plan.buckets)),
+            "bytes of each": _sizes(plan),
+            "step": format_seconds(plan.predicted_step_s),
+            "exposed": format_seconds(plan.predicted_exposed_s),
+            "over bound": "control" if is_control(mode) else over,
+            "of ddp": f"{share:.3f}" if share is not None else "–",
+            "real step": format_seconds(measured_s.get(mode)),
+        }
+        rows.append({heading: cell for heading, cell in cells.items() if heading not in hidden})
+    title = "Plans and their predicted steps (simulated)"
+    return filled_table(title, list(rows[0]), [list(row.values()) for row in rows], ("mode", "bytes of each"))
 
 
 def _sizes(plan: Plan) -> str:
-    """Format sizes as '3.91 MiB, …, 1.10 MiB': the first ones and the last."""
-    sizes: Sequence[str] = [format_bytes(nbytes) for nbytes in plan.bucket_bytes]
-    if len(sizes) > _SIZES:
-        sizes = [*sizes[: _SIZES - 2], "…", sizes[-1]]
+    """Format sizes as '3.91 MiB, …, 1.10 MiB': the first and the last of many."""
+    sizes = [format_bytes(nbytes) for nbytes in plan.bucket_bytes]
+    if len(sizes) > 3:
+        sizes = [sizes[0], "…", sizes[-1]]
     return ", ".join(sizes) or "–"

@@ -48,22 +48,21 @@ SOURCES = {"default": "default", "suite": "xbench.toml"}
 
 def answer(record: Regression) -> list[str]:
     """Return one sentence on the result, and one on the kind of figures behind it."""
-    words: Counter[str] = Counter(case.verdict for case in record.cases)
-    total = counted(len(record.cases), "case")
     if not record.cases:
         return ["Nothing was judged: no case was measured."]
+    words: Counter[str] = Counter(case.verdict for case in record.cases)
+    total = counted(len(record.cases), "case")
     worst = worst_first(record.cases)[0]
     passed = sum(words[word] for word in PASSED)
     first = _changed(record)
     if words["regressed"]:
         others = "; the worst" if words["regressed"] > 1 else ""
         first.append(f"Regression in {words['regressed']} of {total}{others}: {name(worst)} {change(worst)}.")
-    elif not first and passed == len(record.cases):
-        first = [f"No regression in {total}: {_counted(words)}."]
-    elif not first and passed:
-        first = [f"No regression found, but not all of {total} could be judged: {_counted(words)}."]
     elif not first:
-        first = [f"No answer on {total}: {_counted(words)}."]
+        some = f"No regression found, but not all of {total} could be judged" if passed else f"No answer on {total}"
+        found = f"No regression in {total}" if passed == len(record.cases) else some
+        each = and_of([f"{words[word]} {word}" for word in reversed(WORST_FIRST) if words[word]])
+        first = [f"{found}: {each}."]
     return [*first, *filter(None, (_kinds(record.cases),))]
 
 
@@ -73,12 +72,12 @@ def worst_first(cases: Iterable[Judged]) -> list[Judged]:
 
 
 def name(case: Judged) -> str:
-    """Return a case's name, 'resnet18/optimal step_time'. A narrow column breaks it at the space."""
+    """Return the name of a judged case, as `name_of` does."""
     return name_of(case.case)
 
 
 def name_of(case: Case) -> str:
-    """Return the name of a case that was not judged."""
+    """Return a case's name, 'resnet18/optimal step_time'. A narrow column breaks it at the space."""
     return f"{case.check}/{case.mode} {case.metric}"
 
 
@@ -86,18 +85,15 @@ def change(case: Judged) -> str:
     """Describe the change of a case that was measured on both sides, as part of a sentence."""
     if case.found is not None and case.found.ratio is not None:
         return f"takes {ratio(case.found)} of base's time ({case.label})"
-    return (
-        f"went from {value(case.base, case.unit, case.head)} to {value(case.head, case.unit, case.base)} ({case.label})"
-    )
+    return f"went from {both(case, ' to ')} ({case.label})"
 
 
 def ratio(found: Found | None) -> str:
     """Format a ratio as '1.098 [1.071, 1.124]'."""
     if found is None or found.ratio is None:
         return "–"
-    if found.ci95 is None:
-        return f"{found.ratio:.3f} (too few pairs for an interval)"
-    return f"{found.ratio:.3f} [{found.ci95[0]:.3f}, {found.ci95[1]:.3f}]"
+    few = " (too few pairs for an interval)" if found.ci95 is None else ""
+    return sentences.ratio_text(found.ratio, found.ci95) + few
 
 
 def p_holm(found: Found | None) -> str:
@@ -132,9 +128,9 @@ def value(number: float | None, unit: MetricUnit, beside: float | None = None) -
     return f"{number:.0f} B" if unit == "B" else f"{number:.9g}{' s' if unit == 's' else ''}"
 
 
-def both(case: Judged) -> str:
+def both(case: Judged, between: str = " → ") -> str:
     """Format the figures of base and head: '7 → 8'."""
-    return f"{value(case.base, case.unit, case.head)} → {value(case.head, case.unit, case.base)}"
+    return value(case.base, case.unit, case.head) + between + value(case.head, case.unit, case.base)
 
 
 def percent(share: float) -> str:
@@ -151,44 +147,47 @@ def side_line(side: Side) -> str:
 
 def source(side: Side) -> str:
     """Name a side, with its revision if the name does not hold it."""
-    named = side.revision is None or side.revision[:7] in side.source
-    return side.source if named else f"{side.source} ({_short(side)})"
+    revision = side.revision
+    if revision is None or revision[:7] in side.source:
+        return side.source
+    return f"{side.source} ({revision[:10]}{'+' if revision.endswith('+') else ''})"
 
 
 def sides(record: Regression) -> list[tuple[str, str]]:
     """Return base and head with labels; one line for the machine if both were measured on the same."""
-    if record.base is None:
-        return [("base", "missing"), ("head", side_line(record.head))]
+    base, head = record.base, ("head", side_line(record.head))
+    if base is None:
+        return [("base", "missing"), head]
     if record.against == "baseline":
-        return [("base", f"stored earlier, of {side_line(record.base)}"), ("head", side_line(record.head))]
-    if differences(record.base.environment, record.head.environment):
-        return [("base", side_line(record.base)), ("head", side_line(record.head))]
-    named = [source(side) for side in (record.base, record.head)]
-    return [("base", named[0]), ("head", named[1]), ("machine", sentences.environment_line(record.head.environment))]
+        return [("base", f"stored earlier, of {side_line(base)}"), head]
+    if differences(base.environment, record.head.environment):
+        return [("base", side_line(base)), head]
+    machine = ("machine", sentences.environment_line(record.head.environment))
+    return [("base", source(base)), ("head", source(record.head)), machine]
 
 
-def method_line(record: Regression) -> str | None:
-    """Describe how wall-clock cases were measured and judged; None if there are none."""
+def method(record: Regression) -> list[tuple[str, str]]:
+    """Describe how wall-clock cases were measured and judged, with a label; empty if there are none."""
     walls = [case for case in record.cases if case.found is not None]
     if not walls:
-        return None
+        return []
     how = (
         "base and head launched by turns (A-B-B-A) on this machine"
         if record.against == "revision"
         else "launches of head beside those of a stored baseline, which is the weaker way: the machine may have changed"
     )
     fresh = f", {counted(len(record.confirmation), 'pair')} more to confirm" if record.confirmation else ""
-    return (
+    said = (
         f"{counted(len(record.pairs), 'launch pair')}{fresh}; {how}; exact signed-rank tests, Holm over "
         f"{counted(len(walls), 'case')} at alpha {record.suite.alpha:g}"
     )
+    return [("method", said)]
 
 
 def remarks(record: Regression) -> list[str]:
     """Return remarks beside the verdicts: an early end, an injected slow-down, and failures."""
-    early, on_purpose = incomplete(record), injected(record)
-    failed = [failure_line(failure) for failure in record.failures]
-    return [*filter(None, (early, on_purpose)), *failed, *record.warnings]
+    first = filter(None, (incomplete(record), injected(record)))
+    return [*first, *map(failure_line, record.failures), *record.warnings]
 
 
 def incomplete(record: Regression) -> str | None:
@@ -239,19 +238,6 @@ def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:
     return " ".join(f"{one:.3f}" for one in ratios if one is not None)
 
 
-def baseline_answer(record: Baseline) -> str:
-    """Describe a baseline in one sentence."""
-    machine = "any machine" if record.machine == "any" else record.machine
-    asked, measured = len(record.suite.cases()), len(baseline_rows(record))
-    cases = counted(asked, "case") if measured == asked else f"{measured} of {counted(asked, 'case')}"
-    return f"Baseline of {cases} for {machine}."
-
-
-def noise_answer(record: Noise) -> str:
-    """Describe a noise floor in one sentence."""
-    return f"Noise floor of {record.machine}, from {counted(len(record.pairs), 'A/A pair')}."
-
-
 class BaselineRow(NamedTuple):
     """One case of a baseline."""
 
@@ -268,18 +254,13 @@ def baseline_rows(record: Baseline) -> list[BaselineRow]:
     measured: dict[Case, list[Measurement]] = {}
     for one in (*record.side.measurements, *(one for launch in record.launches for one in launch)):
         measured.setdefault(one.case, []).append(one)
-    floors = {floor.case: floor for floor in record.floors}
-    return [
-        BaselineRow(
-            name_of(case),
-            statistics.median(one.value for one in found),
-            found[0].unit,
-            str(len(found)) if METRICS[case.metric].layer == "wall" else "–",
-            found[0].label,
-            floor_text(floors[case]) if case in floors else "–",
-        )
-        for case, found in measured.items()
-    ]
+    floors = {floor.case: floor_text(floor) for floor in record.floors}
+    rows = []
+    for case, found in measured.items():
+        launches = str(len(found)) if METRICS[case.metric].layer == "wall" else "–"
+        median = statistics.median(one.value for one in found)
+        rows.append(BaselineRow(name_of(case), median, found[0].unit, launches, found[0].label, floors.get(case, "–")))
+    return rows
 
 
 def noise_rows(record: Noise) -> list[tuple[str, str, str]]:
@@ -288,10 +269,10 @@ def noise_rows(record: Noise) -> list[tuple[str, str, str]]:
     rows = []
     for case in record.suite.cases():
         facts, floor = METRICS[case.metric], floors.get(case)
-        if facts.layer == "wall" and floor is not None:
-            rows.append((name_of(case), floor_text(floor), percent(max(facts.threshold, 2 * floor.floor))))
-        elif facts.layer == "wall":
-            rows.append((name_of(case), "unknown: too few pairs", "–"))
+        if facts.layer == "wall":
+            found = "unknown: too few pairs" if floor is None else floor_text(floor)
+            least = "–" if floor is None else percent(max(facts.threshold, 2 * floor.floor))
+            rows.append((name_of(case), found, least))
     return rows
 
 
@@ -320,10 +301,6 @@ def _worse(case: Judged) -> float:
     return case.head / case.base if case.base and case.head is not None else 0.0
 
 
-def _counted(words: Counter[str]) -> str:
-    return and_of([f"{words[word]} {word}" for word in reversed(WORST_FIRST) if words[word]])
-
-
 def _kinds(cases: Iterable[Judged]) -> str | None:
     """Say which labels the figures have: 'Wall-clock figures are real; deterministic figures are simulated.'"""
     parts = []
@@ -333,11 +310,6 @@ def _kinds(cases: Iterable[Judged]) -> str | None:
             parts.append(f"{what} are {and_of(labels)}")
     told = "; ".join(parts)
     return f"{told[0].upper()}{told[1:]}." if told else None
-
-
-def _short(side: Side) -> str:
-    revision = side.revision or ""
-    return f"{revision[:10]}{'+' if revision.endswith('+') else ''}"
 
 
 def _rounded(number: float | None, unit: MetricUnit) -> str:

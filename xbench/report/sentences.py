@@ -75,6 +75,11 @@ def fabric_line(fabric: FabricRecord) -> str:
     return ", ".join(parts)
 
 
+def ratio_text(value: float, interval: tuple[float, float] | None) -> str:
+    """Format a ratio as '0.891 [0.872, 0.910]', or as '0.891' without an interval."""
+    return f"{value:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval is not None else "")
+
+
 def is_usual(note: str) -> bool:
     """True if a fabric's note is on the usual setup of ranks, which says nothing about this result."""
     return note.startswith("TCP congestion control: ")
@@ -103,11 +108,10 @@ def emulated_line(link: EmulatedLink) -> str:
         + (", contention included" if link.contention is not None else "")
         + (f", computation beside a collective {link.slowdown:g} times as long" if link.slowdown is not None else "")
     )
-    found = [(point.asked_s, point.got_s / point.asked_s - 1) for point in link.calibration if point.asked_s > 0]
-    if not found:
+    if all(point.asked_s <= 0 for point in link.calibration):
         return text
-    long = [off for asked_s, off in found if asked_s >= LONG_S]
-    short = [got.got_s - got.asked_s for got in link.calibration if got.asked_s < LONG_S]
+    long = [point.got_s / point.asked_s - 1 for point in link.calibration if point.asked_s >= LONG_S]
+    short = [point.got_s - point.asked_s for point in link.calibration if point.asked_s < LONG_S]
     if long:
         text += f"; from {format_seconds(LONG_S)} up {format_percent(statistics.median(long), 2)} late"
     if short:
@@ -115,21 +119,23 @@ def emulated_line(link: EmulatedLink) -> str:
     return f"{text} (calibrated by itself, median)"
 
 
+def seconds_text(seconds: float, interval: tuple[float, float] | None) -> str:
+    """Format a time as '1.23 s [1.21 s, 1.25 s]', or as '1.23 s' without an interval."""
+    ends = f" [{', '.join(map(format_seconds, interval))}]" if interval is not None else ""
+    return f"{format_seconds(seconds)}{ends}"
+
+
 def step_line(step: StepTimes, label: Label) -> str:
     """Describe the step without instruments: the headline of a profile in every format."""
-    low, high = step.uninstrumented_ci95
-    return (
-        f"A step without communication takes {format_seconds(step.uninstrumented_step_s)} "
-        f"[{format_seconds(low)}, {format_seconds(high)}] ({label})."
-    )
+    took = seconds_text(step.uninstrumented_step_s, step.uninstrumented_ci95)
+    return f"A step without communication takes {took} ({label})."
 
 
 def parts_line(step: StepTimes) -> str:
     """Describe the instrumented step and its parts."""
-    low, high = step.step_ci95
     return (
-        f"With instruments it takes {format_seconds(step.step_s)} [{format_seconds(low)}, {format_seconds(high)}]: "
-        f"forward {format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
+        f"With instruments it takes {seconds_text(step.step_s, step.step_ci95)}: forward "
+        f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
         f"{format_seconds(step.optimizer_s)}."
     )
 
@@ -149,13 +155,11 @@ def instruments_line(step: StepTimes) -> str:
 
 def cost_line(model: CostModel) -> str:
     """Describe the fitted T(M) with its intervals and worst residual, and its segments if one line does not fit."""
-    low, high = model.alpha_ci95
     who = "emulated workers" if model.backend == "emulated" else "ranks"
     text = (
-        f"{model.collective} over {model.world_size} {who} takes {format_seconds(model.alpha_s)} "
-        f"[{format_seconds(low)}, {format_seconds(high)}] + {_per_mib(model.beta_s_per_byte)} "
-        f"[{_per_mib(model.beta_ci95[0])}, {_per_mib(model.beta_ci95[1])}] a MiB"
-        f"; worst residual {format_percent(model.max_relative_residual, 0)}"
+        f"{model.collective} over {model.world_size} {who} takes {seconds_text(model.alpha_s, model.alpha_ci95)} + "
+        f"{_per_mib(model.beta_s_per_byte)} [{', '.join(map(_per_mib, model.beta_ci95))}] a MiB; worst residual "
+        f"{format_percent(model.max_relative_residual, 0)}"
     )
     if len(model.segments) > 1 and model.segmented_max_relative_residual is not None:
         text += f" ({format_percent(model.segmented_max_relative_residual, 0)} as {len(model.segments)} segments)"
@@ -268,7 +272,7 @@ def environment_line(environment: Environment) -> str:
 
 def failures_line(record: Comparison) -> str | None:
     """Say how many modes have no time, and why the first has none; None if all have one."""
-    failures = [line for line in map(failure_line, record.modes.values()) if line is not None]
+    failures = failure_lines(record)
     if not failures:
         return None
     have = "has" if len(failures) == 1 else "have"
@@ -279,26 +283,26 @@ def failures_line(record: Comparison) -> str | None:
     )
 
 
+def failure_lines(record: Comparison) -> list[str]:
+    """Say for each mode without a time why it has none."""
+    return [line for line in map(failure_line, record.modes.values()) if line is not None]
+
+
 def failure_line(result: ModeResult) -> str | None:
     """Say why a mode has no time: it failed, or it failed the parity check. None for a mode that has one."""
     parity = result.parity
-    if parity is not None and not parity.ok:
-        if parity.message:
-            what = parity.message
-        else:
-            layer = f" in {parity.worst_parameter}" if parity.worst_parameter else ""
-            size = "unknown" if parity.max_relative_difference is None else f"{parity.max_relative_difference:.2g}"
-            what = f"after {parity.steps} steps the largest relative difference{layer} is {size}"
-        if not parity.bitwise_across_ranks:
-            what += "; ranks differ from each other"
-        against = "its own steps taken again" if result.mode == parity.reference else parity.reference
-        return (
-            f"{result.mode} FAILED the correctness gate against {against} (tolerance {parity.tolerance:g}), "
-            f"so its time is not shown: {what}"
-        )
-    if result.status == "failed":
-        return f"{result.mode} FAILED: {result.error or 'no reason was recorded'}"
-    return None
+    if parity is None or parity.ok:
+        why = result.error or "no reason was recorded"
+        return f"{result.mode} FAILED: {why}" if result.status == "failed" else None
+    layer = f" in {parity.worst_parameter}" if parity.worst_parameter else ""
+    size = "unknown" if parity.max_relative_difference is None else f"{parity.max_relative_difference:.2g}"
+    what = parity.message or f"after {parity.steps} steps the largest relative difference{layer} is {size}"
+    ranks = "" if parity.bitwise_across_ranks else "; ranks differ from each other"
+    against = "its own steps taken again" if result.mode == parity.reference else parity.reference
+    return (
+        f"{result.mode} FAILED the parity check against {against} (tolerance {parity.tolerance:g}), so its time is "
+        f"not shown: {what}{ranks}"
+    )
 
 
 def band_line(record: Scaling) -> str:
@@ -308,12 +312,12 @@ def band_line(record: Scaling) -> str:
     if all(point.step_band_s is None for point in record.points):
         return f"There is no error band: {unknown}."
     where = "a" if band.workers is None else f"on up to {band.workers} workers a"
-    text = (
-        f"Error band: {where} measured step would take {1 / (1 + band.share):.2f} to "
-        f"{1 / (1 - band.share):.2f} times what is shown, if predictions are off by up to "
-        f"{format_percent(band.share)}: {band.source}."
+    low, high = f"{1 / (1 + band.share):.2f}", f"{1 / (1 - band.share):.2f}"
+    beyond = f" Beyond there is none: {unknown}." if any(p.step_band_s is None for p in record.points) else ""
+    return (
+        f"Error band: {where} measured step would take {low} to {high} times what is shown, if predictions are off by "
+        f"up to {format_percent(band.share)}: {band.source}.{beyond}"
     )
-    return f"{text} Beyond there is none: {unknown}." if any(p.step_band_s is None for p in record.points) else text
 
 
 def _times(slowdowns: Sequence[float]) -> str:

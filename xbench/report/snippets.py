@@ -16,41 +16,32 @@ from xbench.schedules import parse_mode
 from xbench.text import counted
 from xbench.units import format_seconds
 
-_TUNED = "xbench.tune_host()  # as in the measurement: keeps freed memory, raises Gloo's threads where it may\n"
+_TUNED = "xbench.tune_host()  # as in the measurement: keeps freed memory, raises Gloo's threads where it may"
 
 
-def ddp_snippet(
-    plan: Plan,
-    caps_mib: Sequence[float],
-    told: str | None = None,
-    *,
-    tuned: bool = False,
-) -> str:
+def ddp_snippet(plan: Plan, caps_mib: Sequence[float], told: str | None = None, *, tuned: bool = False) -> str:
     """Return DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
 
     `told` replaces the prediction in the comment. With `tuned`, a line applies the host tuning of the measurement. Each
     number is written so that Python reads the same float again; DDP then computes the exact number of bytes.
     """
-    conditions = _TUNED if tuned else ""
-    caps = ", ".join(repr(float(cap)) for cap in caps_mib)
-    return (
-        f"# {visible(f'{plan.mode}: {told or _told(plan)}')}; DDP takes them from its second step on\n"
-        + ("import xbench\n" if conditions else "")
-        + "from torch.nn.parallel import DistributedDataParallel\n"
-        "\n" + conditions + "model = DistributedDataParallel(\n"
-        "    model,\n"
-        f"    bucket_cap_mb_list=[{caps}],\n"
-        ")\n"
+    return "\n".join(
+        [
+            f"{_comment(plan, told)}; DDP takes them from its second step on",
+            *(["import xbench"] if tuned else []),
+            "from torch.nn.parallel import DistributedDataParallel",
+            "",
+            *([_TUNED] if tuned else []),
+            "model = DistributedDataParallel(",
+            "    model,",
+            f"    bucket_cap_mb_list={list(map(float, caps_mib))!r},",
+            ")",
+            "",
+        ]
     )
 
 
-def attach_snippet(
-    plan: Plan,
-    record: str | None = None,
-    told: str | None = None,
-    *,
-    tuned: bool = False,
-) -> str:
+def attach_snippet(plan: Plan, record: str | None = None, told: str | None = None, *, tuned: bool = False) -> str:
     """Return `xbench.attach` around a training loop, with the buckets written out or with the record that holds them.
 
     `told` replaces the prediction in the comment. `tuned` is as in `ddp_snippet`.
@@ -64,20 +55,21 @@ def attach_snippet(
     if not is_schedule(schedule):
         raise SpecError(f"{schedule!r} is no schedule of this xbench, so there is no line for it")
     wait = ', wait="step"' if mode_info(plan.carrier or plan.mode).early_update else ""
-    lines = [f"# {visible(f'{plan.mode}: {told or _told(plan)}')}", "import xbench", ""]
+    lines = [_comment(plan, told), "import xbench", ""]
     source = ""
-    if mode_info(plan.mode).takes_plan:
-        if record is None:
-            lines += ["buckets = [", *(f"    {_names(bucket)}," for bucket in plan.buckets), "]"]
-        source = f", plan={record!r}" if record is not None else ", plan=buckets"
-        if record is None and plan.parts is not None:
+    if mode_info(plan.mode).takes_plan and record is not None:
+        source = f", plan={record!r}"
+    elif mode_info(plan.mode).takes_plan:
+        lines += ["buckets = [", *(f"    {list(bucket)!r}," for bucket in plan.buckets), "]"]
+        source = ", plan=buckets"
+        if plan.parts is not None:
             lines.append(f"parts = {plan.parts.model_dump()!r}")
             source = ', plan={"buckets": buckets, "parts": parts}'
     return "\n".join(
         [
             *lines,
-            (_TUNED if tuned else "")
-            + f"with xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait}) as handle:",
+            *([_TUNED] if tuned else []),
+            f"with xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait}) as handle:",
             "    for inputs, targets in batches:",
             "        optimizer.zero_grad()",
             "        loss = criterion(handle.model(inputs), targets)",
@@ -86,6 +78,12 @@ def attach_snippet(
             "",
         ]
     )
+
+
+def _comment(plan: Plan, told: str | None) -> str:
+    buckets = counted(len(plan.buckets), "bucket")
+    predicted = f"{buckets}, predicted {format_seconds(plan.predicted_step_s)} a step (simulated)"
+    return f"# {visible(f'{plan.mode}: {told or predicted}')}"
 
 
 def is_schedule(name: str) -> bool:
@@ -99,13 +97,3 @@ def is_schedule(name: str) -> bool:
 def quoted(text: str) -> str:
     """Return `text` as a Python string in double quotes. JSON's escapes mean the same in Python."""
     return json.dumps(visible(text), ensure_ascii=False)
-
-
-def _names(bucket: Sequence[str]) -> str:
-    return "[" + ", ".join(repr(name) for name in bucket) + "]"
-
-
-def _told(plan: Plan) -> str:
-    return (
-        f"{counted(len(plan.buckets), 'bucket')}, predicted {format_seconds(plan.predicted_step_s)} a step (simulated)"
-    )

@@ -1,7 +1,7 @@
 """View of a record: the parts that a format may show of any kind.
 
 Each kind of record has one view, in `kinds`. A format reads the parts that it shows and does not depend on the kind.
-Only the view holds the text, figures and cases of its kind.
+Only the view holds the text, figures and cases of its kind. `MeasuredView` holds what a comparison and a profile share.
 """
 
 from __future__ import annotations
@@ -13,15 +13,27 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rich.console import Console
 
-from xbench.records import AnyRecord, Environment, Label
-from xbench.report import markup
+from xbench.records import AnyRecord, Comparison, Contention, Environment, Job, Label, Layer, Profile
+from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice
+from xbench.report.answer import layer_figures
 from xbench.report.charts.trace import Process
-from xbench.report.page.common_sections import command_section, environment_section, moment, warnings_section
+from xbench.report.console import fact, say
+from xbench.report.page.common_sections import (
+    command_section,
+    environment_section,
+    fabric_pairs,
+    moment,
+    warnings_section,
+)
 from xbench.report.page.model import Block, Page, Section
-from xbench.report.sentences import environment_line
+from xbench.text import and_of
+
+MARKDOWN_LAYERS = 20
+"""Most layers in Markdown."""
 
 R = TypeVar("R", bound=AnyRecord)
+M = TypeVar("M", bound=Comparison | Profile)
 
 Row = dict[str, Any]
 Table = list[Row]
@@ -129,6 +141,13 @@ class View(ABC, Generic[R]):
         why = getattr(self.record, "error", None) or self.cut_short
         return f"INCOMPLETE: {why.rstrip('.')}.{self.aftermath}"
 
+    def draw_incomplete(self, console: Console) -> bool:
+        """Print that the run ended early, if it did; return whether anything was printed."""
+        note = self.incomplete()
+        if note is not None:
+            say(console, note, "bold yellow")
+        return note is not None
+
     def failures(self) -> list[str]:
         """Return one sentence for each part that failed."""
         return []
@@ -162,7 +181,7 @@ class View(ABC, Generic[R]):
     def properties(self) -> dict[str, str]:
         """Return the facts for each JUnit suite."""
         where = self.environment()
-        return {"machine": environment_line(where)} if where is not None else {}
+        return {"machine": sentences.environment_line(where)} if where is not None else {}
 
     def environment_sections(self) -> list[Section]:
         """Return the section about the machine, if there is one."""
@@ -171,7 +190,7 @@ class View(ABC, Generic[R]):
 
     def ending(self) -> list[Section]:
         """Return the sections at the end of every page."""
-        return [*self.environment_sections(), *warnings_section(self.warnings()), command_section(*self.commands())]
+        return [*self.environment_sections(), warnings_section(self.warnings()), command_section(*self.commands())]
 
     def page(self) -> Page:
         """Return the whole page, before it becomes HTML."""
@@ -195,3 +214,132 @@ class View(ABC, Generic[R]):
     def markdown_command(self) -> str:
         """Return the folded command at the end of a Markdown summary."""
         return markup.details("Command", markup.fenced(self.record.command, "sh"))
+
+
+class MeasuredView(View[M]):
+    """View of a record of real or emulated steps."""
+
+    @abstractmethod
+    def jobs(self) -> Sequence[Job | Profile]:
+        """Return the jobs, each with a workload and layers."""
+
+    @abstractmethod
+    def contention(self) -> Contention | None:
+        """Return how collectives and computation slow each other, if that was measured."""
+
+    def effort(self) -> str | None:
+        """Describe how often each thing was repeated; None if the record does not say."""
+        return None
+
+    def hidden_tables(self) -> list[str]:
+        """Name the tables that a terminal shows only with -v."""
+        return []
+
+    def link_facts(self) -> list[tuple[str, str]]:
+        """Return facts on the connection between the ranks, and on the cost of collectives."""
+        record = self.record
+        told = {
+            "host tuning": sentences.tuning_line(record.spec),
+            "emulated": None if record.emulated is None else sentences.emulated_line(record.emulated),
+            "cost model": None if record.cost_model is None else sentences.cost_line(record.cost_model),
+            "contention": sentences.contention_line(self.contention()),
+        }
+        return [*fabric_pairs(record.fabric), *((name, said) for name, said in told.items() if said is not None)]
+
+    def draw_top(self, console: Console) -> None:
+        """Print that the run ended early or that modes failed, if so."""
+        if self.draw_incomplete(console):
+            console.print()
+
+    def draw_bottom(self, console: Console, *, verbose: bool) -> None:
+        """Print fabric, cost model, effort, machine and warnings; with `verbose`, also the usual setup of ranks."""
+        record = self.record
+        for name, said in self.link_facts():
+            usual = sentences.is_usual(said) or (name == "host tuning" and record.spec.host_tuning)
+            if verbose or not usual:
+                fact(console, name.removeprefix("host "), said)
+        effort = self.effort()
+        if effort is not None:
+            fact(console, "effort", effort)
+        fact(console, "machine", sentences.environment_line(record.environment))
+        for warning in record.warnings:
+            fact(console, "warning", warning, "yellow")
+        setup = record.spec.tunes_ranks or any(map(sentences.is_usual, record.fabric.notes))
+        hidden = [*self.hidden_tables(), *(["how threads and memory were set up"] if setup else [])]
+        if hidden and not verbose:
+            fact(console, "-v", f"shows {and_of(hidden)} too")
+
+    def markdown_title(self, workload: str) -> str:
+        """Return a title with workload, fabric and label."""
+        fabric = self.record.fabric
+        return f"### {markup.plain(workload)} on {markup.code(fabric.spec)} ({fabric.label})"
+
+    def markdown_layers(self) -> list[str]:
+        """Return the layers of every job, folded."""
+        return [_layers(job.workload.title, job.layers, self.record.fabric.label) for job in self.jobs()]
+
+    def markdown_how(self) -> str:
+        """Return workload, bounds, fabric, cost model, effort and machine, folded."""
+        record, effort = self.record, self.effort()
+        told = [("workload", sentences.workload_line(job.workload)) for job in self.jobs()]
+        if record.bounds is not None:
+            told.append(("bounds", sentences.bounds_line(record.bounds)))
+        told += [(name or "fabric", said) for name, said in self.link_facts() if name != "contention"]
+        if effort is not None:
+            told.append(("effort", effort))
+        told.append(("machine", sentences.environment_line(record.environment)))
+        return markup.details("Environment", markup.facts(list(dict.fromkeys(told))))
+
+    def setting(self, label: Label) -> Row:
+        """Return the columns at the start of every tidy table."""
+        record, fabric = self.record, self.record.fabric
+        made = fields(record, "created", "complete")
+        return {"label": label, **made, "fabric": fabric.spec, "backend": fabric.backend, "ranks": fabric.world_size}
+
+    def layer_rows(self) -> Table:
+        """Return the tidy table of layers in gradient-ready order; 1 is nearest the loss."""
+        return [
+            {
+                **self.setting(self.record.fabric.label),
+                "job": number,
+                "workload": job.workload.title,
+                "ready_order": place,
+                "layer": layer.name,
+                "kind": layer.kind,
+                "tensors": len(layer.tensors),
+                **fields(layer, "parameters", "grad_bytes", "forward_s", "backward_s", "ready_s"),
+                "share_of_step": layer.share,
+            }
+            for number, job in enumerate(self.jobs())
+            for place, layer in enumerate(job.layers, start=1)
+        ]
+
+    def trace_of(self, processes: Sequence[Process], notes: Sequence[str]) -> StepTrace:
+        """Return the trace with facts of the run."""
+        record, early = self.record, self.incomplete()
+        machine, fabric = sentences.environment_line(record.environment), sentences.fabric_line(record.fabric)
+        facts = {"machine": machine, "fabric": fabric, **({"incomplete": early} if early else {})}
+        return StepTrace(processes, notes, facts)
+
+
+def longest_layers(layers: Sequence[Layer], most: int) -> list[tuple[int, Layer]]:
+    """Return at most `most` layers that take longest, with their numbers in gradient-ready order."""
+    longest = sorted(enumerate(layers, start=1), key=lambda pair: -pair[1].share)[:most]
+    return sorted(longest, key=lambda pair: pair[0])
+
+
+def _layers(title: str, layers: Sequence[Layer], label: str) -> str:
+    if not layers:
+        return ""
+    shown = longest_layers(layers, MARKDOWN_LAYERS)
+    rows = [
+        [str(number), markup.code(layer.name), markup.code(layer.kind), *layer_figures(layer)]
+        for number, layer in shown
+    ]
+    headings = ["ready", "layer", "kind", "parameters", "gradient", "forward", "backward", "ready at", "share"]
+    rest = f"\n\n{len(layers) - len(shown)} shorter ones are left out." if len(shown) < len(layers) else ""
+    count = f"{len(shown)} of {len(layers)} layers" if rest else f"{len(layers)} layers"
+    return markup.details(
+        f"{count} of {title} in gradient-ready order ({label}, without communication)",
+        markup.table(headings, rows, left=3) + rest,
+    )

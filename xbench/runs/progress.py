@@ -94,7 +94,7 @@ class Progress:
             self._durations_s.setdefault(self._kind(before), []).append(t - since)
         self._current = (number, t)
         phase = self._phases[number]
-        parts = [self._place(), name]
+        parts = [self._place(), f"parity check of {phase.mode}" if phase.kind == "parity" else name]
         if phase.kind == "block" and self._steps_s.get(phase.mode):
             whose = " of one of the jobs" if mode_info(phase.mode.partition("@")[0].partition(":")[0]).together else ""
             step = format_seconds(statistics.median(self._steps_s[phase.mode]))

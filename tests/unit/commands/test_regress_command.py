@@ -14,7 +14,7 @@ from xbench.records import Regression, load
 from xbench.regress import revision_runner
 from xbench.regress.protocol import VERSION
 from xbench.regress.record import CALIBRATION_PAIRS
-from xbench.report.kinds.regression_github import LIMIT_BYTES
+from xbench.report.kinds.regression import LIMIT_BYTES
 
 SUITE = """
 [regress]

@@ -16,7 +16,7 @@ from xbench.regress.comparable import workload_change
 from xbench.report import FORMATS
 from xbench.report import regression_sentences as told
 from xbench.report.formats.junit import cases
-from xbench.report.kinds.regression_github import regression_markdown, workflow_commands
+from xbench.report.kinds.regression import regression_markdown, workflow_commands
 
 
 def another(**changes: object) -> Side:

@@ -30,7 +30,7 @@ from xbench.report import regression_sentences as told
 from xbench.report.formats.junit import render as junit
 from xbench.report.formats.terminal import render
 from xbench.report.kinds import view_of
-from xbench.report.kinds.regression_github import command, regression_markdown, workflow_commands
+from xbench.report.kinds.regression import command, regression_markdown, workflow_commands
 
 KINDS: dict[str, Callable[[], AnyRecord]] = {
     "regression": made.slower,

@@ -27,29 +27,18 @@ def scaling() -> Scaling:
         for workers in sizes:
             exposed_s = 0.01 + 2 * (workers - 1) * 0.0002 * latencies
             step_s = BOUNDS.compute_s + exposed_s
-            points.append(
-                ScalingPoint(
-                    mode=mode,
-                    workers=workers,
-                    step_s=step_s,
-                    step_band_s=(step_s / 1.1, step_s / 0.9) if workers <= 8 else None,
-                    exposed_s=exposed_s,
-                    samples_per_s=8 * workers / step_s,
-                    efficiency=BOUNDS.compute_s / step_s,
-                    buckets=1 if mode == "optimal" and workers > 64 else buckets,
-                    largest_bucket_bytes=WORKLOAD.grad_bytes,
-                )
-            )
+            points.append(ScalingPoint(
+                mode=mode, workers=workers, step_s=step_s, exposed_s=exposed_s, samples_per_s=8 * workers / step_s,
+                step_band_s=(step_s / 1.1, step_s / 0.9) if workers <= 8 else None,
+                efficiency=BOUNDS.compute_s / step_s, largest_bucket_bytes=WORKLOAD.grad_bytes,
+                buckets=1 if mode == "optimal" and workers > 64 else buckets,
+            ))  # fmt: skip
     return Scaling(
         created="2026-03-01T12:00:00Z",
         command="xbench scale results/resnet18.json --workers 2,8,64,512,2048",
         xbench="0.1.0",
-        source=ScalingSource(
-            path="results/resnet18.json",
-            kind="profile",
-            created="2026-03-01T12:00:00Z",
-            command="xbench profile resnet18",
-        ),
+        source=ScalingSource(path="results/resnet18.json", kind="profile", created="2026-03-01T12:00:00Z",
+                             command="xbench profile resnet18"),
         workload=WORKLOAD,
         fabric=FABRIC,
         topology="ring",
@@ -67,7 +56,7 @@ def scaling() -> Scaling:
         findings=["single is fastest at every size.", "From 512 workers on one bucket is best."],
         assumptions=["What was measured is taken for a ring of 2 workers.", "Each worker keeps its batch."],
         warnings=["messages get smaller than the smallest measured: their time is taken as flat"],
-    )
+    )  # fmt: skip
 
 
 def validation() -> Validation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from xbench.records import (
@@ -31,49 +32,20 @@ from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
 
 ENVIRONMENT = Environment(
-    hostname="bench1",
-    cpu="AMD EPYC 7543 32-Core Processor",
-    cores=8,
-    memory_bytes=32 * 1024**3,
-    python="3.11.7",
-    torch="2.15.0",
-    device="cpu",
-    device_count=0,
-    xbench="0.1.0",
-    commit="0123456789abcdef0123456789abcdef01234567",
+    hostname="bench1", cpu="AMD EPYC 7543 32-Core Processor", cores=8, memory_bytes=32 * 1024**3, python="3.11.7",
+    torch="2.15.0", device="cpu", device_count=0, xbench="0.1.0", commit="0123456789abcdef0123456789abcdef01234567",
     facts={"kernel": "6.1.0", "governor": "performance"},
-)
+)  # fmt: skip
 WORKLOAD = WorkloadRecord(
-    spec=WorkloadSpec(name="resnet18", batch_size=8, image_size=128),
-    title="resnet18",
-    parameters=11_689_512,
-    tensors=62,
-    grad_bytes=46_758_048,
-    batch_size=8,
-    input="3×128×128 images",
-)
+    spec=WorkloadSpec(name="resnet18", batch_size=8, image_size=128), title="resnet18", parameters=11_689_512,
+    tensors=62, grad_bytes=46_758_048, batch_size=8, input="3×128×128 images",
+)  # fmt: skip
 FABRIC = FabricRecord(
-    name="shaped",
-    spec="shaped:hosts=2,rate=1gbit",
-    label="real",
-    backend="gloo",
-    hosts=2,
-    ranks_per_host=1,
-    world_size=2,
-    rate_bps=1e9,
-    measured_bps=941e6,
-    allreduce_bps=902e6,
-    cores_per_rank=[[0, 1, 2, 3], [4, 5, 6, 7]],
+    name="shaped", spec="shaped:hosts=2,rate=1gbit", label="real", backend="gloo", hosts=2, ranks_per_host=1,
+    world_size=2, rate_bps=1e9, measured_bps=941e6, allreduce_bps=902e6, cores_per_rank=[[0, 1, 2, 3], [4, 5, 6, 7]],
     notes=["veth pair, tbf burst 125 kB"],
-)
-POINTS = [
-    (1024, 0.00041),
-    (8192, 0.00049),
-    (65536, 0.00097),
-    (524288, 0.0051),
-    (4194304, 0.0379),
-    (46758048, 0.4161),
-]
+)  # fmt: skip
+TRANSFERS_S = {1024: 0.00041, 8192: 0.00049, 65536: 0.00097, 524288: 0.0051, 4194304: 0.0379, 46758048: 0.4161}
 COST = CostModel(
     backend="gloo",
     world_size=2,
@@ -84,7 +56,7 @@ COST = CostModel(
     max_relative_residual=0.12,
     points=[
         CostPoint(nbytes=size, transfer_s=t, ci95=(t * 0.97, t * 1.04), wait_s=0.0002, repetitions=12)
-        for size, t in POINTS
+        for size, t in TRANSFERS_S.items()
     ],
     segments=[
         CostSegment(from_bytes=0, alpha_s=0.0004, beta_s_per_byte=8.7e-9),
@@ -92,22 +64,12 @@ COST = CostModel(
     ],
     segmented_max_relative_residual=0.05,
 )
-BOUNDS = Bounds(
-    compute_s=0.402, communication_s=0.4161, overlap_bound_s=0.4161, backward_overlap_bound_s=0.5482
-)  # fmt: skip
+BOUNDS = Bounds(compute_s=0.402, communication_s=0.4161, overlap_bound_s=0.4161, backward_overlap_bound_s=0.5482)
 STEP = StepTimes(
-    forward_s=0.131,
-    backward_s=0.259,
-    optimizer_s=0.012,
-    step_s=0.404,
-    step_ci95=(0.401, 0.409),
-    uninstrumented_step_s=0.402,
-    uninstrumented_ci95=(0.399, 0.406),
-    overhead_ratio=0.005,
-    overhead_ci95=(-0.004, 0.013),
-    steps=16,
-    warmup_steps=3,
-)
+    forward_s=0.131, backward_s=0.259, optimizer_s=0.012, step_s=0.404, step_ci95=(0.401, 0.409),
+    uninstrumented_step_s=0.402, uninstrumented_ci95=(0.399, 0.406), overhead_ratio=0.005,
+    overhead_ci95=(-0.004, 0.013), steps=16, warmup_steps=3,
+)  # fmt: skip
 
 
 def layers(count: int = 14) -> list[Layer]:
@@ -116,22 +78,13 @@ def layers(count: int = 14) -> list[Layer]:
     for number in range(count):
         name, kind = ("fc", "Linear") if number == 0 else (f"layer{4 - number // 4}.{number % 4}.conv", "Conv2d")
         elements = 512_000 if number == 0 else 2_359_296 // 2 ** (number // 3)
-        tensor = Tensor(
-            name=f"{name}.weight", elements=elements, bytes=4 * elements, dtype="float32", ready_s=0.018 * (number + 1)
-        )
-        made.append(
-            Layer(
-                name=name,
-                kind=kind,
-                parameters=elements,
-                grad_bytes=4 * elements,
-                forward_s=0.009 - 0.0003 * number,
-                backward_s=0.018 - 0.0005 * number,
-                ready_s=0.018 * (number + 1),
-                share=round(0.067 - 0.002 * number, 4),
-                tensors=[tensor],
-            )
-        )
+        nbytes, ready_s = 4 * elements, 0.018 * (number + 1)
+        tensor = Tensor(name=f"{name}.weight", elements=elements, bytes=nbytes, dtype="float32", ready_s=ready_s)
+        made.append(Layer(
+            name=name, kind=kind, parameters=elements, grad_bytes=nbytes, forward_s=0.009 - 0.0003 * number,
+            backward_s=0.018 - 0.0005 * number, ready_s=ready_s, share=round(0.067 - 0.002 * number, 4),
+            tensors=[tensor],
+        ))  # fmt: skip
     return made
 
 
@@ -209,25 +162,13 @@ def samples(
 ) -> list[Sample]:
     """Raw blocks of five steps, times each mode's ratio; one is flagged."""
     made = []
-    for launch in range(launches):
-        for number in range(rounds):
-            for position, mode in enumerate(modes):
-                step_s = round((0.6 + 0.001 * number) * (ratios or {}).get(mode, 1.0), 6)
-                made.append(
-                    Sample(
-                        launch=launch,
-                        round=number,
-                        position=position,
-                        mode=mode,
-                        job=0,
-                        steps_s=[step_s] * 5,
-                        step_s=step_s,
-                        warmup_s=[step_s * 1.1] * 2,
-                        samples_per_step=16,
-                        started_s=4.0 * (number * len(modes) + position),
-                        outlier=launch == 1 and number == 0 and position == 0,
-                    )
-                )
+    for launch, number, (position, mode) in itertools.product(range(launches), range(rounds), enumerate(modes)):
+        step_s = round((0.6 + 0.001 * number) * (ratios or {}).get(mode, 1.0), 6)
+        made.append(Sample(
+            launch=launch, round=number, position=position, mode=mode, job=0, steps_s=[step_s] * 5, step_s=step_s,
+            warmup_s=[step_s * 1.1] * 2, samples_per_step=16, started_s=4.0 * (number * len(modes) + position),
+            outlier=launch == 1 and number == 0 and position == 0,
+        ))  # fmt: skip
     return made
 
 
@@ -273,17 +214,11 @@ def troubled() -> Comparison:
     wrong = mode_result("mgwfbp", 0.4, (0.6, 0.59, 0.61), "faster", buckets=21).model_copy(
         update={
             "status": "failed",
-            "error": "the correctness gate failed",
-            "parity": Parity(
-                ok=False,
-                max_relative_difference=0.31,
-                tolerance=1e-4,
-                bitwise_across_ranks=False,
-                steps=3,
-                worst_parameter="layer1.0.conv1.weight",
-            ),
+            "error": "the parity check failed",
+            "parity": Parity(ok=False, max_relative_difference=0.31, tolerance=1e-4, bitwise_across_ranks=False,
+                             steps=3, worst_parameter="layer1.0.conv1.weight"),
         }
-    )
+    )  # fmt: skip
     crashed = ModeResult(mode="single", status="failed", label="real", error="rank 1 on host 1 died: killed by SIGKILL")
     return comparison(
         [

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sample_records as made
-from test_tuned_report import tuned
+from sample_kinds import GOLDEN, tuned
 
-from xbench.planning.measured import measured
-from xbench.planning.scenario import Change, replan, what_if
-from xbench.records import Comparison, ModeResult, Profile, Ratio
-from xbench.report.advice import Advice, compare_command, in_ddp, not_run
+from xbench.planning.measured import measured, read
+from xbench.planning.next_forward_search import NextForwardSearch
+from xbench.planning.scenario import Change, Planned, replan, what_if
+from xbench.records import Comparison, ModeResult, Profile, Ratio, load
+from xbench.report.advice import Advice, compare_command, fastest, in_ddp, not_run, recommendation
 from xbench.report.formats import markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.page.model import Code
-from xbench.report.planned import further
+from xbench.report.planned import fastest_in_ddp, further, next_forward_line, prediction, what_to_paste
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
+from xbench.units import format_seconds
 
 RUN = "xbench compare resnet18 --modes {} --batch-size 8 --image-size 128 --fabric shaped:hosts=2,rate=1gbit"
 USE = "Use auto: predicted 500 ms a step, 16.7 % less than ddp's 600 ms and 0.0 % above the bound (simulated)."
@@ -44,21 +47,9 @@ AUTO = made.mode_result("auto", 0.54, (0.9, 0.88, 0.92), "faster", buckets=4)
 TUNED = made.mode_result("ddp-tuned", 0.564, (0.94, 0.917, 0.967), "faster", buckets=4)
 
 
-def test_a_profile_names_the_mode_to_use_what_goes_further_and_the_command() -> None:
-    assert view_of(profile()).advice() == [
-        Advice(
-            "Use auto: predicted 500 ms a step, 16.7 % less than ddp's 600 ms and 0.0 % above the bound (simulated)."
-        ),
-        Advice(AHEAD),
-        Advice("To prove what is predicted:", RUN.format("ddp,auto,priority,dear")),
-    ]
-
-
 def test_what_hardly_gains_is_not_named() -> None:
     assert view_of(profile({"ddp": 0.6, "auto": 0.5, "dear": 0.495})).advice() == [
-        Advice(
-            "Use auto: predicted 500 ms a step, 16.7 % less than ddp's 600 ms and 0.0 % above the bound (simulated)."
-        ),
+        Advice(USE),
         Advice("To prove what is predicted:", RUN.format("ddp,auto")),
     ]
     kept = view_of(profile({"ddp": 0.6, "auto": 0.7})).advice()
@@ -77,10 +68,11 @@ def test_one_rank_is_sent_to_two() -> None:
     ]
 
 
-def test_a_profile_says_the_same_at_every_door() -> None:
+def test_a_profile_names_the_mode_to_use_what_goes_further_and_the_command_in_every_format() -> None:
     record = profile()
     use, more, prove = view_of(record).advice()
-    assert prove.command is not None
+    assert (use, more) == (Advice(USE), Advice(AHEAD))
+    assert prove == Advice("To prove what is predicted:", RUN.format("ddp,auto,priority,dear"))
     drawn = terminal.render(record)
     assert drawn.startswith("Use auto: predicted 500 ms a step")
     assert f"\n  {prove.command}\n" in drawn
@@ -111,10 +103,8 @@ def test_a_comparison_says_how_to_use_the_winner_how_to_stay_with_ddp_and_what_w
         ),
         Advice(f"Not run: {AHEAD}", RUN.format("ddp,auto,priority,dear")),
     ]
-    page = view_of(record).page()
-    assert [block.text for block in page.paste if isinstance(block, Code)][1:] == [
-        "xbench plan RECORD --emit ddp --mode ddp-tuned", RUN.format("ddp,auto,priority,dear")
-    ]  # fmt: skip
+    pasted = [block.text for block in view_of(record).page().paste if isinstance(block, Code)]
+    assert pasted[1:] == ["xbench plan RECORD --emit ddp --mode ddp-tuned", RUN.format("ddp,auto,priority,dear")]
     for drawn in (terminal.render(record), markdown.render(record)):
         for one in view_of(record).advice():
             assert one.command is not None
@@ -187,10 +177,92 @@ def test_a_winner_that_cannot_be_planned_has_no_command() -> None:
 
 
 def test_records_under_results_are_advised_at_every_door() -> None:
-    from xbench.records import load
-
     record = load(Path(__file__).parents[3] / "results" / "resnet18-b14-1gbit.json")
     assert isinstance(record, Comparison)
     assert [one.command for one in view_of(record).advice()] == [
         "xbench plan RECORD --emit python --mode auto", "xbench plan RECORD --emit ddp --mode ddp-tuned"
     ]  # fmt: skip
+
+
+# --- what `xbench plan` recommends, for plans whose predictions are given ---------------------------------------------
+
+
+def with_steps(**steps_s: float) -> Planned:
+    """Plans of the golden profile whose predicted steps [s] are these; `_` stands for `-` in a mode."""
+    wanted = {mode.replace("_", "-"): step_s for mode, step_s in steps_s.items()}
+    found = replan(what_if(read(GOLDEN / "profile-v1.json"), Change()), list(wanted))
+    plans = {mode: plan.model_copy(update={"predicted_step_s": wanted[mode]}) for mode, plan in found.plans.items()}
+    return replace(found, plans=plans)
+
+
+@pytest.mark.parametrize(
+    ("steps_s", "mode"),
+    [
+        ({"ddp": 1.0, "auto": 0.9, "optimal": 0.9001}, "auto"),
+        ({"ddp": 1.0, "auto": 0.9001, "optimal": 0.9}, "optimal"),  # the same change to a script: the faster
+        ({"ddp": 1.0, "ddp_tuned": 0.904, "auto": 0.9}, "ddp-tuned"),  # as good, and a smaller change
+        ({"ddp": 1.0, "ddp_tuned": 0.906, "auto": 0.9}, "auto"),
+        ({"ddp": 0.903, "single": 0.9, "auto": 0.9}, "ddp"),
+        ({"single": 0.902, "auto": 0.9, "wfbp": 0.9}, "single"),
+        ({"wfbp": 0.9, "auto": 0.902}, "auto"),
+        ({"compute": 0.1, "wfbp": 0.9}, "wfbp"),
+        ({"compute": 0.1}, None),
+    ],
+)
+def test_of_modes_as_good_the_one_that_changes_least(steps_s: dict[str, float], mode: str | None) -> None:
+    assert fastest(with_steps(**steps_s)) == mode
+
+
+def test_what_to_paste_only_where_it_matters() -> None:
+    assert what_to_paste(with_steps(ddp=1.0, auto=0.985)) is None
+    assert "Keep ddp as it comes: auto, the fastest" in recommendation(with_steps(ddp=1.0, auto=0.985))
+    assert what_to_paste(with_steps(ddp=1.0, ddp_tuned=0.9)) == "--emit ddp prints the argument to paste."
+    assert what_to_paste(with_steps(ddp=0.9, auto=1.0)) is None
+    assert what_to_paste(with_steps(compute=1.0)) is None
+    told = what_to_paste(with_steps(ddp=1.0, auto=0.9))
+    assert told is not None
+    assert told.startswith(
+        "--emit python prints the lines to paste, for xbench.attach; --emit ddp --mode auto the same buckets for"
+    )
+
+
+def test_buckets_that_ddp_cannot_form_are_for_attach_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Planned, "formed_by_ddp", lambda self, mode: False)
+    found = with_steps(ddp=1.0, ddp_tuned=1.0, auto=0.5)
+    assert what_to_paste(found) == "--emit python prints the lines to paste, for xbench.attach."
+    assert fastest_in_ddp(found) == "ddp-tuned"
+
+
+@pytest.mark.parametrize(
+    ("tuned_s", "auto_s", "mode"), [(0.9, 0.8, "auto"), (0.9, 0.897, "ddp-tuned"), (0.8, 0.9, "ddp-tuned")]
+)
+def test_the_list_for_ddp_is_the_one_that_is_best_in_ddp(
+    monkeypatch: pytest.MonkeyPatch, tuned_s: float, auto_s: float, mode: str
+) -> None:
+    there_s = {"ddp-tuned": tuned_s, "auto": auto_s}
+    found = with_steps(ddp_tuned=1.0, auto=0.1)
+    in_ddp = {name: plan.model_copy(update={"predicted_step_s": there_s[name]}) for name, plan in found.plans.items()}
+    monkeypatch.setattr(Planned, "in_ddp", lambda self, name: in_ddp[name])
+    assert fastest_in_ddp(found) == mode
+    assert fastest_in_ddp(with_steps(ddp=1.0, wfbp=0.5)) is None
+
+
+def test_a_prediction_says_where_it_runs() -> None:
+    found = with_steps(ddp=1.0, ddp_tuned=0.95, auto=0.9)
+    assert prediction(found, "auto") == "auto is predicted to take 900 ms a step, ddp 1.00 s (simulated)."
+    assert prediction(found, "ddp-tuned") == (
+        "ddp-tuned is predicted to take 950 ms a step, ddp 1.00 s, auto 900 ms (simulated)."
+    )
+    there = prediction(found, "auto", in_ddp=True)
+    assert there.startswith("DistributedDataParallel with the buckets of auto is ")
+    assert there.endswith(" a step, ddp 1.00 s, auto under xbench.attach 900 ms (simulated).")
+
+
+def test_what_the_next_forward_pass_could_hide_is_told() -> None:
+    was = what_if(read(GOLDEN / "profile-v1.json"), Change())
+    best = NextForwardSearch(was.layers, was.step, was.cost, contention=was.contention).best()
+    assert {one.mode for one in best} == {"dear", "priority"}
+    line = next_forward_line(replan(was, ["ddp"]))
+    assert line.endswith("(simulated)")
+    for one in best:
+        assert f"{one.mode} {format_seconds(one.step.step_s)}" in line

@@ -1,16 +1,24 @@
+"""The answer of a comparison, and what tables say of modes that were not measured, failed or prove nothing."""
+
 from __future__ import annotations
 
+import json
+
+import pytest
 import sample_records as made
 
-from xbench.records import ModeResult
+from xbench.records import BY_HAND, Comparison, Estimate, ModeResult, Ratio, dump, loads
+from xbench.report import FORMATS
 from xbench.report.advice import what_to_paste
-from xbench.report.answer import answer, ranking, trusted
-from xbench.report.formats import junit, markdown, terminal
+from xbench.report.answer import answer, parity_cell, ranking, ratio_cell, removed_cell, span_cell, trusted, verdict
+from xbench.report.formats import junit, terminal
 from xbench.report.kinds import view_of
+from xbench.report.sentences import columns_line, failure_line, not_shown_lines
+from xbench.stats import median_estimate, paired_ratio
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
-
 COMPUTE = made.mode_result("compute", 0.5, (0.76, 0.75, 0.77), "faster")
+MORE = "More launches may decide: --rigorous, or --launches 5."
 
 
 def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:
@@ -18,10 +26,15 @@ def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:
 
 
 def test_the_fastest_mode_is_named_with_its_gain_and_its_rivals() -> None:
-    assert answer(made.comparison())[:2] == [
+    assert answer(made.comparison()) == [
         "optimal is fastest: 10.8 % less time per sample than ddp, the reference (95 % CI 10.0 % to 11.6 %).",
         "This run cannot tell mgwfbp from optimal: block by block it takes 1.010 [0.998, 1.022] of its time.",
+        "Times are real (real compute, real collectives over real links); predictions and bounds are simulated.",
     ]
+    assert answer(made.paired())[-1] == (
+        "Times are emulated for concurrent and real for crossover:mgwfbp and sequential; "
+        "predictions and bounds are simulated."
+    )
 
 
 def test_a_noisy_mode_hides_none_that_is_proven_faster() -> None:
@@ -31,34 +44,33 @@ def test_a_noisy_mode_hides_none_that_is_proven_faster() -> None:
     assert answer(record)[:3] == [
         "mgwfbp is faster: 7.1 % less time per sample than ddp, the reference (95 % CI 3.1 % to 11.0 %).",
         "optimal may be faster still, but this run cannot tell it from ddp.",
-        "More launches may decide: --rigorous, or --launches 5.",
+        MORE,
     ]
     found = what_to_paste(record)
     assert found is not None
     assert "mgwfbp" in found.told
 
 
-def _beside(mgwfbp: float, wfbp: float) -> list[str]:
-    """The answer where intervals of both overlap with the winner's, and blocks are so many times as long."""
+@pytest.mark.parametrize(
+    ("mgwfbp", "wfbp", "said"),
+    [
+        (1.05, 1.1, []),
+        (1.05, 1.01, ["This run cannot tell wfbp from optimal: block by block it takes 1.010 [0.998, 1.022] of its "
+                      "time."]),
+        (1.001, 1.002, ["mgwfbp and wfbp are as fast as optimal, within 2 %: block by block they take 1.001 "
+                        "[0.989, 1.013] and 1.002 [0.990, 1.014] of its time."]),
+        (1.001, 1.015, ["mgwfbp is as fast as optimal, within 2 %: block by block it takes 1.001 [0.989, 1.013] of its "
+                        "time."]),
+    ],
+)  # fmt: skip
+def test_rivals_are_judged_by_their_blocks_and_not_by_intervals_that_overlap(
+    mgwfbp: float, wfbp: float, said: list[str]
+) -> None:
     wide = [made.mode_result(mode, 0.6, (0.95, 0.85, 0.98), "faster") for mode in ("mgwfbp", "wfbp")]
     record = made.comparison([DDP, _optimal(0.9, 0.84, 0.96, "faster"), *wide])
     took = {"optimal": 0.9, "mgwfbp": 0.9 * mgwfbp, "wfbp": 0.9 * wfbp}
     blocks = made.samples(list(record.modes), ratios=took)
-    return answer(record.model_copy(update={"samples": blocks}))[1:-1]
-
-
-def test_rivals_are_judged_by_their_blocks_and_not_by_intervals_that_overlap() -> None:
-    assert _beside(1.05, 1.1) == []
-    assert _beside(1.05, 1.01) == [
-        "This run cannot tell wfbp from optimal: block by block it takes 1.010 [0.998, 1.022] of its time."
-    ]
-    assert _beside(1.001, 1.002) == [
-        "mgwfbp and wfbp are as fast as optimal, within 2 %: block by block they take 1.001 [0.989, 1.013] and "
-        "1.002 [0.990, 1.014] of its time."
-    ]
-    assert _beside(1.001, 1.015) == [
-        "mgwfbp is as fast as optimal, within 2 %: block by block it takes 1.001 [0.989, 1.013] of its time.",
-    ]
+    assert answer(record.model_copy(update={"samples": blocks}))[1:-1] == said
 
 
 def test_rivals_that_met_in_no_round_are_not_judged() -> None:
@@ -72,78 +84,216 @@ def test_every_format_gives_the_same_answer() -> None:
     record = made.comparison()
     said = answer(record)
     assert said[1] in " ".join(terminal.render(record).split())
-    assert said[1] in markdown.render(record)
+    assert said[1] in FORMATS.load("markdown")(record)
     assert view_of(record).page().answer == said
     assert " ".join(said) in junit.render(record)
 
 
-def test_the_control_never_wins() -> None:
-    record = made.comparison()
-    assert "compute" in record.modes
-    assert [result.mode for result in ranking(record)] == ["optimal", "mgwfbp", "wfbp", "ddp", "single"]
-
-
-def test_a_wrong_network_never_wins() -> None:
+def test_neither_the_control_nor_a_wrong_network_wins() -> None:
+    assert [result.mode for result in ranking(made.comparison())] == ["optimal", "mgwfbp", "wfbp", "ddp", "single"]
     record = made.troubled()
-    assert not trusted(record.modes["mgwfbp"])
     assert [result.mode for result in ranking(record)] == ["optimal", "ddp"]
-
-
-def test_parity_alone_is_enough_to_distrust() -> None:
-    wrong = made.troubled().modes["mgwfbp"].model_copy(update={"status": "ok"})
+    wrong = record.modes["mgwfbp"]
     assert not trusted(wrong)
+    assert not trusted(wrong.model_copy(update={"status": "ok"}))  # the parity check alone is enough
 
 
-def test_what_is_inconclusive_is_called_so() -> None:
-    said = answer(made.comparison([DDP, _optimal(0.97, 0.9, 1.04, "inconclusive")]))
-    assert said[0] == (
-        "Inconclusive: optimal looks fastest by its paired ratio, but this run cannot tell it from ddp, the "
-        "reference (ratio 0.970, 95 % CI 0.900 to 1.040)."
-    )
-    assert "--rigorous" in said[1]
-
-
-def test_equivalent_modes_have_no_winner() -> None:
-    said = answer(made.comparison([DDP, _optimal(0.995, 0.99, 1.0, "equivalent")]))
-    assert said[0] == (
-        "No mode is faster than ddp, the reference, by an amount that matters; optimal is equivalent "
-        "(ratio 0.995, 95 % CI 0.990 to 1.000)."
-    )
-
-
-def test_the_reference_may_be_fastest() -> None:
-    said = answer(made.comparison([DDP, _optimal(1.2, 1.1, 1.3, "slower")]))
-    assert said[0] == "ddp, the reference, is fastest of 2: no other mode had a shorter time per sample."
-
-
-def test_a_reference_that_only_looks_fastest_does_not_win() -> None:
-    said = answer(made.comparison([DDP, _optimal(1.2, 0.4, 3.6, "inconclusive")]))
-    assert said[0] == (
-        "Inconclusive: ddp, the reference, looks fastest by paired ratios, but this run cannot tell optimal from it."
-    )
-    assert "--rigorous" in said[1]
+@pytest.mark.parametrize(
+    ("optimal", "said"),
+    [
+        (
+            (0.97, 0.9, 1.04, "inconclusive"),
+            ["Inconclusive: optimal looks fastest by its paired ratio, but this run cannot tell it from ddp, the "
+             "reference (ratio 0.970, 95 % CI 0.900 to 1.040).", MORE],
+        ),
+        (
+            (0.995, 0.99, 1.0, "equivalent"),
+            ["No mode is faster than ddp, the reference, by an amount that matters; optimal is equivalent "
+             "(ratio 0.995, 95 % CI 0.990 to 1.000)."],
+        ),
+        (
+            (1.2, 1.1, 1.3, "slower"),
+            ["ddp, the reference, is fastest of 2: no other mode had a shorter time per sample."],
+        ),
+        (
+            (1.2, 0.4, 3.6, "inconclusive"),
+            ["Inconclusive: ddp, the reference, looks fastest by paired ratios, but this run cannot tell optimal from "
+             "it.", MORE],
+        ),
+    ],
+)  # fmt: skip
+def test_without_a_proven_gain_no_mode_wins(optimal: tuple[float, float, float, str], said: list[str]) -> None:
+    assert answer(made.comparison([DDP, _optimal(*optimal)]))[:-1] == said
 
 
 def test_nothing_to_compare() -> None:
     assert answer(made.comparison([DDP]))[0].startswith("Only ddp was measured")
     assert answer(made.comparison([DDP, COMPUTE]))[0].startswith("Only ddp is a mode to advise: ")
     assert answer(made.comparison([])) == ["No mode was measured, so there is no answer."]
-
-
-def test_a_failed_reference_leaves_no_ratio() -> None:
     failed = ModeResult(mode="ddp", status="failed", label="real", error="rank 0 died")
     lone = [made.mode_result(name, step_s, None, "faster") for name, step_s in (("optimal", 0.5), ("wfbp", 0.6))]
-    said = answer(made.comparison([failed, *lone]))
-    assert said[0] == (
+    assert answer(made.comparison([failed, *lone]))[0] == (
         "optimal had the shortest time per sample, but without ddp, the reference, there is no ratio to judge it."
     )
 
 
-def test_each_kind_of_number_is_named() -> None:
-    assert answer(made.comparison())[-1] == (
-        "Times are real (real compute, real collectives over real links); predictions and bounds are simulated."
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(None, "–"), (0.0, "0 %"), (0.62, "62 %"), (1.0, "100 %"), (-2.26, "< 0 %"), (1.62, "> 100 %")],
+)
+def test_a_removed_share_is_between_nothing_and_all(share: float | None, shown: str) -> None:
+    assert removed_cell(share) == shown
+
+
+# --- one sample has shown no spread: no format gives it an interval ---------------------------------------------------
+
+
+def one_block() -> Comparison:
+    record = made.comparison()
+    single = {"blocks": 1, "step_s": Estimate(median=0.5, ci95=(0.5, 0.5)),
+              "seconds_per_sample": Estimate(median=0.0314, ci95=(0.0314, 0.0314))}  # fmt: skip
+    modes = {}
+    for name, result in record.modes.items():
+        ratio = result.ratio and result.ratio.model_copy(update={"pairs": 1, "value": 0.966})
+        modes[name] = result.model_copy(update={**single, "ratio": ratio})
+    return record.model_copy(update={"modes": modes})
+
+
+def test_one_value_and_one_pair_have_no_interval() -> None:
+    assert median_estimate([5.04]).interval is None
+    assert median_estimate([5.04, 5.06]).interval is not None
+    single = paired_ratio([(0, 0, 1.0)], [(0, 0, 2.0)])
+    assert (single.pairs, single.interval, single.verdict) == (1, None, "inconclusive")
+    two = paired_ratio([(0, 0, 1.0), (0, 1, 1.0)], [(0, 0, 2.0), (0, 1, 2.0)])
+    assert (two.pairs, two.interval) == (2, two.ci95)
+    assert Ratio(value=0.5, ci95=(0.4, 0.6), verdict="faster").interval == (0.4, 0.6)  # of an older record
+    assert span_cell(Estimate(median=5.04e-3, ci95=(5.04e-3, 5.04e-3))) == "one sample"
+    assert span_cell(Estimate(median=5.04e-3, ci95=(5e-3, 5.1e-3))) == "5.00 ms – 5.10 ms"
+    assert ratio_cell(one_block().modes["optimal"]) == "0.966 (1 pair)"
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "html", "junit"])
+def test_no_format_shows_an_interval_of_one_sample(name: str) -> None:
+    said = FORMATS.load(name)(one_block())
+    for between in (" – ", ", ", " to "):
+        assert f"31.4 ms{between}31.4 ms" not in said
+        assert f"500 ms{between}500 ms" not in said
+    assert "one sample" in said
+    assert "0.966 (1 pair)" in said
+
+
+def test_the_ends_of_an_interval_of_one_sample_are_empty_in_a_table() -> None:
+    ends = ("step_low_s", "step_high_s", "s_per_sample_low", "s_per_sample_high", "ratio_low", "ratio_high")
+    assert {row[end] for row in view_of(one_block()).tables()["modes"] for end in ends} == {None}
+
+
+# --- a mode whose turn never came is not measured, which is no failure, and there is no empty table -------------------
+
+NAMES = ("ddp", "optimal", "single")
+
+
+def not_measured(mode: str) -> ModeResult:
+    return ModeResult(mode=mode, status="not measured", label="real")
+
+
+def before_the_first_block() -> Comparison:
+    return made.comparison([not_measured(name) for name in NAMES], complete=False, error="interrupted", samples=[])
+
+
+def test_a_mode_whose_turn_never_came_has_not_failed() -> None:
+    record = before_the_first_block()
+    for name in NAMES:
+        assert failure_line(record.modes[name]) is None
+        assert verdict(record, record.modes[name]) == "not measured"
+    found = [(case.name, case.status, case.message) for case in junit.cases(record)[:3]]
+    assert found == [(name, "skipped", "not measured") for name in NAMES]
+    for table in ("modes", "samples"):
+        assert [row["status"] for row in view_of(record).tables()[table]] == ["not measured"] * 3
+    assert terminal.render(record).startswith(
+        "INCOMPLETE: interrupted. What follows is what had been measured by then.\n\n"
+        "No mode was measured, so there is no answer.\n"
     )
-    assert answer(made.paired())[-1] == (
-        "Times are emulated for concurrent and real for crossover:mgwfbp and sequential; "
-        "predictions and bounds are simulated."
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "html", "junit"])
+def test_no_format_calls_it_failed_or_has_an_empty_table(name: str) -> None:
+    said = FORMATS.load(name)(before_the_first_block())
+    for word in (
+        "FAILED",
+        "Time per sample in figures",
+        "Time per sample, all jobs",
+        "Where the step goes",
+        "| mode |",
+    ):
+        assert word not in said
+
+
+def test_beside_a_measured_mode_it_has_a_row_without_times() -> None:
+    record = made.comparison([DDP, not_measured("single")], complete=False, error="interrupted")
+    lines = terminal.render(record, width=100).splitlines()
+    row = next(line for line in lines if line.lstrip().startswith("single"))
+    assert row.split()[-2:] == ["not", "measured"]
+
+
+# --- a mode that the parity check could not prove anything of keeps its time, and every format says why ---------------
+
+WHY = "a schedule that does not average would pass"
+
+
+def unproven(**more: object) -> Comparison:
+    record = made.comparison()
+    modes = dict(record.modes)
+    for name in ("ddp", "optimal"):
+        parity = modes[name].parity
+        assert parity is not None
+        update = {"shown": False, "message": WHY, **more}
+        modes[name] = modes[name].model_copy(update={"parity": parity.model_copy(update=update)})
+    return record.model_copy(update={"modes": modes})
+
+
+def test_what_proves_nothing_keeps_its_times_and_has_one_sentence_a_reason() -> None:
+    result = unproven().modes["optimal"]
+    assert trusted(result)
+    assert failure_line(result) is None
+    assert parity_cell(result) == "not shown"
+    assert not_shown_lines(unproven()) == [f"Same network: not shown for ddp and optimal: {WHY}."]
+    assert not_shown_lines(made.comparison()) == []
+    told = {case.name: case.message for case in junit.cases(unproven())}
+    assert told["optimal"].endswith(f"; same network: not shown ({WHY})")
+    assert "; same network: yes" in told["wfbp"]
+
+
+@pytest.mark.parametrize("name", ["markdown", "html"])
+def test_a_format_for_people_says_so_with_the_reason(name: str) -> None:
+    text = " ".join(FORMATS.load(name)(unproven()).split())
+    assert "not shown" in text
+    assert WHY in text
+
+
+def test_a_table_has_the_words_and_the_reason() -> None:
+    rows = {row["mode"]: row for row in view_of(unproven()).tables()["modes"]}
+    assert (rows["optimal"]["same_network"], rows["optimal"]["same_network_why"]) == ("not shown", WHY)
+    assert rows["wfbp"]["same_network"] == "yes"
+    failed = {row["mode"]: row for row in view_of(made.troubled()).tables()["modes"]}
+    assert failed["mgwfbp"]["same_network"] == "FAILED"
+
+
+def test_a_reference_by_hand_is_said() -> None:
+    text = columns_line(unproven(reference=BY_HAND, shown=True))
+    assert "trains what averaging by hand trains, since DDP cannot train this model" in text
+
+
+def test_a_record_from_before_says_yes() -> None:
+    data = json.loads(dump(made.comparison()))
+    for mode in data["modes"].values():
+        if mode["parity"] is not None:
+            del mode["parity"]["shown"]
+    assert loads(json.dumps(data)) == made.comparison()
+
+
+def test_a_reference_that_fails_is_not_held_against_itself() -> None:
+    failed = unproven(ok=False, shown=True, message="'weight' differs").modes["ddp"]
+    assert failure_line(failed) == (
+        "ddp FAILED the parity check against its own steps taken again (tolerance 0.0001), so its time is not "
+        "shown: 'weight' differs"
     )

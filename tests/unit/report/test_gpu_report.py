@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
-import sample_gpus as gpus
+import sample_kinds as gpus
 import sample_records as made
 from rich.console import Console
 
-from xbench.records import Comparison, Profile, dump, loads
+from xbench.records import AnyRecord, dump, loads
 from xbench.records.parts import Finding, Gpu, GpuLink, Machine
 from xbench.report.formats.terminal import render
 from xbench.report.machine import render_machine
@@ -47,12 +47,13 @@ def test_a_profile_has_one_sentence() -> None:
     ) in words(render(gpus.profile_on_gpus()))
 
 
-@pytest.mark.parametrize("record", [made.comparison(), made.profile()])
-def test_on_a_cpu_nothing_is_said_and_without_counters_there_is_one_line(record: Comparison | Profile) -> None:
-    assert "GPU counters" not in render(record)
-    assert "busy" not in render(record)
-    record = record.model_copy(update={"gpu_missing": "NVML did not start (Driver Not Loaded)"})
-    assert render(record).count("\nGPU counters: not available: NVML did not start (Driver Not Loaded)\n") == 1
+@pytest.mark.parametrize("record", [made.comparison(), made.profile()], ids=lambda record: record.kind)
+def test_on_a_cpu_nothing_is_said_and_without_counters_there_is_one_line(record: AnyRecord) -> None:
+    text = render(record)
+    assert "GPU counters" not in text
+    assert "busy" not in text
+    without = render(record.model_copy(update={"gpu_missing": "NVML did not start (Driver Not Loaded)"}))
+    assert without.count("\nGPU counters: not available: NVML did not start (Driver Not Loaded)\n") == 1
 
 
 # --- a machine ----------------------------------------------------------------------------------------------------
@@ -107,21 +108,15 @@ def test_a_machine_is_shown_whole() -> None:
 
 
 def test_links_of_several_kinds_are_named_pair_by_pair() -> None:
-    links = [
-        GpuLink(one=0, other=1, path="NVLink"),
-        GpuLink(one=0, other=2, path="a PCIe host bridge"),
-        GpuLink(one=1, other=2, path="a PCIe host bridge"),
-    ]
+    bridged = [GpuLink(one=one, other=2, path="a PCIe host bridge") for one in (0, 1)]
+    links = [GpuLink(one=0, other=1, path="NVLink"), *bridged]
     lines = shown(MACHINE.model_copy(update={"links": links}))
     assert "links      NVLink between 0–1; a PCIe host bridge between 0–2, 1–2" in lines
 
 
 def test_whether_a_saved_result_compares_is_one_sentence() -> None:
-    lines = shown(
-        MACHINE.model_copy(
-            update={"differs_from": {"a.json": [], "b.json": ["torch: 2.11 and 2.15", "cores: 2 and 8"]}}
-        )
-    )
+    differs = {"a.json": [], "b.json": ["torch: 2.11 and 2.15", "cores: 2 and 8"]}
+    lines = shown(MACHINE.model_copy(update={"differs_from": differs}))
     assert "times      of a.json compare with those taken here" in lines
     assert "times      of b.json do not compare with those taken here: torch: 2.11 and 2.15; cores: 2 and 8" in lines
 

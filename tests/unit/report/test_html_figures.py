@@ -209,7 +209,7 @@ def test_a_scaling_is_a_curve_a_mode() -> None:
 
 
 def test_ratios_of_what_was_tried() -> None:
-    from test_tuned_report import tuned
+    from sample_kinds import tuned
 
     (points,) = _found(tried_figure(tuned())).traces
     tried = sorted(tuned().tried.values(), key=lambda ratio: ratio.value)

@@ -1,57 +1,26 @@
-"""The HTML page: whole, self-contained, the same every time; every text of a record is text on it."""
+"""The HTML page and the notebook's cell: whole, self-contained, the same every time; a record's text is only text."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import sample_gpus as gpus
 import sample_predictions as predicted
 import sample_records as made
-from test_convergence_report import convergence
-from test_tuned_report import tuned
+from golden_file import golden
+from sample_kinds import EVERY, convergence, tuned
 
 from xbench.errors import UsageError
-from xbench.records import AnyRecord, Contention, ContentionPoint, Job, load
-from xbench.report import FORMATS
+from xbench.records import AnyRecord, Contention, ContentionPoint, load
 from xbench.report.formats.html import contents, own_file, page, render
 from xbench.report.page.model import figures
 
-GOLDEN = Path(__file__).parents[2] / "golden"
-MADE: dict[str, Callable[[], AnyRecord]] = {
-    "comparison": made.comparison,
-    "troubled": made.troubled,
-    "paired": made.paired,
-    "gpus": gpus.on_gpus,
-    "two workloads": lambda: made.paired().model_copy(update={"jobs": [_job("resnet18"), _job("densenet121")]}),
-    "profile": made.profile,
-    "scaling": predicted.scaling,
-    "validation": predicted.validation,
-    "convergence": convergence,
-    "tuned": tuned,
-    **{
-        kind: partial(load, GOLDEN / f"{kind}-v1.json")
-        for kind in ("regression", "baseline", "noise", "cluster", "live", "restart")
-    },
-}
 IN_BASIC_BUNDLE = {"bar", "pie", "scatter"}
 VOID = {"meta", "br", "link", "img", "hr", "input"}
-
-
-def _job(title: str) -> Job:
-    """A job with layers, of a workload of this name."""
-    job = made.comparison().jobs[0]
-    return job.model_copy(
-        update={"workload": job.workload.model_copy(update={"title": title}), "layers": made.layers(5)}
-    )
-
-
 HOSTILE = '</script><script>alert("x")</script><b>'
 
 
@@ -91,37 +60,27 @@ class Reader(HTMLParser):
             self.text.append(" ".join(data.split()))
 
 
-@pytest.fixture(scope="module", params=MADE)
-def shown(request: pytest.FixtureRequest) -> Reader:
-    return Reader(render(MADE[request.param]()))
-
-
-def test_a_page_is_well_formed(shown: Reader) -> None:
-    assert shown.wrong == []
-    assert shown.open == []
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_page_is_well_formed_fetches_nothing_and_has_every_plot_in_words(kind: str) -> None:
+    shown = Reader(render(EVERY[kind]()))
+    assert (shown.wrong, shown.open) == ([], [])
     assert len(shown.ids) == len(set(shown.ids))
     assert ("html", {"lang": "en"}) in shown.elements
     assert [tag for tag, _ in shown.elements].count("h1") == 1
-
-
-def test_nothing_is_fetched_and_links_lead_somewhere(shown: Reader) -> None:
     assert [link for link in shown.links if not link.startswith("#")] == []
     assert {link[1:] for link in shown.links} <= set(shown.ids)
     policy = next(found["content"] for tag, found in shown.elements if found.get("http-equiv"))
     assert str(policy).startswith("default-src 'none';")
-
-
-def test_a_screen_reader_has_every_plot_in_words(shown: Reader) -> None:
     plots = [found for _, found in shown.elements if found.get("role") == "img"]
     assert all(found["aria-label"] for found in plots)
     assert len(plots) == len(shown.data)
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", EVERY)
 def test_figures_are_what_plotly_takes(kind: str) -> None:
     from plotly import graph_objects
 
-    for figure in figures(contents([MADE[kind]()])):
+    for figure in figures(contents([EVERY[kind]()])):
         assert figure.labels, figure.key
         assert figure.table is not None, f"{figure.key} has no equivalent in text"
         assert figure.table.rows, figure.key
@@ -150,9 +109,9 @@ def _with_colours(value: object) -> object:
     return "#123456" if isinstance(value, str) and re.fullmatch(r"--[a-z0-9-]+", value) else value
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", EVERY)
 def test_colours_are_in_the_style(kind: str) -> None:
-    text = render(MADE[kind]())
+    text = render(EVERY[kind]())
     style = text[text.index("<style>") : text.index("</style>")]
     light, dark = style.split(':root[data-theme="dark"]')
     for name in set(re.findall(r'"(--[a-z0-9-]+)"', text[text.index('id="figures"') :])):
@@ -164,36 +123,19 @@ def test_the_same_record_makes_the_same_bytes() -> None:
     assert render(made.comparison()) == render(made.comparison())
 
 
-@pytest.mark.parametrize("kind", ["troubled", "scaling", "regression", "noise"])
+@pytest.mark.parametrize("kind", ["comparison-troubled", "scaling", "regression", "noise"])
 def test_every_word_of_a_page(kind: str) -> None:
-    path = GOLDEN / f"html-{kind}.txt"
-    text = "\n".join(Reader(render(MADE[kind]())).text) + "\n"
-    if os.environ.get("XBENCH_UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-
-
-def test_it_is_a_format() -> None:
-    assert FORMATS.entry("html").facts["extension"] == "html"
+    text = "\n".join(Reader(render(EVERY[kind]())).text) + "\n"
+    golden(f"html-{kind.removeprefix('comparison-')}.txt", text)
 
 
 def test_text_from_a_record_is_only_text() -> None:
-    job = made.comparison().jobs[0]
-    job = job.model_copy(
-        update={
-            "workload": job.workload.model_copy(update={"title": HOSTILE}),
-            "layers": [layer.model_copy(update={"name": HOSTILE}) for layer in made.layers(3)],
-        }
-    )
-    results = [made.mode_result(HOSTILE, 0.5, (0.9, 0.8, 0.95), "faster", buckets=2)]
-    record = made.comparison().model_copy(
-        update={
-            "jobs": [job],
-            "command": HOSTILE,
-            "warnings": [HOSTILE],
-            "modes": {**made.comparison().modes, **{result.mode: result for result in results}},
-        }
-    )
+    whole = made.comparison()
+    workload = whole.jobs[0].workload.model_copy(update={"title": HOSTILE})
+    layers = [layer.model_copy(update={"name": HOSTILE}) for layer in made.layers(3)]
+    job = whole.jobs[0].model_copy(update={"workload": workload, "layers": layers})
+    modes = {**whole.modes, HOSTILE: made.mode_result(HOSTILE, 0.5, (0.9, 0.8, 0.95), "faster", buckets=2)}
+    record = made.comparison(jobs=[job], command=HOSTILE, warnings=[HOSTILE], modes=modes)
     text = render(record)
     read = Reader(text)
     assert read.wrong == []
@@ -203,6 +145,9 @@ def test_text_from_a_record_is_only_text() -> None:
     drawn = text[text.index('id="figures"') :]
     assert HOSTILE not in drawn
     assert "&lt;b&gt;" in drawn
+    cell = record._repr_html_()
+    assert "&lt;/script&gt;" in cell
+    assert "<script" not in cell
 
 
 def test_a_failed_mode_is_shown_with_its_reason_and_without_a_time() -> None:
@@ -210,7 +155,7 @@ def test_a_failed_mode_is_shown_with_its_reason_and_without_a_time() -> None:
     said = " ".join(read.text)
     assert "INCOMPLETE: interrupted in round 3 of launch 1." in said
     assert "single FAILED: rank 1 on host 1 died: killed by SIGKILL" in said
-    assert "mgwfbp FAILED the correctness gate against ddp" in said
+    assert "mgwfbp FAILED the parity check against ddp" in said
     bars = next(figure for figure in figures(contents([made.troubled()])) if figure.key == "time-per-sample")
     assert sorted(bars.traces[0]["y"]) == ["ddp", "optimal"]
     assert set(bars.layout["yaxis"]["categoryarray"]) == {"ddp", "optimal", "mgwfbp", "single"}
@@ -227,16 +172,13 @@ def test_a_comparison_without_a_single_time_is_still_a_page() -> None:
     assert read.wrong == []
     assert sum("out of memory" in line for line in read.text) >= len(failed)
     assert "time-per-sample" not in read.ids
-
-
-def test_an_empty_comparison_is_still_a_page() -> None:
     assert "No mode was measured" in render(made.comparison([], jobs=[], bounds=None, cost_model=None))
 
 
-def test_a_validation_says_when_auto_might_overlap_the_next_forward_pass() -> None:
-    free = predicted.validation().model_copy(update={"overlap": "forward"})
-    assert "(--overlap forward)" in render(free)
-    assert "(--overlap forward)" not in render(predicted.validation())
+def without_steps(*names: str) -> AnyRecord:
+    record = made.comparison()
+    empty: dict[str, list[float]] = {name: [] for name in names}
+    return record.model_copy(update={"samples": [sample.model_copy(update=empty) for sample in record.samples]})
 
 
 BARE: dict[str, Callable[[], AnyRecord]] = {
@@ -255,12 +197,8 @@ BARE: dict[str, Callable[[], AnyRecord]] = {
         },
     ),
     "tuned": lambda: tuned(tried={}, ratio=None, buckets=None),
-    "blocks without steps": lambda: made.comparison(
-        samples=[sample.model_copy(update={"steps_s": [], "warmup_s": []}) for sample in made.comparison().samples]
-    ),
-    "only warm-up": lambda: made.comparison(
-        samples=[sample.model_copy(update={"steps_s": []}) for sample in made.comparison().samples]
-    ),
+    "blocks without steps": lambda: without_steps("steps_s", "warmup_s"),
+    "only warm-up": lambda: without_steps("steps_s"),
     "one mode, no plan": lambda: made.comparison([made.mode_result("wfbp", 0.5, None, "faster")], jobs=[], bounds=None),
 }
 
@@ -290,3 +228,46 @@ def test_contention_that_says_nothing_is_left_out_of_a_profile() -> None:
     for points, shown in (([point], False), ([point.model_copy(update={"alone_s": 0.5})], True)):
         changed = record.model_copy(update={"contention": Contention(launch_s=0.0, points=points)})
         assert ("takes 2 times as long while the device computes" in page([changed])) == shown
+
+
+# --- a notebook shows the answer and one short table ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_cell_is_well_formed_and_holds_only_text_and_a_table(kind: str) -> None:
+    text = EVERY[kind]()._repr_html_()
+    found = Reader(text)
+    assert (found.wrong, found.open, found.links) == ([], [], [])
+    tags = {tag for tag, _ in found.elements}
+    assert tags <= {"div", "p", "b", "br", "table", "thead", "tbody", "tr", "th", "td"}
+    assert "table" in tags
+    assert {name for _, given in found.elements for name in given} <= {"class", "style"}
+    assert len(text) < 16_000
+
+
+def test_a_cell_shows_the_answer_and_the_modes() -> None:
+    record = load(Path(__file__).parents[3] / "results" / "resnet18-rivals-1gbit.json")
+    found = Reader(record._repr_html_())
+    assert found.text[:2] == [
+        "resnet18 on shaped:hosts=2,rate=1gbit",
+        "2026-11-22 04:54 UTC · vm · reference ddp · real",
+    ]
+    assert found.text[2].startswith("dear is fastest: 21.2 % less time per sample than ddp")
+    text = " ".join(found.text)
+    for cells in ("dear 25.9 ms 25.9 ms – 26.0 ms 0.788 [0.761, 0.815] faster 4 real", "ddp 32.9 ms"):
+        assert cells in text
+
+
+def test_a_cell_of_a_record_that_failed_in_part_says_so() -> None:
+    text = " ".join(Reader(made.troubled()._repr_html_()).text)
+    assert "INCOMPLETE: " in text
+    assert "single FAILED: rank 1 on host 1 died: killed by SIGKILL" in text
+
+
+def test_a_long_table_says_how_many_rows_it_leaves_out() -> None:
+    record = predicted.scaling()
+    assert len(record.points) == 20
+    assert "more rows" not in record._repr_html_()
+    text = record.model_copy(update={"points": [*record.points, *record.points[:4]]})._repr_html_()
+    assert len(re.findall("<tr>", text)) == 21
+    assert "<p>4 more rows are in the record.</p>" in text

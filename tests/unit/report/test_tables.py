@@ -1,57 +1,43 @@
-"""Tidy tables: what columns they have, that every value of the record is in them, and that pandas' rules hold."""
+"""Tidy tables: their columns, that every value of the record is in them, and that CSV and data frames hold the same."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
-from pathlib import Path
+import subprocess
+import sys
 
+import pandas
 import pytest
 import sample_predictions as predicted
 import sample_records as made
+from pandas.testing import assert_frame_equal
+from sample_kinds import EVERY, GOLDEN
 
-from xbench.records import AnyRecord, load
+from xbench.errors import UsageError
+from xbench.records import load
 from xbench.report.formats import csv as csv_report
 from xbench.report.kinds import view_of
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 
-EVERY: dict[str, Callable[[], AnyRecord]] = {
-    "comparison": made.comparison,
-    "troubled": made.troubled,
-    "paired": made.paired,
-    "profile": made.profile,
-    "scaling": predicted.scaling,
-    "validation": predicted.validation,
-    "convergence": lambda: load(GOLDEN / "convergence-v1.json"),
-    "tuned": lambda: load(GOLDEN / "tuned-v1.json"),
-}
-
-
-def read(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_a_table_is_rectangular_and_every_row_is_labelled(name: str) -> None:
-    found = view_of(EVERY[name]()).tables()
-    assert next(iter(found.values())), "the main table has rows"
-    for rows in found.values():
-        assert len({tuple(row) for row in rows}) <= 1
-        assert {row["label"] for row in rows} <= {"real", "emulated", "simulated"}
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_csv_reads_back_to_what_was_written(name: str) -> None:
-    record = EVERY[name]()
-    written = view_of(record).tables()
-    texts = csv_report.tables(record)
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_table_is_rectangular_labelled_and_the_same_in_a_csv_and_a_frame(kind: str) -> None:
+    record = EVERY[kind]()
+    written, texts = view_of(record).tables(), csv_report.tables(record)
+    assert next(iter(written.values())), "the main table has rows"
     assert csv_report.render(record) == next(iter(texts.values()))
-    for table, text in texts.items():
-        again = read(text)
-        assert again == [{key: "" if value is None else str(value) for key, value in row.items()} for row in
-                         written[table]]  # fmt: skip
+    for name, text in texts.items():
+        rows = written[name]
+        assert len({tuple(row) for row in rows}) <= 1
+        assert {row["label"] for row in rows} <= {"real", "emulated", "simulated", None}
+        again = [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+        cells = csv.DictReader(io.StringIO(text))
+        assert [{key: value.removeprefix("'") for key, value in row.items()} for row in cells] == again
+        frame = record.frame(name)
+        read = pandas.read_csv(io.StringIO(text), keep_default_na=False, na_values=[""])
+        assert_frame_equal(frame, read.astype({column: frame[column].dtype for column in frame}))
+        for column in frame.select_dtypes(exclude=["Int64", "boolean"]):
+            assert frame[column].dtype == read[column].dtype, f"{name}.{column}"
 
 
 def test_samples_are_the_record_s_blocks() -> None:
@@ -73,9 +59,8 @@ def test_every_step_has_a_row_and_warm_up_says_so() -> None:
 
 
 def test_a_failed_mode_is_in_samples_and_modes() -> None:
-    record = made.troubled().model_copy(
-        update={"samples": [sample for sample in made.troubled().samples if sample.mode != "single"]}
-    )
+    whole = made.troubled()
+    record = whole.model_copy(update={"samples": [sample for sample in whole.samples if sample.mode != "single"]})
     found = view_of(record).tables()
     bare = [row for row in found["samples"] if row["mode"] == "single"]
     assert [(row["status"], row["step_s"], row["launch"]) for row in bare] == [("failed", None, None)]
@@ -107,5 +92,35 @@ def test_a_scaling_s_columns_are_those_that_scale_writes() -> None:
     )
 
 
-def test_an_empty_comparison_is_an_empty_table() -> None:
-    assert csv_report.render(made.comparison([], samples=[])) == ""
+def test_a_comparison_without_samples_has_an_empty_table() -> None:
+    empty = made.comparison([], samples=[])
+    assert csv_report.render(empty) == ""
+    assert empty.frame("samples").empty
+
+
+def test_columns_of_a_frame_have_the_types_of_their_values() -> None:
+    record = made.comparison()
+    samples = record.model_copy(update={"samples": [one for one in record.samples if one.mode != "single"]})
+    types = samples.frame("samples").dtypes
+    named = [str(types[name]) for name in ("mode", "ranks", "launch", "step_s", "complete", "outlier")]
+    assert named == ["str", "int64", "Int64", "float64", "bool", "boolean"]
+    assert str(record.frame("samples").dtypes["launch"]) == "int64"
+
+
+def test_a_frame_that_cannot_be_made_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError) as refused:
+        load(GOLDEN / "live-v1.json").frame("samples")
+    assert str(refused.value) == "this live record has no table 'samples': it has jobs, speeds, spans"
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError) as refused:
+        made.comparison().frame("modes")
+    assert str(refused.value) == "data frames need pandas, which is not installed: python -m pip install pandas"
+
+
+def test_pandas_is_imported_for_a_frame_and_not_before() -> None:
+    code = (
+        f"import sys, xbench; record = xbench.load_result({str(GOLDEN / 'baseline-v1.json')!r}); "
+        "record._repr_html_(); assert 'pandas' not in sys.modules; record.frame('launches'); "
+        "assert 'pandas' in sys.modules and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)

@@ -62,7 +62,7 @@ def test_a_profile_names_its_parts_and_on_a_terminal_how_far_each_is(
         *first,
         "launch 1 of 1: profile, link, 12 s so far",
         *second,
-        "launch 1 of 1: gate ddp",
+        "launch 1 of 1: parity check of ddp",
     ]
 
 

@@ -83,17 +83,13 @@ def data_frame(record: AnyRecord, table: str) -> DataFrame:
     found = tables_with_rows(record)
     if table not in found:
         raise UsageError(f"this {record.kind} record has no table {table!r}: it has {', '.join(found)}")
-    pandas, rows = _pandas(), found[table]
-    columns = rows[0] if rows else ()
-    return pandas.DataFrame({name: _column(pandas, [row[name] for row in rows]) for name in columns})
-
-
-def _pandas() -> Any:
     try:
         import pandas
     except ModuleNotFoundError:
         raise UsageError("data frames need pandas, which is not installed: python -m pip install pandas") from None
-    return pandas
+    rows = found[table]
+    columns = rows[0] if rows else ()
+    return pandas.DataFrame({name: _column(pandas, [row[name] for row in rows]) for name in columns})
 
 
 def _column(pandas: Any, values: list[Any]) -> Series:

@@ -52,17 +52,10 @@ def summary(record: AnyRecord) -> str:
     It is a `<div>` in the notebook's own colours. The table has at most MAX_ROWS rows and says how many it omits.
     """
     page = contents([record])
-    template = environment().from_string(own_file("summary.html.jinja"))
-    return template.render(page=page, table=_first_table(page), most=MAX_ROWS)
-
-
-def _first_table(page: Page) -> Table | None:
-    for section in page.sections:
-        for block in section.blocks:
-            table = block.table if isinstance(block, Figure) else block
-            if isinstance(table, Table):
-                return table
-    return None
+    blocks = (block for section in page.sections for block in section.blocks)
+    tables = (block.table if isinstance(block, Figure) else block for block in blocks)
+    table = next((one for one in tables if isinstance(one, Table)), None)
+    return environment().from_string(own_file("summary.html.jinja")).render(page=page, table=table, most=MAX_ROWS)
 
 
 def assemble(page: Page) -> str:
@@ -94,16 +87,8 @@ def own_file(name: str) -> str:
 
 def _data(page: Page) -> str:
     """Return the figures for the script, as JSON that no '</script>' can end."""
-    drawn = [
-        {
-            "key": figure.key,
-            "traces": figure.traces,
-            "layout": figure.layout,
-            "narrow": figure.narrow,
-            "height": figure.height,
-        }
-        for figure in figures(page)
-    ]
+    facts = ("key", "traces", "layout", "narrow", "height")
+    drawn = [{fact: getattr(figure, fact) for fact in facts} for figure in figures(page)]
     return json.dumps(drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

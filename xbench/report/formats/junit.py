@@ -76,15 +76,12 @@ def _add(parent: ET.Element, case: Case) -> None:
 
 def _counts(cases: list[Case]) -> dict[str, str]:
     """Return the attributes with a suite's totals."""
-
-    def count(status: Status) -> str:
-        return str(sum(case.status == status for case in cases))
-
+    statuses = [case.status for case in cases]
     return {
         "tests": str(len(cases)),
-        "failures": count("failed"),
-        "errors": count("error"),
-        "skipped": count("skipped"),
+        "failures": str(statuses.count("failed")),
+        "errors": str(statuses.count("error")),
+        "skipped": str(statuses.count("skipped")),
         "time": _seconds(sum(case.time_s or 0.0 for case in cases)),
     }
 

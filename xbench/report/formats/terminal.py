@@ -30,8 +30,8 @@ def show(
 
 def render(record: AnyRecord, *, width: int = OFF_TTY_COLUMNS, verbose: bool = False, all_layers: bool = False) -> str:
     """Return what `show` draws, as plain text of `width` columns."""
-    console = HarmlessConsole(file=io.StringIO(), width=width, no_color=True, force_terminal=False, highlight=False,
-                      markup=False, emoji=False, _environ={})  # fmt: skip
+    text = io.StringIO()
+    console = HarmlessConsole(file=text, width=width, no_color=True, force_terminal=False, highlight=False,
+                              markup=False, emoji=False, _environ={})  # fmt: skip
     show(record, console, verbose=verbose, all_layers=all_layers)
-    text = console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"

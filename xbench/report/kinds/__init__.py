@@ -20,7 +20,7 @@ for _kind, _view in (
     ("noise", "baseline:NoiseView"),
     ("regression", "regression:RegressionView"),
     ("cluster", "cluster:ClusterView"),
-    ("live", "live:LiveView"),
+    ("live", "cluster:LiveView"),
     ("restart", "restart:RestartView"),
 ):
     VIEWS.add(_kind, f"xbench.report.kinds.{_view}", f"the view of a {_kind}")

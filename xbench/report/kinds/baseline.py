@@ -7,16 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from rich.console import Console
-from rich.text import Text
 
-from xbench.records import Baseline, Environment, Label, LaunchPair, Measurement, Noise, WorkloadRecord
+from xbench.records import Baseline, Environment, Label, LaunchPair, Measurement, Noise, Regression, WorkloadRecord
 from xbench.report import markup, sentences
 from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import floors_figure, floors_table, noise_labels
 from xbench.report.charts.launches import launches_over_time, pairs_over_time
-from xbench.report.console import facts, say, titled_table
+from xbench.report.console import facts, filled_table, say
 from xbench.report.page.common_sections import environment_section, label_badge, moment
-from xbench.report.page.model import Badge, Cell, Column, Section, Table
+from xbench.report.page.model import Badge, Cell, Section, Table, columns
 from xbench.report.view import Case, Detail, Row, View, fields
 from xbench.text import and_of, counted
 
@@ -57,17 +56,11 @@ class StoredView(View[S]):
     def draw(self, console: Console, detail: Detail) -> None:
         record = self.record
         say(console, self.headline()[0], "bold")
-        early = self.incomplete()
-        if early is not None:
-            say(console, early, "bold yellow")
+        self.draw_incomplete(console)
         for failure in self.failures():
             say(console, failure, "bold red")
         console.print()
-        title, headings, rows, left = self.grid()
-        table = titled_table(title, *((name, "left" if name in left else "right") for name in headings))
-        for name, *cells in rows:
-            table.add_row(Text(name), *cells)
-        console.print(table)
+        console.print(filled_table(*self.grid()))
         measured = ("measured", told.side_line(record.side))
         made = ("made by", f"xbench {record.xbench}: {record.command}")
         facts(console, [*workload_facts(record.side.workloads), measured, made], record.warnings)
@@ -77,7 +70,7 @@ class StoredView(View[S]):
         _, headings, rows, _ = self.grid()
         made = [("measured", told.side_line(record.side)), ("command", record.command)]
         return [
-            self.markdown_title(),
+            f"### {self.name} of {markup.code(record.machine)}{self.origin()}",
             markup.quoted(self.incomplete()),
             markup.bullets(self.failures(), bold=True),
             markup.table(headings, rows),
@@ -85,25 +78,25 @@ class StoredView(View[S]):
             markup.details("How it was measured", markup.facts([*workload_facts(record.side.workloads), *made])),
         ]
 
-    @abstractmethod
-    def markdown_title(self) -> str:
-        """Return the title of the Markdown summary."""
+    def origin(self) -> str:
+        """Say what the record was made from, as the end of a title."""
+        return ""
 
     def markdown_command(self) -> str:
         return ""
 
-    def failure_rows(self) -> list[Row]:
-        """Return the tidy table of failures."""
-        record = self.record
-        of = {"created": record.created, "complete": record.complete}
-        return [{**of, "label": None, **failure.model_dump()} for failure in record.failures]
-
-    def failure_cases(self, group: str) -> list[Case]:
-        """Return one case for each failed launch."""
+    def cases(self, strict: bool) -> list[Case]:
+        group = f"{self.record.kind} of {self.record.machine}"
+        failed = zip(self.record.failures, self.failures(), strict=True)
         return [
-            Case(group, f"{failure.check}/{failure.mode or 'all modes'}", status="error", message=said)
-            for failure, said in zip(self.record.failures, self.failures(), strict=True)
-        ]
+            *(Case(group, name, message=said) for name, said in self.measured()),
+            *(Case(group, f"{failure.check}/{failure.mode or 'all modes'}", status="error", message=said)
+              for failure, said in failed),
+        ]  # fmt: skip
+
+    @abstractmethod
+    def measured(self) -> list[tuple[str, str]]:
+        """Return the name of each measured case, and its figure in words."""
 
 
 class BaselineView(StoredView[Baseline]):
@@ -112,7 +105,10 @@ class BaselineView(StoredView[Baseline]):
     name = "Baseline"
 
     def headline(self) -> list[str]:
-        return [told.baseline_answer(self.record)]
+        machine = "any machine" if self.record.machine == "any" else self.record.machine
+        asked, measured = len(self.record.suite.cases()), len(told.baseline_rows(self.record))
+        cases = counted(asked, "case") if measured == asked else f"{measured} of {counted(asked, 'case')}"
+        return [f"Baseline of {cases} for {machine}."]
 
     def labels(self) -> list[Label]:
         launched = (one for launch in self.record.launches for one in launch)
@@ -126,9 +122,6 @@ class BaselineView(StoredView[Baseline]):
         headings = ["case", "median", "launches", "label", "noise floor"]
         return "Measured", headings, rows, ("case", "label", "noise floor")
 
-    def markdown_title(self) -> str:
-        return f"### Baseline of {markup.code(self.record.machine)}"
-
     def sections(self) -> list[Section]:
         launches = launches_over_time(self.record)
         return [
@@ -137,23 +130,18 @@ class BaselineView(StoredView[Baseline]):
         ]
 
     def tables(self) -> dict[str, list[Row]]:
-        record = self.record
-        of = {"created": record.created, "complete": record.complete}
-        counted = [_measurement(one, of, None, "base", "deterministic") for one in record.side.measurements]
+        record, of = self.record, fields(self.record, "created", "complete")
+        once = [_measurement(one, of, None, "base", "deterministic") for one in record.side.measurements]
         timed = [
             _measurement(one, of, number, "base", "baseline")
             for number, launch in enumerate(record.launches)
             for one in launch
         ]
-        return {"launches": [*counted, *timed], "failures": self.failure_rows()}
+        return {"launches": [*once, *timed], "failures": failure_rows(record)}
 
-    def cases(self, strict: bool) -> list[Case]:
-        group = f"{self.record.kind} of {self.record.machine}"
-        measured = [
-            Case(group, row.name, message=f"{told.value(row.median, row.unit)} ({row.label})")
-            for row in told.baseline_rows(self.record)
-        ]
-        return [*measured, *self.failure_cases(group)]
+    def measured(self) -> list[tuple[str, str]]:
+        rows = told.baseline_rows(self.record)
+        return [(row.name, f"{told.value(row.median, row.unit)} ({row.label})") for row in rows]
 
 
 class NoiseView(StoredView[Noise]):
@@ -162,7 +150,7 @@ class NoiseView(StoredView[Noise]):
     name = "Noise floor"
 
     def headline(self) -> list[str]:
-        return [told.noise_answer(self.record)]
+        return [f"{self.name} of {self.record.machine}{self.origin()}."]
 
     def labels(self) -> list[Label]:
         return noise_labels(self.record)
@@ -171,9 +159,8 @@ class NoiseView(StoredView[Noise]):
         rows = [list(row) for row in told.noise_rows(self.record)]
         return told.FLOORS, ["case", "noise floor", "least threshold"], rows, ("case", "noise floor")
 
-    def markdown_title(self) -> str:
-        pairs = counted(len(self.record.pairs), "A/A pair")
-        return f"### Noise floor of {markup.code(self.record.machine)}, from {pairs}"
+    def origin(self) -> str:
+        return f", from {counted(len(self.record.pairs), 'A/A pair')}"
 
     def sections(self) -> list[Section]:
         pairs = pairs_over_time("Every A/A pair over time", "Both are the same code.", self.record.pairs)
@@ -183,8 +170,7 @@ class NoiseView(StoredView[Noise]):
         ]
 
     def tables(self) -> dict[str, list[Row]]:
-        record = self.record
-        of = {"created": record.created, "complete": record.complete}
+        record, of = self.record, fields(self.record, "created", "complete")
         labels = {one.case: one.label for pair in record.pairs for one in pair.base}
         floors = [
             {
@@ -192,20 +178,15 @@ class NoiseView(StoredView[Noise]):
                 "label": labels.get(floor.case),
                 **fields(floor, "check", "mode", "metric"),
                 "noise_floor_share": floor.floor,
-                "measured_pairs": floor.measured_pairs,
-                "checked_pairs": floor.checked_pairs,
+                **fields(floor, "measured_pairs", "checked_pairs"),
             }
             for floor in record.floors
         ]
         launches = list(launch_rows(record.pairs, of, "A/A"))
-        return {"floors": floors, "launches": launches, "failures": self.failure_rows()}
+        return {"floors": floors, "launches": launches, "failures": failure_rows(record)}
 
-    def cases(self, strict: bool) -> list[Case]:
-        group = f"{self.record.kind} of {self.record.machine}"
-        measured = [
-            Case(group, name, message=f"noise floor {floor}") for name, floor, _ in told.noise_rows(self.record)
-        ]
-        return [*measured, *self.failure_cases(group)]
+    def measured(self) -> list[tuple[str, str]]:
+        return [(name, f"noise floor {floor}") for name, floor, _ in told.noise_rows(self.record)]
 
 
 def baseline_table(record: Baseline) -> Table:
@@ -220,10 +201,9 @@ def baseline_table(record: Baseline) -> Table:
         for case in record.suite.cases()
         if told.name_of(case) not in measured
     ]
-    columns = [Column("case", figures=False), Column("median"), Column("launches"),
-               Column("noise floor", figures=False), Column("label", figures=False)]  # fmt: skip
+    shown = columns(("case", "median", "launches", "noise floor", "label"), ("case", "noise floor", "label"))
     note = "Median: over launches. A case without launches is deterministic: one look decides."
-    return Table("What later checks are held against", columns, rows, note, opened=True)
+    return Table("What later checks are held against", shown, rows, note, opened=True)
 
 
 def workload_facts(workloads: Mapping[str, WorkloadRecord], what: str = "workload") -> list[tuple[str, str]]:
@@ -231,12 +211,17 @@ def workload_facts(workloads: Mapping[str, WorkloadRecord], what: str = "workloa
     return [(what, f"{name}: {sentences.workload_line(one)}") for name, one in workloads.items()]
 
 
+def failure_rows(record: Baseline | Noise | Regression) -> list[Row]:
+    """Return the tidy table of failures."""
+    of = fields(record, "created", "complete")
+    return [{**of, "label": None, **failure.model_dump()} for failure in record.failures]
+
+
 def launch_rows(pairs: Iterable[LaunchPair], of: Row, phase: str) -> Iterator[Row]:
     """Return one row per case, side and pair, in the order of time."""
     for pair in pairs:
         sides = {"base": pair.base, "head": pair.head}
-        second = "head" if pair.first == "base" else "base"
-        for side in (pair.first, second):
+        for side in sorted(sides, key=lambda side: side != pair.first):
             for one in sides[side]:
                 yield _measurement(one, of, pair.number, side, phase)
 

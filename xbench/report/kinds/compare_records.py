@@ -17,15 +17,18 @@ from xbench.report.answer import answer, rankings, ratio_cell, reference_of, ref
 from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
 from xbench.report.charts.bars import word
 from xbench.report.page.common_sections import command_section, label_badge, moment
-from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace
+from xbench.report.page.model import Badge, Cell, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace, columns
 from xbench.text import and_of
 from xbench.units import format_seconds
 
 FEW, FEW_NARROW = 8, 3
 """Most records that have room for dates and names below them, on a wide page and on a narrow one."""
 
-Point = tuple[int, ModeResult, tuple[float, float, float]]
-"""Number of a result, its mode's result, and a figure with the ends of its interval."""
+Interval = tuple[float, float, float]
+"""Figure with the ends of its interval."""
+
+Point = tuple[int, ModeResult, Interval]
+"""Number of a result, its mode's result, and a figure of it."""
 
 BESIDE = 0.4
 """Width of the marks of one record, all modes together; records are 1 apart."""
@@ -55,13 +58,14 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
     shown = comparable(records)
     labels: list[Label] = sorted({result.label for record in shown for result in record.modes.values()})
     cautions = _cautions(shown)
+    answers = [(f"result {number}", " ".join(answer(record))) for number, record in enumerate(shown, start=1)]
     titles = list(dict.fromkeys(job.workload.title for record in shown for job in record.jobs))
     sections = [
         Section("which", "The results", [_which(shown), *([Sentences(cautions, mark="warning")] if cautions else [])]),
         Section("times", "Time per sample", _times(shown)),
         Section("ratios", "Ratio to the reference", _ratios(shown)),
         Section("differences", "What differs", [_differences(shown)]),
-        Section("answers", "Each one's own answer", [Facts(_answers(shown))]),
+        Section("answers", "Each one's own answer", [Facts(answers)]),
         command_section(*dict.fromkeys(record.command for record in shown)),
     ]
     return Page(
@@ -72,7 +76,7 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
         answer=_answer(shown),
         incomplete=_incomplete(shown),
         failures=[f"Result {number}: {line}" for number, record in enumerate(shown, start=1)
-                  for line in map(sentences.failure_line, record.modes.values()) if line is not None],
+                  for line in sentences.failure_lines(record)],
         sections=[section for section in sections if section.blocks],
     )  # fmt: skip
 
@@ -107,22 +111,22 @@ def _incomplete(records: Sequence[Comparison]) -> str | None:
 
 def _cautions(records: Sequence[Comparison]) -> list[str]:
     """Return warnings about times, or ratios, that are hard to compare."""
-    found = []
-    if len({tuple(map(str, must_match(record.environment))) for record in records}) > 1:
-        found.append("Machines or software differ: compare ratios rather than times.")
-    if len({_workloads(record) for record in records}) > 1:
-        found.append("Workloads differ: their times do not compare, and ratios say which schedule suits which.")
-    if len({record.fabric.spec for record in records}) > 1:
-        found.append("Fabrics differ: what communication costs is not the same in all of them.")
-    if len({record.fabric.label for record in records}) > 1:
-        found.append("Some results are emulated and some real: an emulated time is not a measured one.")
-    if len({references(record) for record in records}) > 1:
-        found.append("References differ: a ratio is to its own result's reference.")
-    return found
+    cautions: dict[str, Callable[[Comparison], str]] = {
+        "Machines or software differ: compare ratios rather than times.": lambda r: str(must_match(r.environment)),
+        "Workloads differ: their times do not compare, and ratios say which schedule suits which.": _workloads,
+        "Fabrics differ: what communication costs is not the same in all of them.": lambda r: r.fabric.spec,
+        "Some results are emulated and some real: an emulated time is not a measured one.": lambda r: r.fabric.label,
+        "References differ: a ratio is to its own result's reference.": references,
+    }
+    return [caution for caution, fact in cautions.items() if len({fact(record) for record in records}) > 1]
 
 
 def _workloads(record: Comparison) -> str:
     return " and ".join(sentences.workload_line(job.workload) for job in record.jobs)
+
+
+def _numbers(records: Sequence[Comparison]) -> list[str]:
+    return [str(number) for number in range(1, len(records) + 1)]
 
 
 def _modes(records: Sequence[Comparison]) -> list[str]:
@@ -143,75 +147,58 @@ def _which(records: Sequence[Comparison]) -> Table:
         ]
         for number, record in enumerate(records, start=1)
     ]
-    columns = [Column("#")] + [
-        Column(name, figures=False) for name in ("made", "machine", "commit", "workload", "fabric", "label", "")
-    ]
-    return Table("In the order in which they were given", columns, rows, opened=True)
+    text = ("made", "machine", "commit", "workload", "fabric", "label", "")
+    return Table("In the order in which they were given", columns(("#", *text), text), rows, opened=True)
 
 
 def _times(records: Sequence[Comparison]) -> list[Figure]:
-    timed = [(number, result) for number, record in enumerate(records, start=1) for result in record.modes.values()
-             if trusted(result) and result.seconds_per_sample is not None]  # fmt: skip
-    if not timed:
-        return []
-    unit = time_unit(max(result.seconds_per_sample.ci95[1] for _, result in timed if result.seconds_per_sample))
-
-    def estimate(result: ModeResult) -> tuple[float, float, float] | None:
+    def estimate(result: ModeResult) -> Interval | None:
         one = result.seconds_per_sample
         return (one.median, *one.ci95) if one is not None and trusted(result) else None
 
-    def said(result: ModeResult) -> str:
-        one = result.seconds_per_sample
-        return f"{format_seconds(one.median)} a sample ({result.label})" if one is not None else ""
+    def sample(result: ModeResult) -> str:
+        return format_seconds(result.seconds_per_sample.median if result.seconds_per_sample is not None else None)
 
-    return [
-        Figure(
-            key="times-over",
-            title="Time per sample of each mode",
-            labels=sorted({result.label for _, result in timed}),
-            told="Shorter is better; a line joins results of one workload and fabric. Whiskers are 95 % confidence "
-            "intervals of the median.",
-            traces=_lines(records, unit, estimate, said),
-            layout=_over(records, {"title": {"text": f"time per sample [{unit.name}]"}, "rangemode": "tozero"}),
-            height=460,
-            narrow={"xaxis.ticktext": _names(records, FEW_NARROW)},
-            table=_matrix("Time per sample in figures", records, lambda record, result: (
-                format_seconds(result.seconds_per_sample.median) if trusted(result) and result.seconds_per_sample
-                else word(record, result))),
-        )
-    ]  # fmt: skip
+    every = [found for record in records for found in map(estimate, record.modes.values()) if found is not None]
+    unit = time_unit(max((high for _, _, high in every), default=0.0))
+    layout = _over(records, {"title": {"text": f"time per sample [{unit.name}]"}, "rangemode": "tozero"})
+    told = (
+        "Shorter is better; a line joins results of one workload and fabric. Whiskers are 95 % confidence intervals of "
+        "the median."
+    )
+    table = _matrix("Time per sample in figures", records, estimate, sample)
+    traces = _lines(records, unit, estimate, lambda result: f"{sample(result)} a sample ({result.label})")
+    return _figure(records, "times-over", "Time per sample of each mode", told, traces, layout, table)
 
 
 def _ratios(records: Sequence[Comparison]) -> list[Figure]:
-    def estimate(result: ModeResult) -> tuple[float, float, float] | None:
+    def estimate(result: ModeResult) -> Interval | None:
         return (result.ratio.value, *result.ratio.ci95) if result.ratio is not None and trusted(result) else None
 
+    look = {"color": "--ink", "dash": "dot", "width": 1.5}
+    line = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1, "line": look}
+    title = f"Time per sample over that of {and_of(list(dict.fromkeys(map(references, records))))}"
+    told = "Below 1 is faster than the reference. Whiskers are 95 % confidence intervals."
+    layout = {**_over(records, {"title": {"text": "ratio to the reference"}}), "shapes": [line]}
+    table = _matrix("Ratios in figures", records, estimate, ratio_cell)
     traces = _lines(records, Unit("", 1.0), estimate, ratio_cell)
+    return _figure(records, "ratios-over", title, told, traces, layout, table)
+
+
+def _figure(
+    records: Sequence[Comparison], key: str, title: str, told: str, traces: list[Trace], layout: Layout, table: Table
+) -> list[Figure]:
     if not traces:
         return []
-    line = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1,
-            "line": {"color": "--ink", "dash": "dot", "width": 1.5}}  # fmt: skip
-    to = and_of(list(dict.fromkeys(references(record) for record in records)))
-    return [
-        Figure(
-            key="ratios-over",
-            title=f"Time per sample over that of {to}",
-            labels=sorted({result.label for record in records for result in record.modes.values()}),
-            told="Below 1 is faster than the reference. Whiskers are 95 % confidence intervals.",
-            traces=traces,
-            layout=_over(records, {"title": {"text": "ratio to the reference"}}, line),
-            height=460,
-            narrow={"xaxis.ticktext": _names(records, FEW_NARROW)},
-            table=_matrix("Ratios in figures", records, lambda record, result: (
-                ratio_cell(result) if result.ratio is not None and trusted(result) else word(record, result))),
-        )
-    ]  # fmt: skip
+    labels = sorted({result.label for record in records for result in record.modes.values()})
+    narrow = {"xaxis.ticktext": _names(records, FEW_NARROW)}
+    return [Figure(key, title, labels, told, traces, layout, height=460, narrow=narrow, table=table)]
 
 
 def _lines(
     records: Sequence[Comparison],
     unit: Unit,
-    estimate: Callable[[ModeResult], tuple[float, float, float] | None],
+    estimate: Callable[[ModeResult], Interval | None],
     said: Callable[[ModeResult], str],
 ) -> list[Trace]:
     """Return one line with whiskers per mode, through the records that hold it."""
@@ -232,15 +219,12 @@ def _lines(
 def _parted(points: Sequence[Point], records: Sequence[Comparison]) -> list[Point | None]:
     """Return the points, with None where a line would join results of different workloads or fabrics."""
     found: list[Point | None] = []
-    for before, point in zip([None, *points], points, strict=False):
-        if before is not None and _setting(records[before[0] - 1]) != _setting(records[point[0] - 1]):
+    settings = [(_workloads(records[number - 1]), records[number - 1].fabric.spec) for number, _, _ in points]
+    for place, point in enumerate(points):
+        if place and settings[place] != settings[place - 1]:
             found.append(None)
         found.append(point)
     return found
-
-
-def _setting(record: Comparison) -> tuple[str, str]:
-    return _workloads(record), record.fabric.spec
 
 
 def _line(
@@ -266,7 +250,7 @@ def _line(
     }  # fmt: skip
 
 
-def _over(records: Sequence[Comparison], upright: Layout, *shapes: Layout) -> Layout:
+def _over(records: Sequence[Comparison], upright: Layout) -> Layout:
     return {
         "xaxis": {
             "tickvals": list(range(1, len(records) + 1)),
@@ -276,7 +260,6 @@ def _over(records: Sequence[Comparison], upright: Layout, *shapes: Layout) -> La
             "zeroline": False,
         },
         "yaxis": upright,
-        "shapes": list(shapes),
         "legend": BELOW,
         "hovermode": "closest",
         "margin": {"t": 8},
@@ -286,7 +269,7 @@ def _over(records: Sequence[Comparison], upright: Layout, *shapes: Layout) -> La
 def _names(records: Sequence[Comparison], few: int) -> list[str]:
     """Return the number of each record; for up to `few` records also its date, host and commit."""
     if len(records) > few:
-        return [str(number) for number in range(1, len(records) + 1)]
+        return _numbers(records)
     return [
         "<br>".join([str(number), plain(moment(record.created)[:10]), plain(record.environment.hostname)[:16],
                      plain((record.environment.commit or "")[:7])])
@@ -294,13 +277,22 @@ def _names(records: Sequence[Comparison], few: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _matrix(title: str, records: Sequence[Comparison], cell: Callable[[Comparison, ModeResult], Cell]) -> Table:
-    rows: list[list[Cell]] = [
-        [mode, *(cell(record, record.modes[mode]) if mode in record.modes else "–" for record in records)]
-        for mode in _modes(records)
-    ]
-    columns = [Column("mode", figures=False), *(Column(str(number)) for number in range(1, len(records) + 1))]
-    return Table(title, columns, rows, opened=len(records) <= 6)
+def _matrix(
+    title: str,
+    records: Sequence[Comparison],
+    estimate: Callable[[ModeResult], Interval | None],
+    said: Callable[[ModeResult], str],
+) -> Table:
+    """Return one row per mode with one figure per record, or the verdict of a mode that has none."""
+
+    def cell(record: Comparison, mode: str) -> Cell:
+        result = record.modes.get(mode)
+        if result is None:
+            return "–"
+        return said(result) if estimate(result) is not None else word(record, result)
+
+    rows = [[mode, *(cell(record, mode) for record in records)] for mode in _modes(records)]
+    return Table(title, columns(["mode", *_numbers(records)], ("mode",)), rows, opened=len(records) <= 6)
 
 
 def _differences(records: Sequence[Comparison]) -> Table:
@@ -309,12 +301,11 @@ def _differences(records: Sequence[Comparison]) -> Table:
     names = list(dict.fromkeys(name for facts in every for name in facts))
     different = [name for name in names if len({facts.get(name, "–") for facts in every}) > 1]
     same = [name for name in names if name not in different]
-    rows: list[list[Cell]] = [[name, *(facts.get(name, "–") for facts in every)] for name in different]
-    columns = [Column("what", figures=False),
-               *(Column(str(number), figures=False) for number in range(1, len(records) + 1))]  # fmt: skip
+    rows = [[name, *(facts.get(name, "–") for facts in every)] for name in different]
+    headings = ["what", *_numbers(records)]
     note = f"The same in all: {and_of(same)}." if same else ""
-    return Table("Machine, software, workload and fabric" if rows else "Nothing differs", columns, rows, note,
-                 opened=True)  # fmt: skip
+    title = "Machine, software, workload and fabric" if rows else "Nothing differs"
+    return Table(title, columns(headings, headings), rows, note, opened=True)
 
 
 def _comparable_facts(record: Comparison) -> Mapping[str, str]:
@@ -338,7 +329,3 @@ def _comparable_facts(record: Comparison) -> Mapping[str, str]:
     for number, job in enumerate(record.jobs, start=1):
         facts[f"workload {number}" if len(record.jobs) > 1 else "workload"] = sentences.workload_line(job.workload)
     return facts
-
-
-def _answers(records: Sequence[Comparison]) -> list[tuple[str, str]]:
-    return [(f"result {number}", " ".join(answer(record))) for number, record in enumerate(records, start=1)]

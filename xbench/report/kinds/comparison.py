@@ -42,10 +42,9 @@ from xbench.report.charts.text import draw_mode_gpus, gpu_blocks, render_timelin
 from xbench.report.charts.trace import comparison_trace
 from xbench.report.console import fact, headline, say, say_next
 from xbench.report.kinds.comparison_tables import draw_modes, markdown_modes, mode_rows, sample_rows, step_rows
-from xbench.report.kinds.measured import MeasuredView
 from xbench.report.page.common_sections import caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Code, Facts, Section, Sentences
-from xbench.report.view import Case, Detail, Row, Status, StepTrace
+from xbench.report.view import Case, Detail, MeasuredView, Row, Status, StepTrace
 from xbench.stats.steps import short_step_caution
 from xbench.units import format_seconds, format_signed_percent
 
@@ -59,7 +58,6 @@ class ComparisonView(MeasuredView[Comparison]):
         return f"{self.titles()} on {self.record.fabric.spec}"
 
     def titles(self) -> str:
-        """Return the titles of the workloads."""
         return " and ".join(dict.fromkeys(job.workload.title for job in self.record.jobs)) or "nothing"
 
     def subtitle(self) -> str:
@@ -75,8 +73,7 @@ class ComparisonView(MeasuredView[Comparison]):
         return super().incomplete() or sentences.failures_line(self.record)
 
     def failures(self) -> list[str]:
-        found = map(sentences.failure_line, self.record.modes.values())
-        return [line for line in found if line is not None]
+        return sentences.failure_lines(self.record)
 
     def jobs(self) -> list[Job]:
         return self.record.jobs
@@ -87,11 +84,13 @@ class ComparisonView(MeasuredView[Comparison]):
         return len(jobs) > 1 and all(job.workload == jobs[0].workload for job in jobs)
 
     def different_jobs(self) -> list[Job]:
-        """Return the first job if all are alike, else all jobs."""
         return self.record.jobs[:1] if self.twins() else self.record.jobs
 
     def contention(self) -> Contention | None:
         return self.record.jobs[0].contention if self.record.jobs else None
+
+    def effort(self) -> str:
+        return sentences.effort_line(self.record)
 
     def advice(self, path: str = RECORD) -> list[Advice]:
         return of_comparison(self.record, path)
@@ -100,12 +99,10 @@ class ComparisonView(MeasuredView[Comparison]):
         return {"answer": " ".join(self.headline()), **super().properties()}
 
     def notes(self) -> list[str]:
-        """Return notes on single modes."""
         noted = [f"{result.mode}: {result.note}" for result in self.record.modes.values() if result.note]
         return [*noted, *own_steps(self.record)]
 
     def cautions(self) -> list[str]:
-        """Warn about predictions of short steps."""
         return short_step_caution(result.predicted_step_s for result in self.record.modes.values())
 
     def draw(
@@ -140,7 +137,7 @@ class ComparisonView(MeasuredView[Comparison]):
                 fact(console, "bounds", sentences.bounds_line(job.bounds))
         if record.bounds is not None:
             fact(console, "bounds", sentences.bounds_line(record.bounds))
-        self.draw_bottom(console, effort=sentences.effort_line(record), verbose=detail.verbose)
+        self.draw_bottom(console, verbose=detail.verbose)
 
     def times(self) -> str:
         """Say how many jobs of one workload there are."""
@@ -158,7 +155,7 @@ class ComparisonView(MeasuredView[Comparison]):
             markup.bullets([*sentences.not_shown_lines(record), *self.notes(), *self.cautions()]),
             markup.warning_list(record.warnings),
             *self.markdown_layers(),
-            self.markdown_how(effort=sentences.effort_line(record)),
+            self.markdown_how(),
         ]
 
     def paste(self) -> list[Block]:
@@ -170,7 +167,7 @@ class ComparisonView(MeasuredView[Comparison]):
 
     def sections(self) -> list[Section]:
         record = self.record
-        times, predicted = time_per_sample(record), predicted_and_measured(record)
+        times, predicted, samples = time_per_sample(record), predicted_and_measured(record), over_time(record)
         reached = was_reached(record)
         modes: list[Block] = [times or comparison_table(record, fastest_first(record))] if reached else []
         forecast = [predicted or step_table(record), *caution_blocks(self.cautions())]
@@ -183,7 +180,7 @@ class ComparisonView(MeasuredView[Comparison]):
             Section("step", "One step on a timeline", [*comparison_turns(record), *comparison_steps(record)]),
             Section("layers", "Layers and the link", self.layer_charts()),
             Section("predictions", "What was predicted", forecast if reached else []),
-            Section("samples", "Every sample", _samples(record)),
+            Section("samples", "Every sample", [samples, Sentences([f"{self.effort()}."])] if samples else []),
             Section("basis", "What it rests on", basis),
         ]
 
@@ -202,7 +199,7 @@ class ComparisonView(MeasuredView[Comparison]):
         pairs = [workload_pair(job.workload, self.times()) for job in self.different_jobs()]
         bounds = [record.bounds] if record.bounds is not None else [job.bounds for job in record.jobs]
         pairs += [("bounds", sentences.bounds_line(bound)) for bound in bounds if bound is not None]
-        return [*pairs, *self.fabric_facts(), ("effort", sentences.effort_line(record))]
+        return [*pairs, *self.link_facts(), ("effort", self.effort())]
 
     def tables(self) -> dict[str, list[Row]]:
         record = self.record
@@ -223,31 +220,21 @@ class ComparisonView(MeasuredView[Comparison]):
         return self.trace_of(*comparison_trace(self.record))
 
 
-def _samples(record: Comparison) -> list[Block]:
-    figure = over_time(record)
-    return [figure, Sentences([sentences.effort_line(record) + "."])] if figure is not None else []
-
-
 def _case(group: str, record: Comparison, result: ModeResult) -> Case:
-    status = _status(result)
-    if status == "passed":
-        assert result.step_s is not None  # a passed case is trusted
+    if trusted(result) and result.step_s is not None:
         return Case(group, result.mode, result.step_s.median, message=_told(record, result))
-    return Case(group, result.mode, None, status, sentences.failure_line(result) or "not measured")
+    return Case(group, result.mode, None, _status(result), sentences.failure_line(result) or "not measured")
 
 
 def _status(result: ModeResult) -> Status:
     if result.parity is not None and not result.parity.ok:
         return "failed"
-    if result.status == "ok":
-        return "passed" if trusted(result) and result.step_s is not None else "error"
     return "skipped" if result.status == "not measured" or _is_missing(result) else "error"
 
 
 def _is_missing(result: ModeResult) -> bool:
     """True if the mode failed because its software is not on that machine; the error then names the remedy."""
-    name = result.mode.partition("@")[0].partition(":")[0]
-    remedy = mode_info(name).remedy
+    remedy = mode_info(result.mode.partition("@")[0].partition(":")[0]).remedy
     return remedy is not None and f"{remedy} builds it" in (result.error or "")
 
 
@@ -262,9 +249,8 @@ def _told(record: Comparison, result: ModeResult) -> str:
     if result.ratio is not None:
         parts.append(f"ratio to {reference_of(record, result)} {ratio_cell(result)}: {verdict(record, result)}")
     if result.predicted_step_s is not None:
-        error = (
-            f", error {format_signed_percent(result.prediction_error)}" if result.prediction_error is not None else ""
-        )
+        error = format_signed_percent(result.prediction_error)
+        error = f", error {error}" if result.prediction_error is not None else ""
         parts.append(f"predicted {format_seconds(result.predicted_step_s)} (simulated){error}")
     if result.parity is not None:
         why = f" ({result.parity.message})" if not result.parity.shown else ""

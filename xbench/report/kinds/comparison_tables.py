@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +17,6 @@ from xbench.report.answer import (
     ratio_cell,
     reference_of,
     references,
-    removed_cell,
     span_cell,
     step_cells,
     trusted,
@@ -25,9 +24,9 @@ from xbench.report.answer import (
     with_turns,
 )
 from xbench.report.charts.text import LEGEND, bar
-from xbench.report.console import indented, say, spare_columns, titled_table
+from xbench.report.console import filled_table, fitting_table, indented, say, spare_columns
 from xbench.report.view import Row, ends, fields
-from xbench.units import format_seconds, format_signed_percent
+from xbench.units import format_seconds
 
 VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
 _STACKED_BAR_COLUMNS = 40
@@ -63,56 +62,45 @@ def _styled(verdict: str) -> Text:
 
 def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Table, Table] | None:
     """Return both tables with as many columns as fit on the terminal; None if not even the fewest fit."""
-    times = steps = None
     for spread in (True, False):
         spare = spare_columns(console, _time_table(record, spread, longest_s, 0))
         if spare >= _MIN_BAR_COLUMNS:
-            times = _time_table(record, spread, longest_s, min(_MAX_BAR_COLUMNS, spare))
             break
+    else:
+        return None
+    steps = [{"mode": with_turns(result), **step_cells(result)} for result in record.modes.values()]
     one_label = len({result.label for result in record.modes.values()}) == 1
     dispensable = (*(("label",) if one_label else ()), *_DISPENSABLE)
-    for left_out in range(len(dispensable) + 1):
-        table = _step_table(record, dispensable[:left_out])
-        if spare_columns(console, table) >= 0:
-            steps = table
-            break
-    return (times, steps) if times is not None and steps is not None else None
+    step_table = fitting_table(console, "Where the step goes", list(steps[0]), [list(row.values()) for row in steps],
+                               ("mode", "same network", "label"), dispensable)  # fmt: skip
+    if spare_columns(console, step_table) < 0:
+        return None
+    return _time_table(record, spread, longest_s, min(_MAX_BAR_COLUMNS, spare)), step_table
 
 
 def _time_table(record: Comparison, spread: bool, longest_s: float, bar_columns: int) -> Table:
     """Return seconds per sample, ratios and verdicts: the figures behind the answer. `spread` adds interval columns."""
-    table = titled_table(f"Time per sample, all jobs and ranks together; ratio to the reference, {references(record)}",
-                   ("mode", "left"), *([("jobs", "right")] if paired_modes(record) else []),
-                   ("per sample", "right"), *([("95 % CI", "right")] if spread else []), ("", "left"),
-                   ("ratio [95 % CI]", "right"), ("verdict", "left"))  # fmt: skip
+    title = f"Time per sample, all jobs and ranks together; ratio to the reference, {references(record)}"
+    hidden = {*(() if paired_modes(record) else ("jobs",)), *(() if spread else ("95 % CI",))}
+    rows = []
     for result in record.modes.values():
         estimate = result.seconds_per_sample if trusted(result) else None
-        table.add_row(
-            Text(result.mode),
-            *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
-            format_seconds(estimate.median) if estimate else "–",
-            *([span_cell(estimate)] if spread else []),
-            _bar(estimate, longest_s, bar_columns) if estimate else "",
-            ratio_cell(result),
-            _styled(verdict(record, result)),
-        )
-    return table
+        cells: dict[str, str | Text] = {
+            "mode": result.mode,
+            "jobs": str(jobs_of(record, result.mode)),
+            "per sample": format_seconds(estimate.median) if estimate else "–",
+            "95 % CI": span_cell(estimate),
+            "": _bar(estimate, longest_s, bar_columns) if estimate else "",
+            "ratio [95 % CI]": ratio_cell(result),
+            "verdict": _styled(verdict(record, result)),
+        }
+        rows.append({name: cell for name, cell in cells.items() if name not in hidden})
+    return filled_table(title, list(rows[0]), [list(row.values()) for row in rows], ("mode", "", "verdict"))
 
 
 def _bar(estimate: Estimate, longest_s: float, columns: int) -> Text:
     drawn = bar(estimate.median, estimate.ci95, longest_s, columns) if longest_s > 0 and columns > 0 else ""
     return Text(drawn, no_wrap=True)
-
-
-def _step_table(record: Comparison, left_out: Sequence[str]) -> Table:
-    """Return where the step goes: measured, predicted, exposed and removed."""
-    rows = {with_turns(result): step_cells(result) for result in record.modes.values()}
-    shown = [heading for heading in next(iter(rows.values())) if heading not in left_out]
-    sides = [(heading, "left" if heading in ("same network", "label") else "right") for heading in shown]
-    table = titled_table("Where the step goes", ("mode", "left"), *sides)
-    for mode, cells in rows.items():
-        table.add_row(Text(mode), *(cells[heading] for heading in shown))
-    return table
 
 
 def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: Console) -> None:
@@ -123,20 +111,17 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
     if not trusted(result) or result.seconds_per_sample is None:
         return
     if longest_s > 0:
-        indented(
-            console, _bar(result.seconds_per_sample, longest_s, min(_STACKED_BAR_COLUMNS, console.width - 4)).plain
-        )
-    count = len(result.plan.buckets) if result.plan else None
-    buckets = f"{'–' if count is None else count} bucket{'' if count == 1 else 's'}"
-    facts = [
-        f"{format_seconds(result.seconds_per_sample.median)} a sample, ratio to {reference_of(record, result)} "
-        f"{ratio_cell(result)}",
-        f"step {format_seconds(result.step_s.median if result.step_s else None)}, "
-        f"exposed {format_seconds(result.exposed_s)}, removed {removed_cell(result.removed_share)}",
-        f"predicted {format_seconds(result.predicted_step_s)}, error {format_signed_percent(result.prediction_error)}",
-        f"{buckets}, same network: {parity_cell(result)}, {result.label}",
-    ]
-    for line in facts:
+        columns = min(_STACKED_BAR_COLUMNS, console.width - 4)
+        indented(console, _bar(result.seconds_per_sample, longest_s, columns).plain)
+    cells = step_cells(result)
+    ratio = f"ratio to {reference_of(record, result)} {ratio_cell(result)}"
+    buckets = f"{cells['buckets']} bucket{'' if cells['buckets'] == '1' else 's'}"
+    for line in (
+        f"{format_seconds(result.seconds_per_sample.median)} a sample, {ratio}",
+        f"step {cells['step']}, exposed {cells['exposed']}, removed {cells['removed']}",
+        f"predicted {cells['predicted']}, error {cells['error']}",
+        f"{buckets}, same network: {cells['same network']}, {result.label}",
+    ):
         indented(console, line)
 
 
@@ -150,21 +135,15 @@ def markdown_modes(record: Comparison) -> str:
 
 
 def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
-    judged = verdict(record, result)
-    fine = trusted(result)
-    sample = result.seconds_per_sample if fine else None
-    span = span_cell(sample, ", ")
+    judged, cells = verdict(record, result), step_cells(result)
+    sample = result.seconds_per_sample if trusted(result) else None
     return [
         markup.code(result.mode),
         *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
-        f"{format_seconds(sample.median)} [{span}]" if sample else "–",
+        f"{format_seconds(sample.median)} [{span_cell(sample, ', ')}]" if sample else "–",
         ratio_cell(result),
         markup.strong(judged) if judged in ("faster", "FAILED") else judged,
-        format_seconds(result.step_s.median) if fine and result.step_s else "–",
-        format_seconds(result.exposed_s) if fine else "–",
-        format_seconds(result.predicted_step_s),
-        format_signed_percent(result.prediction_error) if fine else "–",
-        parity_cell(result),
+        *(cells[heading] for heading in ("step", "exposed", "predicted", "error", "same network")),
         result.label,
     ]
 
@@ -221,7 +200,9 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
     """Return the results of each mode. A failed mode has its error, and no time."""
     for name, result in record.modes.items():
         fine = trusted(result)
-        step, sample, ratio = result.step_s, result.seconds_per_sample, result.ratio
+        step = result.step_s if fine else None
+        sample = result.seconds_per_sample if fine else None
+        ratio = result.ratio if fine else None
         yield {
             **of(result.label),
             "workload": _title(record, None),
@@ -229,22 +210,22 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
             "mode": name,
             "status": _status(result),
             "verdict": verdict(record, result),
-            "error": result.error,
-            "blocks": result.blocks,
-            "step_s": step.median if fine and step else None,
-            **ends("step", step.interval if fine and step else None, "_s"),
-            "s_per_sample": sample.median if fine and sample else None,
-            **ends("s_per_sample", sample.interval if fine and sample else None),
+            **fields(result, "error", "blocks"),
+            "step_s": step.median if step else None,
+            **ends("step", step.interval if step else None, "_s"),
+            "s_per_sample": sample.median if sample else None,
+            **ends("s_per_sample", sample.interval if sample else None),
             "reference": reference_of(record, result),
-            "ratio": ratio.value if fine and ratio else None,
-            **ends("ratio", ratio.interval if fine and ratio else None),
+            "ratio": ratio.value if ratio else None,
+            **ends("ratio", ratio.interval if ratio else None),
             "exposed_s": result.exposed_s if fine else None,
             "removed_share": result.removed_share if fine else None,
             "predicted_step_s_simulated": result.predicted_step_s,
             "prediction_error": result.prediction_error if fine else None,
             "buckets": len(result.plan.buckets) if result.plan else None,
             "largest_bucket_bytes": max(result.plan.bucket_bytes, default=None) if result.plan else None,
-            "same_network": _same_network(result),
+            # yes, not shown, FAILED, or 'no (ranks agree)' for modes that train another network on purpose
+            "same_network": parity_cell(result).partition(" (±")[0] if result.parity else None,
             "same_network_why": result.parity.message if result.parity else None,
             "pattern": result.pattern,
         }
@@ -255,8 +236,3 @@ def _status(result: ModeResult | None) -> str:
     if result is not None and trusted(result):
         return "ok"
     return "not measured" if result is not None and result.status == "not measured" else "failed"
-
-
-def _same_network(result: ModeResult) -> str | None:
-    """Return yes, not shown or FAILED; 'no (ranks agree)' for modes that train another network on purpose."""
-    return parity_cell(result).partition(" (±")[0] if result.parity is not None else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.text import Text
 
 from xbench.records import Converged, Convergence, Label, WorkFormula
 from xbench.report import markup
@@ -14,17 +13,15 @@ from xbench.report.charts.convergence import (
     losses_figure,
     without_accuracy,
 )
-from xbench.report.console import NARROW_COLUMNS, facts, headline, indented, say, titled_table
+from xbench.report.console import facts, headline, say, table_or_blocks
 from xbench.report.page.common_sections import fabric_pairs, workload_pair
 from xbench.report.page.model import Facts, Section, Sentences
-from xbench.report.sentences import environment_line, fabric_line, workload_line
+from xbench.report.sentences import environment_line, fabric_line
 from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
+from xbench.text import counted
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
-_COLUMNS = (
-    ("mode", "left"), ("accuracy [95 % CI]", "right"), ("test loss", "right"), ("step", "right"), ("sent", "right"),
-    ("kept", "right"), ("at most", "right"), ("backward", "right"),
-)  # fmt: skip
+_HEADINGS = ("mode", "accuracy [95 % CI]", "test loss", "step", "sent", "kept", "at most", "backward")
 _NOTE = (
     "sent: by a worker and step, as the network device counted; kept: bytes of activations that autograd holds for "
     "backward, mean over workers and steps, and at most; backward: floating-point operations, counted."
@@ -58,31 +55,44 @@ class ConvergenceView(View[Convergence]):
         return [failed(mode) for mode in self.record.modes.values() if mode.status == "failed"]
 
     def draw(self, console: Console, detail: Detail) -> None:
-        record, early = self.record, self.incomplete()
-        if early is not None:
-            say(console, early, "bold yellow")
+        record, count = self.record, len(self.record.training.seeds)
+        if self.draw_incomplete(console):
             console.print()
         headline(console, verdicts(record))
         console.print()
-        _draw_costs(record, console)
+        title = f"Means over {counted(count, 'seed')}; a step ({record.label}) and what it costs a worker"
+        table_or_blocks(console, title, _HEADINGS, map(_cells, record.modes.values()), ("mode",))
         say(console, _NOTE, "dim")
         for sentence in by_formula(record):
             say(console, sentence, "dim")
         console.print()
-        data, training = record.dataset, record.training
         facts(console, [
-            ("data", f"{data.name}, {data.train} to train and {data.test} to test: {data.source}"),
-            ("training", f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, "
-             f"{training.optimizer} with lr {training.lr:g} falling to zero, batch {training.batch_size} a worker; "
-             "equal for all modes"),
-            ("workload", workload_line(record.workload)),
-            ("fabric", fabric_line(record.fabric)),
-            ("machine", environment_line(record.environment)),
+            ("data", self.data_line()),
+            ("training", self.training_line()),
+            *self.setup(),
             ("made by", record.command),
         ], record.warnings)  # fmt: skip
 
+    def setup(self) -> list[tuple[str, str]]:
+        record = self.record
+        machine = ("machine", environment_line(record.environment))
+        return [workload_pair(record.workload), ("fabric", fabric_line(record.fabric)), machine]
+
+    def data_line(self, classes: str = "") -> str:
+        data = self.record.dataset
+        return f"{data.name}, {data.train} to train and {data.test} to test{classes}: {data.source}"
+
+    def training_line(self, seeds: str = "") -> str:
+        training = self.record.training
+        return (
+            f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, {seeds}"
+            f"{training.optimizer} with lr {training.lr:g} falling to zero, batch {training.batch_size} a worker; "
+            "equal for all modes"
+        )
+
     def markdown(self) -> list[str]:
         record, data = self.record, self.record.dataset
+        samples = f"{data.name}, {data.train} to train, {data.test} to test"
         headings = ["mode", "accuracy [95 % CI]", "test loss", f"step ({record.label})", "sent a step and worker"]
         return [
             f"### {markup.plain(record.workload.title)} on {markup.code(record.fabric.spec)} ({record.fabric.label})",
@@ -90,26 +100,18 @@ class ConvergenceView(View[Convergence]):
             markup.lead(self.headline()),
             markup.table(headings, [_markdown_row(mode) for mode in record.modes.values()]),
             markup.warning_list(record.warnings),
-            markup.details("Environment", markup.facts([
-                ("data", f"{data.name}, {data.train} to train, {data.test} to test"),
-                ("workload", workload_line(record.workload)),
-                ("fabric", fabric_line(record.fabric)),
-                ("machine", environment_line(record.environment)),
-            ])),
-        ]  # fmt: skip
+            markup.details("Environment", markup.facts([("data", samples), *self.setup()])),
+        ]
 
     def sections(self) -> list[Section]:
-        record, data, training = self.record, self.record.dataset, self.record.training
+        record = self.record
         accuracy, formula = accuracy_figure(record), by_formula(record)
         pairs = [
-            ("data", f"{data.name}, {data.train} to train and {data.test} to test, {data.classes} classes: "
-             f"{data.source}"),
-            ("training", f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, "
-             f"{len(training.seeds)} seeds, {training.optimizer} with lr {training.lr:g} falling to zero, batch "
-             f"{training.batch_size} a worker; equal for all modes"),
+            ("data", self.data_line(f", {record.dataset.classes} classes")),
+            ("training", self.training_line(f"{len(record.training.seeds)} seeds, ")),
             workload_pair(record.workload),
             *fabric_pairs(record.fabric),
-        ]  # fmt: skip
+        ]
         curves = [figure for figure in (curves_figure(record), losses_figure(record)) if figure is not None]
         return [
             Section("accuracy", "Accuracy in the end", [accuracy] if accuracy else []),
@@ -173,22 +175,6 @@ def _markdown_row(mode: Converged) -> list[str]:
     ]
 
 
-def _draw_costs(record: Convergence, console: Console) -> None:
-    count = len(record.training.seeds)
-    title = f"Means over {count} seed{'s' if count > 1 else ''}; a step ({record.label}) and what it costs a worker"
-    rows = [(mode.mode, *_cells(mode)) for mode in record.modes.values()]
-    if console.width < NARROW_COLUMNS:
-        say(console, title, "italic")
-        for name, *cells in rows:
-            console.print(Text(name, style="bold"))
-            indented(console, ", ".join(f"{h} {c}" for (h, _), c in zip(_COLUMNS[1:], cells, strict=True)))
-        return
-    table = titled_table(title, *_COLUMNS)
-    for name, *cells in rows:
-        table.add_row(Text(name), *cells)
-    console.print(table)
-
-
 def verdicts(record: Convergence) -> list[str]:
     """Return one sentence per mode: its accuracy against the reference's interval, or why it has none."""
     base = record.modes[record.reference]
@@ -210,7 +196,7 @@ def verdicts(record: Convergence) -> list[str]:
 
 
 def failed(mode: Converged) -> str:
-    """Return 'optimal FAILED: why' or 'optimal was not trained', for a mode without an accuracy."""
+    """Say why a mode has no accuracy: it failed, or was not trained."""
     if mode.status == "not trained":
         return f"{mode.mode} was not trained"
     return f"{mode.mode} FAILED: {mode.error or 'no reason was recorded'}"
@@ -231,19 +217,18 @@ def _where(mode: Converged, reference: str) -> str:
     return f"{apart}; one seed has no interval" if apart else f"{reference} has no accuracy to compare with"
 
 
-def _cells(mode: Converged) -> tuple[str, ...]:
+def _cells(mode: Converged) -> list[str]:
     if mode.accuracy is None or mode.test_loss is None:
-        return (without_accuracy(mode), *["–"] * 6)
+        return [mode.mode, without_accuracy(mode), *["–"] * 6]
     interval = f" [{_points(*mode.accuracy.ci95)}]" if mode.accuracy.ci95 is not None else ""
-    return (
+    return [
+        mode.mode,
         f"{format_percent(mode.accuracy.mean, 2)}{interval}",
         f"{mode.test_loss.mean:.3f}",
-        format_seconds(mode.step_s) if mode.step_s is not None else "–",
-        format_bytes(round(mode.sent_bytes)) if mode.sent_bytes is not None else "–",
-        format_bytes(round(mode.activation_bytes)) if mode.activation_bytes is not None else "–",
-        format_bytes(round(mode.activation_peak_bytes)) if mode.activation_peak_bytes is not None else "–",
+        format_seconds(mode.step_s),
+        *map(format_bytes, (mode.sent_bytes, mode.activation_bytes, mode.activation_peak_bytes)),
         f"{format_count(round(mode.backward_flops))}FLOP" if mode.backward_flops is not None else "–",
-    )
+    ]
 
 
 def by_formula(record: Convergence) -> list[str]:
@@ -257,10 +242,11 @@ def by_formula(record: Convergence) -> list[str]:
 
 def _by_formula(mode: Converged, formula: WorkFormula) -> str:
     """Format a prediction: 'sent 301.1 KiB, measured 1.2 % more; kept 5.0 MiB, as measured; ...'."""
+    flops = f"{format_count(round(formula.backward_flops))}FLOP"
     quantities = (
-        ("sent", formula.sent_bytes, mode.sent_bytes, format_bytes(round(formula.sent_bytes))),
-        ("kept", formula.activation_bytes, mode.activation_bytes, format_bytes(round(formula.activation_bytes))),
-        ("backward", formula.backward_flops, mode.backward_flops, f"{format_count(round(formula.backward_flops))}FLOP"),
+        ("sent", formula.sent_bytes, mode.sent_bytes, format_bytes(formula.sent_bytes)),
+        ("kept", formula.activation_bytes, mode.activation_bytes, format_bytes(formula.activation_bytes)),
+        ("backward", formula.backward_flops, mode.backward_flops, flops),
     )
     return "; ".join(
         f"{name} {shown}{_beside(measured / expected - 1) if measured and expected else ''}"

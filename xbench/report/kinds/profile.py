@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from xbench.records import Bounds, Contention, Label, Layer, Plan, Profile, StepTimes
 from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice, of_profile
 from xbench.report.answer import is_control, layer_figures
-from xbench.report.charts.axes import BELOW, marks, named, plain, time_axis, time_unit
+from xbench.report.charts.axes import BELOW, marks, named, plain, time_axis, time_unit, upright
 from xbench.report.charts.layers import COST_HEADINGS, cost_rows, link_cost, waterfall
 from xbench.report.charts.steps import profile_steps
 from xbench.report.charts.text import draw_profile_gpu, gpu_blocks
 from xbench.report.charts.trace import profile_trace
-from xbench.report.console import NARROW_COLUMNS, fact, indented, say, say_next, spare_columns, titled_table
-from xbench.report.kinds.measured import MeasuredView
+from xbench.report.console import NARROW_COLUMNS, fact, filled_table, fitting_table, indented, say, say_next
 from xbench.report.page.common_sections import capital, caution_blocks, following, workload_pair
-from xbench.report.page.model import Block, Cell, Column, Facts, Figure, Layout, Section, Sentences, Table, Trace
-from xbench.report.view import Case, Detail, Row, StepTrace
+from xbench.report.page.model import Block, Cell, Facts, Figure, Section, Sentences, Table, Trace, columns
+from xbench.report.view import Case, Detail, MeasuredView, Row, StepTrace, fields, longest_layers
 from xbench.stats.steps import short_step_caution
-from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
+from xbench.units import format_bytes, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 10
 OVERHEAD_GOAL = 0.02
@@ -82,7 +80,7 @@ class ProfileView(MeasuredView[Profile]):
         if record.plans:
             rows = _plan_rows(list(record.plans.values()), format_signed_percent)
             title = "Plans and their predicted steps (simulated)"
-            console.print(_fitting(console, title, PLAN_HEADINGS, rows, ("largest", "exposed")))
+            console.print(fitting_table(console, title, PLAN_HEADINGS, rows, ("mode",), ("largest", "exposed")))
             say(console, sentences.PLAN_COLUMNS, "dim")
             for note in self.plan_notes():
                 say(console, note)
@@ -92,7 +90,8 @@ class ProfileView(MeasuredView[Profile]):
         if detail.verbose and cost is not None and cost.points:
             console.print()
             title = f"Cost of one {cost.collective} ({record.fabric.label})"
-            console.print(_fitting(console, title, COST_HEADINGS, cost_rows(cost), ("times", "wait", "95 % CI")))
+            dispensable = ("times", "wait", "95 % CI")
+            console.print(fitting_table(console, title, COST_HEADINGS, cost_rows(cost), (), dispensable))
             say(console, sentences.COST_COLUMNS, "dim")
             say(console, sentences.waits_line(cost))
         draw_profile_gpu(record.gpu, record.gpu_missing, console)
@@ -102,11 +101,9 @@ class ProfileView(MeasuredView[Profile]):
         self.draw_bottom(console, verbose=detail.verbose)
 
     def plan_notes(self) -> list[str]:
-        """Return notes on single plans."""
         return [f"{plan.mode}: {plan.note}" for plan in self.record.plans.values() if plan.note]
 
     def cautions(self) -> list[str]:
-        """Warn about predictions of short steps."""
         return short_step_caution(plan.predicted_step_s for plan in self.record.plans.values())
 
     def markdown(self) -> list[str]:
@@ -141,13 +138,10 @@ class ProfileView(MeasuredView[Profile]):
             waterfall(record.layers, record.cost_model, label),
             link_cost(record.cost_model, label),
         ]
-        planned = [
-            *([plans] if plans else []),
-            *caution_blocks(self.cautions()),
-            *([Sentences(notes)] if notes else []),
-        ]
+        planned = [*([plans] if plans else []), *caution_blocks(self.cautions())]
+        planned += [Sentences(notes)] if notes else []
         bounds = [("bounds", sentences.bounds_line(record.bounds))] if record.bounds is not None else []
-        pairs = [workload_pair(record.workload), *bounds, *self.fabric_facts()]
+        pairs = [workload_pair(record.workload), *bounds, *self.link_facts()]
         gpus = gpu_blocks([("profile", record.gpu)], record.gpu_missing, label)
         return [
             Section("plans", "Plans", planned),
@@ -170,8 +164,7 @@ class ProfileView(MeasuredView[Profile]):
                 **of,
                 "label": "simulated",
                 "mode": mode,
-                "predicted_step_s": plan.predicted_step_s,
-                "predicted_exposed_s": plan.predicted_exposed_s,
+                **fields(plan, "predicted_step_s", "predicted_exposed_s"),
                 "buckets": len(plan.buckets),
                 "largest_bucket_bytes": max(plan.bucket_bytes, default=None),
             }
@@ -209,12 +202,14 @@ def _step_lines(step: StepTimes, label: Label) -> list[str]:
 
 
 def _draw_layers(layers: Sequence[Layer], all_layers: bool, console: Console) -> None:
-    shown = _top_layers(layers, all_layers)
+    shown = longest_layers(layers, len(layers) if all_layers else TOP_LAYERS)
     if console.width < NARROW_COLUMNS:
         for number, layer in shown:
             _stacked_layer(number, layer, console)
     else:
-        console.print(_layer_table(shown))
+        headings = ("#", "layer", "kind", "parameters", "gradient", "forward", "backward", "ready", "share")
+        rows = [[str(number), layer.name, layer.kind, *layer_figures(layer)] for number, layer in shown]
+        console.print(filled_table("Layers in gradient-ready order", headings, rows, ("layer", "kind")))
     if len(shown) < len(layers):
         rest = sum(layer.share for layer in layers) - sum(layer.share for _, layer in shown)
         hidden = len(layers) - len(shown)
@@ -222,29 +217,11 @@ def _draw_layers(layers: Sequence[Layer], all_layers: bool, console: Console) ->
     console.print()
 
 
-def _top_layers(layers: Sequence[Layer], all_layers: bool) -> list[tuple[int, Layer]]:
-    """Return the (number, layer) pairs to show, in gradient-ready order; 1 is nearest the loss."""
-    numbered = list(enumerate(layers, start=1))
-    if all_layers or len(layers) <= TOP_LAYERS:
-        return numbered
-    largest = sorted(numbered, key=lambda pair: -pair[1].share)[:TOP_LAYERS]
-    return sorted(largest, key=lambda pair: pair[0])
-
-
-def _layer_table(shown: Iterable[tuple[int, Layer]]) -> RichTable:
-    table = titled_table("Layers in gradient-ready order",
-                   ("#", "right"), ("layer", "left"), ("kind", "left"), ("parameters", "right"), ("gradient", "right"),
-                   ("forward", "right"), ("backward", "right"), ("ready", "right"), ("share", "right"))  # fmt: skip
-    for number, layer in shown:
-        table.add_row(str(number), Text(layer.name), Text(layer.kind), *layer_figures(layer))
-    return table
-
-
 def _stacked_layer(number: int, layer: Layer, console: Console) -> None:
-    console.print(Text.assemble(f"{number} ", (layer.name, "bold"), f" {layer.kind} {format_percent(layer.share)}"))
-    indented(console, f"{format_count(layer.parameters)} parameters, {format_bytes(layer.grad_bytes)} of gradients")
-    indented(console, f"forward {format_seconds(layer.forward_s)}, backward {format_seconds(layer.backward_s)}, "
-                       f"ready {format_seconds(layer.ready_s)}")  # fmt: skip
+    parameters, gradient, forward, backward, ready, share = layer_figures(layer)
+    console.print(Text.assemble(f"{number} ", (layer.name, "bold"), f" {layer.kind} {share}"))
+    indented(console, f"{parameters} parameters, {gradient} of gradients")
+    indented(console, f"forward {forward}, backward {backward}, ready {ready}")
 
 
 def _plan_rows(plans: Sequence[Plan], gap: Callable[[float | None], str]) -> list[list[str]]:
@@ -263,39 +240,25 @@ def _plan_rows(plans: Sequence[Plan], gap: Callable[[float | None], str]) -> lis
     ]
 
 
-def _fitting(
-    console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], dispensable: Sequence[str]
-) -> RichTable:
-    """Return a table of these rows; columns in `dispensable` are omitted one by one until it fits the terminal."""
-    for count in range(len(dispensable) + 1):
-        kept = [at for at, heading in enumerate(headings) if heading not in dispensable[:count]]
-        table = titled_table(title, *((headings[at], "left" if headings[at] == "mode" else "right") for at in kept))
-        for row in rows:
-            table.add_row(*(Text(row[at]) for at in kept))
-        if spare_columns(console, table) >= 0:
-            break
-    return table
-
-
 def step_table(step: StepTimes, label: Label) -> Table:
     """Return the step and its instrumented parts, beside the bare loop."""
-
-    def interval(ci95: tuple[float, float]) -> str:
-        return f"{format_seconds(ci95[0])} – {format_seconds(ci95[1])}"
-
-    rows: list[list[Cell]] = [
-        ["forward", format_seconds(step.forward_s), "–"],
-        ["backward", format_seconds(step.backward_s), "–"],
-        ["optimizer", format_seconds(step.optimizer_s), "–"],
-        ["step, instrumented", format_seconds(step.step_s), interval(step.step_ci95)],
-        ["step, bare", format_seconds(step.uninstrumented_step_s), interval(step.uninstrumented_ci95)],
+    parts = (
+        ("forward", step.forward_s, None),
+        ("backward", step.backward_s, None),
+        ("optimizer", step.optimizer_s, None),
+        ("step, instrumented", step.step_s, step.step_ci95),
+        ("step, bare", step.uninstrumented_step_s, step.uninstrumented_ci95),
+    )
+    rows = [
+        [name, format_seconds(time_s), " – ".join(map(format_seconds, ci95)) if ci95 is not None else "–"]
+        for name, time_s, ci95 in parts
     ]
-    columns = [Column("part", figures=False), Column("time"), Column("95 % CI")]
     note = (
         f"Medians of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart. "
         f"{sentences.instruments_line(step)}"
     )
-    return Table(f"Where a step without communication goes ({label})", columns, rows, note, opened=True)
+    title = f"Where a step without communication goes ({label})"
+    return Table(title, columns(("part", "time", "95 % CI"), ("part",)), rows, note, opened=True)
 
 
 def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
@@ -303,8 +266,7 @@ def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
     order = sorted(plans, key=lambda plan: plan.predicted_step_s)
     if not order:
         return None
-    longest_s = max(plan.predicted_step_s for plan in order)
-    unit = time_unit(longest_s)
+    unit = time_unit(order[-1].predicted_step_s)
     names = [named(plan.mode) for plan in order]
     said = [
         f"<b>{plain(plan.mode)}</b> (simulated)<br>{format_seconds(plan.predicted_step_s)} a step, of which "
@@ -313,12 +275,10 @@ def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
     ]
     common: Trace = {"type": "bar", "orientation": "h", "y": names, "customdata": said,
                      "hovertemplate": "%{customdata}<extra></extra>"}  # fmt: skip
-    shapes: list[Layout] = []
+    shapes = []
     if bounds is not None:
-        at = unit.of(bounds.backward_overlap_bound_s)
-        shapes = [{"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "showlegend": True,
-                   "name": "bound, next forward waits (simulated)",
-                   "line": {"color": "--c2", "width": 2, "dash": "dash"}}]  # fmt: skip
+        line = upright(unit.of(bounds.backward_overlap_bound_s), color="--c2", width=2, dash="dash")
+        shapes = [{**line, "showlegend": True, "name": "bound, next forward waits (simulated)"}]
     return Figure(
         key="predicted-steps",
         title="Predicted steps",
@@ -343,14 +303,14 @@ def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
             "margin": {"t": 8},
         },
         height=128 + 34 * len(names),
-        table=_plan_table(order),
+        table=Table(
+            "Plans in figures (simulated)",
+            columns(("mode", "buckets", "step", "exposed", "gap", "largest bucket"), ("mode",)),
+            _plan_rows(order, format_percent),
+            capital(sentences.PLAN_COLUMNS),
+            opened=True,
+        ),
     )  # fmt: skip
-
-
-def _plan_table(plans: Sequence[Plan]) -> Table:
-    columns = [Column("mode", figures=False), *map(Column, ("buckets", "step", "exposed", "gap", "largest bucket"))]
-    note = capital(sentences.PLAN_COLUMNS)
-    return Table("Plans in figures (simulated)", columns, _plan_rows(plans, format_percent), note, opened=True)
 
 
 def series_figure(record: Profile) -> Figure | None:
@@ -386,7 +346,5 @@ def series_figure(record: Profile) -> Figure | None:
             "margin": {"t": 8},
         },
         height=400,
-        table=Table(
-            "Every step in figures", [Column("series", figures=False), Column("step"), Column("time")], rows, bulk=True
-        ),
+        table=Table("Every step in figures", columns(("series", "step", "time"), ("series",)), rows, bulk=True),
     )

@@ -3,25 +3,29 @@
 On a narrow terminal, a case is a stacked block. Colour repeats the verdict. In JUnit, a regression is a failure, and so
 is a changed workload. A case that was not judged is skipped, with its reason, or an error if head failed. With `strict`
 every case that was not judged is a failure, as in the exit code.
+
+Markdown is for `$GITHUB_STEP_SUMMARY` and pull requests. GitHub rejects a step's summary above 1 MiB. Rows are omitted
+from the end, where the least severe cases are, until the text fits. A line says how many are missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
 
-from xbench.environment import fingerprint, must_match
-from xbench.records import Environment, Judged, Label, Regression, Side
+from xbench.records import Judged, Label, Regression
+from xbench.report import markup
 from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import forest, wall_table, walls, word
 from xbench.report.charts.launches import pairs_over_time
-from xbench.report.console import NARROW_COLUMNS, facts, indented, say, titled_table
-from xbench.report.kinds.baseline import launch_rows, workload_facts
-from xbench.report.kinds.regression_github import regression_markdown
-from xbench.report.page.common_sections import capital, environment_section, label_badge, moment
-from xbench.report.page.model import Badge, Block, Cell, Column, Facts, Section, Sentences, Table
+from xbench.report.console import NARROW_COLUMNS, facts, filled_table, indented, say
+from xbench.report.kinds.baseline import failure_rows, launch_rows, workload_facts
+from xbench.report.markup import plain
+from xbench.report.page.common_sections import capital, environment_section, environments_section, label_badge, moment
+from xbench.report.page.model import Block, Cell, Facts, Section, Sentences, Table, columns
 from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
 from xbench.text import counted
 
@@ -29,6 +33,21 @@ STYLES = {
     "regressed": "bold red", "changed": "bold red", "improved": "bold green", "expected": "yellow",
     "inconclusive": "yellow", "not comparable": "yellow", "missing": "yellow",
 }  # fmt: skip
+LIMIT_BYTES = 1024**2
+MIN_BYTES = 8 * 1024
+ROOM_BYTES = 1024
+"""Bytes kept free for the line on omitted rows."""
+
+HEAD = (
+    "| case | verdict | head over base [95 % CI] | p (Holm) | threshold | pairs | label |\n"
+    "| --- | --- | ---: | ---: | --- | ---: | --- |\n"
+)
+MARKS = {"regressed": "❌", "changed": "❌", "improved": "✅", "equivalent": "✅"}
+UNJUDGED = "⚠️"
+MOST = 10
+"""Most annotations of each kind that GitHub shows for a step."""
+
+Level = Literal["error", "warning"]
 
 
 class RegressionView(View[Regression]):
@@ -72,14 +91,11 @@ class RegressionView(View[Regression]):
         console.print()
         cases = told.worst_first(record.cases)
         timed = [case for case in cases if case.wall_clock]
-        counted = [case for case in cases if not case.wall_clock]
-        if timed:
-            _timed(timed, console)
-            if any(case.found is not None for case in timed):
-                say(console, told.COLUMNS, "dim")
-                console.print()
-        if counted:
-            _counted(counted, console)
+        _draw_cases("Wall clock", timed, _timed_cells, console)
+        if any(case.found is not None for case in timed):
+            say(console, told.COLUMNS, "dim")
+            console.print()
+        _draw_cases("Deterministic", [case for case in cases if not case.wall_clock], _counted_cells, console)
         reasons = told.reasons(cases)
         for reason, alike in reasons:
             say(console, told.reason_line(reason, alike))
@@ -87,8 +103,7 @@ class RegressionView(View[Regression]):
                 indented(console, f"{fresh}.")
         if reasons:
             console.print()
-        how = told.method_line(record)
-        facts(console, [*told.sides(record), *([("method", how)] if how is not None else [])])
+        facts(console, [*told.sides(record), *told.method(record)])
 
     def markdown(self) -> list[str]:
         return [regression_markdown(self.record).rstrip("\n")]
@@ -97,34 +112,32 @@ class RegressionView(View[Regression]):
         return ""
 
     def sections(self) -> list[Section]:
-        record, how = self.record, told.method_line(self.record)
+        record = self.record
         timed = walls(record)
         counted = [case for case in told.worst_first(record.cases) if not case.wall_clock]
         said = "Above 1 head is slower. Wall-clock verdicts rest on these pairs"
         apart = [word for word in ("not comparable", "expected") if any(case.verdict == word for case in timed)]
         said += f", but for cases that are {' or '.join(apart)}." if apart else "."
         pairs = pairs_over_time("Every launch pair over time", said, record.pairs, record.confirmation)
-        method = [*([("method", how)] if how else []), *_workloads(record)]
         return [
             Section("clock", "Wall clock", [forest(timed) or wall_table(timed)] if timed else []),
             Section("deterministic", "Deterministic", [counted_table(counted)] if counted else []),
             Section("reasons", "Why", _reasons(told.worst_first(record.cases))),
             Section("launches", "Every launch", [pairs] if pairs is not None else []),
-            Section("method", "How it was measured", [Facts(method)]),
+            Section("method", "How it was measured", [Facts([*told.method(record), *_workloads(record)])]),
         ]
 
     def environment_sections(self) -> list[Section]:
-        return [_environments(self.record)]
+        base, head, named = self.record.base, self.record.head, told.sides(self.record)
+        if base is None or base.environment == head.environment:
+            return [environment_section(head.environment, *named[:2])]
+        return [environments_section(base.environment, head.environment, named)]
 
     def tables(self) -> dict[str, list[Row]]:
-        record = self.record
-        of = {"created": record.created, "complete": record.complete}
+        record, of = self.record, fields(self.record, "created", "complete")
         launches = [*launch_rows(record.pairs, of, "first"), *launch_rows(record.confirmation, of, "confirmation")]
-        return {
-            "cases": [{**of, **_case(case)} for case in record.cases],
-            "launches": launches,
-            "failures": [{**of, "label": None, **failure.model_dump()} for failure in record.failures],
-        }
+        cases = [{**of, **_case(case)} for case in record.cases]
+        return {"cases": cases, "launches": launches, "failures": failure_rows(record)}
 
     def cases(self, strict: bool) -> list[Case]:
         record = self.record
@@ -141,44 +154,47 @@ class RegressionView(View[Regression]):
         ]
 
 
-def _timed(cases: Sequence[Judged], console: Console) -> None:
-    title, columns = _titled("Wall clock", cases)
+def _draw_cases(
+    title: str, cases: Sequence[Judged], cells_of: Callable[[Judged], dict[str, str | Text]], console: Console
+) -> None:
+    """Draw the cases as a table, or as blocks on a narrow terminal. The title has the label that all figures share."""
+    if not cases:
+        return
+    labels = sorted({case.label for case in cases if case.label is not None})
+    title = f"{title} ({labels[0]})" if len(labels) == 1 else title
     if console.width < NARROW_COLUMNS:
         _stacked(title, cases, console)
         return
-    pairs = {case.found.pairs for case in cases if case.found is not None}
-    told_apart = [("pairs", "right")] if len(pairs) > 1 else []
-    table = titled_table(title, ("case", "left"), ("verdict", "left"), ("ratio [95 % CI]", "right"),
-                         ("p (Holm)", "right"), *told_apart, ("threshold", "right"), ("from", "left"),
-                         ("floor", "right"), *columns)  # fmt: skip
-    for case in cases:
-        share, source, floor = told.threshold_parts(case.threshold)
-        table.add_row(
-            Text(told.name(case)), _verdict(case), told.ratio(case.found), told.p_holm(case.found),
-            *[str(case.found.pairs) if case.found is not None else "–" for _ in told_apart],
-            share, source, floor, *[case.label or "–" for _ in columns],
-        )  # fmt: skip
-    console.print(table)
+    rows = [cells_of(case) | ({"label": case.label or "–"} if len(labels) > 1 else {}) for case in cases]
+    if len({row.get("pairs") for row in rows} - {"–"}) < 2:
+        for row in rows:
+            row.pop("pairs", None)
+    left = ("case", "verdict", "from", "label", *(("threshold",) if "base" in rows[0] else ()))
+    console.print(filled_table(title, list(rows[0]), [list(row.values()) for row in rows], left))
 
 
-def _counted(cases: Sequence[Judged], console: Console) -> None:
-    title, columns = _titled("Deterministic", cases)
-    if console.width < NARROW_COLUMNS:
-        _stacked(title, cases, console)
-        return
-    table = titled_table(title, ("case", "left"), ("verdict", "left"), ("base", "right"), ("head", "right"),
-                         ("threshold", "left"), *columns)  # fmt: skip
-    for case in cases:
-        base, head = told.value(case.base, case.unit, case.head), told.value(case.head, case.unit, case.base)
-        labels = [case.label or "–" for _ in columns]
-        table.add_row(Text(told.name(case)), _verdict(case), base, head, told.threshold(case.threshold), *labels)
-    console.print(table)
+def _timed_cells(case: Judged) -> dict[str, str | Text]:
+    share, source, floor = told.threshold_parts(case.threshold)
+    return {
+        "case": told.name(case),
+        "verdict": _verdict(case),
+        "ratio [95 % CI]": told.ratio(case.found),
+        "p (Holm)": told.p_holm(case.found),
+        "pairs": str(case.found.pairs) if case.found is not None else "–",
+        "threshold": share,
+        "from": source,
+        "floor": floor,
+    }
 
 
-def _titled(title: str, cases: Iterable[Judged]) -> tuple[str, list[tuple[str, str]]]:
-    """Add the label that all figures share to the title; else return a column for labels."""
-    labels = {case.label for case in cases if case.label is not None}
-    return (f"{title} ({labels.pop()})", []) if len(labels) == 1 else (title, [("label", "left")] if labels else [])
+def _counted_cells(case: Judged) -> dict[str, str | Text]:
+    return {
+        "case": told.name(case),
+        "verdict": _verdict(case),
+        "base": told.value(case.base, case.unit, case.head),
+        "head": told.value(case.head, case.unit, case.base),
+        "threshold": told.threshold(case.threshold),
+    }
 
 
 def _stacked(title: str, cases: Iterable[Judged], console: Console) -> None:
@@ -211,10 +227,10 @@ def counted_table(cases: Sequence[Judged]) -> Table:
         ]
         for case in cases
     ]
-    columns = [Column("case", figures=False), Column("verdict", figures=False), Column("base"), Column("head"),
-               Column("threshold", figures=False), Column("label", figures=False)]  # fmt: skip
+    headings = ("case", "verdict", "base", "head", "threshold", "label")
     note = "The same code gives the same figure, so one look at each side decides."
-    return Table("Deterministic cases, base and head", columns, rows, note, opened=True)
+    shown = columns(headings, ("case", "verdict", "threshold", "label"))
+    return Table("Deterministic cases, base and head", shown, rows, note, opened=True)
 
 
 def _reasons(cases: Sequence[Judged]) -> list[Block]:
@@ -236,58 +252,15 @@ def _workloads(record: Regression) -> list[tuple[str, str]]:
     return [*found, *workload_facts(other, "of base")]
 
 
-def _environments(record: Regression) -> Section:
-    """Return one machine's facts, or the differences between the two sides and what they share."""
-    named = told.sides(record)
-    if record.base is None or record.base.environment == record.head.environment:
-        return environment_section(record.head.environment, *named[:2])
-    base, head = _facts(record.base), _facts(record.head)
-    parts = [part for side in (record.base, record.head) for part in must_match(side.environment)]
-    matters = {"fingerprint", *(name for part in parts for name in part)}
-    names = sorted(dict.fromkeys([*base, *head]), key=lambda name: name not in matters)
-    different: list[list[Cell]] = [
-        [name, base.get(name, "–"), head.get(name, "–"), _effect(name in matters)]
-        for name in names
-        if base.get(name) != head.get(name)
-    ]
-    same: list[list[Cell]] = [[name, base[name]] for name in names if base.get(name) == head.get(name)]
-    columns = [Column(name, figures=False) for name in ("what", "base", "head", "for wall-clock figures")]
-    tables = [
-        Table("What differs between base and head", columns, different, opened=True),
-        Table("What is the same", columns[:2], same, bulk=True),
-    ]
-    return Section("environment", "Environment", [Facts(named), *(table for table in tables if table.rows)])
-
-
-def _facts(side: Side) -> dict[str, str]:
-    """Return all known facts on where a side was measured."""
-    environment: Environment = side.environment
-    machine, software = must_match(environment)
-    more = {
-        "host": environment.hostname,
-        "Python, all of it": environment.python,
-        "torch, all of it": environment.torch or "not installed",
-        "xbench": environment.xbench,
-        "commit": environment.commit or "unknown",
-        "fingerprint": fingerprint(environment),
-    }
-    return {**machine, **software, **more, **dict(sorted(environment.facts.items()))}
-
-
-def _effect(matters: bool) -> Cell:
-    return Badge("must be the same", "failed") if matters else "may differ"
-
-
 def _case(case: Judged) -> Row:
     """Return one verdict and its basis as a row; shares and ratios are plain numbers."""
     found, fresh = case.found, case.confirmation
+    tested = ("p_slower_holm", "p_faster_holm", "pairs")
     return {
         **fields(case, "label", "check", "mode", "metric", "unit", "verdict", "reason", "base", "head"),
         "ratio": found.ratio if found else None,
         **ends("ratio", found.ci95 if found else None),
-        "p_slower_holm": found.p_slower_holm if found else None,
-        "p_faster_holm": found.p_faster_holm if found else None,
-        "pairs": found.pairs if found else None,
+        **(fields(found, *tested) if found else dict.fromkeys(tested)),
         "threshold_share": case.threshold.share,
         "threshold_from": case.threshold.source,
         "noise_floor_share": case.threshold.floor,
@@ -299,7 +272,7 @@ def _case(case: Judged) -> Row:
 def _status(case: Judged, record: Regression, strict: bool) -> Status:
     if case.fails:
         return "failed"
-    if case.verdict in ("equivalent", "improved", "expected"):
+    if case.verdict in told.PASSED:
         return "passed"
     failed = any(
         failure.side == "head" and failure.check == case.check and failure.mode in (None, case.mode)
@@ -311,17 +284,112 @@ def _status(case: Judged, record: Regression, strict: bool) -> Status:
 
 
 def _text(case: Judged, record: Regression) -> str:
-    facts = [f"threshold {told.threshold(case.threshold)}"]
-    if case.base is not None:
-        facts.insert(0, f"base → head {told.both(case)} ({case.label})")
+    said = [] if case.base is None else [f"base → head {told.both(case)} ({case.label})"]
+    said.append(f"threshold {told.threshold(case.threshold)}")
     if case.found is not None:
-        facts += [
-            f"ratio {told.ratio(case.found)}, p {told.p_holm(case.found)} after Holm",
-            f"pairs: {told.pair_ratios(case, record.pairs)}",
-        ]
+        said.append(f"ratio {told.ratio(case.found)}, p {told.p_holm(case.found)} after Holm")
+        said.append(f"pairs: {told.pair_ratios(case, record.pairs)}")
     if case.confirmation is not None:
-        facts += [
-            f"fresh launches: {told.ratio(case.confirmation)}, p {told.p_holm(case.confirmation)}",
-            f"fresh pairs: {told.pair_ratios(case, record.confirmation)}",
-        ]
-    return "\n".join(facts)
+        said.append(f"fresh launches: {told.ratio(case.confirmation)}, p {told.p_holm(case.confirmation)}")
+        said.append(f"fresh pairs: {told.pair_ratios(case, record.confirmation)}")
+    return "\n".join(said)
+
+
+# --- Markdown and annotations for GitHub ------------------------------------------------------------------------------
+
+
+def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> str:
+    """Return the text, at most `limit_bytes` long as UTF-8; below `MIN_BYTES` only the answer, or nothing.
+
+    A step that has already written a part of its summary passes the rest of the limit.
+    """
+    if limit_bytes < MIN_BYTES:
+        answer = f"{plain(told.answer(record)[0])}\n"
+        return answer if len(answer.encode()) <= limit_bytes else ""
+    first, *others = told.answer(record)
+    said = [f"**{plain(first)}**", *map(plain, (*others, *told.remarks(record)))]
+    top = _cut("### xbench regress\n\n" + "".join(f"{sentence}\n\n" for sentence in said), limit_bytes // 3)
+    bottom = _how(record, limit_bytes // 3)
+    left = limit_bytes - sum(len(part.encode()) for part in (top, bottom, HEAD)) - ROOM_BYTES
+    cases = told.worst_first(record.cases)
+    rows, shown = _fitting([_markdown_row(case) for case in cases], left)
+    listed = f"{HEAD}{rows}" if cases else ""
+    omitted = f"\n{counted(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
+    left -= len(rows.encode())
+    every = [_markdown_reason(*shared) for shared in told.reasons(cases[:shown])]
+    reasons, explained = _fitting(every, left - ROOM_BYTES)
+    why = f"\n{markup.details('Why', reasons.rstrip())}\n" if explained else ""
+    return f"{top}{listed}{omitted}{why}{bottom}"
+
+
+def _markdown_row(case: Judged) -> str:
+    measured = case.found is not None and case.found.ratio is not None
+    figure = told.ratio(case.found) if measured else told.both(case) if case.base is not None else "–"
+    cells = (
+        told.name(case), f"{MARKS.get(case.verdict, UNJUDGED)} {case.verdict}", figure, told.p_holm(case.found),
+        told.threshold(case.threshold), str(case.found.pairs) if case.found is not None else "–", case.label or "–",
+    )  # fmt: skip
+    return f"| {' | '.join(plain(cell) for cell in cells)} |\n"
+
+
+def _markdown_reason(reason: str, alike: Sequence[Judged]) -> str:
+    fresh = "".join(f"; {found}" for found in map(told.confirmation, alike) if found is not None)
+    return f"- {plain(', '.join(map(told.name, alike)))}: {plain(reason + fresh)}\n"
+
+
+def _how(record: Regression, most_bytes: int) -> str:
+    how = markup.facts([*told.sides(record), *told.method(record), ("command", record.command)])
+    return f"\n{markup.details('How it was measured', _cut(how, most_bytes))}\n"
+
+
+def _fitting(parts: Sequence[str], room_bytes: int) -> tuple[str, int]:
+    """Return as many whole parts from the front as fit, and their number."""
+    taken = 0
+    for number, part in enumerate(parts):
+        taken += len(part.encode())
+        if taken > room_bytes:
+            return "".join(parts[:number]), number
+    return "".join(parts), len(parts)
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """Return whole lines from the front, and a note if some are missing."""
+    rows, shown = _fitting(text.splitlines(keepends=True), most_bytes)
+    return rows if shown == len(text.splitlines()) else f"{rows}\nMore was left out.\n\n"
+
+
+def workflow_commands(record: Regression) -> list[str]:
+    """Return one line per case that fails or could not be judged, worst first; empty if there is none."""
+    cases = told.worst_first(record.cases)
+    errors = [case for case in cases if case.fails]
+    warnings = [case for case in cases if case.verdict in ("missing", "not comparable", "inconclusive")]
+    return [*_lines("error", errors), *_lines("warning", warnings)]
+
+
+def command(level: Level, title: str, message: str) -> str:
+    """Return an escaped workflow command: '::error title=…::…'."""
+    return f"::{level} title={_property(title)}::{_data(message)}"
+
+
+def _lines(level: Level, cases: Sequence[Judged]) -> list[str]:
+    shown = cases if len(cases) <= MOST else cases[: MOST - 1]
+    found = [command(level, f"{case.verdict}: {told.name(case)}", _message(case)) for case in shown]
+    if len(shown) < len(cases):
+        rest = counted(len(cases) - len(shown), "more case")
+        found.append(command(level, f"xbench regress: {rest}", "The job summary and the JUnit file name them."))
+    return found
+
+
+def _message(case: Judged) -> str:
+    figures = f"{told.ratio(case.found)} of base's time" if case.found is not None else told.both(case)
+    measured = case.found is not None or case.base is not None
+    figures = f"{figures}, threshold {told.threshold(case.threshold)}: " if measured else ""
+    return f"{figures}{case.reason}" + (f" ({case.label})" if case.label is not None else "")
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rich.console import Console
 
@@ -11,32 +10,24 @@ from xbench.records import Estimate, Label, LossCheck, Restart, RestartPart
 from xbench.report import console as terminal
 from xbench.report import markup
 from xbench.report.charts.axes import BELOW, COLOURS, rounded, time_unit, upright
-from xbench.report.page.model import Badge, Cell, Column, Facts, Figure, Section, Table, Trace
-from xbench.report.sentences import environment_line
+from xbench.report.page.model import Badge, Cell, Facts, Figure, Section, Table, Trace, columns
+from xbench.report.sentences import environment_line, seconds_text
 from xbench.report.view import Case, Detail, Row, Status, View, fields
-from xbench.text import and_of
+from xbench.text import and_of, counted
 from xbench.units import format_bytes, format_count, format_seconds
 
 Way = tuple[int, int] | None
 
 
-class Part(NamedTuple):
-    """Part of a restart, as tables show it."""
-
-    part: RestartPart
-    told: str
-
-
-ROWS = (
-    Part("last step", "the step under way when the stop was asked for"),
-    Part("checkpoint", "model, optimizer and step, on disk"),
-    Part("tear-down", "until no process is left"),
-    Part("launch", "processes, imports, connections, the model, the checkpoint"),
-    Part("first step", "the first step of the next incarnation"),
-    Part("total", "from the stop being asked for to the first step applied"),
-    Part("lost", "of that, what was no training: less the step under way and an ordinary step"),
-)
-
+PARTS: dict[RestartPart, str] = {
+    "last step": "the step under way when the stop was asked for",
+    "checkpoint": "model, optimizer and step, on disk",
+    "tear-down": "until no process is left",
+    "launch": "processes, imports, connections, the model, the checkpoint",
+    "first step": "the first step of the next incarnation",
+    "total": "from the stop being asked for to the first step applied",
+    "lost": "of that, what was no training: less the step under way and an ordinary step",
+}
 NOTE = (
     "Medians with their 95 % intervals. Launch: processes, imports, connections, the model, the checkpoint. Lost: the "
     "total less the step under way and an ordinary step; it is what xbench cluster compare --restart-cost FILE charges."
@@ -68,14 +59,12 @@ class RestartView(View[Restart]):
 
     def draw(self, console: Console, detail: Detail) -> None:
         record = self.record
-        if (cut := self.incomplete()) is not None:
-            terminal.say(console, cut, "bold yellow")
+        self.draw_incomplete(console)
         for position, sentence in enumerate(record.findings):
             terminal.say(console, sentence, "bold" if position == 0 else "red" if self.fails() else "")
         console.print()
         terminal.say(console, heading(record), "italic")
-        headings = ["part", *map(way_of, ways(record))]
-        terminal.table_or_blocks(console, "", headings, rows(record), ("part",))
+        terminal.table_or_blocks(console, "", headings(record), rows(record), ("part",))
         terminal.basis(console, NOTE, basis(record), record.warnings)
 
     def markdown(self) -> list[str]:
@@ -85,7 +74,7 @@ class RestartView(View[Restart]):
             f"### {markup.plain(heading(record))}",
             markup.strong(cut) if cut is not None else "",
             markup.lead(record.findings or ["Nothing was found."]),
-            markup.table(["part", *map(way_of, ways(record))], shown),
+            markup.table(headings(record), shown),
             NOTE,
             markup.details("What it rests on", markup.facts(basis(record))),
             markup.warning_list(record.warnings),
@@ -95,20 +84,20 @@ class RestartView(View[Restart]):
         record = self.record
         return [
             Section("parts", "What a restart takes", [_parts(record)]),
-            *([Section("loss", "The loss curve", [_losses(record, record.check)])] if record.check is not None else []),
+            Section("loss", "The loss curve", [_losses(record, record.check)] if record.check is not None else []),
             Section("basis", "What it rests on", [Facts(basis(record))]),
         ]
 
     def cases(self, strict: bool) -> list[Case]:
         record = self.record
         found = []
-        for part, said in ROWS:
+        for part, said in PARTS.items():
             seconds = seconds_of(record, part, None)
             if seconds is not None:
                 told = f"{said}: {format_seconds(seconds.median)} ({record.label})"
                 found.append(Case(heading(record), part, seconds.median, message=told))
         if record.check is not None:
-            held: Status = "passed" if record.check.held else "failed"
+            held: Status = "failed" if self.fails() else "passed"
             found.append(Case(heading(record), "loss curve", status=held, message=(record.findings or [""])[-1]))
         return found
 
@@ -145,13 +134,12 @@ def heading(record: Restart) -> str:
 
 def ways(record: Restart) -> list[Way]:
     """Return None for all restarts, and each pair of worker counts."""
-    each = dict.fromkeys((one.from_workers, one.to_workers) for one in record.restarts)
-    return [None, *each]
+    return [None, *dict.fromkeys((one.from_workers, one.to_workers) for one in record.restarts)]
 
 
-def way_of(way: Way) -> str:
-    """Format a way as 'all' or '1 to 2 workers'."""
-    return "all" if way is None else f"{way[0]} to {way[1]} workers" if way[1] != 1 else f"{way[0]} to 1 worker"
+def headings(record: Restart) -> list[str]:
+    """Return the headings of the columns of `rows`: 'part', 'all', '1 to 2 workers'."""
+    return ["part", *("all" if way is None else f"{way[0]} to {counted(way[1], 'worker')}" for way in ways(record))]
 
 
 def seconds_of(record: Restart, part: RestartPart, way: Way) -> Estimate | None:
@@ -163,16 +151,12 @@ def seconds_of(record: Restart, part: RestartPart, way: Way) -> Estimate | None:
 
 def rows(record: Restart) -> list[list[str]]:
     """Return one row per part: its name, and its time over all restarts and for each way."""
-    return [[row.part, *(_cell(seconds_of(record, row.part, way)) for way in ways(record))] for row in ROWS]
+    return [[part, *(_cell(seconds_of(record, part, way)) for way in ways(record))] for part in PARTS]
 
 
 def _cell(seconds: Estimate | None) -> str:
-    if seconds is None:
-        return "–"
-    if seconds.interval is None:  # one restart, or several that took the same time
-        return format_seconds(seconds.median)
-    low, high = seconds.interval
-    return f"{format_seconds(seconds.median)} [{format_seconds(low)}, {format_seconds(high)}]"
+    """Format a time. One restart, or several that took the same time, have no interval."""
+    return "–" if seconds is None else seconds_text(seconds.median, seconds.interval)
 
 
 def launches(record: Restart) -> str:
@@ -185,32 +169,22 @@ def launches(record: Restart) -> str:
     )
 
 
-def job_line(record: Restart) -> str:
-    """Format the job: 'resnet18: batch 16 over all workers, of 3×128×128 images, fp32, sgd; 11.7 M parameters …'."""
-    workload = record.workload
-    return (
-        f"{workload.title}: batch {record.batch_size} over all workers, of {workload.input}, {workload.dtype}, "
-        f"{workload.spec.optimizer}; {format_count(workload.parameters)} parameters in {workload.tensors} tensors"
-    )
-
-
-def _each(workers: Sequence[int]) -> list[str]:
-    """Return each number once, as text."""
-    return [str(one) for one in dict.fromkeys(workers)]
-
-
 def _in_turn(workers: Sequence[int]) -> str:
     """Format '1 and 2 workers in turn' or '1 worker each'."""
-    numbers = _each(workers)
+    numbers = [str(one) for one in dict.fromkeys(workers)]
     return f"{and_of(numbers)} worker{'' if numbers == ['1'] else 's'} {'each' if len(numbers) == 1 else 'in turn'}"
 
 
 def basis(record: Restart) -> list[tuple[str, str]]:
     """Return the setup of the study, as pairs of a name and a sentence."""
-    check = record.check
-    found = [("workload", job_line(record)), ("launches", f"{launches(record)} (means)")]
+    check, workload = record.check, record.workload
+    job = (
+        f"{workload.title}: batch {record.batch_size} over all workers, of {workload.input}, {workload.dtype}, "
+        f"{workload.spec.optimizer}; {format_count(workload.parameters)} parameters in {workload.tensors} tensors"
+    )
+    found = [("workload", job), ("launches", f"{launches(record)} (means)")]
     if record.checkpoint_bytes is not None:
-        found.append(("checkpoint", f"{format_bytes(record.checkpoint_bytes)}"))
+        found.append(("checkpoint", format_bytes(record.checkpoint_bytes)))
     if check is not None:
         found.append((
             "loss curve",
@@ -239,7 +213,6 @@ def _parts(record: Restart) -> Figure:
         }
         for place, part in enumerate(DRAWN)
     ]  # fmt: skip
-    columns = [Column("part", figures=False), *(Column(way_of(way)) for way in ways(record))]
     return Figure(
         key="restart-parts",
         title="From the stop being asked for to the first step applied",
@@ -253,7 +226,7 @@ def _parts(record: Restart) -> Figure:
             "legend": BELOW,
         },
         height=140 + 28 * len(names),
-        table=Table("The parts in figures", columns, rows(record), NOTE, opened=True),
+        table=Table("The parts in figures", columns(headings(record), ("part",)), rows(record), NOTE, opened=True),
     )
 
 
@@ -271,7 +244,13 @@ def _losses(record: Restart, check: LossCheck) -> Figure:
             ("stopped and started", record.losses, "--c1", 2, "dot"),
         )
     ]  # fmt: skip
-    verdict: Cell = Badge("held", "faster") if check.held else Badge("NOT held", "failed")
+    cells: list[Cell] = [
+        Badge("held", "faster") if check.held else Badge("NOT held", "failed"),
+        str(check.steps),
+        "no number" if check.worst is None else f"{check.worst:.1e}",
+        str(check.worst_step),
+        f"{check.tolerance:g}",
+    ]
     return Figure(
         key="losses",
         title="Loss by step",
@@ -287,13 +266,8 @@ def _losses(record: Restart, check: LossCheck) -> Figure:
         height=360,
         table=Table(
             "The check in figures",
-            [Column("it goes on", figures=False), Column("steps"), Column("worst"), Column("at step"),
-             Column("allowed")],
-            [[
-                verdict, str(check.steps),
-                "no number" if check.worst is None else f"{check.worst:.1e}",
-                str(check.worst_step), f"{check.tolerance:g}",
-            ]],
+            columns(("it goes on", "steps", "worst", "at step", "allowed"), ("it goes on",)),
+            [cells],
             opened=True,
         ),
-    )  # fmt: skip
+    )

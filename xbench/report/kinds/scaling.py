@@ -6,17 +6,18 @@ lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
 
 from xbench.records import Label, Scaling, ScalingPoint
 from xbench.report import markup
-from xbench.report.charts.axes import BELOW, Mark, Unit, marks, plain, rounded, time_unit
+from xbench.report.charts.axes import BELOW, marks, plain, rounded, time_unit
 from xbench.report.console import NARROW_COLUMNS, as_text, fact, facts, headline, indented, say
 from xbench.report.page.common_sections import caution_blocks, fabric_pairs, moment, workload_pair
-from xbench.report.page.model import Cell, Column, Facts, Figure, Layout, Section, Table, Trace
+from xbench.report.page.model import Facts, Figure, Layout, Section, Table, Trace, columns
 from xbench.report.sentences import band_line, fabric_line, workload_line
 from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.stats.steps import short_step_caution
@@ -61,12 +62,10 @@ class ScalingView(View[Scaling]):
         return ["simulated"]
 
     def compute_line(self) -> str:
-        """Describe the step without communication."""
         scale = "" if self.record.compute_scale == 1 else f" (as measured × {self.record.compute_scale:g})"
         return f"{format_seconds(self.record.compute_s)} a step on one worker without communication{scale}"
 
     def cautions(self) -> list[str]:
-        """Warn about predictions of short steps."""
         return short_step_caution(point.step_s for point in self.record.points)
 
     def draw(self, console: Console, detail: Detail) -> None:
@@ -103,12 +102,7 @@ class ScalingView(View[Scaling]):
 
     def markdown(self) -> list[str]:
         record = self.record
-        found = {(point.workers, point.mode): point for point in record.points}
-        rows = []
-        for workers in record.workers:
-            points = [found.get((workers, mode)) for mode in record.modes]
-            cells = [f"{format_seconds(p.step_s)} ({format_percent(p.efficiency, 0)})" if p else "–" for p in points]
-            rows.append([str(workers), *cells])
+        rows = _rows(record, lambda p: f"{format_seconds(p.step_s)} ({format_percent(p.efficiency, 0)})")
         return [
             f"### {markup.plain(record.workload.title)} by {markup.code(record.topology)} (simulated)",
             markup.lead(self.headline()),
@@ -138,11 +132,7 @@ class ScalingView(View[Scaling]):
         ]
         charts = figures(record)
         return [
-            Section(
-                "steps",
-                "Step by number of workers",
-                [*charts[:1], *caution_blocks(self.cautions())],
-            ),
+            Section("steps", "Step by number of workers", [*charts[:1], *caution_blocks(self.cautions())]),
             Section("efficiency", "Efficiency and throughput", charts[1:]),
             Section("link", "One all-reduce", [links_table(record)]),
             Section("basis", "What it rests on", [Facts(pairs)]),
@@ -177,14 +167,14 @@ class ScalingView(View[Scaling]):
 
 
 def _wide(record: Scaling, console: Console, verbose: bool) -> None:
-    columns: list[tuple[str, PointCell]] = [
+    tables: list[tuple[str, PointCell]] = [
         ("Step (simulated)", lambda point: format_seconds(point.step_s)),
         ("Scaling efficiency (simulated)", lambda point: format_percent(point.efficiency)),
         ("Samples/s, all workers (simulated)", lambda point: format_count(point.samples_per_s)),
         ("Exposed communication (simulated)", lambda point: format_seconds(point.exposed_s)),
         ("Buckets (simulated)", lambda point: str(point.buckets)),
-    ]  # fmt: skip
-    for title, cell in columns if verbose else columns[:TABLES]:
+    ]
+    for title, cell in tables if verbose else tables[:TABLES]:
         say(console, title, "italic")  # a table folds its title to its own width
         console.print(as_text(_matrix(title, record, cell)))
     if not verbose:
@@ -198,127 +188,88 @@ def _stacked(record: Scaling, console: Console) -> None:
         say(console, f"{workers} workers (simulated)", "bold")
         for point in record.points:
             if point.workers == workers:
+                step_s, exposed_s = format_seconds(point.step_s), format_seconds(point.exposed_s)
+                rate, largest = format_count(point.samples_per_s), format_bytes(point.largest_bucket_bytes)
                 console.print(Text(f"  {point.mode}", style="bold"))
-                indented(
-                    console,
-                    f"  step {format_seconds(point.step_s)}, exposed {format_seconds(point.exposed_s)}, "
-                    f"efficiency {format_percent(point.efficiency)}",
-                )
-                indented(
-                    console,
-                    f"  {format_count(point.samples_per_s)} samples/s; {counted(point.buckets, 'bucket')}, the largest "
-                    f"{format_bytes(point.largest_bucket_bytes)}",
-                )
+                efficiency = format_percent(point.efficiency)
+                indented(console, f"  step {step_s}, exposed {exposed_s}, efficiency {efficiency}")
+                indented(console, f"  {rate} samples/s; {counted(point.buckets, 'bucket')}, the largest {largest}")
 
 
 def figures(record: Scaling) -> list[Figure]:
     """Draw the step, the efficiency and the throughput; empty for a record without points."""
-    return [step_curves(record), *_more(record)] if record.points else []
+    if not record.points:
+        return []
+    percent: Layout = {"title": {"text": "efficiency [%]"}, "rangemode": "tozero"}
+    rate: Layout = {"title": {"text": "samples/s"}, "type": "log", "tickformat": "~s", "dtick": 1}
+    return [
+        step_curves(record),
+        _figure(record, "efficiency", "Scaling efficiency",
+                "Samples per second over those of as many workers without communication.",
+                lambda p: rounded(100 * p.efficiency), lambda p: format_percent(p.efficiency), percent,
+                _matrix("Efficiency in figures", record, lambda p: format_percent(p.efficiency))),
+        _figure(record, "throughput", "Throughput",
+                "Of all workers together, on logarithmic axes: perfect scaling is a straight line.",
+                lambda p: rounded(p.samples_per_s), lambda p: f"{format_count(p.samples_per_s)} samples/s", rate,
+                _matrix("Samples per second in figures", record, lambda p: format_count(p.samples_per_s))),
+    ]  # fmt: skip
 
 
 def step_curves(record: Scaling) -> Figure:
     """Draw each mode's predicted step over the number of workers, and the step without communication."""
     unit = time_unit(max((point.step_band_s or (0.0, point.step_s))[1] for point in record.points))
-    traces: list[Trace] = []
-    for mode, mark in marks(record.modes).items():
-        traces.append(_curve(mode, mark, _of(record, mode), lambda p: unit.of(p.step_s),
-                             lambda p: f"{format_seconds(p.step_s)}, error band {_band(p)}"))  # fmt: skip
+    axis: Layout = {"title": {"text": f"step [{unit.name}]"}, "rangemode": "tozero"}
+    if max(point.step_s for point in record.points) > 8 * max(record.compute_s, 1e-12):
+        title = {"text": f"step [{unit.name}], logarithmic"}
+        axis = {"type": "log", "title": title, "tickformat": "~r", "dtick": "D2"}
+    figure = _figure(record, "steps", "Predicted step",
+                     f"A batch a worker, whatever their number. {band_line(record)}",
+                     lambda p: unit.of(p.step_s), lambda p: f"{format_seconds(p.step_s)}, error band {_band(p)}",
+                     axis, _table(record))  # fmt: skip
     compute: Trace = {
         "type": "scatter", "mode": "lines", "name": "compute alone", "x": list(record.workers),
         "y": [unit.of(record.compute_s)] * len(record.workers), "line": {"color": "--ink", "dash": "dot", "width": 2},
         "hoverinfo": "skip",
     }  # fmt: skip
-    return Figure(
-        key="scaling-steps",
-        title="Predicted step",
-        labels=["simulated"],
-        told=f"A batch a worker, whatever their number. {band_line(record)}",
-        traces=[*traces, compute],
-        layout={**_axes(record), "yaxis": _steps_axis(record, unit)},
-        height=440,
-        table=_table(record),
-    )
+    return replace(figure, traces=[*figure.traces, compute], height=440)
 
 
-def _steps_axis(record: Scaling, unit: Unit) -> Layout:
-    """Return an axis of steps: logarithmic if the slowest step is over eight times the step without communication."""
-    steps_s = [point.step_s for point in record.points]
-    if max(steps_s) <= 8 * max(record.compute_s, 1e-12):
-        return {"title": {"text": f"step [{unit.name}]"}, "rangemode": "tozero"}
-    return {"type": "log", "title": {"text": f"step [{unit.name}], logarithmic"}, "tickformat": "~r", "dtick": "D2"}
-
-
-def _more(record: Scaling) -> list[Figure]:
-    look = marks(record.modes)
-    efficiency = [
-        _curve(mode, mark, _of(record, mode), lambda p: rounded(100 * p.efficiency),
-               lambda p: format_percent(p.efficiency))
-        for mode, mark in look.items()
-    ]  # fmt: skip
-    throughput = [
-        _curve(mode, mark, _of(record, mode), lambda p: rounded(p.samples_per_s),
-               lambda p: f"{format_count(p.samples_per_s)} samples/s")
-        for mode, mark in look.items()
-    ]  # fmt: skip
-    return [
-        Figure(
-            key="scaling-efficiency",
-            title="Scaling efficiency",
-            labels=["simulated"],
-            told="Samples per second over those of as many workers without communication.",
-            traces=efficiency,
-            layout={**_axes(record), "yaxis": {"title": {"text": "efficiency [%]"}, "rangemode": "tozero"}},
-            height=400,
-            table=_matrix("Efficiency in figures", record, lambda p: format_percent(p.efficiency)),
-        ),
-        Figure(
-            key="scaling-throughput",
-            title="Throughput",
-            labels=["simulated"],
-            told="Of all workers together, on logarithmic axes: perfect scaling is a straight line.",
-            traces=throughput,
-            layout={**_axes(record), "yaxis": {"title": {"text": "samples/s"}, "type": "log", "tickformat": "~s",
-                                               "dtick": 1}},
-            height=400,
-            table=_matrix("Samples per second in figures", record, lambda p: format_count(p.samples_per_s)),
-        ),
-    ]  # fmt: skip
-
-
-def _of(record: Scaling, mode: str) -> list[ScalingPoint]:
-    return sorted((point for point in record.points if point.mode == mode), key=lambda point: point.workers)
-
-
-def _curve(
-    mode: str,
-    mark: Mark,
-    points: Sequence[ScalingPoint],
+def _figure(
+    record: Scaling,
+    key: str,
+    title: str,
+    told: str,
     figure: Callable[[ScalingPoint], float],
-    said: Callable[[ScalingPoint], str],
-) -> Trace:
-    return {
-        "type": "scatter", "mode": "lines+markers", "name": plain(mode), "x": [point.workers for point in points],
-        "y": [figure(point) for point in points],
-        "line": {"color": mark.colour, "dash": mark.dash, "width": 2},
-        "marker": {"color": mark.colour, "symbol": mark.symbol, "size": 9},
-        "customdata": [f"<b>{plain(mode)}</b> on {point.workers} workers<br>{said(point)} (simulated)"
-                       for point in points],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
-
-
-def _axes(record: Scaling) -> Layout:
-    return {
-        "xaxis": {"type": "log", "title": {"text": "workers"}, "tickvals": list(record.workers),
-                  "ticktext": [str(size) for size in record.workers]},
+    said: PointCell,
+    axis: Layout,
+    table: Table,
+) -> Figure:
+    """Draw a curve per mode over the number of workers."""
+    traces: list[Trace] = []
+    for mode, mark in marks(record.modes).items():
+        points = sorted((p for p in record.points if p.mode == mode), key=lambda point: point.workers)
+        traces.append({
+            "type": "scatter", "mode": "lines+markers", "name": plain(mode), "x": [point.workers for point in points],
+            "y": [figure(point) for point in points],
+            "line": {"color": mark.colour, "dash": mark.dash, "width": 2},
+            "marker": {"color": mark.colour, "symbol": mark.symbol, "size": 9},
+            "customdata": [f"<b>{plain(mode)}</b> on {point.workers} workers<br>{said(point)} (simulated)"
+                           for point in points],
+            "hovertemplate": "%{customdata}<extra></extra>",
+        })  # fmt: skip
+    workers = [str(size) for size in record.workers]
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "workers"}, "tickvals": list(record.workers), "ticktext": workers},
+        "yaxis": axis,
         "legend": BELOW,
         "hovermode": "closest",
         "margin": {"t": 8},
-    }  # fmt: skip
+    }
+    return Figure(f"scaling-{key}", title, ["simulated"], told, traces, layout, height=400, table=table)
 
 
 def _table(record: Scaling) -> Table:
-    rows: list[list[Cell]] = [
+    rows = [
         [
             f"{point.mode} on {point.workers}",
             format_seconds(point.step_s),
@@ -331,24 +282,29 @@ def _table(record: Scaling) -> Table:
         ]
         for point in record.points
     ]
-    columns = [Column("mode and workers", figures=False), *map(Column, ("step", "error band", "exposed", "efficiency")),
-               *map(Column, ("samples/s", "buckets", "largest bucket"))]  # fmt: skip
+    first = "mode and workers"
+    shown = columns(
+        (first, "step", "error band", "exposed", "efficiency", "samples/s", "buckets", "largest bucket"), (first,)
+    )
     note = (
         "Exposed: the step beyond compute alone. The error band is no confidence interval: it says where a measured "
         "step would lie if the prediction is off by as much as predictions were found to be, and is given where that "
         "was measured."
     )
-    return Table("Every mode at every size (simulated)", columns, rows, note)
+    return Table("Every mode at every size (simulated)", shown, rows, note)
 
 
 def _matrix(title: str, record: Scaling, cell: PointCell) -> Table:
-    """Return one row per number of workers, one column per mode. The findings name the best mode."""
+    return Table(f"{title} (simulated)", columns(["workers", *record.modes]), _rows(record, cell))
+
+
+def _rows(record: Scaling, cell: PointCell) -> list[list[str]]:
+    """Return one row per number of workers, with one cell per mode. The findings name the best mode."""
     found = {(point.workers, point.mode): point for point in record.points}
-    rows: list[list[Cell]] = [
+    return [
         [str(size), *(cell(found[size, mode]) if (size, mode) in found else "–" for mode in record.modes)]
         for size in record.workers
     ]
-    return Table(f"{title} (simulated)", [Column("workers"), *map(Column, record.modes)], rows)
 
 
 def _band(point: ScalingPoint) -> str:
@@ -361,7 +317,7 @@ def _band(point: ScalingPoint) -> str:
 def links_table(record: Scaling) -> Table:
     """Return the cost of one all-reduce at each size, by the extrapolated line."""
     grad_bytes = record.workload.grad_bytes
-    rows: list[list[Cell]] = [
+    rows = [
         [
             str(link.workers),
             format_seconds(link.a_s),
@@ -371,6 +327,5 @@ def links_table(record: Scaling) -> Table:
         ]
         for link in record.links
     ]
-    columns = list(map(Column, ("workers", "a", "b, a MiB", "all gradients", "rate of that")))
-    return Table("a + b·bytes of the line, and all gradients at once by the curve (simulated)", columns, rows,
-                 opened=True)  # fmt: skip
+    title = "a + b·bytes of the line, and all gradients at once by the curve (simulated)"
+    return Table(title, columns(("workers", "a", "b, a MiB", "all gradients", "rate of that")), rows, opened=True)

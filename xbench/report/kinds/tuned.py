@@ -7,7 +7,6 @@ too few.
 from __future__ import annotations
 
 from rich.console import Console
-from rich.text import Text
 
 from xbench.modes import mode_info
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
@@ -15,17 +14,10 @@ from xbench.report import console as terminal
 from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice, in_ddp
 from xbench.report.charts.axes import named, plain, rounded, upright, whiskers
-from xbench.report.page.common_sections import (
-    command_section,
-    fabric_pairs,
-    following,
-    label_badge,
-    moment,
-    workload_pair,
-)
-from xbench.report.page.model import Badge, Block, Cell, Code, Column, Facts, Figure, Section, Sentences, Table
+from xbench.report.page.common_sections import command_section, fabric_pairs, following, label_badge, workload_pair
+from xbench.report.page.model import Badge, Block, Cell, Code, Facts, Figure, Section, Sentences, Table, Trace, columns
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule
-from xbench.report.view import Case, Detail, Row, View, ends
+from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
 from xbench.text import and_of, counted
@@ -49,11 +41,14 @@ class TunedView(View[Tuned]):
     def title(self) -> str:
         return f"{self.record.workload.title} on {self.record.fabric.spec}"
 
-    def subtitle(self) -> str:
-        return moment(self.record.created)
-
     def headline(self) -> list[str]:
-        return [kept_sentence(self.record)]
+        record, title = self.record, self.record.workload.title
+        if record.ratio is None:
+            margin = format_brief_percent(record.margin)
+            return [f"DDP's default is best for {title}: nothing tried is faster by more than {margin}."]
+        saved = format_brief_percent(1 - record.ratio.value)
+        took = f"{ratio_words(record.ratio)} of DDP's time"
+        return [f"{record.schedule} trains {title} in {took}: {saved} less a step."]
 
     def answer(self) -> list[str]:
         return [*self.headline(), f"Times are {self.record.label}."]
@@ -69,42 +64,41 @@ class TunedView(View[Tuned]):
         terminal.headline(console, self.headline())
         console.print()
         title = f"Time per sample over that of {record.reference} ({record.label})"
-        table = terminal.titled_table(title, ("mode", "left"), ("ratio [95 % CI]", "right"), ("verdict", "left"))
-        for mode, ratio in record.tried.items():
-            table.add_row(Text(mode), ratio_words(ratio), Text(ratio.verdict))
+        rows = [[mode, ratio_words(ratio), ratio.verdict] for mode, ratio in record.tried.items()]
+        headings = ("mode", "ratio [95 % CI]", "verdict")
+        table = terminal.filled_table(title, headings, rows, ("mode", "verdict"))
         if terminal.spare_columns(console, table) >= 0:
             console.print(table)
         else:
             terminal.say(console, title, "italic")
-            for mode, ratio in record.tried.items():
-                terminal.indented(console, f"{mode} {ratio_words(ratio)}: {ratio.verdict}")
+            for mode, ratio, verdict in rows:
+                terminal.indented(console, f"{mode} {ratio}: {verdict}")
         terminal.say_next(console, self.advice())
-        if record.buckets is not None:
-            carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
-            terminal.fact(console, "buckets", counted(len(record.buckets), "bucket") + carrier)
+        buckets = None if record.buckets is None else counted(len(record.buckets), "bucket") + self.carried()
         terminal.facts(console, [
-            ("workload", sentences.workload_line(record.workload)),
-            ("fabric", sentences.fabric_line(record.fabric)),
+            *([("buckets", buckets)] if buckets is not None else []),
+            *self.setup(),
             ("made by", f"xbench {record.xbench}, torch {record.torch}: {record.command}"),
             ("rests on", record.record),
         ])  # fmt: skip
+
+    def carried(self) -> str:
+        return f", carried by {self.record.carrier}" if self.record.carrier is not None else ""
+
+    def setup(self) -> list[tuple[str, str]]:
+        return [workload_pair(self.record.workload), ("fabric", sentences.fabric_line(self.record.fabric))]
 
     def markdown(self) -> list[str]:
         record = self.record
         rows = [[markup.code(mode), ratio_words(ratio), ratio.verdict] for mode, ratio in record.tried.items()]
         heading = markup.Markup(f"time per sample over {markup.code(record.reference)} [95 % CI]")
-        spec = markup.code(record.fabric.spec)
         return [
-            f"### {markup.plain(record.workload.title)} on {spec} ({record.label})",
+            f"### {markup.plain(record.workload.title)} on {markup.code(record.fabric.spec)} ({record.label})",
             markup.lead(self.headline()),
             markup.advice(self.advice()),
             markup.table(["tried", heading, "verdict"], rows) if rows else "",
-            markup.details("What it rests on", markup.facts([
-                ("workload", sentences.workload_line(record.workload)),
-                ("fabric", sentences.fabric_line(record.fabric)),
-                ("record", record.record),
-            ])),
-        ]  # fmt: skip
+            markup.details("What it rests on", markup.facts([*self.setup(), ("record", record.record)])),
+        ]
 
     def paste(self) -> list[Block]:
         lines = snippet(self.record, KEPT)
@@ -118,10 +112,9 @@ class TunedView(View[Tuned]):
     def sections(self) -> list[Section]:
         record = self.record
         buckets = "as DDP forms them" if record.buckets is None else str(len(record.buckets))
-        carrier = f", carried by {record.carrier}" if record.carrier is not None else ""
         pairs = [
             workload_pair(record.workload),
-            ("buckets", buckets + carrier),
+            ("buckets", buckets + self.carried()),
             ("margin", f"a gain of at least {100 * record.margin:g} % was taken to be worth a change"),
             *fabric_pairs(record.fabric),
             ("device", "CPU" if record.device == "cpu" else record.device),
@@ -147,8 +140,7 @@ class TunedView(View[Tuned]):
     def _row(self, mode: str, ratio: Ratio | None) -> Row:
         record = self.record
         return {
-            "label": record.label,
-            "created": record.created,
+            **fields(record, "label", "created"),
             "workload": record.workload.title,
             "fabric": record.fabric.spec,
             "ranks": record.fabric.world_size,
@@ -194,30 +186,23 @@ def told(choice: Choice, margin: float, title: str, label: Label, *, minutes: fl
             measured,
         ]
     saved = format_brief_percent(1 - ratio.value)
-    first = f"{choice.best} trains {title} in {ratio_words(ratio)} of DDP's time: {saved} less a step"
-    if choice.kind == "faster":
-        sentences = [f"{first}."]
-    else:
-        sentences = [f"{first}, though {_minutes(minutes)} did not show that it is {least} at least."]
+    proven = choice.kind == "faster"
+    doubt = "" if proven else f", though {_minutes(minutes)} did not show that it is {least} at least"
+    said = [f"{choice.best} trains {title} in {ratio_words(ratio)} of DDP's time: {saved} less a step{doubt}."]
     if choice.close:
-        sentences.append(f"This run cannot tell {and_of(choice.close)} from it.")
-    if choice.kind == "faster" and not choice.settled:
-        sentences.append(f"{_minutes(minutes)} ended before this was settled: more would make it surer.")
-    return [*sentences, measured]
+        said.append(f"This run cannot tell {and_of(choice.close)} from it.")
+    if proven and not choice.settled:
+        said.append(f"{_minutes(minutes)} ended before this was settled: more would make it surer.")
+    return [*said, measured]
 
 
 def judged(record: Comparison, margin: float) -> Comparison:
     """Return the record with verdicts for this margin in place of a comparison's own."""
-    modes = {
-        name: mode.model_copy(
-            update={
-                "ratio": mode.ratio.model_copy(update={"verdict": verdict(mode.ratio.value, mode.ratio.ci95, margin)})
-            }
-        )
-        if mode.ratio is not None and mode.ratio.verdict != "reference"
-        else mode
-        for name, mode in record.modes.items()
-    }
+    modes = dict(record.modes)
+    for name, mode in modes.items():
+        if mode.ratio is not None and mode.ratio.verdict != "reference":
+            word = verdict(mode.ratio.value, mode.ratio.ci95, margin)
+            modes[name] = mode.model_copy(update={"ratio": mode.ratio.model_copy(update={"verdict": word})})
     return record.model_copy(update={"modes": modes})
 
 
@@ -227,30 +212,22 @@ def snippet(tuned: Tuned, path: str) -> str:
         return PLAIN_DDP
     if not is_schedule(tuned.schedule):
         return "# nothing to paste: this xbench does not have the schedule that was best\n"
-    plan = _plan(tuned)
-    measured = (
-        f"{counted(len(tuned.buckets), 'bucket')}, {ratio_words(tuned.ratio)} of DDP's time per sample ({tuned.label})"
+    plan = Plan(
+        mode=tuned.schedule,
+        buckets=tuned.buckets,
+        bucket_bytes=tuned.bucket_bytes or [],
+        predicted_step_s=0.0,
+        predicted_exposed_s=0.0,
+        parts=tuned.parts,
+        carrier=tuned.carrier,
     )
-    if mode_info(tuned.schedule).reducer == "ddp" and tuned.bucket_cap_mb_list is not None:
-        text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned=bool(tuned.host_tuning))
-        return (
-            text.replace("    model,\n", "    model,\n    find_unused_parameters=True,\n")
-            if tuned.unused_parameters
-            else text
-        )
-    return attach_snippet(plan, path, measured, tuned=bool(tuned.host_tuning))
-
-
-def kept_sentence(record: Tuned) -> str:
-    """Say in one sentence what was best."""
-    title = record.workload.title
-    if record.ratio is None:
-        margin = format_brief_percent(record.margin)
-        return f"DDP's default is best for {title}: nothing tried is faster by more than {margin}."
-    return (
-        f"{record.schedule} trains {title} in {ratio_words(record.ratio)} of DDP's time: "
-        f"{format_brief_percent(1 - record.ratio.value)} less a step."
-    )
+    count = counted(len(tuned.buckets), "bucket")
+    measured = f"{count}, {ratio_words(tuned.ratio)} of DDP's time per sample ({tuned.label})"
+    if mode_info(tuned.schedule).reducer != "ddp" or tuned.bucket_cap_mb_list is None:
+        return attach_snippet(plan, path, measured, tuned=bool(tuned.host_tuning))
+    text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned=bool(tuned.host_tuning))
+    unused = "    find_unused_parameters=True,\n" if tuned.unused_parameters else ""
+    return text.replace("    model,\n", f"    model,\n{unused}")
 
 
 def tried_figure(record: Tuned) -> Figure | None:
@@ -259,6 +236,14 @@ def tried_figure(record: Tuned) -> Figure | None:
     if not tried:
         return None
     names = [named(mode) for mode, _ in tried]
+    points: Trace = {
+        "type": "scatter", "mode": "markers", "y": names, "x": [rounded(ratio.value) for _, ratio in tried],
+        "error_x": whiskers((ratio.value, ratio.ci95) for _, ratio in tried),
+        "marker": {"color": "--c1", "size": 11},
+        "customdata": [f"<b>{plain(mode)}</b><br>{ratio_words(ratio)}: {ratio.verdict}" for mode, ratio in tried],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }  # fmt: skip
+    headings = ("mode", "ratio [95 % CI]", "verdict", "label")
     rows: list[list[Cell]] = [
         [mode, ratio_words(ratio), Badge(ratio.verdict, ratio.verdict), label_badge(record.label)]
         for mode, ratio in tried
@@ -268,7 +253,7 @@ def tried_figure(record: Tuned) -> Figure | None:
         title=f"Time per sample over that of {record.reference}",
         labels=[record.label],
         told="Left of 1 is faster. Whiskers are 95 % confidence intervals.",
-        traces=[ratio_points(names, [plain(mode) for mode, _ in tried], [ratio for _, ratio in tried])],
+        traces=[points],
         layout={
             "xaxis": {"title": {"text": f"ratio to {plain(record.reference)}"}},
             "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
@@ -276,45 +261,13 @@ def tried_figure(record: Tuned) -> Figure | None:
             "margin": {"t": 8},
         },
         height=80 + 36 * len(names),
-        table=Table(
-            "Ratios in figures",
-            [Column("mode", figures=False), Column("ratio [95 % CI]"), Column("verdict", figures=False),
-             Column("label", figures=False)],
-            rows,
-            opened=True,
-        ),
-    )  # fmt: skip
-
-
-def ratio_points(names: list[str], said: list[str], ratios: list[Ratio]) -> dict[str, object]:
-    """Return one point with whiskers per ratio."""
-    return {
-        "type": "scatter", "mode": "markers", "y": names, "x": [rounded(ratio.value) for ratio in ratios],
-        "error_x": whiskers((ratio.value, ratio.ci95) for ratio in ratios),
-        "marker": {"color": "--c1", "size": 11},
-        "customdata": [f"<b>{name}</b><br>{ratio_words(ratio)}: {ratio.verdict}"
-                       for name, ratio in zip(said, ratios, strict=True)],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
+        table=Table("Ratios in figures", columns(headings, ("mode", "verdict", "label")), rows, opened=True),
+    )
 
 
 def ratio_words(ratio: Ratio) -> str:
     """Format a ratio as '0.891 [0.872, 0.910]'."""
-    low, high = ratio.ci95
-    return f"{ratio.value:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def _plan(tuned: Tuned) -> Plan:
-    assert tuned.buckets is not None  # the caller checked it
-    return Plan(
-        mode=tuned.schedule,
-        buckets=tuned.buckets,
-        bucket_bytes=tuned.bucket_bytes or [],
-        predicted_step_s=0.0,
-        predicted_exposed_s=0.0,
-        parts=tuned.parts,
-        carrier=tuned.carrier,
-    )
+    return sentences.ratio_text(ratio.value, ratio.ci95)
 
 
 def _minutes(minutes: float) -> str:

@@ -14,10 +14,10 @@ from xbench.records import ErrorSummary, Label, Validation, ValidationCell, Vali
 from xbench.report import markup
 from xbench.report.answer import span_cell
 from xbench.report.charts.validation import AT_SPEED, errors_figure, errors_table, goals_table, steps_figure
-from xbench.report.console import NARROW_COLUMNS, facts, indented, say, titled_table
+from xbench.report.console import NARROW_COLUMNS, facts, filled_table, indented, say
 from xbench.report.page.model import Block, Section, Sentences
 from xbench.report.sentences import environment_line
-from xbench.report.view import Case, Detail, Row, View, ends
+from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.stats.validation import name_of, summaries
 from xbench.units import format_percent, format_seconds, format_signed_percent
 
@@ -53,14 +53,12 @@ class ValidationView(View[Validation]):
         return [*dict.fromkeys(cell.fabric.label for cell in self.record.cells), "simulated"]
 
     def failures(self) -> list[str]:
-        return [f"{name_of(cell)}: left out: {cell.error}" for cell in self.record.cells if cell.error is not None]
+        return _left_out(self.record.cells)
 
     def draw(self, console: Console, detail: Detail) -> None:
         record = self.record
         fitted, held_out = parts(record)
-        early = self.incomplete()
-        if early is not None:
-            say(console, early, "bold yellow")
+        if self.draw_incomplete(console):
             console.print()
         for goal in record.goals:
             style = "green" if goal.held else "red"
@@ -79,9 +77,8 @@ class ValidationView(View[Validation]):
                 say(console, f"{title}measured step (real), error of the prediction, time over DDP's", "italic")
                 for cell in cells:
                     _cell(cell, console)
-            for cell in cells:
-                if cell.error is not None:
-                    say(console, f"{name_of(cell)}: left out: {cell.error}", "red")
+            for failure in _left_out(cells):
+                say(console, failure, "red")
         if held_out:
             say(console, held_out_line(held_out), "bold")
         console.print()
@@ -139,6 +136,10 @@ def _figures(record: Validation, fitted: Sequence[ValidationCell], held_out: Seq
     return [*found, *([steps_figure(record)] if _any(record.cells) else [])]
 
 
+def _left_out(cells: Sequence[ValidationCell]) -> list[str]:
+    return [f"{name_of(cell)}: left out: {cell.error}" for cell in cells if cell.error is not None]
+
+
 def _any(cells: Sequence[ValidationCell]) -> bool:
     return any(cell.points for cell in cells)
 
@@ -147,8 +148,7 @@ def _rows(record: Validation, cell: ValidationCell) -> list[Row]:
     """Return one row per mode of a cell. A cell that could not be measured has one row with its error."""
     of = {
         "label": cell.fabric.label,
-        "created": record.created,
-        "complete": record.complete,
+        **fields(record, "created", "complete"),
         "workload": cell.workload.title,
         "fabric": cell.fabric.spec,
         "ranks": cell.fabric.world_size,
@@ -182,10 +182,7 @@ def _errors(record: Validation, console: Console) -> None:
         for row in rows:
             indented(console, f"  {row[0]}: {row[1]} predictions, median {row[2]}, 95 % within {row[3]}")
     else:
-        table = titled_table("", ("group", "left"), *((name, "right") for name in ERROR_COLUMNS[1:]))
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+        console.print(filled_table("", ERROR_COLUMNS, rows, ("group",)))
     say(console, AT_SPEED, "dim")
 
 
@@ -194,10 +191,8 @@ def markdown(record: Validation) -> str:
     fitted, held_out = parts(record)
     goals = [[goal.claim, goal.found, "held" if goal.held else markup.strong("not held")] for goal in record.goals]
     lines: list[str] = [_left_table(["claim", "found", ""], goals)]
-    if record.overlap == "forward":
-        lines += ["", FORWARD]
-    lines += ["", _left_table(ERROR_COLUMNS, error_rows(record))]
-    lines += ["", AT_SPEED]
+    lines += ["", FORWARD] if record.overlap == "forward" else []
+    lines += ["", _left_table(ERROR_COLUMNS, error_rows(record)), "", AT_SPEED]
     for title, cells in (("", fitted), ("Held out", held_out)):
         if not cells:
             continue
@@ -217,25 +212,19 @@ def held_out_line(cells: Sequence[ValidationCell]) -> str:
     """Describe the error of predictions for more workers than were measured, in one sentence."""
     sizes = sorted({(cell.predicted_on, cell.fabric.world_size) for cell in cells})
     where = ", ".join(f"measured on {small}, predicted for {large} workers" for small, large in sizes)
-    own, again = (next(iter(summaries(cells, at_speed=flag)), None) for flag in (False, True))
-    said = [f"{where}:"]
-    if again is not None:
-        said.append(
-            f"at the speed of the computation there, median {format_percent(again.median)}, "
-            f"worst {format_percent(again.worst)}"
-        )
-    if own is not None:
-        said.append(
-            f"{'; ' if again is not None else ''}with the computation as fast as on fewer, "
-            f"median {format_percent(own.median)}"
-        )
-    return " ".join(said).replace(" ;", ";")
+    said = []
+    for at_speed, what in ((True, "at the speed of the computation there"),
+                           (False, "with the computation as fast as on fewer")):  # fmt: skip
+        for found in summaries(cells, at_speed=at_speed)[:1]:
+            worst = f", worst {format_percent(found.worst)}" if at_speed else ""
+            said.append(f"{what}, median {format_percent(found.median)}{worst}")
+    return f"{where}: {'; '.join(said)}".rstrip()
 
 
 def _tables(title: str, cells: Sequence[ValidationCell], modes: Sequence[str], console: Console) -> None:
     """Draw one row per cell and one column per mode: error, measured step, and ratio to DDP."""
     figures: list[tuple[str, Callable[[ValidationPoint], str]]] = [
-        ("Error of the prediction", lambda point: _signed(point.error)),
+        ("Error of the prediction", lambda point: format_signed_percent(point.error)),
         ("Measured step (real)", lambda point: format_seconds(point.measured_step_s.median)),
         ("Time over DDP's (real)", _ratio),
     ]
@@ -245,21 +234,14 @@ def _tables(title: str, cells: Sequence[ValidationCell], modes: Sequence[str], c
             continue
         console.print()
         say(console, f"{title}{name}", "italic")
-        table = titled_table("", ("cell", "left"), *((mode, "right") for mode in shown))
-        for cell in cells:
-            points = {point.mode: point for point in cell.points}
-            if points:
-                table.add_row(name_of(cell), *(figure(points[mode]) if mode in points else "–" for mode in shown))
-        console.print(table)
+        rows = [_row(cell, shown, figure) for cell in cells if cell.points]
+        console.print(filled_table("", ["cell", *shown], rows, ("cell",)))
 
 
 def _cell(cell: ValidationCell, console: Console) -> None:
     if cell.error is not None:
         return
-    said = [
-        f"{point.mode} {format_seconds(point.measured_step_s.median)} {_signed(point.error)}{_over_ddp(point)}"
-        for point in cell.points
-    ]
+    said = [f"{point.mode} {_measured(point, ' ')}{_over_ddp(point)}" for point in cell.points]
     workers = f", {cell.fabric.world_size} workers" if cell.predicted_on != cell.fabric.world_size else ""
     indented(console, f"{name_of(cell)}{workers}: " + " · ".join(said))
 
@@ -267,34 +249,26 @@ def _cell(cell: ValidationCell, console: Console) -> None:
 def error_rows(record: Validation) -> list[list[str]]:
     """Return the errors of each group, with the columns of `ERROR_COLUMNS`."""
     again: dict[str, ErrorSummary] = {row.name: row for row in record.errors_at_speed}
-    return [
-        [
-            row.name,
-            str(row.count),
-            format_percent(row.median),
-            format_percent(row.p95),
-            format_percent(row.worst),
-            _signed(row.bias),
-            format_percent(again[row.name].median) if row.name in again else "–",
-            format_percent(again[row.name].p95) if row.name in again else "–",
-        ]
-        for row in record.errors
-    ]
+    rows = []
+    for row in record.errors:
+        off = map(format_percent, (row.median, row.p95, row.worst))
+        there = again.get(row.name)
+        at_speed = map(format_percent, (there.median, there.p95) if there else (None, None))
+        rows.append([row.name, str(row.count), *off, format_signed_percent(row.bias), *at_speed])
+    return rows
 
 
 def _md_cell(cell: ValidationCell, modes: Sequence[str]) -> list[str]:
     if cell.error is not None:
-        return [
-            name_of(cell),
-            markup.Markup(f"{markup.strong('left out')}: {markup.plain(cell.error)}"),
-            *[""] * len(modes),
-        ]
+        why = markup.Markup(f"{markup.strong('left out')}: {markup.plain(cell.error)}")
+        return [name_of(cell), why, *[""] * len(modes)]
+    name, *figures = _row(cell, modes, lambda point: _measured(point, ", "))
+    return [name, format_seconds(cell.compute_blocks_s or cell.compute_s), *figures]
+
+
+def _row(cell: ValidationCell, modes: Sequence[str], figure: Callable[[ValidationPoint], str]) -> list[str]:
     points = {point.mode: point for point in cell.points}
-    row = [name_of(cell), format_seconds(cell.compute_blocks_s or cell.compute_s)]
-    for mode in modes:
-        point = points.get(mode)
-        row.append(f"{format_seconds(point.measured_step_s.median)}, {_signed(point.error)}" if point else "–")
-    return row
+    return [name_of(cell), *(figure(points[mode]) if mode in points else "–" for mode in modes)]
 
 
 def _left_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -311,5 +285,5 @@ def _ratio(point: ValidationPoint) -> str:
     return f"{point.ratio_to_ddp:.2f}" if point.ratio_to_ddp is not None else "–"
 
 
-def _signed(value: float) -> str:
-    return f"{value * 100:+.1f} %"
+def _measured(point: ValidationPoint, between: str) -> str:
+    return f"{format_seconds(point.measured_step_s.median)}{between}{format_signed_percent(point.error)}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from xbench.environment import fingerprint
-from xbench.records import CostModel, EmulatedLink, Environment, FabricRecord, Label, WorkloadRecord
+from xbench.environment import fingerprint, must_match
+from xbench.records import Environment, FabricRecord, Label, WorkloadRecord
 from xbench.report import sentences
 from xbench.report.advice import Advice
-from xbench.report.page.model import Badge, Block, Code, Column, Facts, Section, Sentences, Table
+from xbench.report.page.model import Badge, Block, Cell, Code, Facts, Section, Sentences, Table, columns
 from xbench.units import format_bytes
 
 
@@ -34,11 +34,44 @@ def environment_section(environment: Environment, *more: tuple[str, str]) -> Sec
     ]
     facts = Table(
         "Everything else that was noted of the machine",
-        [Column("fact", figures=False), Column("value", figures=False)],
+        columns(("fact", "value"), ("fact", "value")),
         [[name, value] for name, value in sorted(environment.facts.items())],
         bulk=True,
     )
     return Section("environment", "Environment", [Facts(pairs), *([facts] if facts.rows else [])])
+
+
+def environments_section(base: Environment, head: Environment, named: Sequence[tuple[str, str]]) -> Section:
+    """Return the differences between the machines of two sides, what they share, and the sides in words."""
+    before, after = _facts(base), _facts(head)
+    matters = {"fingerprint", *(name for one in (base, head) for part in must_match(one) for name in part)}
+    names = sorted(dict.fromkeys([*before, *after]), key=lambda name: name not in matters)
+    must = Badge("must be the same", "failed")
+    different: list[list[Cell]] = [
+        [name, before.get(name, "–"), after.get(name, "–"), must if name in matters else "may differ"]
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+    same = [[name, before[name]] for name in names if before.get(name) == after.get(name)]
+    headings = ("what", "base", "head", "for wall-clock figures")
+    tables = [
+        Table("What differs between base and head", columns(headings, headings), different, opened=True),
+        Table("What is the same", columns(headings[:2], headings), same, bulk=True),
+    ]
+    return Section("environment", "Environment", [Facts(named), *(table for table in tables if table.rows)])
+
+
+def _facts(environment: Environment) -> dict[str, str]:
+    machine, software = must_match(environment)
+    more = {
+        "host": environment.hostname,
+        "Python, all of it": environment.python,
+        "torch, all of it": environment.torch or "not installed",
+        "xbench": environment.xbench,
+        "commit": environment.commit or "unknown",
+        "fingerprint": fingerprint(environment),
+    }
+    return {**machine, **software, **more, **dict(sorted(environment.facts.items()))}
 
 
 def caution_blocks(cautions: Sequence[str]) -> list[Block]:
@@ -46,20 +79,9 @@ def caution_blocks(cautions: Sequence[str]) -> list[Block]:
     return [Sentences(cautions, mark="warning")] if cautions else []
 
 
-def fabric_pairs(
-    fabric: FabricRecord,
-    cost: CostModel | None = None,
-    emulated: EmulatedLink | None = None,
-    tuning: str | None = None,
-) -> list[tuple[str, str]]:
-    """Return facts on the connection between the ranks: requested, measured, emulated and fitted; and host tuning."""
-    return [
-        ("fabric", sentences.fabric_line(fabric)),
-        *(("", note) for note in fabric.notes),
-        *([("host tuning", tuning)] if tuning is not None else []),
-        *([("emulated", sentences.emulated_line(emulated))] if emulated is not None else []),
-        *([("cost model", sentences.cost_line(cost))] if cost is not None else []),
-    ]
+def fabric_pairs(fabric: FabricRecord) -> list[tuple[str, str]]:
+    """Return facts on the connection between the ranks, as requested and as measured."""
+    return [("fabric", sentences.fabric_line(fabric)), *(("", note) for note in fabric.notes)]
 
 
 def workload_pair(workload: WorkloadRecord, times: str = "") -> tuple[str, str]:
@@ -67,11 +89,10 @@ def workload_pair(workload: WorkloadRecord, times: str = "") -> tuple[str, str]:
     return ("workload", sentences.workload_line(workload) + times)
 
 
-def warnings_section(warnings: Sequence[str]) -> list[Section]:
+def warnings_section(warnings: Sequence[str]) -> Section:
     """Return the section of warnings, also if there are none."""
-    if not warnings:
-        return [Section("warnings", "Warnings", [Sentences(["None was recorded."])])]
-    return [Section("warnings", "Warnings", [Sentences(list(warnings), mark="warning")])]
+    said = Sentences(list(warnings), mark="warning") if warnings else Sentences(["None was recorded."])
+    return Section("warnings", "Warnings", [said])
 
 
 def command_section(*commands: str) -> Section:

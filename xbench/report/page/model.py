@@ -36,6 +36,11 @@ class Column:
     figures: bool = True
 
 
+def columns(names: Sequence[str], left: Sequence[str] = ()) -> list[Column]:
+    """Return columns of these names, all of figures except those in `left`."""
+    return [Column(name, figures=name not in left) for name in names]
+
+
 @dataclass(frozen=True)
 class Table:
     """Table that can be opened and closed. The first cell of each row is the row's heading."""

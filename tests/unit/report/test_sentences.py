@@ -1,0 +1,175 @@
+"""Sentences that formats share: emulated links, a profile's step, a scaling's error band, and short predictions."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import sample_predictions as predicted
+import sample_records as made
+from rich.console import Console
+from sample_kinds import GOLDEN
+
+from xbench.planning.replan import replan
+from xbench.planning.what_if import Change, read, what_if
+from xbench.records import AnyRecord, CalibrationPoint, CostModel, EmulatedLink, ErrorBand, FabricRecord
+from xbench.report import FORMATS
+from xbench.report.formats.junit import cases
+from xbench.report.kinds import view_of
+from xbench.report.planned import show_planned
+from xbench.report.sentences import (
+    band_line,
+    cost_line,
+    emulated_line,
+    fabric_line,
+    instruments_line,
+    parts_line,
+    step_line,
+)
+from xbench.stats.short_steps import MIN_PREDICTABLE_S, is_predictable, short_step_caution
+
+# --- an emulated link -------------------------------------------------------------------------------------------------
+
+MODEL = CostModel(
+    backend="emulated", world_size=64, alpha_s=0.00252, beta_s_per_byte=6.3e-10, alpha_ci95=(0.0025, 0.0026),
+    beta_ci95=(6.3e-10, 6.3e-10), max_relative_residual=0.01, points=[],
+)  # fmt: skip
+
+
+def fabric(ranks: int) -> FabricRecord:
+    return FabricRecord(
+        name="emulated", spec="emulated:workers=64,rate=25gbit,latency=20us,topology=ring", label="emulated",
+        backend="emulated", hosts=1, ranks_per_host=ranks, world_size=64, rate_bps=25e9,
+    )  # fmt: skip
+
+
+def test_few_ranks_stand_for_many_workers() -> None:
+    assert fabric_line(fabric(1)).endswith("(emulated): 1 rank on this machine, which stands for 64 workers")
+    assert fabric_line(fabric(2)).endswith("(emulated): 2 ranks on this machine, which stand for 64 workers")
+    assert cost_line(MODEL).startswith("all_reduce over 64 emulated workers takes 2.52 ms")
+
+
+def test_what_was_asked_for_stands_beside_what_was_got() -> None:
+    got_s = {20e-6: 22e-6, 100e-6: 104e-6, 1e-3: 1.001e-3, 0.1: 0.1005, 0.01: 0.01002}
+    points = [CalibrationPoint(asked_s=asked, got_s=got, ci95=(got, got)) for asked, got in got_s.items()]
+    assert emulated_line(EmulatedLink(model=MODEL, calibration=points)) == (
+        "asked for 2.52 ms + 661 µs a MiB; from 1.00 ms up 0.20 % late, below it 3.0 µs (calibrated by itself, median)"
+    )
+
+
+def test_a_link_from_a_record_names_it_and_says_whether_contention_is_in_it() -> None:
+    assert emulated_line(EmulatedLink(model=MODEL, source="a/record.json")) == (
+        "asked for 2.52 ms + 661 µs a MiB and 64 workers, as in a/record.json"
+    )
+    assert "computation beside a collective 1.2 times as long" in emulated_line(EmulatedLink(model=MODEL, slowdown=1.2))
+
+
+# --- a profile has one headline in every format, and a paired cost beside unpaired medians ----------------------------
+
+HEADLINE = "A step without communication takes 402 ms [399 ms, 406 ms] (real)."
+
+
+def test_every_format_has_the_bare_step_as_its_headline() -> None:
+    assert step_line(made.STEP, "real") == HEADLINE
+    assert HEADLINE in view_of(made.profile()).page().answer
+    first = cases(made.profile())[0]
+    assert (first.time_s, first.message) == (0.402, HEADLINE[0].lower() + HEADLINE[1:-1])
+
+
+def test_medians_that_do_not_agree_with_the_paired_cost_are_said_to_be_unpaired() -> None:
+    assert parts_line(made.STEP) == (
+        "With instruments it takes 404 ms [401 ms, 409 ms]: forward 131 ms, backward 259 ms, optimizer 12.0 ms."
+    )
+    assert instruments_line(made.STEP) == "Instruments cost +0.5 % [-0.4 %, +1.3 %], by pairs of neighbouring steps."
+    step = made.STEP.model_copy(update={"step_s": 0.376, "uninstrumented_step_s": 0.346, "overhead_ratio": 0.01})
+    assert instruments_line(step) == (
+        "Instruments cost +1.0 % [-0.4 %, +1.3 %], by pairs of neighbouring steps. The two medians differ by +8.7 %: "
+        "they are not of pairs, and the machine's speed may have changed in between."
+    )
+
+
+# --- the error band of a scaling is given where it was measured -------------------------------------------------------
+
+CHECKED = (
+    "Error band: on up to 8 workers a measured step would take 0.91 to 1.11 times what is shown, if predictions are "
+    "off by up to 10.0 %: the largest error of this record's own predictions."
+)
+UNKNOWN = "how far off predictions for more than 8 workers are is not known"
+
+
+def test_the_band_ends_with_the_workers_that_were_measured() -> None:
+    record = predicted.scaling()
+    assert band_line(record) == f"{CHECKED} Beyond there is none: {UNKNOWN}."
+    rows = [row for row in view_of(record).tables()["points"] if row["mode"] == "ddp"]
+    assert [row["workers"] for row in rows if row["step_low_s"] is not None] == [2, 8]
+    assert [row["workers"] for row in rows if row["step_high_s"] is None] == [64, 512, 2048]
+    far = [point for point in record.points if point.workers > 8]
+    assert band_line(record.model_copy(update={"points": far})) == f"There is no error band: {UNKNOWN}."
+
+
+def test_a_band_that_was_given_holds_for_all_sizes() -> None:
+    record = predicted.scaling()
+    points = [point.model_copy(update={"step_band_s": (0.9, 1.1)}) for point in record.points]
+    given = ErrorBand(share=0.1, source="given with --error-band")
+    assert band_line(record.model_copy(update={"points": points, "error_band": given})) == (
+        "Error band: a measured step would take 0.91 to 1.11 times what is shown, if predictions are off by up to "
+        "10.0 %: given with --error-band."
+    )
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "html"])
+def test_every_format_says_where_the_band_ends(name: str) -> None:
+    assert UNKNOWN in " ".join(FORMATS.load(name)(predicted.scaling()).split())
+
+
+# --- every report that shows the prediction of a step too short to predict marks it; no other report does -------------
+
+CAUTION = "Predictions of steps below 30 ms are not reliable here."
+SHORT_S = 0.0299
+
+
+def comparison(step_s: float) -> AnyRecord:
+    record = made.comparison()
+    first = next(iter(record.modes))
+    short = record.modes[first].model_copy(update={"predicted_step_s": step_s})
+    return record.model_copy(update={"modes": {**record.modes, first: short}})
+
+
+def profile(step_s: float) -> AnyRecord:
+    record = made.profile()
+    first = next(iter(record.plans))
+    short = record.plans[first].model_copy(update={"predicted_step_s": step_s})
+    return record.model_copy(update={"plans": {**record.plans, first: short}})
+
+
+def scaling(step_s: float) -> AnyRecord:
+    record = predicted.scaling()
+    first, *others = record.points
+    return record.model_copy(update={"points": [first.model_copy(update={"step_s": step_s}), *others]})
+
+
+def test_the_limit_itself_is_long_enough() -> None:
+    assert is_predictable(MIN_PREDICTABLE_S)
+    assert not is_predictable(SHORT_S)
+    assert short_step_caution([None, MIN_PREDICTABLE_S]) == []
+    assert short_step_caution([1.0, SHORT_S]) == [CAUTION]
+
+
+@pytest.mark.parametrize("record_of", [comparison, profile, scaling])
+@pytest.mark.parametrize("name", ["terminal", "markdown", "html"])
+def test_every_format_marks_short_predictions_alone(name: str, record_of: Callable[[float], AnyRecord]) -> None:
+    for step_s in (SHORT_S, MIN_PREDICTABLE_S):
+        text = " ".join(FORMATS.load(name)(record_of(step_s)).split())
+        assert (CAUTION in text) == (step_s == SHORT_S)
+
+
+@pytest.mark.parametrize("table", [True, False])
+def test_plan_marks_them_with_its_table_and_beside_a_snippet(table: bool) -> None:
+    found = replan(what_if(read(GOLDEN / "profile-v1.json"), Change()), ["ddp", "optimal"])
+    for step_s in (SHORT_S, MIN_PREDICTABLE_S):
+        plans = {mode: plan.model_copy(update={"predicted_step_s": step_s}) for mode, plan in found.plans.items()}
+        shown = io.StringIO()
+        show_planned(replace(found, plans=plans), Console(file=shown, width=100), chosen="optimal", table=table)
+        assert (CAUTION in " ".join(shown.getvalue().split())) == (step_s == SHORT_S)
