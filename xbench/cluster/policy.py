@@ -15,7 +15,7 @@ a stop, a start): `Cluster.restart_s` for every change of a job that ran before.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -146,7 +146,7 @@ class Policy(ABC):
 
     cluster: Cluster
 
-    def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
+    def begin(self, cluster: Cluster, jobs: Sequence[Job]) -> None:
         """Check the coming jobs. Raises SpecError for a job that this policy cannot serve. It must not learn from them.
 
         (A policy that is meant to know durations beforehand reads them from each job when it arrives.)

@@ -12,9 +12,9 @@ from xbench.cluster.live.engine import OVER, AttemptProgress, LiveJob
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import Event, Ledger, PolicyDecided, RunStarted
 from xbench.cluster.live.state import State
+from xbench.cluster.metrics import Simulated
+from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Change, Cluster
-from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulated import Simulated
 from xbench.cluster.simulator import simulate
 
 POLICIES = (

@@ -14,6 +14,8 @@ from xbench.report.formats import junit, markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.page.model import figures
 
+RECORDS = {"cluster": made.comparison(), "cluster-hosts": made.hosted()}
+
 
 def test_the_file_format() -> None:
     golden("cluster-v1.json", dump(made.comparison()))
@@ -42,23 +44,21 @@ def test_a_file_of_before_placements_and_gaps_is_read_and_shown() -> None:
     assert "gap" not in markdown.render(old).lower()
 
 
-@pytest.mark.parametrize("width", [140, 100, 60, 40])
-def test_golden_text(width: int) -> None:
-    text = terminal.render(made.comparison(), width=width)
-    golden(f"cluster-{width}.txt", text)
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("cluster", 140), ("cluster", 100), ("cluster", 60), ("cluster", 40), ("cluster-hosts", 180),
+     ("cluster-hosts", 60)],
+)  # fmt: skip
+def test_golden_text(name: str, width: int) -> None:
+    text = terminal.render(RECORDS[name], width=width)
+    golden(f"{name}-{width}.txt", text)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
 
 
-@pytest.mark.parametrize("width", [180, 60])
-def test_golden_text_on_hosts(width: int) -> None:
-    text = terminal.render(made.hosted(), width=width)
-    golden(f"cluster-hosts-{width}.txt", text)
-    assert max(len(line) for line in text.splitlines()) <= width
-
-
-def test_golden_markdown_on_hosts() -> None:
-    golden("cluster-hosts.md", markdown.render(made.hosted()))
+@pytest.mark.parametrize("name", ["cluster", "cluster-hosts"])
+def test_golden_markdown(name: str) -> None:
+    golden(f"{name}.md", markdown.render(RECORDS[name]))
 
 
 def test_placements_are_told_apart_everywhere() -> None:
@@ -100,10 +100,6 @@ def test_a_large_slowdown_has_no_decimals(slowdown: float, shown: str) -> None:
     record = made.comparison()
     runs = [run.model_copy(update={"slowdown_mean": slowdown}) for run in record.runs]
     assert f" {shown} " in terminal.render(record.model_copy(update={"runs": runs}), width=200)
-
-
-def test_golden_markdown() -> None:
-    golden("cluster.md", markdown.render(made.comparison()))
 
 
 def test_one_case_a_policy_and_cost() -> None:

@@ -24,9 +24,9 @@ from datetime import UTC, datetime
 from xbench.cluster.live.learned import LearnedSpeed
 from xbench.cluster.live.state import State
 from xbench.cluster.live.track import JobState
+from xbench.cluster.metrics import Finished
+from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
-from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulated import Finished
 from xbench.cluster.simulator import simulate
 from xbench.environment import capture
 from xbench.errors import SpecError
