@@ -4,7 +4,7 @@ Seeds are paired: every policy gets the same jobs. The statistic is the ratio of
 with the exact signed-rank estimate and interval that the CI gate uses (`stats.regression`). A trace from a file gives
 one run without an interval; its ratios hold for that trace alone.
 
-Averages may cover only some of the jobs (`steady`). A warning appears if the queue still grows when the last job comes,
+Averages may cover only some jobs (`metrics`). A warning appears if the queue still grows when the last job comes,
 and then no policy is headlined by its ratio to a growing reference.
 
 Each mean also has a gap over what no schedule beats (`bounds`): the exact optimum of a small trace, else a lower bound,

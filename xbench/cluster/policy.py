@@ -57,11 +57,6 @@ class Cluster:
 class Active:
     """State of a job that has arrived and has not finished. Engines write to it, policies only read."""
 
-    __slots__ = (
-        "_as_of_s", "_computed_gpu_s", "_done", "_held_gpu_s", "began_s", "gang", "gpus", "job", "number", "rate",
-        "ready_s", "restarts", "speed", "truth", "version",
-    )  # fmt: skip
-
     def __init__(self, job: Job, number: int, truth: Speed | None = None) -> None:
         self.job = job
         self.truth = truth or job.speed

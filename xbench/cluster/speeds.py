@@ -27,13 +27,13 @@ say. The hidden part of the communication is unknown here, so the link counts as
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from xbench.cluster.jobs import Job, PlacedSpeed, SlowerAcross, fewest_hosts, first_of
+from xbench.cluster.jobs import Job, PlacedSpeed, SlowerAcross, fewest_hosts
 from xbench.errors import SpecError, listed, nearest
 from xbench.records import Scaling, of_kind
 
@@ -306,26 +306,6 @@ def memory_bytes(job: Job) -> float | None:
     if needed is not None and needed < 0:
         raise SpecError(f"job {job.name!r}: memory_bytes = {needed:g} is below zero")
     return needed
-
-
-def require_steps(policy: str, jobs: Sequence[Job]) -> None:
-    """Raise SpecError for jobs without known step times, naming the first such job and their number."""
-    _require([job for job in jobs if step_times(job) is None], policy, "seconds that a step computes and communicates",
-             "give it columns exposed and step_s, or take an exclusive policy such as srtf")  # fmt: skip
-
-
-def require_memory(policy: str, jobs: Sequence[Job]) -> None:
-    """Raise SpecError for jobs without a known need of memory, naming the first such job and their number."""
-    _require([job for job in jobs if memory_bytes(job) is None], policy, "bytes of memory that a job needs of a GPU",
-             "give it a column memory_bytes, or leave memory= out")  # fmt: skip
-
-
-def _require(lacking: list[Job], policy: str, what: str, hint: str) -> None:
-    if lacking:
-        raise SpecError(
-            f"policy {policy!r} needs the {what}, and the trace does not tell those of job {first_of(lacking)}",
-            hint=hint,
-        )
 
 
 def _fact(job: Job, key: str) -> float | None:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import heapq
 import math
 from abc import abstractmethod
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -148,16 +148,16 @@ class Attained(Ordered):
 
     def rank_anew(self) -> None:
         """Sort all jobs again after a change of ranks."""
-        for heap in self._waiting.values():
-            held = [entry for entry in heap if self._stamp.get(entry[3].number) == entry[2]]
-            heap[:] = [(self.rank(self._level[job.number]), tie, stamp, job) for _, tie, stamp, job in held]
-            heapq.heapify(heap)
-        for gpus, line in self._running.items():
-            self._running[gpus] = []
-            for _, tie, stamp, job in line:
-                entry = (self.rank(self._level[job.number]), tie, stamp, job)
-                self._line[job.number] = entry
-                insort(self._running[gpus], entry)
+        running = [entry[3] for entry in self._line.values()]
+        waiting = [
+            job for heap in self._waiting.values() for _, _, stamp, job in heap if self._stamp.get(job.number) == stamp
+        ]
+        self._waiting.clear()
+        for job in waiting:
+            self._push(job, self.rank(self._level[job.number]))
+        for job in running:
+            self._leave(job)
+            self._join(job, self.rank(self._level[job.number]))
 
     def _place_at(self, job: Active, level: int) -> None:
         self._arrivals += 1

@@ -32,12 +32,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from xbench.cluster.jobs import Job
+from xbench.cluster.jobs import Job, first_of
 from xbench.cluster.policies.fifo import Fifo, FifoBackfill
 from xbench.cluster.policies.ordered import Order
 from xbench.cluster.policies.srtf import Sjf, Srtf
 from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
-from xbench.cluster.speeds import memory_bytes, require_memory, require_steps
+from xbench.cluster.speeds import memory_bytes, step_times
 from xbench.errors import SpecError, unknown
 
 ORDERS: Mapping[str, Callable[[], Order]] = {
@@ -55,8 +55,6 @@ Kind = tuple[float, ...]
 
 class OrderView(Active):
     """A job as the order sees it: it holds its own GPUs or none, whatever it shares."""
-
-    __slots__ = ("real",)
 
     def __init__(self, real: Active) -> None:
         super().__init__(real.job, real.number)
@@ -132,12 +130,21 @@ class Sharing(Policy):
     def begin(self, cluster: Cluster, jobs: Sequence[Job]) -> None:
         """See `Policy`."""
         super().begin(cluster, jobs)
-        require_steps(self.name, jobs)
-        if self.memory is not None:
-            require_memory(self.name, jobs)
+        no_steps = [job for job in jobs if step_times(job) is None]
+        if no_steps:
+            hint = "give it columns exposed and step_s, or take an exclusive policy such as srtf"
+            raise self._lacks("seconds that a step computes and communicates", no_steps, hint)
+        no_memory = [job for job in jobs if memory_bytes(job) is None]
+        if no_memory and self.memory is not None:
+            hint = "give it a column memory_bytes, or leave memory= out"
+            raise self._lacks("bytes of memory that a job needs of a GPU", no_memory, hint)
         for job in jobs:
             self._kind(job)
         self._order.begin(cluster, jobs)
+
+    def _lacks(self, what: str, jobs: Sequence[Job], hint: str) -> SpecError:
+        told = f"the trace does not tell those of job {first_of(jobs)}"
+        return SpecError(f"policy {self.name!r} needs the {what}, and {told}", hint=hint)
 
     def arrived(self, job: Active, now_s: float) -> None:
         """Let the job wait."""

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import tarfile
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from xbench.cluster.traces import RigidRow, Rows, RowsPolicy, Trace
@@ -57,20 +58,20 @@ def load_itp(path: Path, cluster: str | None = None, rows: RowsPolicy = "refuse"
     names: set[str] = set()
     jobs: list[RigidRow] = []
     for name, table in tables.items():
-        facts: dict[str, float | str] = {"cluster": name}
-
-        def parse(row: int, cell: dict[str, str], facts: dict[str, float | str] = facts) -> RigidRow:
-            job = cell["job_id"]
-            if not job or job in names:
-                raise ValueError(f"there is already a job {job!r}" if job else "job_id is empty")
-            gpus = gpus_of(cell["num_gpu"], "num_gpu")
-            submitted_s = number(cell["submission_time"], "submission_time")
-            duration_s = above_zero(cell["duration"], "duration")
-            names.add(job)
-            return RigidRow(job, submitted_s, gpus, duration_s, facts)
-
-        jobs += collected.read(table, parse)
+        jobs += collected.read(table, partial(_itp_row, names, {"cluster": name}))
     return collected.rigid(jobs)
+
+
+def _itp_row(names: set[str], facts: dict[str, float | str], row: int, cell: dict[str, str]) -> RigidRow:
+    """The job of a row, whose name is added to `names`."""
+    job = cell["job_id"]
+    if not job or job in names:
+        raise ValueError(f"there is already a job {job!r}" if job else "job_id is empty")
+    gpus = gpus_of(cell["num_gpu"], "num_gpu")
+    submitted_s = number(cell["submission_time"], "submission_time")
+    duration_s = above_zero(cell["duration"], "duration")
+    names.add(job)
+    return RigidRow(job, submitted_s, gpus, duration_s, facts)
 
 
 def _itp_tables(path: Path) -> dict[str, Table]:

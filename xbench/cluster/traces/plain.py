@@ -8,13 +8,13 @@
 | duration_s | duration on those GPUs, undisturbed; the job is then rigid |
 | work | instead of duration_s: samples, steps, or the unit of the speeds |
 | loss_target | instead of work: the job ends at this loss, and speeds are in steps |
-| loss_beta0, loss_beta1, loss_beta2 | with it: its curve 1/(β0·k + β1) + β2 after k steps (see `loss_curve`) |
+| loss_beta0, loss_beta1, loss_beta2 | with it: its curve 1/(β0·k + β1) + β2 after k steps (see `fitting`) |
 | speed_1, speed_2, speed_4, ... | with either: work a second on that number of GPUs; empty if unknown |
 | scale | instead of speeds: a record of `xbench scale`, a path relative to the CSV; work is then in samples |
 | mode | with it: one of its modes, if it has several |
 | least, most | smallest and largest number of GPUs, optional; empty: 1 and the whole cluster |
 | application | trained application, optional |
-| exposed, step_s, forward_share | facts for sharing policies, see `step_times`; optional; empty: unknown |
+| exposed, step_s, forward_share | facts for sharing policies, see `speeds`; optional; empty: unknown |
 | memory_bytes | memory that it needs on each GPU, likewise |
 
 The speed has to be known on the requested GPUs. Between two known numbers it is interpolated (see `TableSpeed`), and
