@@ -28,8 +28,8 @@ from typing import Any
 from cluster_doubling import GPUS, trace_of
 
 from xbench.cluster.compare import ComparisonRequest, compare
+from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
-from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulator import simulate
 from xbench.cluster.traces import Trace, load_trace
 

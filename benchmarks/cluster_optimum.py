@@ -29,10 +29,9 @@ import numpy as np
 
 from xbench.cluster.bounds import gap, moldable_s, optimum_s
 from xbench.cluster.jobs import Job
-from xbench.cluster.metrics import metrics
+from xbench.cluster.metrics import Simulated, metrics
+from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
-from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulated import Simulated
 from xbench.cluster.simulator import simulate
 
 GPUS = 8

@@ -34,8 +34,8 @@ import numpy as np
 from xbench import environment
 from xbench.cluster.jobs import Job, RigidSpeed
 from xbench.cluster.metrics import Metrics, metrics
+from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
-from xbench.cluster.registry import parse_policy
 from xbench.cluster.simulator import simulate
 from xbench.cluster.traces.pollux import MAX_LOCAL, load_application
 from xbench.planning.turns import SpatialJob, pack

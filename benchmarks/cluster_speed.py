@@ -27,14 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from xbench import environment
-from xbench.cluster.hosts import on_hosts
-from xbench.cluster.jobs import Job
+from xbench.cluster.jobs import Job, on_hosts
 from xbench.cluster.metrics import metrics
 from xbench.cluster.placement import PLACEMENTS
+from xbench.cluster.policies import POLICIES, needs, parse_policy
 from xbench.cluster.policy import Cluster
-from xbench.cluster.registry import POLICIES, needs_speeds, needs_steps, parse_policy
 from xbench.cluster.simulator import simulate
-from xbench.cluster.traces.itp import load_itp
+from xbench.cluster.traces.microsoft import load_itp
 
 SHARED = Path(os.environ.get("XBENCH_SHARED", Path(__file__).parents[2] / "shared"))
 LOAD = 0.8
@@ -76,7 +75,7 @@ def read(limit: int | None, speeds: bool, steps: bool) -> list[Job]:
 
 def measure(chosen: argparse.Namespace) -> None:
     """One policy, here: what was found, as a line of JSON."""
-    jobs = read(chosen.jobs, needs_speeds(chosen.policy), needs_steps(chosen.policy))
+    jobs = read(chosen.jobs, needs(chosen.policy, "speeds"), needs(chosen.policy, "steps"))
     service_s = sum(job.service_s for job in jobs)
     gpus = chosen.gpus or max(MOST, round(service_s / (jobs[-1].arrival_s - jobs[0].arrival_s) / LOAD))
     if chosen.gpus_per_host:

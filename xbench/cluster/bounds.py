@@ -40,9 +40,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from scipy.optimize import linprog
 
-from xbench.cluster.hosts import PlacedSpeed
-from xbench.cluster.jobs import Job
-from xbench.cluster.policies.sizes import all_sizes
+from xbench.cluster.jobs import Job, PlacedSpeed
 from xbench.cluster.policy import Cluster
 
 Events = tuple[tuple[str, int], ...]
@@ -132,7 +130,7 @@ def _curve(job: Job) -> Curve:
 
 def _sizes(job: Job, cluster: Cluster) -> Sequence[int]:
     """Sizes that a job may have, including the number that it requests, which rigid policies grant."""
-    sizes = all_sizes(job, cluster)
+    sizes = job.sizes_on(cluster.gpus)
     known = job.speed.sizes
     if job.gpus in sizes or job.gpus > cluster.gpus or (known is not None and job.gpus not in known):
         return sizes

@@ -4,7 +4,7 @@ Seeds are paired: every policy gets the same jobs. The statistic is the ratio of
 with the exact signed-rank estimate and interval that the CI gate uses (`stats.regression`). A trace from a file gives
 one run without an interval; its ratios hold for that trace alone.
 
-Averages may cover only some of the jobs (`steady`). A warning appears if the queue still grows when the last job comes,
+Averages may cover only some jobs (`metrics`). A warning appears if the queue still grows when the last job comes,
 and then no policy is headlined by its ratio to a growing reference.
 
 Each mean also has a gap over what no schedule beats (`bounds`): the exact optimum of a small trace, else a lower bound,
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,13 +26,11 @@ import numpy as np
 
 from xbench.cluster.bounds import Bound, bound
 from xbench.cluster.findings import findings, growth_warnings
-from xbench.cluster.hosts import on_hosts
-from xbench.cluster.metrics import metrics
-from xbench.cluster.policy import Cluster, Placement, Policy
-from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulated import Moment, Simulated
+from xbench.cluster.jobs import on_hosts
+from xbench.cluster.metrics import Moment, Simulated, Window, check_window, grows, metrics
+from xbench.cluster.policies import parse_policy
+from xbench.cluster.policy import Cluster, Placement
 from xbench.cluster.simulator import check_cluster, check_jobs, simulate
-from xbench.cluster.steady import Window, check_window, grows
 from xbench.cluster.traces import Trace
 from xbench.errors import RecordError, SpecError
 from xbench.records import (
@@ -56,6 +54,7 @@ DRAWN_JOBS = 200
 """Largest number of jobs in a readable Gantt chart."""
 
 DRAWN_SPANS = 5000
+MAX_COST_S = 1e9
 ROUNDING = 1e-6
 """Share of a bound below which a gap is only rounding."""
 
@@ -64,8 +63,7 @@ ROUNDING = 1e-6
 class ComparisonRequest:
     """A comparison to make. `trace(seed)` makes the jobs; `seeds` is (None,) for a trace without seeds.
 
-    `placements` need a cluster of several hosts. `hosts.on_hosts` describes `across_hosts`, and `steady` describes
-    `window`.
+    `placements` need a cluster of several hosts. `jobs` describes `across_hosts`, and `metrics` describes `window`.
     """
 
     text: str
@@ -111,26 +109,10 @@ def compare(request: ComparisonRequest, command: str, report: Callable[[str], No
     """Simulate every combination. Raises SpecError, before the first, if one cannot serve the trace."""
     traces = _traces(request)
     first = traces[request.seeds[0]]
-    bounds = (
-        {seed: bound(trace.jobs, request.cluster()) for seed, trace in traces.items()} if not request.window else {}
-    )
-    runs: list[ClusterRun] = []
-    curves: list[ClusterCurve] = []
-    spans: list[ClusterSpan] = []
-    scenarios = request.scenarios
-    seeds = f", {len(request.seeds)} seeds" if len(request.seeds) > 1 else ""
-    for number, scenario in enumerate(scenarios):
-        report(f"{number + 1} of {len(scenarios)}: {scenario}{seeds}")
-        for seed, trace in traces.items():
-            is_drawn = trace is first
-            cluster = request.cluster(scenario.restart_s, scenario.placement)
-            simulated = _run(parse_policy(scenario.policy), trace, cluster, is_drawn)
-            counted = _counted(trace, request.window)
-            values = metrics(simulated, counted)._asdict() | _bounded(bounds.get(seed), simulated)
-            runs.append(ClusterRun(**scenario._asdict(), seed=seed, **values))
-            if is_drawn:
-                curves.append(_curve(scenario, simulated, counted))
-                spans += _spans(scenario, simulated) if scenario[1:] == scenarios[0][1:] else []
+    bounds: dict[int | None, Bound | None] = {}
+    if request.window is None:
+        bounds = {seed: bound(trace.jobs, request.cluster()) for seed, trace in traces.items()}
+    runs, curves, spans = _simulated(request, traces, bounds, report)
     results = _results(request, runs)
     return ClusterComparison(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -186,28 +168,46 @@ def _traces(request: ComparisonRequest) -> dict[int | None, Trace]:
     return traces
 
 
-def _counted(trace: Trace, window: Window | None) -> frozenset[str] | None:
-    """Names of the jobs that count; None for all."""
-    return None if window is None else frozenset(job.name for job in trace.jobs[window[0] - 1 : window[1]])
+def _simulated(
+    request: ComparisonRequest,
+    traces: Mapping[int | None, Trace],
+    bounds: Mapping[int | None, Bound | None],
+    report: Callable[[str], None],
+) -> tuple[list[ClusterRun], list[ClusterCurve], list[ClusterSpan]]:
+    """All simulations; curves of the first trace, and spans of its first restart cost and placement."""
+    runs, curves, spans = [], [], []
+    scenarios = request.scenarios
+    seeds = f", {len(traces)} seeds" if len(traces) > 1 else ""
+    for number, scenario in enumerate(scenarios):
+        report(f"{number + 1} of {len(scenarios)}: {scenario}{seeds}")
+        for seed, trace in traces.items():
+            is_drawn = seed == request.seeds[0]
+            is_small = len(trace.jobs) <= DRAWN_JOBS
+            policy, cluster = parse_policy(scenario.policy), request.cluster(scenario.restart_s, scenario.placement)
+            simulated = simulate(trace.jobs, policy, cluster, moments=is_drawn, spans=is_drawn and is_small)
+            first, last = request.window or (1, len(trace.jobs))
+            counted = frozenset(job.name for job in trace.jobs[first - 1 : last])
+            values: dict[str, Any] = metrics(simulated, counted)._asdict()
+            limit = bounds.get(seed)
+            if limit is not None and not simulated.shared:
+                values |= {"bound_s": limit.jct_mean_s, "bound_exact": limit.exact}
+            runs.append(ClusterRun(**scenario._asdict(), seed=seed, **values))
+            if is_drawn:
+                curves.append(_curve(scenario, simulated, counted))
+            if is_drawn and scenario[1:] == scenarios[0][1:]:
+                spans += [
+                    ClusterSpan(
+                        policy=scenario.policy, job=span.job, gpus=span.gpus, from_s=span.from_s, to_s=span.to_s
+                    )
+                    for span in simulated.spans
+                ]
+    return runs, curves, spans
 
 
-def _bounded(limit: Bound | None, simulated: Simulated) -> dict[str, Any]:
-    if limit is None or simulated.shared:
-        return {}
-    return {"bound_s": limit.jct_mean_s, "bound_exact": limit.exact}
-
-
-def _run(policy: Policy, trace: Trace, cluster: Cluster, is_drawn: bool) -> Simulated:
-    return simulate(trace.jobs, policy, cluster, moments=is_drawn, spans=is_drawn and len(trace.jobs) <= DRAWN_JOBS)
-
-
-def _curve(scenario: Scenario, simulated: Simulated, counted: frozenset[str] | None) -> ClusterCurve:
-    jobs = [job for job in simulated.finished if counted is None or job.job.name in counted]
-    jct_s = np.percentile([job.jct_s for job in jobs], range(101))
+def _curve(scenario: Scenario, simulated: Simulated, counted: frozenset[str]) -> ClusterCurve:
+    jct_s = np.percentile([job.jct_s for job in simulated.finished if job.job.name in counted], range(101)).tolist()
     at_s, held, waiting = thinned(simulated.moments, WINDOWS)
-    return ClusterCurve(
-        **scenario._asdict(), jct_s=[float(value) for value in jct_s], at_s=at_s, held=held, waiting=waiting,
-    )  # fmt: skip
+    return ClusterCurve(**scenario._asdict(), jct_s=jct_s, at_s=at_s, held=held, waiting=waiting)
 
 
 def thinned(moments: Sequence[Moment], windows: int) -> tuple[list[float], list[float], list[float]]:
@@ -219,17 +219,8 @@ def thinned(moments: Sequence[Moment], windows: int) -> tuple[list[float], list[
     means = []
     for values in ([moment.held for moment in moments], [moment.waiting for moment in moments]):
         area = np.concatenate([[0.0], np.cumsum(np.array(values[:-1], dtype=float) * np.diff(at_s))])
-        means.append(np.diff(np.interp(edges, at_s, area)) / np.diff(edges))
-    middles = (edges[:-1] + edges[1:]) / 2
-    held, waiting = ([float(value) for value in mean] for mean in means)
-    return [float(value) for value in middles], held, waiting
-
-
-def _spans(scenario: Scenario, simulated: Simulated) -> list[ClusterSpan]:
-    return [
-        ClusterSpan(policy=scenario.policy, job=span.job, gpus=span.gpus, from_s=span.from_s, to_s=span.to_s)
-        for span in simulated.spans
-    ]
+        means.append((np.diff(np.interp(edges, at_s, area)) / np.diff(edges)).tolist())
+    return ((edges[:-1] + edges[1:]) / 2).tolist(), means[0], means[1]
 
 
 def _results(request: ComparisonRequest, runs: Sequence[ClusterRun]) -> list[ClusterResult]:
@@ -275,16 +266,13 @@ def _estimate(logs: Sequence[float]) -> tuple[float, tuple[float, float] | None]
     return math.exp(test.center), interval
 
 
-def _warnings(trace: Trace, bounds: Iterable[Bound | None]) -> list[str]:
+def _warnings(trace: Trace, bounds: Collection[Bound | None]) -> list[str]:
     count = len(trace.skipped)
     ending = "row of the trace made no job and was" if count == 1 else "rows of the trace made no jobs and were"
     warnings = [f"{count} {ending} left out; the first: {trace.skipped[0]}"] if count else []
     if None in bounds:
         warnings.append("no gap is given: a bound of so many different speeds and sizes would take too long")
     return warnings
-
-
-MAX_COST_S = 1e9
 
 
 def parse_costs(text: str) -> tuple[float, ...]:

@@ -50,24 +50,19 @@ def _best(results: Sequence[ClusterResult], condition: str) -> str:
 
 def growth_warnings(results: Sequence[ClusterResult], runs: Sequence[ClusterRun]) -> list[str]:
     """A warning if the queue under any policy still grows when the last job comes; else an empty list."""
-    growing = {result.policy: result for result in reversed(results) if result.growing}
-    if not growing:
+    counts: dict[str, str] = {}
+    for result in results:
+        if result.growing and result.policy not in counts:
+            scenario = (result.policy, result.restart_s, result.placement)
+            same = [run for run in runs if (run.policy, run.restart_s, run.placement) == scenario]
+            middle = fmean(run.unfinished_middle or 0.0 for run in same)
+            end = fmean(run.unfinished_end or 0.0 for run in same)
+            counts[result.policy] = f"{result.policy} {middle:.0f} and {end:.0f}"
+    if not counts:
         return []
-    counts_by_policy = []
-    for policy, result in reversed(growing.items()):
-        scenario = (result.policy, result.restart_s, result.placement)
-        scenario_runs = [run for run in runs if (run.policy, run.restart_s, run.placement) == scenario]
-        middle, end = (
-            fmean(count or 0.0 for count in counts)
-            for counts in (
-                [run.unfinished_middle for run in scenario_runs],
-                [run.unfinished_end for run in scenario_runs],
-            )
-        )
-        counts_by_policy.append(f"{policy} {middle:.0f} and {end:.0f}")
     return [
         "the queue still grows when the last job comes (unfinished jobs in the middle of the arrivals and at the end: "
-        f"{', '.join(counts_by_policy)}); means there depend on how long jobs come, and so do ratios to them; "
+        f"{', '.join(counts.values())}); means there depend on how long jobs come, and so do ratios to them; "
         "a lower load, more GPUs, or a longer trace with --window tells more"
     ]
 

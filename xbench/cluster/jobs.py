@@ -3,20 +3,36 @@
 Work has the unit of the job's speed: samples or steps. A trace of durations counts seconds on the requested GPUs
 (`RigidSpeed`: one unit a second there, unknown elsewhere). A job that runs on w GPUs from t to u does speed(w)·(u − t)
 of its work.
+
+**Hosts.** Policies know a job's speed on w GPUs as that on the fewest hosts that hold w. `placed` is the speed on the
+actual hosts. Each kind of speed models hosts differently:
+
+| speed | on several hosts |
+| --- | --- |
+| `RingSpeed` with `across` | a ring runs at the pace of its slowest link: θ1 and θ2 of the links between hosts |
+| `HostTable` | measurements on such hosts (Pollux's steps, on hosts of 4 GPUs) |
+| any other | the factor `across` of the speed on the fewest hosts; the user gives it, because no data do |
+
+A record of durations says how long a job took where it was placed. It counts as the time on the fewest hosts. So the
+factor slows only jobs on more hosts than that, and ignores other users of the links.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from xbench.errors import SpecError
 
 
 class Speed(Protocol):
-    """Speed of a job as a function of its GPUs."""
+    """Speed of a job as a function of its GPUs.
+
+    A speed that may know of hosts has a method `on_hosts(gpus_per_host)`, which returns a `PlacedSpeed`, or None if
+    nothing is known. It raises SpecError if it was measured on other hosts.
+    """
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
@@ -87,3 +103,104 @@ class Job:
     def service_s(self) -> float:
         """GPU seconds of that duration."""
         return self.gpus * self.duration_s
+
+    @property
+    def may_span(self) -> bool:
+        """True if some policy could give the job more than one GPU."""
+        sizes = self.speed.sizes
+        return self.most != 1 and (sizes is None or max(self.gpus, *sizes) > 1)
+
+    def most_on(self, gpus: int) -> int:
+        """The largest number of GPUs that the job may have on a cluster of `gpus`."""
+        return gpus if self.most is None else min(self.most, gpus)
+
+    def sizes_on(self, gpus: int) -> Sequence[int]:
+        """Every allowed number of GPUs on a cluster of `gpus`, ascending."""
+        most = self.most_on(gpus)
+        if self.speed.sizes is None:
+            return range(self.least, most + 1)
+        return tuple(size for size in self.speed.sizes if self.least <= size <= most)
+
+
+def first_of(jobs: Sequence[Job]) -> str:
+    """Jobs in a message: 'a' or 'a' and 3 others."""
+    return f"{jobs[0].name!r}" + (f" and {len(jobs) - 1} others" if len(jobs) > 1 else "")
+
+
+class PlacedSpeed(Speed, Protocol):
+    """A speed on a cluster of hosts. A call answers for the fewest hosts."""
+
+    def placed(self, hosts: tuple[int, ...], rings: int) -> float:
+        """Work per second with `hosts[i]` GPUs on host i, ascending. Raises ValueError as a call does.
+
+        `rings`: number of rings that share the slowest link of the job's ring, including that ring; see `placement`.
+        """
+
+    def fastest(self, gpus: int) -> float:
+        """Work per second on the fastest placement, alone on its links."""
+
+
+def fewest_hosts(gpus: int, gpus_per_host: int) -> tuple[int, ...]:
+    """GPUs on each of the fewest hosts that hold `gpus`, ascending: all hosts but one are full."""
+    full, rest = divmod(gpus, gpus_per_host)
+    return (*((rest,) if rest else ()), *([gpus_per_host] * full))
+
+
+@dataclass(frozen=True)
+class SlowerAcross:
+    """A speed without data on hosts. On more hosts than needed it is multiplied by `across`."""
+
+    speed: Speed
+    gpus_per_host: int
+    across: float
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """See `Speed`."""
+        return self.speed.sizes
+
+    def __call__(self, gpus: int) -> float:
+        """See `Speed`."""
+        return self.speed(gpus)
+
+    def placed(self, hosts: tuple[int, ...], rings: int) -> float:
+        """See `PlacedSpeed`."""
+        gpus = sum(hosts)
+        needed = -(-gpus // self.gpus_per_host)
+        return self.speed(gpus) * (self.across if len(hosts) > needed else 1.0)
+
+    def fastest(self, gpus: int) -> float:
+        """See `PlacedSpeed`."""
+        return self.speed(gpus)
+
+
+def on_hosts(jobs: Sequence[Job], gpus_per_host: int, across: float | None = None) -> tuple[Job, ...]:
+    """The jobs with speeds on hosts of `gpus_per_host` GPUs.
+
+    Raises SpecError if `across` is missing for a speed without data on hosts, if no speed needs `across`, and if it is
+    outside (0, 1]. Jobs that never get more than one GPU need no `across`.
+    """
+    if across is not None and not (math.isfinite(across) and 0 < across <= 1):
+        raise SpecError(f"{across:g} is not a share of a speed", hint="0.8 is 80 % of the speed on fewer hosts")
+    made: dict[int, PlacedSpeed] = {}
+    lacking: list[Job] = []
+    for job in jobs:
+        if id(job.speed) in made:
+            continue
+        known: PlacedSpeed | None = None
+        if hasattr(job.speed, "on_hosts"):
+            known = job.speed.on_hosts(gpus_per_host)
+        if known is None:
+            lacking.append(job)
+            known = SlowerAcross(job.speed, gpus_per_host, 1.0 if across is None else across)
+        made[id(job.speed)] = known
+    unknown = {id(job.speed) for job in lacking}
+    needing = [job for job in jobs if id(job.speed) in unknown and job.may_span]
+    if needing and across is None:
+        raise SpecError(
+            f"how fast job {first_of(needing)} would be over several hosts is not known",
+            hint="--across-hosts 0.8 says 80 % of the speed on fewer",
+        )
+    if across is not None and not lacking:
+        raise SpecError("the speeds of all jobs include hosts, and need no factor", hint="leave --across-hosts out")
+    return tuple(replace(job, speed=made[id(job.speed)]) for job in jobs)

@@ -19,7 +19,7 @@ these GPUs. A job that joins or leaves a gang and keeps its size takes its GPUs 
 **Links.** The GPUs of a host share one link to the other hosts. Each job or gang on several hosts has one ring over
 them, which enters and leaves each host once. k rings at a host each get an equal share of its link, even if the others
 are idle: an upper bound of the cost. A ring runs at the pace of its slowest link, so the largest k of its hosts counts:
-the `rings` of a speed (`hosts`). When rings come or go, the pace of the rings that share their links changes, at no
+the `rings` of a speed (`jobs`). When rings come or go, the pace of the rings that share their links changes, at no
 cost.
 """
 
@@ -28,9 +28,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple, cast, get_args
+from typing import cast, get_args
 
-from xbench.cluster.hosts import PlacedSpeed
+from xbench.cluster.jobs import PlacedSpeed
 from xbench.cluster.policy import Active, Cluster, Placement
 from xbench.errors import SpecError, unknown
 
@@ -42,6 +42,11 @@ twice."""
 
 Holder = tuple[bool, int]
 """Owner of GPUs: (True, gang) or (False, number of a job)."""
+
+
+def holder_of(job: Active) -> Holder:
+    """The owner of the GPUs of a job: its gang, or itself."""
+    return (False, job.number) if job.gang is None else (True, job.gang)
 
 
 class Hosts:
@@ -110,15 +115,8 @@ class Hosts:
         self.free[host] = free
 
 
-class Moved(NamedTuple):
-    """A job with a new speed [work/s], because its GPUs or the pace of its ring changed."""
-
-    job: Active
-    speed: float
-
-
 class Layout:
-    """The jobs on each host. The cluster has several hosts, and the jobs' speeds know of them (`hosts.on_hosts`)."""
+    """The jobs on each host. The cluster has several hosts, and the jobs' speeds know of them (`jobs.on_hosts`)."""
 
     def __init__(self, cluster: Cluster) -> None:
         assert cluster.gpus_per_host is not None
@@ -129,8 +127,6 @@ class Layout:
         self._members: dict[Holder, dict[int, Active]] = {}
         self._rings: list[set[Holder]] = [set() for _ in range(cluster.hosts)]
         """Holders whose rings use the link of each host."""
-        self._counted = [0] * cluster.hosts
-        """Number of these rings after the last instant."""
         self._slowest: dict[Holder, int] = {}
         """Number of rings on the slowest link of each holder; 1 within a host."""
         self._speed: dict[int, float] = {}
@@ -140,8 +136,8 @@ class Layout:
         holder = self._holder.get(job.number)
         return () if holder is None else _first(self._at[holder], job.gpus)
 
-    def update(self, changed: Iterable[Active]) -> list[Moved]:
-        """Place the jobs that changed at this instant; returns the jobs whose speed changed."""
+    def update(self, changed: Iterable[Active]) -> list[tuple[Active, float]]:
+        """Place the jobs that changed at this instant; returns those with a new speed [work/s]."""
         jobs = {job.number: job for job in changed}
         touched: dict[Holder, None] = {}
         before = {number: self._holder.pop(number) for number in jobs if number in self._holder}
@@ -151,23 +147,24 @@ class Layout:
         for number, job in jobs.items():
             self._speed.pop(number, None)
             if job.gpus:
-                holder = (False, number) if job.gang is None else (True, job.gang)
-                self._holder[number] = holder
+                holder = self._holder[number] = holder_of(job)
                 self._members.setdefault(holder, {})[number] = job
                 touched[holder] = None
         moved = []
         for holder in self._place_again(touched, before):
-            ring = _ring(self._at[holder])
-            self._slowest[holder] = max((len(self._rings[host]) for host in ring), default=1)
+            slowest = max((len(self._rings[host]) for host in _ring(self._at[holder])), default=1)
+            if holder not in touched and slowest == self._slowest[holder]:
+                continue
+            self._slowest[holder] = slowest
             for number, job in self._members[holder].items():
                 speed = self._speed_of(holder, job)
                 if self._speed.get(number) != speed:
                     self._speed[number] = speed
-                    moved.append(Moved(job, speed))
+                    moved.append((job, speed))
         return moved
 
     def _place_again(self, touched: Iterable[Holder], before: dict[int, Holder]) -> list[Holder]:
-        """Place these holders anew; returns all holders whose speed may have changed."""
+        """Place these holders anew; returns them and all rings at hosts where a ring came or went."""
         for holder in touched:
             if holder not in self._at:
                 self._adopt(holder, before)
@@ -192,19 +189,8 @@ class Layout:
                 del self._members[holder]
                 self._slowest.pop(holder, None)
         affected = dict.fromkeys(holder for holder in touched if holder in self._members)
-        affected |= dict.fromkeys(holder for host in sorted(affected_hosts) for holder in self._affected(host))
+        affected |= dict.fromkeys(holder for host in sorted(affected_hosts) for holder in self._rings[host])
         return list(affected)
-
-    def _affected(self, host: int) -> list[Holder]:
-        """Holders whose slowest link may have changed because rings came to this host or left it."""
-        before, now = self._counted[host], len(self._rings[host])
-        self._counted[host] = now
-        if before == now:
-            return []
-        slowest = self._slowest
-        return [
-            ring for ring in self._rings[host] if ring in slowest and (now > slowest[ring] or before == slowest[ring])
-        ]
 
     def _adopt(self, holder: Holder, before: dict[int, Holder]) -> None:
         """Take over the GPUs that a member brings from a holder without members."""

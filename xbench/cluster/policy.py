@@ -15,7 +15,7 @@ a stop, a start): `Cluster.restart_s` for every change of a job that ran before.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -56,11 +56,6 @@ class Cluster:
 
 class Active:
     """State of a job that has arrived and has not finished. Engines write to it, policies only read."""
-
-    __slots__ = (
-        "_as_of_s", "_computed_gpu_s", "_done", "_held_gpu_s", "began_s", "gang", "gpus", "job", "number", "rate",
-        "ready_s", "restarts", "speed", "truth", "version",
-    )  # fmt: skip
 
     def __init__(self, job: Job, number: int, truth: Speed | None = None) -> None:
         self.job = job
@@ -146,7 +141,7 @@ class Policy(ABC):
 
     cluster: Cluster
 
-    def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
+    def begin(self, cluster: Cluster, jobs: Sequence[Job]) -> None:
         """Check the coming jobs. Raises SpecError for a job that this policy cannot serve. It must not learn from them.
 
         (A policy that is meant to know durations beforehand reads them from each job when it arrives.)

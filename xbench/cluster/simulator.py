@@ -11,7 +11,7 @@ holds its GPUs for `restart_s` without computing; a first start takes `start_s`.
 **GPU time.** A job holds all GPUs of its grant, including shared ones. So the jobs' GPU seconds may add up to more than
 the cluster's (`Simulated.held_gpu_s` counts each GPU once). GPU seconds in which a job computed, times its rate, are
 **useful**.
-**Hosts.** On a cluster of several hosts each grant is placed (`placement`), and `hosts` gives a job's speed there.
+**Hosts.** On a cluster of several hosts each grant is placed (`placement`), and `jobs` defines a job's speed there.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from xbench.cluster.jobs import Job, Speed
-from xbench.cluster.placement import Layout, Placed
+from xbench.cluster.metrics import Finished, Moment, Simulated, Span
+from xbench.cluster.placement import Holder, Layout, Placed, holder_of
 from xbench.cluster.policy import Active, Change, Cluster, Policy, due, tolerance_s
-from xbench.cluster.simulated import Finished, Moment, Simulated, Span
 from xbench.errors import SpecError
 
 WINDOW = 10_000
@@ -72,7 +72,7 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster, *, elastic: bool = False) 
                 hint=f"give it at least {max(needed_gpus(job, elastic) for job in jobs)}",
             )
         if has_several_hosts and not hasattr(job.speed, "placed"):
-            raise SpecError(f"job {job.name!r} has a speed without data on hosts", hint="hosts.on_hosts gives it one")
+            raise SpecError(f"job {job.name!r} has a speed without data on hosts", hint="jobs.on_hosts gives it one")
         if job.arrival_s < before_s:
             raise SpecError(
                 f"job {job.name!r} arrives at {job.arrival_s:g} s, before the job that precedes it",
@@ -131,11 +131,10 @@ class _Simulation:
         self.result = Simulated(cluster, [])
         self.now_s = 0.0
         self.held = 0
-        self.gangs: dict[int, dict[int, int]] = {}
-        """Granted GPUs of each member, by number, of each gang that shares GPUs."""
+        self.held_by: dict[Holder, dict[int, int]] = {}
+        """GPUs of each member, by number, of each gang; a job without a gang is alone."""
         self.active: dict[int, Active] = {}
-        self.running: set[Active] = set()
-        self.waiting = 0
+        self.running = 0
         self.ends: list[tuple[float, int, int, Active]] = []
         """(time, number, version, job). An entry with an outdated version is void."""
         self.useful_s: dict[int, float] = {}
@@ -162,14 +161,14 @@ class _Simulation:
         upcoming = 0
         review_s: float | None = None
         soonest_s = 0.0
-        while upcoming < len(arrivals) or self.running or self.waiting:
+        while upcoming < len(arrivals) or self.active:
             next_s = min(
                 arrivals[upcoming].job.arrival_s if upcoming < len(arrivals) else math.inf,
                 self._next_end_s(),
                 review_s if review_s is not None else math.inf,
             )
             if math.isinf(next_s):
-                raise RuntimeError(f"{type(self.policy).__name__} leaves {self.waiting} jobs waiting forever")
+                raise RuntimeError(f"{type(self.policy).__name__} leaves {len(self.active)} jobs waiting forever")
             self._advance(max(next_s, soonest_s))
             soonest_s = self.now_s + tolerance_s(self.now_s)
             events_before = upcoming + len(self.result.finished)
@@ -191,7 +190,8 @@ class _Simulation:
             if review_s is not None and review_s <= self.now_s:
                 raise RuntimeError(f"{type(self.policy).__name__} would be asked again at once, forever")
             if self.keep_moments:
-                self.result.moments.append(Moment(self.now_s, self.held, len(self.running), self.waiting))
+                waiting = len(self.active) - self.running
+                self.result.moments.append(Moment(self.now_s, self.held, self.running, waiting))
         return self.result
 
     def _check_progress(self) -> None:
@@ -232,7 +232,6 @@ class _Simulation:
         if self.left_before is not None:
             self.left_before += 1.0
         self.active[job.number] = job
-        self.waiting += 1
         self.demand += job.job.gpus
         self.crowding_at[job.number] = self.crowding
         self.useful_s[job.number] = self.restarting_s[job.number] = 0.0
@@ -244,8 +243,8 @@ class _Simulation:
         self._settle(job)
         began_s = job.began_s
         assert began_s is not None
-        self._free(job)
-        self.running.discard(job)
+        self._hold(job, 0)
+        self.running -= 1
         self.demand -= job.job.gpus
         lived_s = self.now_s - job.job.arrival_s
         crowded = self.crowding - self.crowding_at.pop(job.number)
@@ -303,25 +302,20 @@ class _Simulation:
                 raise RuntimeError(f"{type(self.policy).__name__} granted {grant} to job {job.job.name!r}")
             if job.gpus:
                 self._settle(job)
-                self._free(job)
+                self._hold(job, 0)
             ready_s = self.now_s + (self.cluster.start_s if grant.gpus else 0.0)
             if grant.gpus and job.began_s is not None:
                 moved = grant.gpus != job.gpus
                 ready_s = self.now_s + self.cluster.restart_s if moved else max(self.now_s, job.ready_s)
                 job.restarts += moved
-            if grant.gpus and not job.gpus:
-                self.running.add(job)
-                self.waiting -= 1
-            elif job.gpus and not grant.gpus:
-                self.running.discard(job)
-                self.waiting += 1
+            self.running += bool(grant.gpus) - bool(job.gpus)
             job.hold(self.now_s, grant.gpus, grant.rate, grant.gang, ready_s)
             if self.layout is not None:
                 self.changed.append(job)
             if grant.gpus:
                 if job.began_s is None:
                     job.began_s = self.now_s
-                self._take(job)
+                self._hold(job, job.gpus)
                 self.since[job.number] = self.now_s
                 if self.layout is None:
                     heapq.heappush(self.ends, (job.finish_s(self.now_s), job.number, job.version, job))
@@ -331,23 +325,15 @@ class _Simulation:
                 f"{self.cluster.gpus}"
             )
 
-    def _take(self, job: Active) -> None:
-        if job.gang is None:
-            self.held += job.gpus
-            return
-        members = self.gangs.setdefault(job.gang, {})
+    def _hold(self, job: Active, gpus: int) -> None:
+        """Count `gpus` GPUs of a job as held: those of its gang once, as wide as the widest member."""
+        holder = holder_of(job)
+        members = self.held_by.setdefault(holder, {})
         before = max(members.values(), default=0)
-        members[job.number] = job.gpus
+        members.pop(job.number, None)
+        if gpus:
+            members[job.number] = gpus
         self.result.shared |= len(members) > 1
-        self.held += max(members.values()) - before
-
-    def _free(self, job: Active) -> None:
-        if job.gang is None:
-            self.held -= job.gpus
-            return
-        members = self.gangs[job.gang]
-        before = max(members.values())
-        del members[job.number]
-        self.held -= before - max(members.values(), default=0)
+        self.held += max(members.values(), default=0) - before
         if not members:
-            del self.gangs[job.gang]
+            del self.held_by[holder]

@@ -1,4 +1,4 @@
-"""Speed of a job on w GPUs: a table of measurements, a model of a ring, or a prediction of `xbench scale`.
+"""Speed of a job on w GPUs, and the split of its step into computation and exposed communication.
 
 | speed | source | unit of work |
 | --- | --- | --- |
@@ -12,38 +12,35 @@
 sample (θ0), latency of a further worker (θ1), seconds a byte that goes round (θ2), and a constant cost of each step
 (θ3). Nothing is overlapped; overlap shows as a smaller θ2. Over several hosts all workers wait for the slowest link in
 every round. θ1 and θ2 are then those between hosts (`across`), if larger, and θ2 is multiplied by the number of rings
-that share that link.
+that share that link. `fitting` finds θ.
 
-**The fit** is non-negative least squares on shares: each run's row is divided by its measured time, so that a run of
-1 s on 1 GPU and one of 0.1 s on 16 count alike. Runs of a single batch cannot separate θ0, θ2 and θ3: 1/w, 1 − 1/w and
-1 are linearly dependent. T(w) is then still valid for that batch, and `RingFit.identified` is False. The held-out error
-is that of each run predicted from the others.
+**Step times** (`step_times`) are those on the requested GPUs. On one GPU there is no communication, whatever the facts
+say. The hidden part of the communication is unknown here, so the link counts as busy for the exposed part alone.
+
+| source | step | exposed |
+| --- | --- | --- |
+| a `RingSpeed` | its T(w), on the fewest hosts | its share of θ1 and θ2 |
+| facts `exposed` and `step_s` | `step_s` [s] | `exposed` of it, a share |
+| facts `exposed` and `batch_size`, speed in samples | batch_size / speed | `exposed` of it, a share |
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-from scipy.optimize import nnls
-
-from xbench.cluster.hosts import PlacedSpeed, RingOnHosts, fewest_hosts
+from xbench.cluster.jobs import Job, PlacedSpeed, SlowerAcross, fewest_hosts
 from xbench.errors import SpecError, listed, nearest
 from xbench.records import Scaling, of_kind
 
-FloatArray = npt.NDArray[np.float64]
 Theta = tuple[float, float, float, float]
 
-MIN_SIZES = 3
-"""Least number of sizes. Two sizes lie on many rings; a third shows whether a ring fits."""
-
-_ROUNDING = 1e-9
-"""Share of a step that is only rounding."""
+FORWARD_SHARE = 1 / 3
+"""Share of the forward pass in the computation without the fact `forward_share`: a backward pass costs two forwards."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class RingSpeed:
         return worker_s * others + byte_s * others * self.model_bytes / gpus
 
     def on_hosts(self, gpus_per_host: int) -> PlacedSpeed | None:
-        """See `KnowsHosts`."""
+        """See `Speed`."""
         return None if self.across is None else RingOnHosts(self, gpus_per_host)
 
     def __call__(self, gpus: int) -> float:
@@ -104,125 +101,40 @@ class RingSpeed:
         return 1.0 / self.step_s(gpus)
 
 
-class RingRun(NamedTuple):
-    """One measured run: a step of `batch` samples in all took `step_s` on `gpus` GPUs."""
-
-    gpus: int
-    batch: float
-    step_s: float
-
-
 @dataclass(frozen=True)
-class RingFit:
-    """A ring fitted to runs. All shares are fitted over measured, minus one, in the order of the runs."""
+class RingOnHosts:
+    """A ring on hosts of `gpus_per_host` GPUs each."""
 
-    theta: Theta
-    model_bytes: float
-    runs: tuple[RingRun, ...]
-    residuals: tuple[float, ...]
-    held_out: tuple[float, ...]
-    """Error of each run under the fit to all the others."""
-    identified: bool
-    """True if the runs determine all four θ. If not, only predictions for the runs' own batch are valid."""
+    ring: RingSpeed
+    gpus_per_host: int
 
     @property
-    def residual(self) -> float:
-        """The largest residual, as a share without its sign."""
-        return max(abs(share) for share in self.residuals)
+    def sizes(self) -> None:
+        """None: any number of GPUs."""
+        return
 
-    @property
-    def held_out_error(self) -> float:
-        """The largest held-out error, as a share without its sign."""
-        return max(abs(share) for share in self.held_out)
+    def __call__(self, gpus: int) -> float:
+        """Steps a second on the fewest hosts."""
+        return 1.0 / self.ring.step_s(gpus, int(gpus > self.gpus_per_host))
 
-    def speed(self, batch: float) -> RingSpeed:
-        """Speed of a job with that batch. Raises SpecError for a batch that the fit cannot predict (`identified`)."""
-        batches = {run.batch for run in self.runs}
-        if not self.identified and batch not in batches:
-            known = ", ".join(f"{known_batch:g}" for known_batch in sorted(batches))
-            raise SpecError(
-                f"runs of batch {known} say nothing of batch {batch:g}", hint="fit runs of more batches and sizes"
-            )
-        return RingSpeed(self.theta, batch, self.model_bytes)
+    def placed(self, hosts: tuple[int, ...], rings: int) -> float:
+        """See `PlacedSpeed`."""
+        return 1.0 / self.ring.step_s(sum(hosts), rings if len(hosts) > 1 else 0)
 
-
-def fit_ring(runs: Sequence[RingRun], model_bytes: float) -> RingFit:
-    """Fit θ ≥ 0 to runs of one model of `model_bytes` [B], by non-negative least squares on shares.
-
-    Raises SpecError for fewer than three numbers of GPUs, for a time or a batch that is not finite and above zero, for
-    less than one GPU, and for runs that leave a step on one GPU without any time.
-    """
-    for run in runs:
-        if run.gpus < 1:
-            raise SpecError(f"a run on {run.gpus} GPUs cannot be fitted")
-        for name, value in (("batch", run.batch), ("step_s", run.step_s)):
-            if not (math.isfinite(value) and value > 0):
-                raise SpecError(f"a run on {run.gpus} GPUs has {name} = {value}, which is not a number above zero")
-    if not (math.isfinite(model_bytes) and model_bytes >= 0):
-        raise SpecError(f"{model_bytes} bytes of gradients cannot be fitted")
-    sizes = sorted({run.gpus for run in runs})
-    if len(sizes) < MIN_SIZES:
-        raise SpecError(
-            f"runs on {' and '.join(str(size) for size in sizes) or 'no'} GPUs do not make a ring",
-            hint=f"measure at least {MIN_SIZES} numbers of GPUs",
-        )
-    rows = np.array([_terms(run, model_bytes) for run in runs])
-    times = np.array([run.step_s for run in runs])
-    shares = rows / times[:, None]
-    theta = _nonnegative(shares)
-    held_out = []
-    for index in range(len(runs)):
-        others = np.delete(shares, index, axis=0)
-        held_out.append(float(shares[index] @ _nonnegative(others)) - 1.0)
-    fitted = (float(theta[0]), float(theta[1]), float(theta[2]), float(theta[3]))
-    alone_s = fitted[0] * min(run.batch for run in runs) + fitted[3]
-    if alone_s <= _ROUNDING * float(times.min()):
-        raise SpecError(
-            "no ring fits the runs: the nearest leaves a step on one GPU without any time",
-            hint="add runs, one of them on one GPU",
-        )
-    return RingFit(
-        fitted,
-        model_bytes,
-        tuple(runs),
-        tuple(float(share) - 1.0 for share in shares @ theta),
-        tuple(held_out),
-        int(np.linalg.matrix_rank(_scaled(shares)[0])) == 4,
-    )
-
-
-def _terms(run: RingRun, model_bytes: float) -> list[float]:
-    """Coefficients of the four θ."""
-    return [run.batch / run.gpus, run.gpus - 1.0, (run.gpus - 1.0) * model_bytes / run.gpus, 1.0]
-
-
-def _scaled(shares: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Columns scaled to length one, and their lengths: bytes and samples differ by ten orders of magnitude."""
-    lengths = np.linalg.norm(shares, axis=0)
-    lengths[lengths == 0] = 1.0
-    return shares / lengths, lengths
-
-
-def _nonnegative(shares: FloatArray) -> FloatArray:
-    """θ ≥ 0 whose rows come closest to 1."""
-    columns, lengths = _scaled(shares)
-    solution, _ = nnls(columns, np.ones(len(columns)))
-    theta: FloatArray = np.asarray(solution, dtype=np.float64) / lengths
-    return theta
+    def fastest(self, gpus: int) -> float:
+        """See `PlacedSpeed`. No link between hosts is faster than one within."""
+        return self(gpus)
 
 
 @dataclass(frozen=True)
 class TableSpeed:
     """Measured work a second: `points` are (GPUs, work a second), GPUs ascending.
 
-    With `between` it also answers between two points, on a straight line of log(f) over log(w). With `outside` it also
-    answers below the first and above the last, on the line of the two nearest points; a single point then scales
-    proportionally. Raises SpecError for no points, GPUs that do not ascend, and speeds that are not above zero.
+    It answers from the first to the last number of GPUs: between two points on a straight line of log(f) over log(w).
+    Raises SpecError for no points, GPUs that do not ascend, and speeds that are not above zero.
     """
 
     points: tuple[tuple[int, float], ...]
-    between: bool = True
-    outside: bool = False
 
     def __post_init__(self) -> None:
         if not self.points:
@@ -236,39 +148,31 @@ class TableSpeed:
             before = gpus
 
     @classmethod
-    def of(cls, speeds: Mapping[int, float], *, between: bool = True, outside: bool = False) -> TableSpeed:
+    def of(cls, speeds: Mapping[int, float]) -> TableSpeed:
         """A table from work a second by GPUs, in any order."""
-        return cls(tuple(sorted(speeds.items())), between, outside)
+        return cls(tuple(sorted(speeds.items())))
 
     @cached_property
-    def sizes(self) -> tuple[int, ...] | None:
-        """The numbers of GPUs that it answers for; None for any."""
-        if self.outside:
-            return None
-        if self.between:
-            return tuple(range(self.points[0][0], self.points[-1][0] + 1))
-        return tuple(gpus for gpus, _ in self.points)
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of GPUs that it answers for."""
+        return tuple(range(self.points[0][0], self.points[-1][0] + 1))
 
     @cached_property
     def _known(self) -> dict[int, float]:
         known = dict(self.points)
-        for (low, slow), (high, fast) in zip(self.points, self.points[1:], strict=False):
-            if self.between:
-                known |= {gpus: _on_line(gpus, low, slow, high, fast) for gpus in range(low + 1, high)}
+        for (low, slow), (high, fast) in pairwise(self.points):
+            for gpus in range(low + 1, high):
+                share = math.log(gpus / low) / math.log(high / low)
+                known[gpus] = slow * math.exp(share * math.log(fast / slow))
         return known
 
     def __call__(self, gpus: int) -> float:
         """Work a second. Raises ValueError for a number that it does not answer for."""
         known = self._known.get(gpus)
-        if known is not None:
-            return known
-        first, last = self.points[0][0], self.points[-1][0]
-        if self.outside and gpus >= 1 and not first <= gpus <= last:
-            if len(self.points) == 1:
-                return self.points[0][1] * gpus / first
-            (low, slow), (high, fast) = self.points[:2] if gpus < first else self.points[-2:]
-            return _on_line(gpus, low, slow, high, fast)
-        raise ValueError(f"speeds are known from {first} to {last} GPUs, and not for {gpus}")
+        if known is None:
+            first, last = self.points[0][0], self.points[-1][0]
+            raise ValueError(f"speeds are known from {first} to {last} GPUs, and not for {gpus}")
+        return known
 
 
 class OnHosts(NamedTuple):
@@ -293,7 +197,7 @@ class HostTable(TableSpeed):
     by_hosts: Mapping[int, tuple[TableSpeed, TableSpeed]] = field(default_factory=dict, hash=False)
 
     def on_hosts(self, gpus_per_host: int) -> PlacedSpeed:
-        """See `KnowsHosts`."""
+        """See `Speed`."""
         if gpus_per_host != self.gpus_per_host:
             raise SpecError(
                 f"speeds that were measured on hosts of {self.gpus_per_host} GPUs say nothing of hosts of "
@@ -310,30 +214,20 @@ class HostTable(TableSpeed):
     def fastest(self, gpus: int) -> float:
         """See `PlacedSpeed`. The fewest hosts are not always the fastest."""
         shapes = [measured.speed for shape, measured in self.by_shape.items() if sum(shape) == gpus]
-        spread = [speeds(gpus) for speeds, _ in self.by_hosts.values() if _covers(speeds, gpus)]
+        spread = [speeds(gpus) for speeds, _ in self.by_hosts.values() if gpus in speeds.sizes]
         return max([self(gpus), *shapes, *spread])
 
     def _measured(self, hosts: tuple[int, ...]) -> OnHosts:
         if hosts in self.by_shape:
             return self.by_shape[hosts]
         gpus, host_count = sum(hosts), len(hosts)
-        known = [count for count, (speeds, _) in self.by_hosts.items() if _covers(speeds, gpus)]
+        known = [count for count, (speeds, _) in self.by_hosts.items() if gpus in speeds.sizes]
         nearest_count = min((count for count in known if count >= host_count), default=max(known, default=0))
         speed, exchange = self(gpus), 0.0
         if nearest_count:
             speeds, exchanges = self.by_hosts[nearest_count]
             speed, exchange = speeds(gpus), exchanges(gpus)
         return OnHosts(self(gpus) if host_count == len(fewest_hosts(gpus, self.gpus_per_host)) else speed, exchange)
-
-
-def _covers(speeds: TableSpeed, gpus: int) -> bool:
-    return speeds.sizes is None or gpus in speeds.sizes
-
-
-def _on_line(gpus: int, low: int, slow: float, high: int, fast: float) -> float:
-    """f on the straight line of log f over log w through (low, slow) and (high, fast)."""
-    share = math.log(gpus / low) / math.log(high / low)
-    return slow * math.exp(share * math.log(fast / slow))
 
 
 def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
@@ -358,3 +252,66 @@ def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
     return TableSpeed.of(
         {1: alone} | {point.workers: point.samples_per_s for point in scaling.points if point.mode == mode}
     )
+
+
+class StepTimes(NamedTuple):
+    """Parts of one step [s]."""
+
+    compute_s: float
+    exposed_s: float
+
+
+def step_times(job: Job) -> StepTimes | None:
+    """Split of a step on the requested GPUs; None if the trace lacks the data. Raises SpecError for an invalid fact."""
+    speed, rings = job.speed, 0
+    if isinstance(speed, SlowerAcross):
+        speed = speed.speed
+    elif isinstance(speed, RingOnHosts):
+        rings, speed = int(job.gpus > speed.gpus_per_host), speed.ring
+    if isinstance(speed, RingSpeed):
+        step_s = speed.step_s(job.gpus, rings)
+        share = 1 - speed.step_s(job.gpus) * (1 - speed.exposed_share(job.gpus)) / step_s
+    else:
+        known = {key: _fact(job, key) for key in ("step_s", "batch_size", "exposed")}
+        given_s, batch, exposed = known["step_s"], known["batch_size"], known["exposed"]
+        if given_s is None and batch is not None:
+            given_s = batch / job.speed(job.gpus)
+        if given_s is None or (exposed is None and job.gpus > 1):
+            return None
+        if given_s <= 0:
+            raise SpecError(f"job {job.name!r}: a step of {given_s:g} s takes no time")
+        if exposed is not None and not 0 <= exposed < 1:
+            raise SpecError(
+                f"job {job.name!r}: exposed = {exposed:g} is not a share of a step", hint="0.25 is a quarter"
+            )
+        step_s, share = given_s, exposed or 0.0
+    if job.gpus == 1:
+        share = 0.0
+    return StepTimes(step_s * (1 - share), step_s * share)
+
+
+def forward_share(job: Job) -> float:
+    """Share of the forward pass in the computation, by default a third. Raises SpecError for a fact outside [0, 1)."""
+    share = _fact(job, "forward_share")
+    if share is None:
+        return FORWARD_SHARE
+    if not 0 <= share < 1:
+        raise SpecError(f"job {job.name!r}: forward_share = {share:g} is not a share of its computation")
+    return share
+
+
+def memory_bytes(job: Job) -> float | None:
+    """Memory [B] that a job needs on each GPU; None if the trace lacks it. Raises SpecError for a negative number."""
+    needed = _fact(job, "memory_bytes")
+    if needed is not None and needed < 0:
+        raise SpecError(f"job {job.name!r}: memory_bytes = {needed:g} is below zero")
+    return needed
+
+
+def _fact(job: Job, key: str) -> float | None:
+    value = job.facts.get(key)
+    if value is None:
+        return None
+    if isinstance(value, str) or not math.isfinite(value):
+        raise SpecError(f"job {job.name!r}: {key} = {value} is not a number")
+    return value

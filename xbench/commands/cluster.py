@@ -85,9 +85,9 @@ def compare_command(
     the same jobs in each.
     """
     from xbench.cluster.compare import ComparisonRequest, compare, parse_costs
+    from xbench.cluster.metrics import parse_window
     from xbench.cluster.placement import parse_placements
-    from xbench.cluster.registry import parse_policies
-    from xbench.cluster.steady import parse_window
+    from xbench.cluster.policies import parse_policies
     from xbench.cluster.traces import Trace, load_trace
     from xbench.report.console import make_console
 
@@ -202,7 +202,7 @@ def fit_command(file: Path, bytes_text: str | None, target: float | None) -> Non
 @cluster.command("policies", short_help="List the policies that compare takes.")
 def policies_command() -> None:
     """List the policies that compare takes, with their options."""
-    from xbench.cluster.registry import POLICIES
+    from xbench.cluster.policies import POLICIES
 
     width = max(len(entry.name) for entry in POLICIES)
     for entry in POLICIES:

@@ -66,7 +66,7 @@ def run_command(
     interrupted, or whose controller was killed, goes on with --resume FOLDER, and loses no step that was kept.
     """
     from xbench.cluster.live import run as live
-    from xbench.cluster.registry import parse_policy
+    from xbench.cluster.policies import parse_policy
     from xbench.report.console import make_console
 
     check_json(json_to)

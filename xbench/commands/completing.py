@@ -52,7 +52,7 @@ def complete_modes(context: click.Context, parameter: click.Parameter, typed: st
 
 def complete_policies(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """Complete the cluster policy after the last comma. Earlier policies and their options stay."""
-    from xbench.cluster.registry import POLICIES
+    from xbench.cluster.policies import POLICIES
 
     before, comma, word = typed.rpartition(",")
     taken = {piece.partition(":")[0] for piece in before.split(",")}
@@ -62,7 +62,7 @@ def complete_policies(context: click.Context, parameter: click.Parameter, typed:
 
 def complete_policy(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """Complete one cluster policy."""
-    from xbench.cluster.registry import POLICIES
+    from xbench.cluster.policies import POLICIES
 
     return _items("", {entry.name: entry.summary for entry in POLICIES}, typed)
 

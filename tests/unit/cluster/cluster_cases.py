@@ -1,14 +1,21 @@
-"""Jobs, speeds and policies for the tests of the cluster."""
+"""Jobs, speeds, policies and traces for the tests of the cluster."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.metrics import Simulated
 from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
-from xbench.cluster.simulated import Simulated
 from xbench.cluster.simulator import simulate
+
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+"""../shared/data of the repository, with public traces; it is not part of it."""
 
 TRACES = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4), st.integers(1, 12)), min_size=1, max_size=12).map(
     sorted
@@ -130,3 +137,35 @@ def stepped(jobs: Iterable[tuple[int, int, int]], gpus: int, rule: str, restart:
                 out[job["name"]] = float(now)
                 todo.remove(job)
     return out
+
+
+def shared(place: str) -> Path:
+    """A public file; the test is skipped, saying so, where it is absent."""
+    if not (SHARED / place).exists():
+        pytest.skip(f"{SHARED / place} is absent: public traces are not part of the repository")
+    return SHARED / place
+
+
+def write(path: Path, *lines: str) -> Path:
+    """A CSV of these lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def pollux_folder(folder: Path) -> Path:
+    """One application, yolov3, whose step on w packed GPUs of b samples each takes b + w/10 s, w/10 of it exchange."""
+    placements = ["placement,local_bsz,step_time,sync_time", "41,4,99,1"]
+    for gpus in (1, 2, 4, 8):
+        placement = "44" if gpus == 8 else str(gpus)
+        placements += [f"{placement},{local},{local + gpus / 10},{gpus / 10}" for local in (4, 8, 16)]
+    write(folder / "yolov3" / "placements.csv", *placements)
+    write(
+        folder / "yolov3" / "scalability.csv",
+        "num_nodes,num_replicas,local_bsz,step_time,sync_time", "4,16,4,5.6,1.6", "6,16,4,99,1",
+    )  # fmt: skip
+    write(
+        folder / "workloads" / "workload-1.csv",
+        "name,time,application,num_replicas,batch_size", "yolov3-0,5,yolov3,4,64", "yolov3-1,7,yolov3,2,64",
+    )  # fmt: skip
+    return folder

@@ -12,9 +12,9 @@ from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import Event, Ledger, PolicyDecided, RunStarted, read
 from xbench.cluster.live.state import State
+from xbench.cluster.metrics import Simulated
+from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Change, Cluster
-from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulated import Simulated
 from xbench.cluster.simulator import simulate
 
 POLICIES = (

@@ -253,7 +253,7 @@ def test_jobs_that_would_share_slots_are_refused(tmp_path: Path, monkeypatch: py
 
 
 def test_a_policy_that_shares_is_refused_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xbench.cluster.registry import POLICIES
+    from xbench.cluster.policies import POLICIES
 
     monkeypatch.setitem(POLICIES.entry("fifo").facts, "steps", True)
     with pytest.raises(SpecError, match="'fifo' lets jobs share their slots"):

@@ -1,6 +1,6 @@
 """Elastic policies: by hand, and against greedies that start anew and look at everything."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,19 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.metrics import metrics
-from xbench.cluster.policies.doubling import Doubling, take
+from xbench.cluster.metrics import Simulated
+from xbench.cluster.policies.doubling import Doubling, Exploratory, doubling_sizes, take
 from xbench.cluster.policies.equal_share import EqualShare
-from xbench.cluster.policies.exploratory import Exploratory
-from xbench.cluster.policies.fixed import Fixed
+from xbench.cluster.policies.fifo import Fixed
 from xbench.cluster.policies.optimus import Optimus
-from xbench.cluster.policies.sizes import all_sizes, doubling_sizes
 from xbench.cluster.policy import Cluster, Policy
-from xbench.cluster.simulated import Simulated
 from xbench.cluster.speeds import TableSpeed
 from xbench.errors import SpecError
 
-LINEAR = Amdahl(1.0)
+TRIED = TableSpeed.of({1: 1.0, 2: 2.5, 4: 5.0})
 ELASTIC: list[Callable[[], Policy]] = [
     lambda: Fixed(2), EqualShare, lambda: EqualShare(plain=True), Optimus, lambda: Optimus(plain=True), Doubling,
     lambda: Doubling(plain=True), Exploratory, lambda: Exploratory(trial_s=2.0, most=4, plain=True),
@@ -57,8 +54,8 @@ def test_what_may_be_had() -> None:
     assert doubling_sizes(job("a", 0, 1), cluster) == (1, 2, 4, 8)
     assert doubling_sizes(job("a", 0, 1, least=3, most=9), cluster) == (3, 6)
     assert doubling_sizes(Job("a", 0, 1, 1, Amdahl(1.0, (1, 3, 4, 8, 16))), cluster) == (1, 4, 8)
-    assert list(all_sizes(job("a", 0, 1, least=2, most=4), cluster)) == [2, 3, 4]
-    assert all_sizes(Job("a", 0, 1, 1, Amdahl(1.0, (1, 3, 16))), cluster) == (1, 3)
+    assert list(job("a", 0, 1, least=2, most=4).sizes_on(10)) == [2, 3, 4]
+    assert Job("a", 0, 1, 1, Amdahl(1.0, (1, 3, 16))).sizes_on(10) == (1, 3)
 
 
 @pytest.mark.parametrize("make", ELASTIC)
@@ -67,7 +64,7 @@ def test_limits_hold_and_everybody_ends(make: Callable[[], Policy], jobs: list[J
     simulated = run(jobs, make(), 8, restart_s=restart_s, spans=True)
     assert len(simulated.finished) == len(jobs)
     assert max((moment.held for moment in simulated.moments), default=0) <= 8
-    allowed = {job.name: set(all_sizes(job, Cluster(8))) for job in jobs}
+    allowed = {job.name: set(job.sizes_on(8)) for job in jobs}
     assert all(span.gpus in allowed[span.job] for span in simulated.spans)
     for done in simulated.finished:  # all of the work was done, and nothing else
         work = sum(
@@ -80,57 +77,46 @@ def test_limits_hold_and_everybody_ends(make: Callable[[], Policy], jobs: list[J
 
 
 @pytest.mark.parametrize("make", ELASTIC)
-def test_a_trace_without_speeds_is_refused(make: Callable[[], Policy]) -> None:
+def test_jobs_without_speeds_or_without_a_known_size_are_refused(make: Callable[[], Policy]) -> None:
     policy = make()
     with pytest.raises(SpecError, match=r"needs speeds .* job 'b' and 1 others on the 2") as caught:
-        run([*rigid((0, 1, 5))[:0], job("a", 0, 5), *rigid((0, 9, 9), (1, 2, 5), (1, 2, 5))[1:]], policy, 8)
+        run([job("a", 0, 5), *rigid((0, 9, 9), (1, 2, 5), (1, 2, 5))[1:]], policy, 8)
     assert "srtf" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize("make", ELASTIC)
-def test_a_job_that_may_have_no_known_size_is_refused(make: Callable[[], Policy]) -> None:
     with pytest.raises(SpecError, match="job 'a' takes 3 to 3 GPUs, and its speed is known on none"):
         run([Job("a", 0, 1, 5, Amdahl(1.0, (1, 2, 4)), 3, 3)], make(), 8)
 
 
-def test_fixed_is_first_in_first_out() -> None:
-    jobs = [job("a", 0, 8), job("b", 0, 4, most=1), job("c", 1, 8), job("d", 1, 9, least=3)]
-    assert ends(run(jobs, Fixed(2), 4)) == {"a": 4.0, "b": 4.0, "c": 8.0, "d": 11.0}
-
-
-def test_equal_share_by_hand() -> None:
-    """8 alone; 4 and 4; 3, 3 and 2: what is left goes to who came first."""
-    jobs = [job("a", 0, 80), job("b", 1, 400), job("c", 2, 400)]
-    spans = held(run(jobs, EqualShare(), 8, spans=True))
-    assert [(gpus, from_s) for name, gpus, from_s, _ in spans if name == "a"] == [(8, 0.0), (4, 1.0), (3, 2.0)]
-    assert [(gpus, from_s) for name, gpus, from_s, _ in spans if name == "b"][:2] == [(4, 1.0), (3, 2.0)]
-    assert ("c", 2, 2.0) in [span[:3] for span in spans]
-
-
-def test_equal_share_goes_round_who_cannot_use_more() -> None:
-    """Shares of 3 leave 2 (c takes 2 or 4): b has one, then c's next two do not fit, and b has the other."""
-    jobs = [job("a", 0, 100, most=1), job("b", 0, 100), Job("c", 0, 1, 100, Amdahl(1.0, (1, 2, 4)))]
-    spans = held(run(jobs, EqualShare(), 8, spans=True))
-    assert [span[:3] for span in spans if span[2] == 0.0] == [("a", 1, 0.0), ("b", 5, 0.0), ("c", 2, 0.0)]
-
-
-def test_doubling_by_hand() -> None:
-    """Both at 1. Gains per GPU: a 50 and 12.5 (to 4), b 10 (to 2). a's next, 3.1, adds 4 and 2 are left; b's is 2.5."""
-    spans = held(run([job("a", 0, 100), job("b", 0, 20)], Doubling(), 8, spans=True))
-    assert spans[0][:3] == ("a", 4, 0.0)
-    assert ("b", 4, 0.0, 5.0) in spans
-    assert spans[1][:3] == ("a", 8, 5.0)
-
-
-def test_a_doubling_that_does_not_help_is_not_done() -> None:
-    assert held(run([job("a", 0, 10, parallel=0.0)], Doubling(), 8, spans=True)) == [("a", 1, 0.0, 10.0)]
-
-
-def test_more_jobs_than_gpus_wait_in_order() -> None:
-    jobs = [job(name, 0, 10) for name in "abcd"]
-    for make in (Doubling, Optimus, EqualShare, lambda: Fixed(1)):
-        found = run(jobs, make(), 2).finished
-        assert [(done.job.name, done.began_s) for done in found][:2] == [("a", 0.0), ("b", 0.0)]
+@pytest.mark.parametrize(
+    ("policy", "gpus", "jobs", "expected"),
+    [
+        # first in, first out; b takes at most 1, d at least 3
+        (Fixed(2), 4, [job("a", 0, 8), job("b", 0, 4, most=1), job("c", 1, 8), job("d", 1, 9, least=3)],
+         [("a", 2, 0), ("b", 1, 0), ("c", 2, 4), ("d", 3, 8)]),
+        # 8 alone; 4 and 4; 3, 3 and 2: what is left goes to who came first
+        (EqualShare(), 8, [job("a", 0, 80), job("b", 1, 400), job("c", 2, 400)],
+         [("a", 8, 0), ("a", 4, 1), ("b", 4, 1), ("a", 3, 2), ("b", 3, 2), ("c", 2, 2)]),
+        # shares of 3 leave 2 (c takes 2 or 4): b has one, then c's next two do not fit, and b has the other
+        (EqualShare(), 8, [job("a", 0, 20, most=1), job("b", 0, 100), Job("c", 0, 1, 40, Amdahl(1.0, (1, 2, 4)))],
+         [("a", 1, 0), ("b", 5, 0), ("c", 2, 0)]),
+        # gains per GPU: a 50 and 12.5 (to 4), b 10 (to 2). a's next, 3.1, adds 4 and 2 are left; b's is 2.5
+        (Doubling(), 8, [job("a", 0, 100), job("b", 0, 20)], [("a", 4, 0), ("b", 4, 0), ("a", 8, 5)]),
+        # a doubling that does not help is not done
+        (Doubling(), 8, [job("a", 0, 10, parallel=0.0)], [("a", 1, 0)]),
+        # more jobs than GPUs wait in the order of arrival
+        (Doubling(), 2, [job(name, 0, 10) for name in "abc"], [("a", 1, 0), ("b", 1, 0), ("c", 2, 10)]),
+        (Optimus(), 2, [job(name, 0, 10) for name in "abc"], [("a", 1, 0), ("b", 1, 0), ("c", 2, 10)]),
+        (EqualShare(), 2, [job(name, 0, 10) for name in "abc"], [("a", 1, 0), ("b", 1, 0), ("c", 2, 10)]),
+        # speeds are tried one after the other
+        (Exploratory(trial_s=10.0, most=4), 8, [job("a", 0, 1000)], [("a", 1, 0), ("a", 2, 10), ("a", 4, 20)]),
+        # b's second GPU saves 1500 s, a's third and fourth 1000 s each; three are spare (c lets b try two GPUs)
+        (Exploratory(trial_s=1.0, most=4), 5,
+         [Job("a", 0, 1, 10_000, TRIED), Job("b", 5, 1, 2500, TRIED, most=2), job("c", 7, 0.5, most=1)],
+         [("a", 1, 0), ("a", 2, 7), ("b", 2, 7)]),
+    ],
+)  # fmt: skip
+def test_by_hand(policy: Policy, gpus: int, jobs: list[Job], expected: list[tuple[str, int, float]]) -> None:
+    """`expected` are spans: job, GPUs, and when they begin."""
+    assert set(expected) <= {span[:3] for span in held(run(jobs, policy, gpus, spans=True))}
 
 
 def test_nobody_is_moved_for_less_than_a_restart() -> None:
@@ -159,32 +145,23 @@ def greedy(gains: np.ndarray, added: np.ndarray, spare: float) -> list[int]:
         taken[column] += 1
 
 
-@given(st.data(), st.integers(1, 8), st.integers(0, 40), st.floats(1e-4, 1e4))
-def test_what_is_taken_is_what_a_walk_takes(data: st.DataObject, jobs: int, spare: int, near: float) -> None:
-    """Whatever threshold it begins near. Gains do not rise, and sizes double."""
+@given(st.data(), st.integers(1, 8), st.integers(0, 40))
+def test_what_is_taken_is_what_a_walk_takes(data: st.DataObject, jobs: int, spare: int) -> None:
+    """Gains do not rise, and sizes double."""
     rows = [
         sorted(data.draw(st.lists(st.integers(-5, 1000), min_size=4, max_size=4)), reverse=True) for _ in range(jobs)
     ]
     gains = np.array(rows, dtype=float).T
     added = np.repeat([[1.0], [2.0], [4.0], [8.0]], jobs, axis=1)
-    found, _ = take(gains, added, spare, near)
-    assert found.tolist() == greedy(gains, added, spare)
-
-
-class Recorded:
-    """What a policy gave in its first decision."""
-
-    @staticmethod
-    def first(jobs: Sequence[Job], policy: Policy, gpus: int) -> dict[str, int]:
-        spans = run(list(jobs), policy, gpus, spans=True).spans
-        return {span.job: span.gpus for span in spans if span.from_s == 0.0}
+    assert take(gains, added, spare).tolist() == greedy(gains, added, spare)
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.floats(0.3, 1.0)), min_size=1, max_size=6), st.integers(6, 16))
 def test_one_gpu_more_is_the_greedy_from_the_start(told: list[tuple[int, float]], gpus: int) -> None:
     """Sum of remaining times: ties may go either way."""
     jobs = [job(f"j{number}", 0, float(work), share) for number, (work, share) in enumerate(told)]
-    found = Recorded.first(jobs, Optimus(plain=True), gpus)
+    spans = run(jobs, Optimus(plain=True), gpus, spans=True).spans
+    found = {span.job: span.gpus for span in spans if span.from_s == 0.0}
     sizes = {one.name: 1 for one in jobs}
     for _ in range(gpus - len(jobs)):
         best = max(
@@ -229,12 +206,6 @@ def test_optimus_mends_its_plan_as_if_it_were_new() -> None:
     assert seen >= 20
 
 
-def test_speeds_are_tried_one_after_the_other() -> None:
-    policy = Exploratory(trial_s=10.0, most=4)
-    spans = held(run([job("a", 0, 1000)], policy, 8, restart_s=1.0, spans=True))
-    assert [span[1:] for span in spans[:3]] == [(1, 0.0, 10.0), (2, 10.0, 21.0), (4, 21.0, spans[-1][3])]
-
-
 def test_only_what_was_tried_is_used() -> None:
     """The cluster has no room for b's trial on 4 while a is on trial on 4; b waits for it on what it knows."""
     simulated = run([job("a", 0, 400), job("b", 0, 400)], Exploratory(trial_s=10.0, most=4), 6, spans=True)
@@ -245,32 +216,3 @@ def test_only_what_was_tried_is_used() -> None:
     }
     assert first_four["a"] == 20.0
     assert first_four["b"] >= 30.0
-
-
-def test_what_trials_found_counts_by_added_gpu() -> None:
-    """b's second GPU saves 1500 s, a's third and fourth 1000 s each; three are spare. (c lets b try two GPUs.)"""
-    speed = TableSpeed.of({1: 1.0, 2: 2.5, 4: 5.0})
-    jobs = [Job("a", 0.0, 1, 10_000.0, speed), Job("b", 5.0, 1, 2500.0, speed, most=2), job("c", 7.0, 0.5, most=1)]
-    simulated = run(jobs, Exploratory(trial_s=1.0, most=4), 5, spans=True)
-    assert [(name, gpus) for name, gpus, from_s, to_s in held(simulated) if from_s <= 9 < to_s] == [("a", 2), ("b", 2)]
-
-
-def test_trials_cost_what_they_cost() -> None:
-    jobs = [job(f"j{number}", 5.0 * number, 300.0, 0.95) for number in range(12)]
-    known = metrics(run(jobs, Doubling(), 8, restart_s=1.0))
-    tried = metrics(run(jobs, Exploratory(trial_s=5.0), 8, restart_s=1.0))
-    assert known.jct_mean_s < tried.jct_mean_s
-    assert tried.restarts > known.restarts
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: Fixed(0), "0 GPUs"),
-        (lambda: Exploratory(0.0), "trials of 0 s"),
-        (lambda: Exploratory(most=0), "most=0"),
-    ],
-)
-def test_options_that_make_no_sense(make: Callable[[], Policy], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        make()

@@ -4,11 +4,10 @@ import inspect
 
 import pytest
 
-from xbench.cluster.policies.exploratory import Exploratory
-from xbench.cluster.policies.fixed import Fixed
-from xbench.cluster.policies.gittins import Gittins
-from xbench.cluster.policies.las import Las
-from xbench.cluster.registry import POLICIES, parse_policy
+from xbench.cluster.policies import POLICIES, parse_policies, parse_policy
+from xbench.cluster.policies.attained import Gittins, Las
+from xbench.cluster.policies.doubling import Exploratory
+from xbench.cluster.policies.fifo import Fixed
 from xbench.errors import SpecError
 
 
@@ -40,6 +39,11 @@ def test_options_are_read() -> None:
     fixed = parse_policy("fixed:gpus=16")
     assert isinstance(fixed, Fixed)
     assert fixed.gpus == 16
+    assert parse_policies("las:thresholds=3600,promote=8, srtf") == ("las:thresholds=3600,promote=8", "srtf")
+    with pytest.raises(SpecError, match="0 GPUs a job"):
+        Fixed(0)
+    with pytest.raises(SpecError, match="most=0 GPUs"):
+        Exploratory(most=0)
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,21 @@
 """Policies that let jobs share GPUs: by hand, and what holds for all of them."""
 
 import itertools
-from collections.abc import Iterable
-from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_cases import ends, name, rigid, run
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_traces import write
 
-from xbench.cluster.hosts import on_hosts
-from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.jobs import Job, RigidSpeed, on_hosts
+from xbench.cluster.policies import needs, parse_policy
 from xbench.cluster.policies.crossover_pairs import CrossoverPairs
 from xbench.cluster.policies.jigsaw import Jigsaw
 from xbench.cluster.policies.sharing import ORDERS, Sharing
 from xbench.cluster.policy import Active, Change, Cluster
-from xbench.cluster.registry import needs_steps, parse_policy
-from xbench.cluster.simulated import Finished
 from xbench.cluster.simulator import simulate
-from xbench.cluster.speeds import RingSpeed, TableSpeed
-from xbench.cluster.step_times import forward_share, memory_bytes, step_times
-from xbench.cluster.traces.plain import load_plain
+from xbench.cluster.speeds import RingSpeed, TableSpeed, forward_share, step_times
 from xbench.errors import SpecError
 
 GIB = 1024**3
@@ -35,77 +29,91 @@ def job(
     return Job(named, arrival_s, gpus, duration_s, RigidSpeed(gpus), facts=given)
 
 
-def of(finished: Iterable[Finished], named: str) -> Finished:
-    return next(one for one in finished if one.job.name == named)
+EQUAL = (1, 1)
+"""A step that computes for as long as it communicates; the best partner of an equal one."""
 
 
-def test_two_equal_jobs_that_wait_as_long_as_they_compute_lose_nothing() -> None:
-    """C = M = 1: a round of both takes 2 s, as one step alone does."""
-    jobs = [job("a", 0, 4, 1, 1, 200), job("b", 0, 4, 1, 1, 200)]
-    assert ends(run(jobs, CrossoverPairs("fifo"), 4)) == pytest.approx({"a": 200, "b": 200})
-    assert ends(run(jobs, parse_policy("fifo"), 4)) == {"a": 200, "b": 400}
+@pytest.mark.parametrize(
+    ("policy", "gpus", "restart_s", "jobs", "expected", "restarted"),
+    [
+        # C = M = 1: a round of both takes 2 s, as one step alone does
+        ("crossover-pairs:order=fifo", 4, 0, [("a", 0, 4, *EQUAL, 200), ("b", 0, 4, *EQUAL, 200)],
+         {"a": 200, "b": 200}, ""),
+        # C = 1, M = 2 beside C = 2, M = 0: the round of both is 3 s, and the first loses nothing
+        ("crossover-pairs:order=fifo", 2, 0, [("a", 0, 2, 1, 2, 300), ("b", 0, 2, 2, 0, 100)],
+         {"b": 150, "a": 300}, ""),
+        # b inherits the GPUs that it is on: the order gives them to it when the owner is done, without a restart
+        ("crossover-pairs:order=fifo", 4, 10, [("a", 0, 4, 2, 1, 150), ("b", 0, 4, 2, 1, 300)],
+         {"a": 200, "b": 350}, ""),
+        # c shares with a, with which it gains 0.5, and not with b (0.2). It moves to b's GPUs at 150, and restarts
+        ("crossover-pairs:order=fifo", 8, 10,
+         [("a", 0, 4, 2, 1, 300), ("b", 0, 4, 3, 0, 150), ("c", 0, 4, 2, 1, 300)],
+         {"b": 150, "a": 150 + 187.5, "c": 150 + 10 + 187.5}, "c"),
+        # shortest first: b shares with a, and owns after it; d shares with b, and from 21 on with c, at 2/3 each
+        ("crossover-pairs:order=sjf", 2, 5,
+         [("a", 0, 2, *EQUAL, 10), ("b", 1, 2, *EQUAL, 20), ("c", 1, 2, 2, 0, 30), ("d", 1, 2, *EQUAL, 90)],
+         {"a": 10, "b": 21, "c": 66, "d": 66 + 90 - 11 - 30}, ""),
+        # a and b share until 100. Then c and b own an allocation each, b where it is
+        ("crossover-pairs:order=sjf,gain=0.5", 4, 10,
+         [("a", 0, 2, *EQUAL, 100), ("x", 0, 2, 5, 0, 100), ("b", 1, 2, *EQUAL, 400), ("c", 1, 2, 5, 0, 50)],
+         {"a": 100, "x": 100, "c": 150, "b": 401}, ""),
+        # as before without x: c owns the only GPUs after a; c and b gain nothing together, so b is stopped
+        ("crossover-pairs:order=sjf,gain=0.5", 2, 10,
+         [("a", 0, 2, *EQUAL, 100), ("b", 1, 2, *EQUAL, 400), ("c", 1, 2, 5, 0, 50)],
+         {"a": 100, "c": 150, "b": 150 + 10 + 301}, "b"),
+        # shortest remaining first, preemptive: b comes at 10 and owns, a stays where it is as its guest
+        ("crossover-pairs:order=srtf", 2, 5, [("a", 0, 2, *EQUAL, 100), ("b", 10, 2, *EQUAL, 20)],
+         {"b": 30, "a": 100}, ""),
+        # hardly any communication: below the ratio, no pair
+        ("crossover-pairs:order=fifo,gain=0.01", 2, 0, [("a", 0, 2, 1, 0.05, 100), ("b", 0, 2, 1, 0.05, 100)],
+         {"a": 100, "b": 200}, ""),
+        # one GPU has nothing to communicate
+        ("crossover-pairs:order=fifo", 1, 0, [("a", 0, 1, *EQUAL, 100), ("b", 0, 1, *EQUAL, 100)],
+         {"a": 100, "b": 200}, ""),
+        ("jigsaw:order=fifo", 1, 0, [("a", 0, 1, *EQUAL, 100), ("b", 0, 1, *EQUAL, 100)], {"a": 100, "b": 200}, ""),
+        # b waits for all GPUs, behind a, which shares with c and ends at 399 and not 300: d, of 350 s, delays no job
+        ("crossover-pairs:order=fifo-backfill", 3, 0,
+         [("a", 0, 2, 2, 1, 300), ("b", 1, 3, 1, 0, 10), ("c", 2, 2, 2, 1, 300), ("d", 3, 1, 1, 0, 350)],
+         {"a": 2 + 298 / 0.75, "b": 12 + 298 / 0.75, "c": 14 + 298 / 0.75, "d": 353}, "c"),
+        # of equals the first shares
+        ("crossover-pairs:order=fifo", 2, 0, [(named, 0, 2, *EQUAL, 100) for named in "abcde"],
+         {"a": 100, "b": 100, "c": 200, "d": 200, "e": 300}, ""),
+        # nothing to send: a round takes 2F + (k+1)/k·B, 5/3 s for k = 2 and 3/2 s for k = 4, for two steps of 1 s
+        ("jigsaw:k=2,order=fifo", 4, 0, [("a", 0, 4, 1, 0, 300), ("b", 0, 4, 1, 0, 300)], {"a": 500, "b": 500}, ""),
+        ("jigsaw:k=4,order=fifo", 4, 0, [("a", 0, 4, 1, 0, 300), ("b", 0, 4, 1, 0, 300)], {"a": 450, "b": 450}, ""),
+        # no more levels than workers
+        ("jigsaw:k=8,order=fifo", 2, 0, [("a", 0, 2, 1, 0, 300), ("b", 0, 2, 1, 0, 300)], {"a": 500, "b": 500}, ""),
+    ],
+)  # fmt: skip
+def test_by_hand(
+    policy: str, gpus: int, restart_s: float, jobs: list[Any], expected: dict[str, float], restarted: str
+) -> None:
+    simulated = run([job(*one) for one in jobs], parse_policy(policy), gpus, restart_s=restart_s)
+    assert ends(simulated) == pytest.approx(expected)
+    assert [(one.job.name, one.restarts) for one in simulated.finished if one.restarts] == [(n, 1) for n in restarted]
 
 
 def test_rates_are_steps_in_the_pair_over_steps_alone() -> None:
     """C = 2, M = 1: a round takes max(2·2, 3) = 4 s for 3 s alone; b is done at 150 / 0.75."""
-    jobs = [job("a", 0, 4, 2, 1, 300), job("b", 0, 4, 2, 1, 150)]
-    simulated = run(jobs, CrossoverPairs("fifo"), 4)
+    simulated = run([job("a", 0, 4, 2, 1, 300), job("b", 0, 4, 2, 1, 150)], CrossoverPairs("fifo"), 4)
     assert ends(simulated) == pytest.approx({"b": 200, "a": 350})
     assert simulated.held_gpu_s == pytest.approx(4 * 350)
-    assert of(simulated.finished, "a").useful_gpu_s == pytest.approx(4 * 300)
+    assert [one.useful_gpu_s for one in simulated.finished] == pytest.approx([4 * 150, 4 * 300])
 
 
-def test_who_computes_alone_fills_the_gap_of_who_communicates() -> None:
-    """C = 1, M = 2 beside C = 2, M = 0: the round of both is 3 s, and the first loses nothing."""
-    jobs = [job("a", 0, 2, 1, 2, 300), job("b", 0, 2, 2, 0, 100)]
-    assert ends(run(jobs, CrossoverPairs("fifo"), 2)) == pytest.approx({"b": 150, "a": 300})
-
-
-def test_a_guest_inherits_the_gpus_that_it_is_on() -> None:
-    """The order gives them to it when the owner is done: no restart."""
-    jobs = [job("a", 0, 4, 2, 1, 150), job("b", 0, 4, 2, 1, 300)]
-    simulated = run(jobs, CrossoverPairs("fifo"), 4, restart_s=10)
-    assert ends(simulated) == pytest.approx({"a": 200, "b": 350})
-    assert of(simulated.finished, "b").restarts == 0
-
-
-def test_a_guest_moves_to_gpus_of_its_own_and_restarts() -> None:
-    """c rides with a, with which it gains 0.5, and not with b, with which it would gain 0.2. b is done at 150."""
-    jobs = [job("a", 0, 4, 2, 1, 300), job("b", 0, 4, 3, 0, 150), job("c", 0, 4, 2, 1, 300)]
-    simulated = run(jobs, CrossoverPairs("fifo"), 8, restart_s=10)
-    assert ends(simulated) == pytest.approx({"b": 150, "a": 150 + 187.5, "c": 150 + 10 + 187.5})
-    assert of(simulated.finished, "c").restarts == 1
-    assert of(simulated.finished, "c").restarting_gpu_s == pytest.approx(40)
-
-
-def test_a_guest_stays_where_it_is_when_another_job_takes_over() -> None:
-    """Shortest first. b rides with a, and owns after it; d rides with b, and from 21 on with c, at 2/3 each."""
-    jobs = [job("a", 0, 2, 1, 1, 10), job("b", 1, 2, 1, 1, 20), job("c", 1, 2, 2, 0, 30), job("d", 1, 2, 1, 1, 90)]
-    simulated = run(jobs, CrossoverPairs("sjf"), 2, restart_s=5)
-    assert ends(simulated) == pytest.approx({"a": 10, "b": 21, "c": 66, "d": 66 + 90 - 11 - 30})
-    assert sum(one.restarts for one in simulated.finished) == 0
-
-
-def test_whom_nobody_suits_is_stopped_and_goes_on_later() -> None:
-    """The order is by arrival: c owns the GPUs after a, and b's ride ends, for c and b gain nothing together."""
-    jobs = [
-        job("a", 0, 2, 1, 1, 100), job("x", 0, 2, 5, 0, 100), job("b", 1, 2, 1, 1, 400), job("c", 1, 2, 5, 0, 50),
-    ]  # fmt: skip
-    policy = CrossoverPairs("sjf", gain=0.5)
-    simulated = run(jobs, policy, 4, restart_s=10)
-    # a and b ride until 100. Both places come free: c and b own one each, b where it is.
-    assert ends(simulated) == pytest.approx({"a": 100, "x": 100, "c": 150, "b": 401})
-    simulated = run([jobs[0], *jobs[2:]], CrossoverPairs("sjf", gain=0.5), 2, restart_s=10)
-    assert ends(simulated) == pytest.approx({"a": 100, "c": 150, "b": 150 + 10 + 301})
-    assert of(simulated.finished, "b").restarts == 1
-
-
-def test_the_one_that_is_stopped_may_ride_with_whom_it_makes_way_for() -> None:
-    """Shortest remaining first, preemptive: b comes at 10 and owns, a stays where it is as its guest."""
-    jobs = [job("a", 0, 2, 1, 1, 100), job("b", 10, 2, 1, 1, 20)]
-    simulated = run(jobs, CrossoverPairs("srtf"), 2, restart_s=5)
-    assert ends(simulated) == pytest.approx({"b": 30, "a": 100})
-    assert sum(one.restarts for one in simulated.finished) == 0
+@pytest.mark.parametrize(
+    ("policy", "step", "facts", "end_s"),
+    [
+        ("crossover-pairs:memory=17GiB", EQUAL, {"memory_bytes": 8 * GIB}, 100),
+        ("crossover-pairs:memory=15GiB", EQUAL, {"memory_bytes": 8 * GIB}, 200),
+        ("jigsaw:memory=15GiB", EQUAL, {"memory_bytes": 8 * GIB}, 200),
+        ("jigsaw:k=2", (1, 0), {"forward_share": 0.0}, 150),  # all of it backward: 3/2 s
+        ("jigsaw:k=2", (1, 0), {"forward_share": 0.9}, 200),  # nearly none: the two would hardly gain
+    ],
+)
+def test_facts_decide_who_shares(policy: str, step: tuple[int, int], facts: dict[str, float], end_s: float) -> None:
+    jobs = [job(named, 0, 2, *step, 100, **facts) for named in "ab"]
+    assert ends(run(jobs, parse_policy(f"{policy},order=fifo"), 2))["b"] == pytest.approx(end_s)
 
 
 def test_the_matching_is_the_best_in_all_and_not_the_first_that_will_do() -> None:
@@ -118,62 +126,10 @@ def test_the_matching_is_the_best_in_all_and_not_the_first_that_will_do() -> Non
     assert gang["a"] == gang["d"] != gang["b"] == gang["c"]
 
 
-def test_two_jobs_without_communication_are_not_admitted() -> None:
-    jobs = [job("a", 0, 2, 1, 0.05, 100), job("b", 0, 2, 1, 0.05, 100)]
-    assert ends(run(jobs, CrossoverPairs("fifo", ratio=0.1, gain=0.01), 2)) == {"a": 100, "b": 200}
-    assert ends(run(jobs, CrossoverPairs("fifo", ratio=0.0, gain=0.01), 2))["b"] < 200
-
-
-def test_one_gpu_has_nothing_to_communicate() -> None:
-    jobs = [job("a", 0, 1, 1, 1, 100), job("b", 0, 1, 1, 1, 100)]
-    assert ends(run(jobs, CrossoverPairs("fifo"), 1)) == {"a": 100, "b": 200}
-    assert ends(run(jobs, Jigsaw(order="fifo"), 1)) == {"a": 100, "b": 200}
-
-
-def test_what_does_not_fit_into_memory_does_not_share() -> None:
-    jobs = [job("a", 0, 2, 1, 1, 100, memory_bytes=9 * GIB), job("b", 0, 2, 1, 1, 100, memory_bytes=7 * GIB)]
-    assert ends(run(jobs, parse_policy("crossover-pairs:memory=16GiB,order=fifo"), 2)) == {"a": 100, "b": 100}
-    assert ends(run(jobs, parse_policy("crossover-pairs:memory=15GiB,order=fifo"), 2)) == {"a": 100, "b": 200}
-    assert ends(run(jobs, parse_policy("jigsaw:memory=15GiB,order=fifo"), 2)) == {"a": 100, "b": 200}
-
-
-@pytest.mark.parametrize(("k", "end_s"), [(2, 500), (4, 450)])
-def test_jigsaw_by_hand(k: int, end_s: float) -> None:
-    """Nothing to send: a round takes 2F + (k+1)/k·B, 5/3 s and 3/2 s for two steps of 1 s."""
-    jobs = [job("a", 0, 4, 1, 0, 300), job("b", 0, 4, 1, 0, 300)]
-    simulated = run(jobs, Jigsaw(k, order="fifo"), 4)
-    assert ends(simulated) == pytest.approx({"a": end_s, "b": end_s})
-    assert simulated.held_gpu_s == pytest.approx(4 * end_s)
-    assert ends(run(jobs, CrossoverPairs("fifo", ratio=0), 4)) == {"a": 300, "b": 600}
-
-
-def test_jigsaw_s_levels_are_no_more_than_workers() -> None:
-    jobs = [job("a", 0, 2, 1, 0, 300), job("b", 0, 2, 1, 0, 300)]
-    assert ends(run(jobs, Jigsaw(8, order="fifo"), 2)) == pytest.approx({"a": 500, "b": 500})
-
-
-def test_jigsaw_knows_the_forward_share() -> None:
-    """All of it backward: 3/2 s for k = 2. Nearly none: the two would hardly gain, and do not share."""
-    deep = [job("a", 0, 2, 1, 0, 300, forward_share=0.0), job("b", 0, 2, 1, 0, 300, forward_share=0.0)]
-    assert ends(run(deep, Jigsaw(2, order="fifo"), 2)) == pytest.approx({"a": 450, "b": 450})
-    flat = [job("a", 0, 2, 1, 0, 300, forward_share=0.9), job("b", 0, 2, 1, 0, 300, forward_share=0.9)]
-    assert ends(run(flat, Jigsaw(2, order="fifo"), 2)) == {"a": 300, "b": 600}
-
-
-def test_backfilling_knows_when_owners_that_share_will_end() -> None:
-    """b waits for all GPUs, behind a, which shares with c and ends at 399 and not 300: d, of 350 s, delays nobody."""
-    jobs = [
-        job("a", 0, 2, 2, 1, 300), job("b", 1, 3, 1, 0, 10), job("c", 2, 2, 2, 1, 300), job("d", 3, 1, 1, 0, 350),
-    ]  # fmt: skip
-    simulated = run(jobs, CrossoverPairs("fifo-backfill"), 3)
-    end_s = 2 + 298 / 0.75
-    assert ends(simulated) == pytest.approx({"a": end_s, "b": end_s + 10, "c": end_s + 10 + 2, "d": 353})
-
-
 @pytest.mark.parametrize("text", ["crossover-pairs", "jigsaw"])
 def test_a_trace_that_does_not_know_steps_is_refused(text: str) -> None:
-    assert needs_steps(text)
-    assert not needs_steps("srtf")
+    assert needs(text, "steps")
+    assert not needs("srtf", "steps")
     with pytest.raises(SpecError, match=r"seconds that a step computes .* of job 'a' and 1 others") as caught:
         run(rigid((0, 2, 5), (0, 2, 5)), parse_policy(text), 2)
     assert "exposed and step_s" in (caught.value.hint or "")
@@ -219,20 +175,6 @@ def test_a_ring_s_step_is_that_on_the_fewest_hosts() -> None:
     assert step_times(within) == pytest.approx((3.0, 0.75))
     assert step_times(over) == pytest.approx((3.0, 1.5))
     assert step_times(on_hosts([job("b", 0, 2, 3, 1, 8)], 4, 0.8)[0]) == pytest.approx((3, 1))
-
-
-def test_a_csv_of_one_s_own_tells_what_sharing_needs(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "jobs.csv",
-        "name,arrival_s,gpus,duration_s,step_s,exposed,forward_share,memory_bytes",
-        "a,0,2,60,2,0.25,0.5,1000", "b,0,2,60,,,,",
-    )  # fmt: skip
-    told, silent = load_plain(path).jobs
-    assert step_times(told) == (1.5, 0.5)
-    assert forward_share(told) == 0.5
-    assert memory_bytes(told) == 1000
-    assert step_times(silent) is None
-    assert memory_bytes(silent) is None
 
 
 class Watched:
@@ -332,10 +274,3 @@ def test_no_other_matching_gains_more(kinds: list[tuple[float, float]]) -> None:
             total += 1.0 if rates is None else sum(rates)
         best = max(best, total)
     assert found == pytest.approx(best)
-
-
-def test_of_equals_the_first_rides() -> None:
-    jobs = [job(name(number), 0, 2, 1, 1, 100) for number in range(5)]
-    simulated = run(jobs, CrossoverPairs("fifo"), 2, spans=True)
-    assert {span.job for span in simulated.spans if span.from_s == 0} == {"a", "b"}
-    assert ends(simulated) == pytest.approx({"a": 100, "b": 100, "c": 200, "d": 200, "e": 300})

@@ -5,18 +5,15 @@ import math
 
 import numpy as np
 import pytest
-from cluster_cases import TRACES, Amdahl, Scripted, ends, rigid, run, stepped
+from cluster_cases import TRACES, Amdahl, Scripted, ends, every_second, rigid, run, stepped
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job, RigidSpeed
-from xbench.cluster.metrics import metrics, slowdowns, unfairness
+from xbench.cluster.metrics import Moment, Span, metrics, slowdowns, unfairness
 from xbench.cluster.policies.fifo import Fifo
-from xbench.cluster.policies.sjf import Sjf
-from xbench.cluster.policies.srsf import Srsf
-from xbench.cluster.policies.srtf import Srtf
+from xbench.cluster.policies.srtf import Sjf, Srsf, Srtf
 from xbench.cluster.policy import Cluster, Grant, Policy
-from xbench.cluster.simulated import Moment, Span
 from xbench.cluster.simulator import simulate
 from xbench.cluster.speeds import TableSpeed
 from xbench.errors import SpecError
@@ -84,7 +81,7 @@ def test_a_completion_is_told_before_an_arrival_of_the_same_time() -> None:
     assert simulated.decisions == 3
 
 
-def test_the_metrics_of_two_jobs_by_hand() -> None:
+def test_metrics_by_hand() -> None:
     judged = run(rigid((0, 2, 10), (4, 2, 10)), Fifo(), 2)
     found = metrics(judged)
     assert (found.jobs, found.jct_mean_s, found.queued_mean_s, found.makespan_s) == (2, 13.0, 3.0, 20.0)
@@ -93,13 +90,8 @@ def test_the_metrics_of_two_jobs_by_hand() -> None:
     assert [job.contention for job in judged.finished] == [pytest.approx(1.6), pytest.approx(22 / 16)]
     assert unfairness(judged.finished) == [pytest.approx(10 / 16), pytest.approx(16 / 13.75)]
     assert (found.occupancy, found.useful_share, found.restarts, found.held_gpu_s) == (1.0, 1.0, 0, 40.0)
-
-
-def test_a_short_job_s_slowdown_is_bounded() -> None:
+    # a short job's is bounded
     assert slowdowns(run(rigid((0, 1, 10), (0, 1, 1)), Fifo(), 1).finished) == [1.0, 1.1]
-
-
-def test_no_job_has_no_metrics() -> None:
     with pytest.raises(ValueError, match="nothing to judge"):
         metrics(run([], Fifo(), 1))
 
@@ -124,6 +116,11 @@ class Lazy(Policy):
 def test_a_policy_that_cannot_be_is_a_programming_error(policy: Policy, said: str) -> None:
     with pytest.raises(RuntimeError, match=said):
         run([Job("a", 0.0, 1, 5.0, Amdahl())], policy, 2)
+
+
+def test_a_policy_that_only_waits_is_refused() -> None:
+    with pytest.raises(SpecError, match="asked does not come to an end"):
+        simulate(rigid((0, 1, 1)), every_second(Lazy), Cluster(1))
 
 
 @pytest.mark.parametrize(
@@ -180,37 +177,16 @@ def test_nobody_has_more_than_there_is_and_all_work_is_done(restart_s: int, data
     assert held_gpu_s == pytest.approx(simulated.held_gpu_s)
 
 
-def poisson(jobs: int, servers: int, load: float, seed: int) -> list[Job]:
-    """One-GPU jobs of mean length 1 s."""
-    random = np.random.default_rng(seed)
-    arrivals_s = np.cumsum(random.exponential(1 / (load * servers), jobs)).tolist()
-    return rigid(*((at_s, 1, long_s) for at_s, long_s in zip(arrivals_s, random.exponential(1.0, jobs), strict=True)))
-
-
-def erlang_c_wait_s(servers: int, load: float) -> float:
-    """Mean wait of M/M/k with a mean service of 1 s."""
-    blocked = 1.0
-    for server in range(1, servers + 1):  # Erlang B, by its recursion
-        blocked = load * servers * blocked / (server + load * servers * blocked)
-    return blocked / (1 - load * (1 - blocked)) / (servers * (1 - load))
-
-
 def test_first_in_first_out_is_the_kiefer_wolfowitz_recursion() -> None:
-    jobs = poisson(2000, 3, 0.9, seed=1)
+    random = np.random.default_rng(1)
+    arrivals_s = np.cumsum(random.exponential(1 / 2.7, 2000)).tolist()
+    jobs = rigid(*((at_s, 1, long_s) for at_s, long_s in zip(arrivals_s, random.exponential(1.0, 2000), strict=True)))
     free_s = [0.0] * 3
     begins = {}
     for job in jobs:
         begins[job.name] = max(job.arrival_s, heapq.heappop(free_s))
         heapq.heappush(free_s, begins[job.name] + job.duration_s)
     assert {job.job.name: job.began_s for job in simulate(jobs, Fifo(), Cluster(3)).finished} == begins
-
-
-def test_the_mean_wait_is_erlang_s(thorough: bool) -> None:
-    """Within two standard errors of so many jobs; benchmarks/cluster_queueing.py has enough for 2 %."""
-    jobs, within = (100_000, 0.05) if thorough else (10_000, 0.15)
-    assert erlang_c_wait_s(1, 0.5) == pytest.approx(1.0)  # M/M/1: load / (1 - load)
-    judged = metrics(simulate(poisson(jobs, 2, 0.5, seed=2), Fifo(), Cluster(2)))
-    assert judged.queued_mean_s == pytest.approx(erlang_c_wait_s(2, 0.5), rel=within)
 
 
 def test_a_first_start_costs_what_the_cluster_says() -> None:

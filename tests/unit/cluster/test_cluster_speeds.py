@@ -1,25 +1,24 @@
+"""Speeds: the formula of a ring, measured tables, scaling records, and what each says of several hosts."""
+
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
+from cluster_cases import Amdahl, pollux_folder, rigid, shared
 from golden_file import GOLDEN
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.cluster.speeds import RingRun, RingSpeed, TableSpeed, fit_ring, scaled_speed
+from xbench.cluster.jobs import Job, fewest_hosts, on_hosts
+from xbench.cluster.speeds import HostTable, OnHosts, RingSpeed, TableSpeed, scaled_speed
+from xbench.cluster.traces import load_trace
+from xbench.cluster.traces.pollux import load_application
 from xbench.errors import SpecError
 from xbench.records import load
 
 RING = RingSpeed((0.01, 0.002, 1e-9, 0.05), 128.0, 4e8)
-
-thetas = st.tuples(*(st.floats(lo, hi) for lo, hi in ((1e-4, 1e-1), (0, 1e-2), (0, 1e-8), (0, 1.0))))
-
-
-def _runs(theta: tuple[float, float, float, float], batches: tuple[float, ...]) -> list[RingRun]:
-    return [
-        RingRun(gpus, batch, RingSpeed(theta, batch, 4e8).step_s(gpus)) for batch in batches for gpus in (1, 2, 4, 8)
-    ]
 
 
 def test_a_ring_is_the_formula() -> None:
@@ -48,64 +47,6 @@ def test_what_is_no_ring_is_refused(theta: tuple[float, ...], batch: float, nbyt
         RingSpeed(theta, batch, nbytes)  # type: ignore[arg-type]
 
 
-@given(thetas)
-def test_a_fit_to_a_ring_is_that_ring(theta: tuple[float, float, float, float]) -> None:
-    fit = fit_ring(_runs(theta, (32.0, 128.0)), 4e8)
-    assert fit.identified
-    assert fit.residual < 1e-6
-    truth, found = RingSpeed(theta, 256.0, 4e8), fit.speed(256.0)
-    for gpus in (1, 3, 16, 64):
-        assert found.step_s(gpus) == pytest.approx(truth.step_s(gpus), rel=1e-4)
-
-
-@given(thetas)
-def test_runs_of_one_batch_foretell_that_batch_and_no_other(theta: tuple[float, float, float, float]) -> None:
-    fit = fit_ring(_runs(theta, (128.0,)), 4e8)
-    assert not fit.identified
-    truth = RingSpeed(theta, 128.0, 4e8)
-    for gpus in (1, 3, 16):
-        assert fit.speed(128.0).step_s(gpus) == pytest.approx(truth.step_s(gpus), rel=1e-4)
-    with pytest.raises(SpecError, match="say nothing of batch 64"):
-        fit.speed(64.0)
-
-
-def test_the_held_out_error_is_that_of_each_run_foretold_by_the_others() -> None:
-    runs = _runs((0.01, 0.002, 1e-9, 0.05), (32.0, 128.0))
-    runs[3] = runs[3]._replace(step_s=2 * runs[3].step_s)
-    fit = fit_ring(runs, 4e8)
-    without = fit_ring([*runs[:3], *runs[4:]], 4e8)
-    assert fit.held_out[3] == pytest.approx(without.speed(32.0).step_s(8) / runs[3].step_s - 1)
-    assert fit.held_out[3] == pytest.approx(-0.5, abs=1e-3)
-    assert fit.held_out_error > fit.residual > 0.1
-    assert fit.residuals[3] == pytest.approx(fit.speed(32.0).step_s(8) / runs[3].step_s - 1)
-
-
-@given(st.lists(st.floats(0.5, 1.0), min_size=4, max_size=8), st.integers(0, 7))
-def test_scaling_all_times_scales_the_fit(times: list[float], power: int) -> None:
-    runs = [RingRun(2**place, 64.0, step_s) for place, step_s in enumerate(times)]
-    fit = fit_ring(runs, 1e8)
-    slower = fit_ring([run._replace(step_s=run.step_s * 2**power) for run in runs], 1e8)
-    assert all(value >= 0 for value in fit.theta)
-    assert slower.residuals == pytest.approx(fit.residuals, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("runs", "said"),
-    [
-        ([], "on no GPUs"),
-        ([RingRun(1, 8, 1.0), RingRun(2, 8, 1.0), RingRun(2, 16, 1.0)], "1 and 2 GPUs do not make a ring"),
-        ([RingRun(1, 8, 1.0), RingRun(2, 8, 0.0), RingRun(4, 8, 1.0)], "step_s = 0.0"),
-        ([RingRun(1, 8, math.inf), RingRun(2, 8, 1.0), RingRun(4, 8, 1.0)], "step_s = inf"),
-        ([RingRun(1, math.nan, 1.0), RingRun(2, 8, 1.0), RingRun(4, 8, 1.0)], "batch = nan"),
-        ([RingRun(0, 8, 1.0), RingRun(2, 8, 1.0), RingRun(4, 8, 1.0)], "on 0 GPUs"),
-        ([RingRun(2, 8, 1.0), RingRun(3, 8, 2.0), RingRun(5, 8, 4.0)], "without any time"),
-    ],
-)
-def test_runs_that_make_no_ring_are_refused(runs: list[RingRun], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        fit_ring(runs, 1.0)
-
-
 def test_a_table_is_what_was_measured_and_lines_between() -> None:
     table = TableSpeed.of({4: 300.0, 1: 100.0, 16: 600.0})
     assert table.sizes == tuple(range(1, 17))
@@ -115,21 +56,6 @@ def test_a_table_is_what_was_measured_and_lines_between() -> None:
     for gpus in (0, 17):
         with pytest.raises(ValueError, match=f"from 1 to 16 GPUs, and not for {gpus}"):
             table(gpus)
-
-
-def test_a_table_answers_where_it_is_asked_to() -> None:
-    points = {2: 10.0, 4: 20.0}
-    exact = TableSpeed.of(points, between=False)
-    assert exact.sizes == (2, 4)
-    with pytest.raises(ValueError, match="not for 3"):
-        exact(3)
-    wide = TableSpeed.of(points, outside=True)
-    assert wide.sizes is None
-    assert wide(1) == pytest.approx(5)
-    assert wide(8) == pytest.approx(40)
-    assert TableSpeed.of({2: 10.0}, outside=True)(6) == pytest.approx(30)
-    with pytest.raises(ValueError, match="not for 0"):
-        wide(0)
 
 
 @given(st.dictionaries(st.integers(1, 64), st.floats(1e-3, 1e6), min_size=1, max_size=8))
@@ -172,8 +98,110 @@ def test_a_scaling_record_has_speeds() -> None:
     assert raised.value.hint == "did you mean 'optimal'?"
     alone_mode = record.model_copy(update={"modes": ["optimal"]})
     assert scaled_speed(alone_mode) == speed
-
-
-def test_another_record_has_none() -> None:
     with pytest.raises(SpecError, match="kind 'dict' holds no speeds"):
         scaled_speed({"kind": "scaling"})
+
+
+HOSTED = RingSpeed((0.01, 0.002, 1e-9, 0.05), 128.0, 4e8, across=(0.004, 3e-9))
+
+
+def test_the_fewest_hosts() -> None:
+    assert [fewest_hosts(gpus, 4) for gpus in (1, 4, 5, 8, 11)] == [(1,), (4,), (1, 4), (4, 4), (3, 4, 4)]
+
+
+def test_a_ring_over_hosts_is_the_formula() -> None:
+    (job,) = on_hosts([Job("a", 0.0, 4, 1.0, HOSTED)], 4)
+    speed = job.speed
+    alone_s = 0.01 * 128 / 4 + 0.05
+    within_s = alone_s + 0.002 * 3 + 1e-9 * 3 * 4e8 / 4
+    across_s = alone_s + 0.004 * 3 + 3e-9 * 3 * 4e8 / 4
+    assert speed(4) == pytest.approx(1 / within_s)
+    assert speed.placed((4,), 1) == pytest.approx(1 / within_s)  # type: ignore[attr-defined]
+    assert speed.placed((1, 3), 1) == pytest.approx(1 / across_s)  # type: ignore[attr-defined]
+    three_s = alone_s + 0.004 * 3 + 9e-9 * 3 * 4e8 / 4  # the link a third as fast, its latency the same
+    assert speed.placed((2, 2), 3) == pytest.approx(1 / three_s)  # type: ignore[attr-defined]
+    assert speed(5) == speed.placed((1, 4), 1) == speed.fastest(5)  # type: ignore[attr-defined]
+    assert speed.sizes is None
+
+
+def test_a_link_between_hosts_is_never_faster_than_one_within() -> None:
+    fast = RingSpeed(HOSTED.theta, HOSTED.batch, HOSTED.model_bytes, across=(0.0, 0.0))
+    assert fast.step_s(4, 1) == fast.step_s(4)
+    with pytest.raises(SpecError, match="between hosts"):
+        RingSpeed(HOSTED.theta, 128.0, 4e8, across=(-1.0, 0.0))
+
+
+def test_a_speed_that_knows_nothing_of_hosts_has_a_factor_on_more_than_it_needs() -> None:
+    (job,) = on_hosts(rigid((0, 6, 10)), 4, 0.8)
+    assert job.duration_s == 10
+    assert job.rigid
+    assert job.speed.placed((2, 4), 9) == 1.0  # type: ignore[attr-defined]
+    assert job.speed.placed((2, 2, 2), 1) == 0.8  # type: ignore[attr-defined]
+    assert job.speed.fastest(6) == 1.0  # type: ignore[attr-defined]
+
+
+def test_what_is_not_known_has_to_be_said() -> None:
+    one, two = rigid((0, 1, 5), (0, 2, 5))
+    assert on_hosts([one], 4)[0].speed(1) == 1.0  # one GPU is on one host
+    with pytest.raises(SpecError, match="how fast job 'b' would be over several hosts is not known") as caught:
+        on_hosts([one, two], 4)
+    assert caught.value.hint == "--across-hosts 0.8 says 80 % of the speed on fewer"
+    with pytest.raises(SpecError, match="'a' and 1 others"):
+        on_hosts([Job("a", 0.0, 1, 1.0, Amdahl()), two], 4)
+    with pytest.raises(SpecError, match="need no factor"):
+        on_hosts([Job("a", 0.0, 1, 1.0, HOSTED)], 4, 0.8)
+    for across in (0.0, 1.5, -1.0, float("nan")):
+        with pytest.raises(SpecError, match="is not a share of a speed"):
+            on_hosts([two], 4, across)
+
+
+TABLE = HostTable(
+    ((1, 1.0), (2, 2.0), (4, 3.0), (8, 4.0)),
+    gpus_per_host=2,
+    by_shape={(2,): OnHosts(2.0, 0.1), (1, 1): OnHosts(1.5, 0.5), (1, 1, 2): OnHosts(3.5, 0.2)},
+    by_hosts={
+        4: (TableSpeed.of({4: 2.0, 8: 4.0}), TableSpeed.of({4: 0.25, 8: 0.25})),
+        6: (TableSpeed.of({6: 2.5, 12: 5.0}), TableSpeed.of({6: 0.5, 12: 0.5})),
+    },
+)
+
+
+def test_a_table_of_hosts_is_what_was_measured() -> None:
+    assert TABLE.placed((1, 1), 1) == 1.5
+    assert TABLE.placed((1, 1), 3) == 1.5 / 2  # an exchange of half the time takes three times as long
+    assert TABLE.placed((2, 2), 1) == TABLE(4) == 3.0  # the fewest hosts
+    assert TABLE.placed((1, 1, 1, 1), 1) == 2.0
+    assert TABLE.placed((1, 1, 1, 1), 5) == 1.0
+    assert TABLE.placed((1, 1, 1, 1, 2), 1) == 2.5  # the next larger number of hosts on which 6 were measured
+    assert TABLE.placed((1,) * 7, 1) == pytest.approx(TABLE.by_hosts[6][0](7))  # none is larger
+    assert TABLE.placed((1, 1, 1), 1) == TABLE(3)  # nothing is known of 3 GPUs over hosts
+    assert TABLE.fastest(4) == 3.5
+    assert TABLE.fastest(3) == TABLE(3)
+    with pytest.raises(SpecError, match="hosts of 2 GPUs say nothing of hosts of 8") as caught:
+        on_hosts([Job("a", 0.0, 1, 1.0, TABLE)], 8)
+    assert caught.value.hint == "write --gpus-per-host 2"
+
+
+def test_pollux_s_steps_know_their_placements(tmp_path: Path) -> None:
+    folder = pollux_folder(tmp_path)
+    with (folder / "yolov3" / "placements.csv").open("a") as placements:
+        placements.write("13,8,20,5\n13,16,30,6\n22,8,18,9\n22,16,27,9\n31,8,99,1\n")
+    speed = load_application(folder, "yolov3").speed(64)
+    assert speed.placed((4,), 1) == speed(4) == pytest.approx(64 / 16.4)  # two times 8 samples
+    assert speed.placed((1, 3), 1) == pytest.approx(64 / (20 + 15))
+    assert speed.placed((2, 2), 1) == pytest.approx(64 / (18 + 9))
+    assert speed.placed((2, 2), 2) == pytest.approx(64 / (18 + 9 + 9))
+    assert speed.placed((4, 4, 4, 4), 1) == speed(16)
+    assert speed.placed((1,) * 6 + (2,) * 5, 1) == pytest.approx(64 / 99)  # 6 hosts are nearest to 11
+
+
+@pytest.mark.parametrize("number", [1, 6])
+def test_no_placement_of_pollux_s_jobs_is_faster_than_its_fastest(number: int) -> None:
+    trace = load_trace(f"pollux:{shared('pollux/workloads').parent},workload={number}")
+    for job in {id(job.speed): job for job in on_hosts(trace.jobs, 4)}.values():
+        speed = job.speed
+        assert isinstance(speed, HostTable)
+        assert len(speed.by_shape) > 30
+        for gpus in speed.sizes or ():
+            shapes = [shape for shape in speed.by_shape if sum(shape) == gpus] + [fewest_hosts(gpus, 4)]
+            assert max(speed.placed(shape, 1) for shape in shapes) <= speed.fastest(gpus)

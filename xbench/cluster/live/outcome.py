@@ -25,9 +25,9 @@ from pathlib import Path
 from xbench.cluster.live import ledger
 from xbench.cluster.live.state import State
 from xbench.cluster.live.track import JobState, LearnedSpeed
+from xbench.cluster.metrics import Finished
+from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
-from xbench.cluster.registry import parse_policy
-from xbench.cluster.simulated import Finished
 from xbench.cluster.simulator import simulate
 from xbench.environment import capture
 from xbench.errors import RecordError, SpecError

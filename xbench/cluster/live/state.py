@@ -24,9 +24,8 @@ from xbench.cluster.jobs import Job
 from xbench.cluster.live import ledger
 from xbench.cluster.live.jobs_file import JobEntry, check_fit
 from xbench.cluster.live.track import AttemptState, JobState
-from xbench.cluster.policies.sizes import all_sizes
+from xbench.cluster.policies import POLICIES, parse_policy
 from xbench.cluster.policy import Cluster, Policy
-from xbench.cluster.registry import POLICIES, parse_policy
 from xbench.cluster.simulator import needed_gpus
 from xbench.errors import RecordError, SpecError
 from xbench.spec import parse_options
@@ -239,7 +238,7 @@ class State:
         """True if the policy could serve this job on the present slots."""
         if needed_gpus(job, self.policy.elastic) > self.cluster.gpus:
             return False
-        return not self.policy.elastic or bool(all_sizes(job, self.cluster))
+        return not self.policy.elastic or bool(job.sizes_on(self.cluster.gpus))
 
     def _retry(self, retries: int, now_s: float) -> None:
         """Try given-up jobs again, and reset the count of crashes."""

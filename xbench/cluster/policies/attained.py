@@ -1,14 +1,29 @@
-"""Policies that know a job's attained service but not its length (Gu et al., Tiresias, NSDI 2019).
+"""Policies that know a job's attained service but not its length: `las` and `gittins` (Gu et al., Tiresias, NSDI 2019).
 
-Attained service is GPUs × time in which the job computed. Starts and restarts do not count: otherwise a job on many
-GPUs would reach the first threshold before it has done anything. `thresholds` [GPU seconds] divide service into levels.
-A job begins at level 0 and falls to the next as soon as it has attained the next threshold. A policy ranks the levels;
-within a level, the job that came to it first runs first. (Levels instead of bare service keep equal jobs from taking
-turns and paying a restart each.) `ordered` selects the jobs that run.
+Attained service is GPUs × time in which the job computed (hence "two-dimensional"). Starts and restarts do not count:
+otherwise a job on many GPUs would reach the first threshold before it has done anything. `thresholds` [GPU seconds]
+divide service into levels. A job begins at level 0 and falls to the next as soon as it has attained the next threshold.
+A policy ranks the levels; within a level, the job that came to it first runs first. (Levels instead of bare service
+keep equal jobs from taking turns and paying a restart each.) `ordered` selects the jobs that run.
 
 **Promotion** (the paper's PROMOTEKNOB) returns a job to the end of level 0 and resets its service. It happens when the
 job's current wait exceeds `promote` times the time for which it has held GPUs since its last promotion. 0: never. Here
 restarts count: a promotion causes restarts, so it must be rarer if a restart takes longer.
+
+**las**, discretised two-dimensional least attained service: the lower level runs first. (The authors' published
+simulator has 3250 and 7200 GPU seconds: `las:thresholds=3250+7200`.)
+
+**gittins**, the discretised two-dimensional Gittins index: the job likeliest to end soon runs first. With S the service
+[GPU s] that a job needs in all, a job that has attained a has the index
+
+    G(a) = max over b > a of  P(S ≤ b | S > a) / E[min(S, b) − a | S > a]
+
+the chance of completion over the service spent, for the best stretch. The highest index runs first. On one machine, if
+only the distribution of S is known, no policy has a lower mean JCT (Gittins 1979). S is the empirical distribution of
+services, for which one of them is the best b. A level has the index of its lower end. By default the distribution is
+that of the whole trace, beforehand, as Tiresias uses the history of its cluster. The policy then knows the lengths, but
+not which job has which. With `learn` it is that of the jobs that have finished so far, updated whenever their number
+has doubled (8, 16, ...). Until then the lower level runs first, as under `las`.
 """
 
 from __future__ import annotations
@@ -16,12 +31,20 @@ from __future__ import annotations
 import heapq
 import math
 from abc import abstractmethod
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.cluster.jobs import Job
 from xbench.cluster.policies.ordered import Ordered
-from xbench.cluster.policy import Active, Change, due
+from xbench.cluster.policy import Active, Change, Cluster, due
 from xbench.errors import SpecError
+
+HOUR_S = 3600.0
+QUARTERS_S = tuple(HOUR_S / 4 * 4**power for power in range(6))
+FIRST_UPDATE = 8
 
 
 class Attained(Ordered):
@@ -58,10 +81,6 @@ class Attained(Ordered):
     @abstractmethod
     def rank(self, level: int) -> float:
         """Lower ranks run first."""
-
-    def level(self, job: Active) -> int:
-        """Level of a job."""
-        return self._level[job.number]
 
     def waiting_key(self, job: Active, now_s: float) -> float:
         """Rank of its level."""
@@ -129,16 +148,16 @@ class Attained(Ordered):
 
     def rank_anew(self) -> None:
         """Sort all jobs again after a change of ranks."""
-        for heap in self._waiting.values():
-            held = [entry for entry in heap if self._stamp.get(entry[3].number) == entry[2]]
-            heap[:] = [(self.rank(self._level[job.number]), tie, stamp, job) for _, tie, stamp, job in held]
-            heapq.heapify(heap)
-        for gpus, line in self._running.items():
-            self._running[gpus] = []
-            for _, tie, stamp, job in line:
-                entry = (self.rank(self._level[job.number]), tie, stamp, job)
-                self._line[job.number] = entry
-                insort(self._running[gpus], entry)
+        running = [entry[3] for entry in self._line.values()]
+        waiting = [
+            job for heap in self._waiting.values() for _, _, stamp, job in heap if self._stamp.get(job.number) == stamp
+        ]
+        self._waiting.clear()
+        for job in waiting:
+            self._push(job, self.rank(self._level[job.number]))
+        for job in running:
+            self._leave(job)
+            self._join(job, self.rank(self._level[job.number]))
 
     def _place_at(self, job: Active, level: int) -> None:
         self._arrivals += 1
@@ -159,3 +178,57 @@ class Attained(Ordered):
         self._set_timers += 1
         self._timer[job.number] = self._set_timers
         heapq.heappush(self._timers, (at_s, self._set_timers, job))
+
+
+class Las(Attained):
+    """Least attained service. By default a job falls after one and after ten GPU hours."""
+
+    def __init__(self, thresholds: Sequence[float] = (HOUR_S, 10 * HOUR_S), promote: float = 8.0) -> None:
+        super().__init__(thresholds, promote)
+
+    def rank(self, level: int) -> float:
+        """The level itself."""
+        return level
+
+
+class Gittins(Attained):
+    """The Gittins index. By default six thresholds: 15 GPU minutes, and four times the one before."""
+
+    def __init__(self, thresholds: Sequence[float] = QUARTERS_S, promote: float = 8.0, learn: bool = False) -> None:
+        super().__init__(thresholds, promote)
+        self.learn = learn
+        self._ranks = [float(level) for level in range(len(self.thresholds) + 1)]
+        self._services_s: list[float] = []
+
+    def begin(self, cluster: Cluster, jobs: Sequence[Job]) -> None:
+        """See `Policy`."""
+        super().begin(cluster, jobs)
+        if not self.learn:
+            self._set_distribution([job.service_s for job in jobs])
+
+    def rank(self, level: int) -> float:
+        """The negative index of a level."""
+        return self._ranks[level]
+
+    def finished(self, job: Active, now_s: float) -> None:
+        """Learn the service of a finished job."""
+        super().finished(job, now_s)
+        self._services_s.append(job.job.service_s)
+        count = len(self._services_s)
+        if self.learn and count >= FIRST_UPDATE and count & (count - 1) == 0:
+            self._set_distribution(self._services_s)
+            self.rank_anew()
+
+    def _set_distribution(self, services_s: Sequence[float]) -> None:
+        ordered = np.sort(services_s)
+        self._ranks = [-gittins_index(ordered, attained_s) for attained_s in (0.0, *self.thresholds)]
+
+
+def gittins_index(services_s: NDArray[np.float64], attained_s: float) -> float:
+    """Index of a job with that attained service [GPU s], from an ascending sample of services; 0 if none is longer."""
+    longer = services_s[np.searchsorted(services_s, attained_s, side="right") :] - attained_s
+    if not len(longer):
+        return 0.0
+    done = np.arange(1, len(longer) + 1)
+    spent_s = np.cumsum(longer) + (len(longer) - done) * longer
+    return float(np.max(done / spent_s))

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from xbench.cluster.jobs import Job
 from xbench.cluster.policies.sharing import Kind, Sharing
-from xbench.cluster.step_times import step_times
+from xbench.cluster.speeds import step_times
 from xbench.errors import SpecError
 from xbench.planning.turns import JobTimes, best_pattern
 

@@ -1,85 +1,75 @@
-"""Doubling (Capes, Raheja, Kemertas and Mohomed, arXiv 1908.08082), with known speeds.
+"""Doubling (Capes, Raheja, Kemertas and Mohomed, arXiv 1908.08082): `doubling` with known speeds, and `exploratory`.
 
 Every job starts at one GPU (or its least number). While GPUs remain and a doubling helps, the job whose remaining time
-t falls most per added GPU, gain(w) = (t(w) − t(2w)) / w, is doubled. A doubling that does not fit is skipped. A new
-plan is made whenever a job comes or goes. If not even the first sizes of all jobs fit, the last arrivals wait. The
-paper calls this `precompute`. Rings want powers of two, so a job has 1, 2, 4, ... GPUs.
+t falls most per added GPU, gain(w) = (t(w) − t(2w)) / w, is doubled. A doubling that does not fit is skipped. The paper
+calls this `precompute`. Rings want powers of two, so a job has 1, 2, 4, ... GPUs.
 
 **Restarts.** t(w) includes the restart that w would cost: none on the GPUs that a job already holds, and `restart_s` on
 any other number. So a job moves only for a gain above the cost of its restart. `plain` leaves restarts out of t: the
 paper's rule.
 
-**Cost.** The greedy selection is found without a walk. A doubling is taken only after all earlier ones of its job, so
-its effective gain is the least of these gains, and all above some threshold are taken. The threshold moves little from
-plan to plan, so only doublings near the last one are sorted.
+A doubling is taken only after all earlier ones of its job, so its effective gain is the least of these gains.
+
+**exploratory** learns speeds by trials. A new job runs on 1, 2, 4, ... GPUs, up to `most`, for `trial_s` each. Each
+change costs a restart. Then its speeds are known, and doubling chooses among the tried sizes. The remaining work is
+known, as under `doubling`. Trials come in the order of arrival, after every job's first size and before any doubling. A
+trial that does not fit waits, and its job takes part in doubling with the speeds known so far. A job keeps its GPUs
+during a trial. When a trial ends and the next one fits into free GPUs, only that job changes; if it does not fit, the
+job stays as it is until the next plan. A new plan is made when jobs come or go, and when a job's last trial ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import heapq
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.policies.rows import Rows, Vector, Whole
-from xbench.cluster.policies.sizes import doubling_sizes, require_speeds
-from xbench.cluster.policy import Active, Change, Cluster, Policy
-
-NEAR = 1.25
-"""Initial factor around the last threshold within which doublings are sorted."""
+from xbench.cluster.policies.rows import Columns, Elastic, Vector, Whole
+from xbench.cluster.policy import Active, Change, Cluster, Grant, due
+from xbench.errors import SpecError
 
 
-class Doubling(Policy):
-    """The policy. `begin` raises SpecError for jobs without speeds."""
+def doubling_sizes(job: Job, cluster: Cluster) -> tuple[int, ...]:
+    """The allowed powers of two times the least allowed number; () if there is none.
+
+    If the speed is known for some sizes alone, it starts from the least of these, and has only these.
+    """
+    allowed = job.sizes_on(cluster.gpus)
+    if not allowed:
+        return ()
+    doubled = (allowed[0] << power for power in range((allowed[-1] // allowed[0]).bit_length()))
+    return tuple(size for size in doubled if size in allowed)
+
+
+class Doubling(Elastic):
+    """Doubling with known speeds."""
 
     name = "doubling"
-    elastic = True
 
-    def __init__(self, plain: bool = False) -> None:
-        self.plain = plain
-        self._rows = Rows()
-        self._threshold = 1.0
-
-    def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
-        """See `Policy`."""
-        super().begin(cluster, jobs)
-        jobs = list(jobs)
-        require_speeds(self.name, cluster, jobs)
-        steps = max((len(doubling_sizes(job, cluster)) for job in jobs), default=1)
-        self._rows = Rows({"sizes": (steps, int), "added": (steps, float), "helps": (steps, float),
-                           "first": (0, int), "number": (0, int)})  # fmt: skip
-        """By step: `sizes`; `added` GPUs; `helps`: time saved per unit of work and added GPU.
-
-        `first`: the initial size.
-        """
+    def columns(self, jobs: Sequence[Job]) -> Columns:
+        """By step: `sizes`; `added` GPUs; `helps`: time saved per unit of work and added GPU. `first`: initial size."""
+        steps = max((len(doubling_sizes(job, self.cluster)) for job in jobs), default=1)
+        return {"sizes": (steps, int), "added": (steps, float), "helps": (steps, float), "first": (0, int),
+                "number": (0, int)}  # fmt: skip
 
     def arrived(self, job: Active, now_s: float) -> None:
         """Add the job's sizes and speeds."""
-        row = self._rows.append(job)
+        rows, row = self._rows, self._rows.append(job)
         sizes = doubling_sizes(job.job, self.cluster)
-        self._rows["number"][row] = job.number
-        self._rows["first"][row] = sizes[0]
-        self._rows["sizes"][: len(sizes), row] = sizes
-        added = np.diff(sizes)
-        self._rows["added"][1 : len(sizes), row] = added
-        pace = np.array([1 / job.job.speed(size) for size in sizes])
-        self._rows["helps"][1 : len(sizes), row] = -np.diff(pace) / added
-
-    def finished(self, job: Active, now_s: float) -> None:
-        """Forget the job."""
-        self._rows.remove(job)
-
-    def decide(self, now_s: float) -> Iterator[Change]:
-        """Make a new plan."""
-        if len(self._rows):
-            yield from self._rows.changes(self.plan(now_s))
+        rows["number"][row], rows["first"][row] = job.number, sizes[0]
+        rows["sizes"][: len(sizes), row] = sizes
+        rows["added"][1 : len(sizes), row] = np.diff(sizes)
+        rows["helps"][1 : len(sizes), row] = _helps(job.job, sizes)
 
     def plan(self, now_s: float) -> Whole:
-        """GPUs of each row."""
+        """See `Elastic`."""
         left = self._rows.remaining(now_s)
         first, helps = self._rows["first"], self._rows["helps"]
         gpus = np.zeros(len(left), dtype=np.int64)
-        served = int(np.searchsorted(np.cumsum(first), self.cluster.gpus, side="right"))
+        served = self.served(first)
         gpus[:served] = first[:served]
         spare = self.cluster.gpus - int(first[:served].sum())
         if spare and len(helps) > 1:
@@ -90,13 +80,13 @@ class Doubling(Policy):
                 gains[helps[1:, :served] == 0.0] = 0.0
             for step in range(1, len(gains)):
                 np.minimum(gains[step], gains[step - 1], out=gains[step])
-            taken, self._threshold = take(gains, added, spare, self._threshold)
+            taken = take(gains, added, spare)
             gpus[:served] = np.where(taken > 0, sizes[taken, np.arange(served)], first[:served])
         return gpus
 
     def _charge(self, gains: Vector, added: Vector, served: int) -> None:
         """Charge a restart for every size but the current one: the step to it gains it, the next step loses it."""
-        held, sizes = self._rows.held[:served], self._rows["sizes"][:, :served]
+        held, sizes = self._rows["held"][:served], self._rows["sizes"][:, :served]
         is_held = (sizes == held) & (held > 0)
         reached = is_held[1:]
         gains[reached] += self.cluster.restart_s / added[reached]
@@ -104,39 +94,142 @@ class Doubling(Policy):
         gains[beyond] -= self.cluster.restart_s / added[beyond]
 
 
-def take(gains: Vector, added: Vector, spare: float, near: float) -> tuple[Whole, float]:
-    """Number of steps of each column that a greedy selection takes, and the gain below which it stopped.
+def _helps(job: Job, sizes: Sequence[int]) -> Vector:
+    """Time saved per unit of work and added GPU, from each size to the next."""
+    pace = np.array([1 / job.speed(size) for size in sizes])
+    helps: Vector = -np.diff(pace) / np.diff(sizes)
+    return helps
+
+
+def take(gains: Vector, added: Vector, spare: float) -> Whole:
+    """Number of steps of each column that a greedy selection takes.
 
     `gains` (steps × columns) do not rise within a column. Steps above zero are taken by gain, then column, as long as
     their GPUs fit. A step that does not fit is skipped, and so are all later steps of its column.
     """
-    helping = gains > 0
-    total = float(np.vdot(helping, added))
-    if total <= spare:
-        return helping.sum(axis=0), near
-    high = near * NEAR
-    while (spent := float(np.vdot(gains > high, added))) > spare:
-        high *= NEAR * NEAR
-    above = gains > high
-    taken = above.sum(axis=0)
-    spare -= spent
-    low = near / NEAR
-    threshold = near
-    while spare > 0:
-        window = np.nonzero(helping & (gains <= high) & (gains > low) & (added <= spare))
-        if len(window[0]):
-            values = gains[window]
-            order = np.lexsort((window[0], window[1], -values))
-            for index in order.tolist():
-                step, column = window[0][index], window[1][index]
-                if step != taken[column] or added[step, column] > spare:
-                    continue
-                spare -= added[step, column]
-                taken[column] += 1
-                threshold = float(values[index])
-                if not spare:
-                    break
-        if not np.any(helping & (gains <= low)):
-            break
-        high, low = low, low / NEAR**8 if low > 1e-300 else 0.0
-    return taken, threshold
+    taken = np.zeros(gains.shape[1], dtype=np.int64)
+    steps, columns = np.nonzero(gains > 0)
+    order = np.lexsort((steps, columns, -gains[steps, columns]))
+    for step, column in zip(steps[order].tolist(), columns[order].tolist(), strict=True):
+        if step == taken[column] and added[step, column] <= spare:
+            taken[column] += 1
+            spare -= added[step, column]
+            if not spare:
+                break
+    return taken
+
+
+class Exploratory(Doubling):
+    """Doubling with speeds learned by trials. Raises SpecError for a trial of no length, or for less than one GPU."""
+
+    name = "exploratory"
+
+    def __init__(self, trial_s: float = 150.0, most: int = 8, plain: bool = False) -> None:
+        super().__init__(plain)
+        if not (math.isfinite(trial_s) and trial_s > 0):
+            raise SpecError(f"exploratory: trials of {trial_s:g} s measure nothing", hint="write trial=150")
+        if most < 1:
+            raise SpecError(f"exploratory: most={most} GPUs do not make a cluster", hint="write most=8")
+        self.trial_s = trial_s
+        self.most = most
+        self._known: dict[int, int] = {}
+        """Number of tried sizes of each job, by number."""
+        self._to_try: dict[int, tuple[Active, tuple[int, ...]]] = {}
+        """Jobs with trials left, in the order of arrival, and the sizes to try."""
+        self._on_trial: dict[int, int] = {}
+        """Size of each job whose trial runs."""
+        self._ends: list[tuple[float, int]] = []
+        self._begun: list[Active] = []
+        self._changed = False
+        """True if jobs have come or gone since the last plan."""
+        self._idle = 0
+
+    def arrived(self, job: Active, now_s: float) -> None:
+        """Add the job without known speeds."""
+        super().arrived(job, now_s)
+        self._changed = True
+        row = len(self._rows) - 1
+        self._rows["helps"][:, row] = 0.0
+        sizes = doubling_sizes(job.job, self.cluster)
+        self._known[job.number] = 0
+        self._to_try[job.number] = (job, tuple(size for size in sizes if size <= self.most) or sizes[:1])
+
+    def finished(self, job: Active, now_s: float) -> None:
+        """Forget the job."""
+        super().finished(job, now_s)
+        self._changed = True
+        self._to_try.pop(job.number, None)
+        self._on_trial.pop(job.number, None)
+        del self._known[job.number]
+
+    def decide(self, now_s: float) -> Iterator[Change]:
+        """End trials, begin others, and double with the rest."""
+        ended = []
+        while self._ends and due(self._ends[0][0], now_s):
+            _, number = heapq.heappop(self._ends)
+            if number not in self._on_trial:
+                continue
+            end_s = self._to_try[number][0].ready_s + self.trial_s
+            if not due(end_s, now_s):  # a real job that began later than expected
+                heapq.heappush(self._ends, (end_s, number))
+                continue
+            self._end_trial(number)
+            ended.append(number)
+        if not self._changed and all(number in self._to_try for number in ended):
+            for number in ended:
+                job, sizes = self._to_try[number]
+                more = sizes[self._known[number]] - job.gpus
+                if more <= self._idle:
+                    self._idle -= more
+                    yield job, Grant(self._begin_trial(number))
+            return
+        self._changed = False
+        yield from super().decide(now_s)
+
+    def look_again_s(self, now_s: float) -> float | None:
+        """Time [s] of the next end of a trial. (Only now it is known when jobs that have just begun will compute.)"""
+        for job in self._begun:
+            heapq.heappush(self._ends, (max(now_s, job.ready_s) + self.trial_s, job.number))
+        self._begun.clear()
+        return self._ends[0][0] if self._ends else None
+
+    def plan(self, now_s: float) -> Whole:
+        """See `Elastic`. Begins the trials that fit."""
+        first, least = self._rows["first"], self._rows["sizes"][0]
+        served = self.served(least)
+        spare = self.cluster.gpus - int(least[:served].sum()) - int((first - least).sum())
+        last = int(self._rows["number"][served - 1]) if served and spare >= 0 else -1
+        for number, (_, sizes) in self._to_try.items():
+            if number > last:
+                break
+            if number not in self._on_trial and (more := sizes[self._known[number]] - sizes[0]) <= spare:
+                spare -= more
+                self._begin_trial(number)
+        gpus = super().plan(now_s)
+        self._idle = self.cluster.gpus - int(gpus.sum())
+        return gpus
+
+    def _begin_trial(self, number: int) -> int:
+        """Begin the trial of the next size, which it returns. The job holds that size and is not doubled."""
+        job, sizes = self._to_try[number]
+        size = self._on_trial[number] = sizes[self._known[number]]
+        row = self._row(number)
+        self._rows["first"][row] = size
+        self._rows["helps"][:, row] = 0.0
+        self._begun.append(job)
+        return size
+
+    def _end_trial(self, number: int) -> None:
+        """Learn the speed on the tried size."""
+        del self._on_trial[number]
+        known = self._known[number] = self._known[number] + 1
+        row = self._row(number)
+        job, sizes = self._to_try[number]
+        self._rows["first"][row] = self._rows["sizes"][0, row]
+        self._rows["helps"][1:known, row] = _helps(job.job, sizes[:known])
+        if known == len(sizes):
+            del self._to_try[number]
+
+    def _row(self, number: int) -> int:
+        """Row of a job. Rows are in the order of arrival, as numbers are."""
+        return int(np.searchsorted(self._rows["number"], number))

@@ -25,7 +25,7 @@ from functools import lru_cache
 
 from xbench.cluster.jobs import Job
 from xbench.cluster.policies.sharing import Kind, Sharing
-from xbench.cluster.step_times import forward_share, step_times
+from xbench.cluster.speeds import forward_share, step_times
 from xbench.errors import SpecError
 from xbench.planning.partial import MAX_LEVELS
 from xbench.planning.turns import SpatialJob, pack

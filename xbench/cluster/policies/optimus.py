@@ -1,78 +1,70 @@
 """Optimus (Peng et al., EuroSys 2018): greedy growth by marginal gain.
 
 Every job has its least number of GPUs. While GPUs remain and help, the job whose remaining time falls most per added
-GPU, (t(w) − t(w')) / (w' − w) for its next allowed number w', grows. A new plan is made whenever a job comes or goes.
-If not even the least of all jobs fits, the last arrivals wait.
+GPU, (t(w) − t(w')) / (w' − w) for its next allowed number w', grows.
 
 The plan starts from the last one: GPUs move from where they help least to where they help most, until no move pays. If
 each further GPU helps less than the one before (t convex over sizes, all of them allowed), that is the greedy result
 from scratch. Otherwise it is a plan that no single move improves. So an event costs a look at each job, and work for
 the moves.
 
-**Restarts.** A running job does not grow if that would shorten it by less than the restart costs. The GPUs that this
-leaves let shrinking jobs stay as they are (`not_for_less`). `plain` switches this off.
+**Restarts.** A running job does not grow if that would shorten it by less than the restart costs (`not_for_less`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 
 import numpy as np
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.policies.rows import Rows, Vector, not_for_less
-from xbench.cluster.policies.sizes import all_sizes, require_speeds
-from xbench.cluster.policy import Active, Change, Cluster, Policy
+from xbench.cluster.policies.rows import Columns, Elastic, Vector, Whole
+from xbench.cluster.policy import Active, Cluster
 
 TIE = 1.0 + 1e-9
 """Gains within this factor are equal. They differ by rounding, and moving a GPU to and fro would never end."""
 
 
-class Optimus(Policy):
-    """The policy. `begin` raises SpecError for jobs without speeds."""
+class Optimus(Elastic):
+    """The policy."""
 
-    elastic = True
+    name = "optimus"
 
     def __init__(self, plain: bool = False) -> None:
-        self.plain = plain
-        self._rows = Rows({"planned": (0, int), "up": (0, float), "down": (0, float), "up_by": (0, int),
-                           "down_by": (0, int), "least": (0, int)})  # fmt: skip
-        """`up`: time that the next step saves per unit of work and GPU; `down`: that of the last step taken."""
+        super().__init__(plain)
         self._steps: dict[int, int] = {}
         """Index of each job's planned size, by number; -1: it waits."""
         self._free = 0
 
-    def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
+    def begin(self, cluster: Cluster, jobs: Sequence[Job]) -> None:
         """See `Policy`."""
         super().begin(cluster, jobs)
-        require_speeds("optimus", cluster, jobs)
         self._free = cluster.gpus
+
+    def columns(self, jobs: Sequence[Job]) -> Columns:
+        """`up`: time that the next step saves per unit of work and GPU; `down`: that of the last step taken."""
+        return dict.fromkeys(("planned", "least", "up_by", "down_by"), (0, int)) | dict.fromkeys(
+            ("up", "down"), (0, float)
+        )
 
     def arrived(self, job: Active, now_s: float) -> None:
         """Add the job without a plan."""
         row = self._rows.append(job)
-        self._rows["least"][row] = all_sizes(job.job, self.cluster)[0]
+        self._rows["least"][row] = job.job.sizes_on(self.cluster.gpus)[0]
         self._steps[job.number] = -1
 
     def finished(self, job: Active, now_s: float) -> None:
         """Free the planned GPUs."""
-        row = self._rows.jobs.index(job)
-        self._free += int(self._rows["planned"][row])
-        self._rows.remove(job)
+        self._free += int(self._rows["planned"][self._rows.jobs.index(job)])
         del self._steps[job.number]
+        super().finished(job, now_s)
 
-    def decide(self, now_s: float) -> Iterator[Change]:
-        """Update the plan, and make the changes that pay."""
-        rows = self._rows
-        if not len(rows):
-            return
-        left = rows.remaining(now_s)
+    def plan(self, now_s: float) -> Whole:
+        """See `Elastic`. Updates the last plan."""
+        left = self._rows.remaining(now_s)
         self._serve(left)
         self._balance(left)
-        gpus = rows["planned"].copy()
-        if not self.plain and self.cluster.restart_s:
-            gpus = not_for_less(rows, gpus, left, self.cluster.restart_s)
-        yield from rows.changes(gpus)
+        return self.not_for_less(self._rows["planned"].copy(), left)
 
     def _serve(self, left: Vector) -> None:
         """Give every job its least, in the order of arrival, from the jobs that it helps least."""
@@ -90,22 +82,19 @@ class Optimus(Policy):
 
     def _balance(self, left: Vector) -> None:
         """Give out free GPUs, then move those that help more elsewhere."""
-        rows = self._rows
-        up, up_by = rows["up"], rows["up_by"]
-        down_by = rows["down_by"]
+        up, down, up_by, down_by = (self._rows[name] for name in ("up", "down", "up_by", "down_by"))
         while True:
             gains = left * up
-            gains[up_by > self._free] = 0.0
-            best = int(np.argmax(gains))
-            if gains[best] > 0:
+            fitting = np.where(up_by > self._free, 0.0, gains)
+            best = int(np.argmax(fitting))
+            if fitting[best] > 0:
                 self._step(best, 1)
                 continue
-            gains = left * up
             best = int(np.argmax(gains))
             worst = self._cheapest(left, but=best)
             if gains[best] <= 0 or worst < 0:
                 return
-            loss = float(left[worst] * rows["down"][worst]) * int(down_by[worst])
+            loss = float(left[worst] * down[worst]) * int(down_by[worst])
             fits = self._free + int(down_by[worst]) >= int(up_by[best])
             if not fits or float(gains[best]) * int(up_by[best]) <= loss * TIE:
                 return
@@ -124,7 +113,7 @@ class Optimus(Policy):
         """Plan one size more or less for a row."""
         rows = self._rows
         job = rows.jobs[row]
-        sizes = all_sizes(job.job, self.cluster)
+        sizes = job.job.sizes_on(self.cluster.gpus)
         at = self._steps[job.number] = self._steps[job.number] + by
         size, speed = int(sizes[at]), job.job.speed
         self._free -= size - int(rows["planned"][row])

@@ -18,20 +18,42 @@ from __future__ import annotations
 import heapq
 from abc import abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.policies.order import Order
-from xbench.cluster.policy import Active, Change, Cluster, Grant
+from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
 
 Entry = tuple[float, int, int, Active]
 """(key, tie, stamp, job). The stamp is unique and tells whether an entry in a heap is still valid."""
+
+
+class Order(Policy):
+    """An exclusive policy, which a sharing policy can use to choose the owners of GPUs.
+
+    Under a sharing policy a job may run without its own GPUs, or slower than alone. The order is notified of that.
+    """
+
+    def __init__(self) -> None:
+        self._free = 0
+
+    def begin(self, cluster: Cluster, jobs: Sequence[Job]) -> None:
+        """See `Policy`."""
+        super().begin(cluster, jobs)
+        self._free = cluster.gpus
+
+    @abstractmethod
+    def withdrawn(self, job: Active, now_s: float) -> None:
+        """Forget a waiting job, which has finished on another job's GPUs."""
+
+    def retimed(self, job: Active, now_s: float) -> None:
+        """Update a job whose remaining work or speed changed because it shares GPUs, or did."""
 
 
 class Ordered(Order):
     """Base of these policies."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._waiting: dict[int, list[Entry]] = {}
         self._running: dict[int, list[Entry]] = {}
         self._stamp: dict[int, int] = {}
@@ -39,12 +61,6 @@ class Ordered(Order):
         self._line: dict[int, Entry] = {}
         """Entry of each running job."""
         self._stamps = 0
-        self._free = 0
-
-    def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
-        """See `Policy`."""
-        super().begin(cluster, jobs)
-        self._free = cluster.gpus
 
     @abstractmethod
     def waiting_key(self, job: Active, now_s: float) -> float:

@@ -26,20 +26,18 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from xbench.cluster.jobs import Job
-from xbench.cluster.policies.fifo import Fifo
-from xbench.cluster.policies.fifo_backfill import FifoBackfill
-from xbench.cluster.policies.order import Order
-from xbench.cluster.policies.sjf import Sjf
-from xbench.cluster.policies.srtf import Srtf
+from xbench.cluster.jobs import Job, first_of
+from xbench.cluster.policies.fifo import Fifo, FifoBackfill
+from xbench.cluster.policies.ordered import Order
+from xbench.cluster.policies.srtf import Sjf, Srtf
 from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
-from xbench.cluster.step_times import memory_bytes, require_memory, require_steps
+from xbench.cluster.speeds import memory_bytes, step_times
 from xbench.errors import SpecError, unknown
 
 ORDERS: Mapping[str, Callable[[], Order]] = {
@@ -58,8 +56,6 @@ Kind = tuple[float, ...]
 class OrderView(Active):
     """A job as the order sees it: it holds its own GPUs or none, whatever it shares."""
 
-    __slots__ = ("real",)
-
     def __init__(self, real: Active) -> None:
         super().__init__(real.job, real.number)
         self.real = real
@@ -67,14 +63,6 @@ class OrderView(Active):
     def remaining(self, now_s: float) -> float:
         """Remaining work of the real job."""
         return self.real.remaining(now_s)
-
-    def attained_s(self, now_s: float) -> float:
-        """GPU seconds held by the real job."""
-        return self.real.attained_s(now_s)
-
-    def computed_s(self, now_s: float) -> float:
-        """Computing time [s] of the real job."""
-        return self.real.computed_s(now_s)
 
 
 @dataclass(eq=False)
@@ -139,16 +127,24 @@ class Sharing(Policy):
     def together(self, gpus: int, kinds: tuple[Kind, ...]) -> tuple[float, ...] | None:
         """Share of its own speed that each of these has on the same GPUs; None: they must not share."""
 
-    def begin(self, cluster: Cluster, jobs: Iterable[Job]) -> None:
+    def begin(self, cluster: Cluster, jobs: Sequence[Job]) -> None:
         """See `Policy`."""
         super().begin(cluster, jobs)
-        jobs = list(jobs)
-        require_steps(self.name, jobs)
-        if self.memory is not None:
-            require_memory(self.name, jobs)
+        no_steps = [job for job in jobs if step_times(job) is None]
+        if no_steps:
+            hint = "give it columns exposed and step_s, or take an exclusive policy such as srtf"
+            raise self._lacks("seconds that a step computes and communicates", no_steps, hint)
+        no_memory = [job for job in jobs if memory_bytes(job) is None]
+        if no_memory and self.memory is not None:
+            hint = "give it a column memory_bytes, or leave memory= out"
+            raise self._lacks("bytes of memory that a job needs of a GPU", no_memory, hint)
         for job in jobs:
             self._kind(job)
         self._order.begin(cluster, jobs)
+
+    def _lacks(self, what: str, jobs: Sequence[Job], hint: str) -> SpecError:
+        told = f"the trace does not tell those of job {first_of(jobs)}"
+        return SpecError(f"policy {self.name!r} needs the {what}, and {told}", hint=hint)
 
     def arrived(self, job: Active, now_s: float) -> None:
         """Let the job wait."""

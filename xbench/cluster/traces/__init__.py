@@ -4,35 +4,148 @@ A trace is named as `KIND:PATH,option=value`, as `PATH.csv`, or as `generated:op
 
 | kind | options | module |
 | --- | --- | --- |
-| `itp:PATH` | cluster=03 | `itp` |
-| `philly:PATH` | cluster=6214e9 | `philly` |
+| `itp:PATH` | cluster=03 | `microsoft` |
+| `philly:PATH` | cluster=6214e9 | `microsoft` |
 | `pollux:FOLDER` | workload=1 | `pollux` |
 | `alibaba:PATH` | status=Terminated | `alibaba` |
 | `plain:PATH`, `PATH` | | `plain` |
 | `generated:` | jobs, load, gpus, arrivals, burst, sizes, mean_s, seed | `generated` |
 
-All kinds that read files also take rows=skip (see `trace`), and all take first=N: only the first N jobs. A path with a
-comma or a colon cannot be named here. `fetch` downloads the public traces.
+All kinds that read files also take rows=skip, and all take first=N: only the first N jobs. A path with a comma or a
+colon cannot be named here. `fetch` downloads the public traces.
+
+**Bad rows.** A row that makes no job is never dropped silently. It is kept as a `BadRow`: file, row (the header is row
+1, as in a spreadsheet) and reason. Under `rows=refuse`, the default, the first bad row refuses the whole trace and
+gives their number. Under `rows=skip` all are left out, counted and listed in the trace. Well-formed rows that are not
+wanted (another cluster's, a task without GPUs) are not bad rows: `notes` count them.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from xbench.cluster.traces.trace import BadRow, RowsPolicy, Trace
-from xbench.errors import SpecError, unknown
-from xbench.registry import Registry
+from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.traces.reading import Table
+from xbench.errors import RecordError, SpecError, unknown
+from xbench.registry import Registry, imported
 from xbench.spec import known_options, parse_int, parse_options
 
-__all__ = ["TRACES", "BadRow", "RowsPolicy", "Trace", "load_trace"]
-
-ROWS = ("refuse", "skip")
+RowsPolicy = Literal["refuse", "skip"]
+ROWS: tuple[RowsPolicy, ...] = ("refuse", "skip")
 MOST = 10**9
 MAX_JOBS = 2_000_000
 """Largest number of generated jobs: twice the number in the largest public trace."""
+
+T = TypeVar("T")
+
+
+class BadRow(NamedTuple):
+    """A row that makes no job."""
+
+    file: str
+    row: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: row {self.row}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Jobs by arrival. Raises SpecError for no jobs.
+
+    `skipped` are the rows that `rows=skip` left out; `notes` describe other omissions and assumptions.
+    """
+
+    name: str
+    jobs: tuple[Job, ...]
+    skipped: tuple[BadRow, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.jobs:
+            raise SpecError(f"{self.name} has no jobs")
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU hours of the jobs on the requested GPUs."""
+        return math.fsum(job.service_s for job in self.jobs) / 3600.0
+
+    @property
+    def span_s(self) -> float:
+        """Time [s] from the first arrival to the last."""
+        return self.jobs[-1].arrival_s - self.jobs[0].arrival_s
+
+    def first(self, count: int) -> Trace:
+        """The first `count` jobs alone, with a note. Raises SpecError for less than one."""
+        if count < 1:
+            raise SpecError(f"the first {count} jobs of {self.name} do not make a trace")
+        if count >= len(self.jobs):
+            return self
+        note = f"the first {count} of {len(self.jobs)} jobs"
+        return replace(self, jobs=self.jobs[:count], notes=(*self.notes, note))
+
+
+class RigidRow(NamedTuple):
+    """A job of a trace of durations, whose time zero is not yet known. Times in seconds."""
+
+    name: str
+    arrival_s: float
+    gpus: int
+    duration_s: float
+    facts: dict[str, float | str]
+
+
+class Rows:
+    """Reads the rows of one source, and refuses or skips the bad ones at its end."""
+
+    def __init__(self, source: str, policy: RowsPolicy) -> None:
+        self.source = source
+        self.policy = policy
+        self.bad: list[BadRow] = []
+
+    def read(self, table: Table, parse: Callable[[int, dict[str, str]], T | None]) -> list[T]:
+        """What `parse` makes of each row, from its number and its cells by column; None is left out.
+
+        A row is bad if `parse` raises ValueError, SpecError or RecordError.
+        """
+        parsed = []
+        for row, cells in table.numbered():
+            try:
+                parsed.append(parse(row, table.named(cells)))
+            except (ValueError, SpecError, RecordError) as problem:
+                self.bad.append(BadRow(table.file, row, str(problem)))
+        return [item for item in parsed if item is not None]
+
+    def trace(self, jobs: Iterable[Job], notes: Iterable[str] = ()) -> Trace:
+        """The trace of these jobs, by arrival. Raises SpecError for bad rows, unless they are to be skipped."""
+        if self.bad and self.policy == "refuse":
+            count = len(self.bad)
+            more = f" ({count} such rows)" if count > 1 else ""
+            raise SpecError(f"{self.bad[0]}{more}", hint="rows=skip leaves such rows out and lists them")
+        ordered = sorted(jobs, key=lambda job: job.arrival_s)
+        if not ordered:
+            raise SpecError(f"{self.source} has no jobs", hint=f"{len(self.bad)} rows were skipped")
+        return Trace(self.source, tuple(ordered), tuple(self.bad), tuple(notes))
+
+    def rigid(self, rows: Iterable[RigidRow], notes: Iterable[str] = ()) -> Trace:
+        """As `trace`. Arrivals count from the first row's; speeds on other numbers of GPUs are unknown."""
+        rows = list(rows)
+        began_s = min((row.arrival_s for row in rows), default=0.0)
+        speeds = {gpus: RigidSpeed(gpus) for gpus in {row.gpus for row in rows}}
+        return self.trace(
+            (
+                Job(row.name, row.arrival_s - began_s, row.gpus, row.duration_s, speeds[row.gpus], facts=row.facts)
+                for row in rows
+            ),
+            notes,
+        )
+
 
 Loader = Callable[[str, dict[str, str]], Trace]
 
@@ -44,14 +157,9 @@ TRACES.add("itp", _PACKAGE + "_itp", "ten Microsoft clusters, 2021 (tar.gz or on
 TRACES.add("philly", _PACKAGE + "_philly", "Microsoft Philly, 2017 (CSV)", options=("cluster",))
 TRACES.add("pollux", _PACKAGE + "_pollux", "Pollux's workloads with measured speeds (folder)", options=("workload",))
 TRACES.add("alibaba", _PACKAGE + "_alibaba", "Alibaba PAI tasks, 2020 (tar.gz or CSV)", options=("status",))
-TRACES.add("plain", _PACKAGE + "_plain", "a CSV of your own", options=())
-TRACES.add(
-    "generated",
-    _PACKAGE + "_generated",
-    "generated jobs, reproducible by seed",
-    options=("jobs", "load", "gpus", "arrivals", "burst", "sizes", "mean_s", "seed"),
-    pathless=True,
-)
+TRACES.add("plain", _PACKAGE + "_plain", "a CSV of your own")
+TRACES.add("generated", _PACKAGE + "_generated", "generated jobs, reproducible by seed", pathless=True,
+           options=("jobs", "load", "gpus", "arrivals", "burst", "sizes", "mean_s", "seed"))  # fmt: skip
 
 
 def load_trace(text: str) -> Trace:
@@ -97,60 +205,20 @@ def _parse(text: str) -> tuple[str, dict[str, str]]:
     return kind, parsed | ({"path": path.strip()} if path.strip() else {})
 
 
-def _rows(options: dict[str, str]) -> RowsPolicy:
-    return cast(RowsPolicy, options.get("rows", "refuse"))
+def _loader(target: str, **parsers: Callable[[str, str, str], Any]) -> Loader:
+    """A loader that calls a function of this package with its path and its options, which default to text."""
+
+    def load(text: str, options: dict[str, str]) -> Trace:
+        values: dict[str, Any] = {key: parsers.get(key, _word)(text, key, value) for key, value in options.items()}
+        path = [Path(values.pop("path"))] if "path" in values else []
+        trace: Trace = imported(f"xbench.cluster.traces.{target}")(*path, **values)
+        return trace
+
+    return load
 
 
-def _itp(text: str, options: dict[str, str]) -> Trace:
-    from xbench.cluster.traces.itp import load_itp
-
-    return load_itp(Path(options["path"]), options.get("cluster"), _rows(options))
-
-
-def _philly(text: str, options: dict[str, str]) -> Trace:
-    from xbench.cluster.traces.philly import load_philly
-
-    return load_philly(Path(options["path"]), options.get("cluster"), _rows(options))
-
-
-def _pollux(text: str, options: dict[str, str]) -> Trace:
-    from xbench.cluster.traces.pollux import load_pollux
-
-    workload = parse_int(text, "workload", options.get("workload", "1"), 1, MOST)
-    return load_pollux(Path(options["path"]), workload, _rows(options))
-
-
-def _alibaba(text: str, options: dict[str, str]) -> Trace:
-    from xbench.cluster.traces.alibaba import load_alibaba
-
-    return load_alibaba(Path(options["path"]), options.get("status", "Terminated"), _rows(options))
-
-
-def _plain(text: str, options: dict[str, str]) -> Trace:
-    from xbench.cluster.traces.plain import load_plain
-
-    return load_plain(Path(options["path"]), _rows(options))
-
-
-def _generated(text: str, options: dict[str, str]) -> Trace:
-    from xbench.cluster.traces.generated import generate
-
-    return generate(
-        jobs=parse_int(text, "jobs", options.get("jobs", "1000"), 1, MAX_JOBS),
-        load=_number(text, "load", options.get("load", "0.8")),
-        gpus=parse_int(text, "gpus", options.get("gpus", "64"), 1, MOST),
-        arrivals=cast(Literal["poisson", "bursty"], options.get("arrivals", "poisson")),
-        burst=_burst(text, options),
-        sizes=cast(Literal["lognormal", "pareto"], options.get("sizes", "lognormal")),
-        mean_s=_number(text, "mean_s", options.get("mean_s", "3600")),
-        seed=parse_int(text, "seed", options.get("seed", "0"), 0, 2**63 - 1),
-    )
-
-
-def _burst(text: str, options: dict[str, str]) -> float:
-    if "burst" in options and options.get("arrivals") != "bursty":
-        raise SpecError(f"{text!r}: burst= is for arrivals=bursty")
-    return _number(text, "burst", options.get("burst", "16"))
+def _word(text: str, key: str, value: str) -> str:
+    return value
 
 
 def _number(text: str, key: str, value: str) -> float:
@@ -158,3 +226,24 @@ def _number(text: str, key: str, value: str) -> float:
         return float(value)
     except ValueError:
         raise SpecError(f"{text!r}: {key}={value} is not a number") from None
+
+
+def _whole(low: int, high: int) -> Callable[[str, str, str], int]:
+    return lambda text, key, value: parse_int(text, key, value, low, high)
+
+
+_itp = _loader("microsoft:load_itp")
+_philly = _loader("microsoft:load_philly")
+_pollux = _loader("pollux:load_pollux", workload=_whole(1, MOST))
+_alibaba = _loader("alibaba:load_alibaba")
+_plain = _loader("plain:load_plain")
+_any_generated = _loader(
+    "generated:generate", jobs=_whole(1, MAX_JOBS), load=_number, gpus=_whole(1, MOST), burst=_number,
+    mean_s=_number, seed=_whole(0, 2**63 - 1),
+)  # fmt: skip
+
+
+def _generated(text: str, options: dict[str, str]) -> Trace:
+    if "burst" in options and options.get("arrivals") != "bursty":
+        raise SpecError(f"{text!r}: burst= is for arrivals=bursty")
+    return _any_generated(text, options)

@@ -30,9 +30,8 @@ import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.traces import RigidRow, Rows, RowsPolicy, Trace
 from xbench.cluster.traces.reading import Table, above_zero, number, parse_table, read_archive, read_text
-from xbench.cluster.traces.trace import Rows, RowsPolicy, Trace
 from xbench.errors import unknown
 
 PUBLISHED = (
@@ -65,30 +64,32 @@ def load_alibaba(path: Path, status: str = "Terminated", rows: RowsPolicy = "ref
     collected = Rows("alibaba", rows)
     jobs: dict[str, _Tasks] = {}
     other_status = without_gpu = 0
-    for row, cells in table.numbered():
-        try:
-            table.check_width(cells)
-            if cells[table.column["status"]] != status:
-                other_status += 1
-                continue
-            if not cells[table.column["plan_gpu"]] or number(cells[table.column["plan_gpu"]], "plan_gpu") == 0:
-                without_gpu += 1
-                continue
-            _add(table, cells, jobs)
-        except ValueError as problem:
-            collected.reject(table.file, row, str(problem))
-    submitted = "submit_time" in table.column
-    notes = [
-        note
-        for count, note in (
-            (other_status, f"rows of a status other than {status}: {other_status}"),
-            (without_gpu, f"rows without a GPU: {without_gpu}"),
-            (not submitted, "no column submit_time: a job's start stands for its arrival"),
-        )
-        if count
-    ]
-    began_s = min((tasks.submitted_s for tasks in jobs.values()), default=0.0)
-    return collected.trace((_job(name, tasks, began_s) for name, tasks in jobs.items()), notes)
+
+    def parse(row: int, cell: dict[str, str]) -> None:
+        nonlocal other_status, without_gpu
+        if cell["status"] != status:
+            other_status += 1
+        elif not cell["plan_gpu"] or number(cell["plan_gpu"], "plan_gpu") == 0:
+            without_gpu += 1
+        else:
+            _add(cell, jobs)
+
+    collected.read(table, parse)
+    counted = {
+        f"rows of a status other than {status}: {other_status}": other_status,
+        f"rows without a GPU: {without_gpu}": without_gpu,
+        "no column submit_time: a job's start stands for its arrival": "submit_time" not in table.column,
+    }
+    return collected.rigid(
+        (
+            RigidRow(
+                name, tasks.submitted_s, max(1, math.ceil(tasks.gpus - 1e-9)), tasks.ended_s - tasks.started_s,
+                {**tasks.facts, "gpu_share": tasks.gpus},
+            )
+            for name, tasks in jobs.items()
+        ),
+        [note for note, count in counted.items() if count],
+    )  # fmt: skip
 
 
 def _table(path: Path) -> Table:
@@ -102,33 +103,23 @@ def _table(path: Path) -> Table:
     return parse_table(text, file, NEEDED, header=PUBLISHED if published else None)
 
 
-def _add(table: Table, cells: list[str], jobs: dict[str, _Tasks]) -> None:
-    def cell(column: str) -> str:
-        index = table.column.get(column)
-        return "" if index is None else cells[index]
-
-    name = cell("job_name")
-    if not name:
+def _add(cell: dict[str, str], jobs: dict[str, _Tasks]) -> None:
+    """Add a task to its job."""
+    if not cell["job_name"]:
         raise ValueError("job_name is empty")
-    started_s = number(cell("start_time"), "start_time")
-    ended_s = number(cell("end_time"), "end_time")
+    started_s = number(cell["start_time"], "start_time")
+    ended_s = number(cell["end_time"], "end_time")
     if ended_s <= started_s:
-        raise ValueError(f"end_time {cell('end_time')!r} is not after start_time {cell('start_time')!r}")
-    submitted_s = number(cell("submit_time"), "submit_time") if "submit_time" in table.column else started_s
+        raise ValueError(f"end_time {cell['end_time']!r} is not after start_time {cell['start_time']!r}")
+    submitted_s = number(cell["submit_time"], "submit_time") if "submit_time" in cell else started_s
     if submitted_s > started_s:
-        raise ValueError(f"submit_time {cell('submit_time')!r} is after start_time {cell('start_time')!r}")
-    instances = above_zero(cell("inst_num"), "inst_num") if cell("inst_num") else 1.0
-    share = above_zero(cell("plan_gpu"), "plan_gpu") / 100.0
-    tasks = jobs.setdefault(name, _Tasks())
+        raise ValueError(f"submit_time {cell['submit_time']!r} is after start_time {cell['start_time']!r}")
+    instances = above_zero(cell["inst_num"], "inst_num") if cell.get("inst_num") else 1.0
+    share = above_zero(cell["plan_gpu"], "plan_gpu") / 100.0
+    tasks = jobs.setdefault(cell["job_name"], _Tasks())
     tasks.submitted_s = min(tasks.submitted_s, submitted_s)
     tasks.started_s = min(tasks.started_s, started_s)
     tasks.ended_s = max(tasks.ended_s, ended_s)
     tasks.gpus += instances * share
-    if cell("gpu_type"):
-        tasks.facts["gpu_type"] = cell("gpu_type")
-
-
-def _job(name: str, tasks: _Tasks, began_s: float) -> Job:
-    gpus = max(1, math.ceil(tasks.gpus - 1e-9))
-    facts = {**tasks.facts, "gpu_share": tasks.gpus}
-    return Job(name, tasks.submitted_s - began_s, gpus, tasks.ended_s - tasks.started_s, RigidSpeed(gpus), facts=facts)
+    if cell.get("gpu_type"):
+        tasks.facts["gpu_type"] = cell["gpu_type"]

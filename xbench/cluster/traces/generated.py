@@ -25,22 +25,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from xbench.cluster.jobs import Job
 from xbench.cluster.speeds import RingSpeed
-from xbench.cluster.traces.trace import Trace
+from xbench.cluster.traces import Trace
 from xbench.errors import SpecError, unknown
 
 FloatArray = npt.NDArray[np.float64]
 Arrivals = Literal["poisson", "bursty"]
 Sizes = Literal["lognormal", "pareto"]
 
-ARRIVALS = ("poisson", "bursty")
-SIZES = ("lognormal", "pareto")
 LEAST, MOST = 1e-6, 1e9
 """Bounds of the load, of a mean duration [s] and of a burst."""
 
@@ -107,9 +105,6 @@ def generate(
     seed: int = 0,
 ) -> Trace:
     """Generate jobs for a cluster of `gpus` GPUs (see the module). Raises SpecError for an invalid value."""
-    for name, value in (("jobs", jobs), ("gpus", gpus)):
-        if value < 1:
-            raise SpecError(f"{name}={value} is less than one")
     for name, number in (("load", load), ("mean_s", mean_s)):
         if not number > 0:
             raise SpecError(f"{name}={number} is not above zero")
@@ -119,12 +114,9 @@ def generate(
         raise SpecError(f"burst={burst} is above {MOST:g}", hint="16 is bursty")
     if not burst >= 1:
         raise SpecError(f"burst={burst} is below 1, which is Poisson already", hint="16 is bursty")
-    if arrivals not in ARRIVALS:
-        raise unknown("arrivals", arrivals, ARRIVALS)
-    if sizes not in SIZES:
-        raise unknown("sizes", sizes, SIZES)
-    if seed < 0:
-        raise SpecError(f"seed={seed} is below zero")
+    for name, word, known in (("arrivals", arrivals, get_args(Arrivals)), ("sizes", sizes, get_args(Sizes))):
+        if word not in known:
+            raise unknown(name, word, known)
     random = np.random.default_rng(seed)
     mix = {size: count for size, count in GPUS_MIX.items() if size <= gpus}
     requested = random.choice(list(mix), jobs, p=np.array(list(mix.values())) / sum(mix.values()))

@@ -35,19 +35,22 @@ are not comparable with those that the artifact publishes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from xbench.cluster.jobs import Job
 from xbench.cluster.speeds import HostTable, OnHosts, TableSpeed
+from xbench.cluster.traces import Rows, RowsPolicy, Trace
 from xbench.cluster.traces.reading import above_zero, number, read_table, whole
-from xbench.cluster.traces.trace import Rows, RowsPolicy, Trace
 from xbench.errors import SpecError, nearest
 
-Times = dict[float, tuple[float, float]]
+K = TypeVar("K", int, tuple[int, ...], tuple[int, int])
+Times = dict[float, Sequence[float]]
 """Step time [s] and exchange of gradients [s] in it, by local batch size."""
 
 GPUS_A_HOST = 4
@@ -113,28 +116,29 @@ class Application:
 
     def speed(self, batch: int) -> HostTable:
         """Samples a second at that batch size. Raises SpecError if it fits no number of GPUs."""
-        steps = {gpus: self.step(batch, gpus) for gpus in self.by_gpus}
-        speeds = {gpus: batch / step[0] for gpus, step in steps.items() if step is not None}
-        if not speeds:
+        packed = self._speeds(batch, self.by_gpus, lambda gpus: gpus)
+        if not packed:
             raise SpecError(f"{self.name} was never measured with a batch as small as {batch}")
-        shapes = {}
-        for shape, measured in self.by_shape.items():
-            took = self._at(measured, batch, sum(shape))
-            if took is not None:
-                shapes[shape] = OnHosts(batch / took[0], took[1] / took[0])
         spread: dict[int, dict[int, OnHosts]] = {}
-        for (hosts, gpus), measured in self.by_hosts.items():
-            took = self._at(measured, batch, gpus)
-            if took is not None:
-                spread.setdefault(hosts, {})[gpus] = OnHosts(batch / took[0], took[1] / took[0])
-        by_hosts = {
-            hosts: (
-                TableSpeed.of({gpus: measured_speed.speed for gpus, measured_speed in by_gpus.items()}),
-                TableSpeed.of({gpus: measured_speed.exchange for gpus, measured_speed in by_gpus.items()}),
-            )
-            for hosts, by_gpus in sorted(spread.items())
-        }
-        return HostTable(tuple(sorted(speeds.items())), gpus_per_host=GPUS_A_HOST, by_shape=shapes, by_hosts=by_hosts)
+        for (hosts, gpus), measured in self._speeds(batch, self.by_hosts, lambda key: key[1]).items():
+            spread.setdefault(hosts, {})[gpus] = measured
+        return HostTable(
+            tuple((gpus, measured.speed) for gpus, measured in packed.items()),
+            gpus_per_host=GPUS_A_HOST,
+            by_shape=self._speeds(batch, self.by_shape, sum),
+            by_hosts={
+                hosts: (
+                    TableSpeed.of({gpus: measured.speed for gpus, measured in by_gpus.items()}),
+                    TableSpeed.of({gpus: measured.exchange for gpus, measured in by_gpus.items()}),
+                )
+                for hosts, by_gpus in spread.items()
+            },
+        )
+
+    def _speeds(self, batch: int, by_key: Mapping[K, Measured], gpus: Callable[[K], int]) -> dict[K, OnHosts]:
+        """The speeds of the measurements that have enough samples."""
+        steps = {key: self._at(measured, batch, gpus(key)) for key, measured in by_key.items()}
+        return {key: OnHosts(batch / step[0], step[1] / step[0]) for key, step in steps.items() if step is not None}
 
 
 def steps_of(application: str, batch: int) -> int:
@@ -152,106 +156,74 @@ def load_application(folder: Path, name: str) -> Application:
     packed: dict[int, Times] = {}
     shapes: dict[tuple[int, ...], Times] = {}
     spread: dict[tuple[int, int], Times] = {}
-    placements = read_table(folder / name / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
-    scalability = read_table(
-        folder / name / "scalability.csv", ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
-    )
-    for table in (placements, scalability):
-        for row, cells in table.numbered():
-            try:
-                table.check_width(cells)
-                cell = {column: cells[index] for column, index in table.column.items()}
-                gpus = _packed(cell)
-                times = (above_zero(cell["step_time"], "step_time"), above_zero(cell["sync_time"], "sync_time"))
-                local = above_zero(cell["local_bsz"], "local_bsz")
-                if gpus is not None:
-                    packed.setdefault(gpus, {})[local] = times
-                if "placement" not in cell:
-                    hosts = (whole(cell["num_nodes"], "num_nodes"), whole(cell["num_replicas"], "num_replicas"))
-                    spread.setdefault(hosts, {})[local] = times
-                elif list(cell["placement"]) == sorted(cell["placement"]):
-                    shapes.setdefault(tuple(map(int, cell["placement"])), {})[local] = times
-            except ValueError as problem:
-                raise SpecError(f"{table.file}: row {row}: {problem}") from None
-    return Application(
-        name,
-        {gpus: _measured(times) for gpus, times in sorted(packed.items())},
-        {shape: _measured(times) for shape, times in sorted(shapes.items())},
-        {hosts: _measured(times) for hosts, times in sorted(spread.items())},
-    )
+    times = dict.fromkeys(("local_bsz", "step_time", "sync_time"), above_zero)
+    columns: dict[str, Callable[[str, str], Any]] = {"placement": _shape, **times}
+    for shape, local, *took in read_table(folder / name / "placements.csv", tuple(columns)).parsed(columns):
+        if set(shape[1:]) <= {GPUS_A_HOST}:
+            packed.setdefault(sum(shape), {})[local] = took
+        if list(shape) == sorted(shape):
+            shapes.setdefault(shape, {})[local] = took
+    columns = {"num_nodes": whole, "num_replicas": whole, **times}
+    for hosts, gpus, local, *took in read_table(folder / name / "scalability.csv", tuple(columns)).parsed(columns):
+        if gpus == hosts * GPUS_A_HOST:
+            packed.setdefault(gpus, {})[local] = took
+        spread.setdefault((hosts, gpus), {})[local] = took
+    return Application(name, _measured(packed), _measured(shapes), _measured(spread))
 
 
-def _measured(times: Times) -> Measured:
-    ordered = sorted(times.items())
-    return Measured(
-        tuple(local for local, _ in ordered),
-        tuple(step_s for _, (step_s, _) in ordered),
-        tuple(sync_s for _, (_, sync_s) in ordered),
-    )
+def _shape(cell: str, what: str) -> tuple[int, ...]:
+    """GPUs on each host, from their digits."""
+    if not cell.isdigit():
+        raise ValueError(f"{what} {cell!r} is not a row of digits")
+    return tuple(map(int, cell))
 
 
-def _packed(cell: Mapping[str, str]) -> int | None:
-    """GPUs of a row whose hosts are full, except for one; None for others."""
-    if "placement" not in cell:
-        hosts, gpus = whole(cell["num_nodes"], "num_nodes"), whole(cell["num_replicas"], "num_replicas")
-        return gpus if gpus == hosts * GPUS_A_HOST else None
-    hosts_gpus = cell["placement"]
-    if not hosts_gpus.isdigit():
-        raise ValueError(f"placement {hosts_gpus!r} is not a row of digits")
-    return sum(int(digit) for digit in hosts_gpus) if set(hosts_gpus[1:]) <= {str(GPUS_A_HOST)} else None
+def _measured(times: Mapping[K, Times]) -> dict[K, Measured]:
+    """Steps by the same keys, which ascend."""
+    measured = {}
+    for key, by_local in sorted(times.items()):
+        local = sorted(by_local)
+        step_s, sync_s = zip(*(by_local[batch] for batch in local), strict=True)
+        measured[key] = Measured(tuple(local), step_s, sync_s)
+    return measured
 
 
-def load_pollux(
-    folder: Path,
-    workload: int = 1,
-    rows: RowsPolicy = "refuse",
-    steps: Mapping[tuple[str, int], float] | None = None,
-) -> Trace:
-    """Workload N of the artifact. `steps`, by application and batch size, takes precedence over `STEPS`.
+def load_pollux(folder: Path, workload: int = 1, rows: RowsPolicy = "refuse") -> Trace:
+    """Workload N of the artifact.
 
     A job's facts are its application, its batch_size, and `exposed`: the share of its step in which gradients are
     exchanged (sync_time) on the requested GPUs. Raises SpecError for files that cannot be read, and for bad rows (see
     `Rows`).
     """
-    table = read_table(
-        folder / "workloads" / f"workload-{workload}.csv",
-        ("name", "time", "application", "num_replicas", "batch_size"),
-        (),
-    )
-    collected = Rows(f"pollux:workload-{workload}", rows)
+    path = folder / "workloads" / f"workload-{workload}.csv"
+    table = read_table(path, ("name", "time", "application", "num_replicas", "batch_size"), ())
     applications = {
         path.parent.name: load_application(folder, path.parent.name) for path in sorted(folder.glob("*/placements.csv"))
     }
-    speeds: dict[tuple[str, int], HostTable] = {}
+    speed = cache(lambda name, batch: applications[name].speed(batch))
     names: set[str] = set()
-    jobs = []
-    for row, cells in table.numbered():
-        try:
-            table.check_width(cells)
-            cell = {column: cells[index] for column, index in table.column.items()}
-            application = applications.get(cell["application"])
-            if application is None:
-                close = nearest(cell["application"], applications)
-                raise ValueError(
-                    f"application {cell['application']!r} was not measured" + (f", {close!r} was" if close else "")
-                )
-            kind = (application.name, whole(cell["batch_size"], "batch_size"))
-            gpus = whole(cell["num_replicas"], "num_replicas")
-            if kind not in speeds:
-                speeds[kind] = application.speed(kind[1])
-            step = application.step(kind[1], gpus)
-            if step is None:
-                raise ValueError(f"{application.name} of batch {kind[1]} was not measured on {gpus} packed GPUs")
-            if cell["name"] in names:
-                raise ValueError(f"there is already a job {cell['name']!r}")
-            count = steps[kind] if steps and kind in steps else steps_of(*kind)
-            job = Job(
-                cell["name"], number(cell["time"], "time"), gpus, count * kind[1], speeds[kind],
-                facts={"application": application.name, "batch_size": float(kind[1]), "exposed": step[1] / step[0]},
-            )  # fmt: skip
-        except (ValueError, SpecError) as problem:
-            collected.reject(table.file, row, str(problem))
-            continue
+
+    def parse(row: int, cell: dict[str, str]) -> Job:
+        application = applications.get(cell["application"])
+        if application is None:
+            close = nearest(cell["application"], applications)
+            raise ValueError(
+                f"application {cell['application']!r} was not measured" + (f", {close!r} was" if close else "")
+            )
+        name, batch = application.name, whole(cell["batch_size"], "batch_size")
+        gpus = whole(cell["num_replicas"], "num_replicas")
+        speeds = speed(name, batch)
+        step = application.step(batch, gpus)
+        if step is None:
+            raise ValueError(f"{name} of batch {batch} was not measured on {gpus} packed GPUs")
+        if cell["name"] in names:
+            raise ValueError(f"there is already a job {cell['name']!r}")
+        job = Job(
+            cell["name"], number(cell["time"], "time"), gpus, steps_of(name, batch) * batch, speeds,
+            facts={"application": name, "batch_size": float(batch), "exposed": step[1] / step[0]},
+        )  # fmt: skip
         names.add(job.name)
-        jobs.append(job)
-    return collected.trace(jobs)
+        return job
+
+    collected = Rows(f"pollux:workload-{workload}", rows)
+    return collected.trace(collected.read(table, parse))

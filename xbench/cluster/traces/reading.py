@@ -16,10 +16,11 @@ import math
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from xbench.errors import SpecError, listed, nearest
 from xbench.regular_file import MIB, read_bounded, read_regular
@@ -42,6 +43,8 @@ _UNPACKED: dict[bytes, Callable[[io.BytesIO], gzip.GzipFile | bz2.BZ2File | lzma
 }
 """Decompressors by the first bytes of a file."""
 
+T = TypeVar("T")
+
 _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError)
 
 
@@ -54,11 +57,6 @@ class Table:
     text: str
     has_header: bool = True
 
-    @property
-    def width(self) -> int:
-        """Cells in a row."""
-        return len(self.column)
-
     def numbered(self) -> Iterator[tuple[int, list[str]]]:
         """Each row with its number in the file, where the header is row 1. Raises SpecError for an invalid CSV."""
         blank: list[int] = []
@@ -70,10 +68,22 @@ class Table:
                 blank.clear()
                 yield row, cells
 
-    def check_width(self, cells: Sequence[str]) -> None:
-        """Raise ValueError for a row of too few or too many cells."""
-        if len(cells) != self.width:
-            raise ValueError(f"{len(cells)} cells where the header has {self.width}" if cells else "an empty row")
+    def named(self, cells: Sequence[str]) -> dict[str, str]:
+        """The cells of a row by column, stripped. Raises ValueError for too few or too many cells."""
+        if len(cells) != len(self.column):
+            raise ValueError(f"{len(cells)} cells where the header has {len(self.column)}" if cells else "an empty row")
+        return {name: cells[index].strip() for name, index in self.column.items()}
+
+    def parsed(self, parsers: Mapping[str, Callable[[str, str], T]]) -> list[tuple[T, ...]]:
+        """The values of some columns of all rows, by the parser of each. Raises SpecError for the first bad row."""
+        values = []
+        for row, cells in self.numbered():
+            try:
+                cell = self.named(cells)
+                values.append(tuple(parse(cell[name], name) for name, parse in parsers.items()))
+            except ValueError as problem:
+                raise SpecError(f"{self.file}: row {row}: {problem}") from None
+        return values
 
 
 def read_table(path: Path, needed: Sequence[str], allowed: Sequence[str] | None = None) -> Table:
@@ -215,6 +225,14 @@ def whole(cell: str, what: str) -> int:
     if not value.is_integer():
         raise ValueError(f"{what} {quoted(cell)} is not a whole number")
     return int(value)
+
+
+def gpus_of(cell: str, what: str) -> int:
+    """A whole number of GPUs, at least one. Raises ValueError that names the column."""
+    value = whole(cell, what)
+    if value < 1:
+        raise ValueError(f"{what} {cell!r} is less than one")
+    return value
 
 
 def above_zero(cell: str, what: str) -> float:

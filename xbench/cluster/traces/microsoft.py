@@ -1,0 +1,124 @@
+"""Two traces of Microsoft's clusters, `itp` and `philly`. Speeds on other numbers of GPUs are unknown: jobs are rigid.
+
+**itp**: two months of ten ITP clusters' deep-learning jobs (69,351 jobs, 1,632,719.7 GPU hours). Source:
+github.com/microsoft/elasticflow-traces, data/raw-traces.tar.gz (2021-03-04 to 2021-05-03; Gu et al., ElasticFlow,
+ASPLOS 2023). One CSV per cluster, cluster01.csv to cluster10.csv. All clusters together are one trace unless one is
+named.
+
+| column | meaning |
+| --- | --- |
+| job_id | unique over all clusters |
+| submission_time | seconds since the collection began |
+| duration | seconds that the job ran |
+| num_gpu | GPUs that it requested and had |
+
+**philly**: Philly clusters, 2017: 82,247 jobs, as the Pollux artifact reduced them. Source: github.com/petuum/adaptdl,
+branch osdi21-artifact, simulator/traces/philly.csv, derived from github.com/msr-fiddle/philly-traces (Jeon et al.,
+Analysis of Large-Scale Multi-Tenant GPU Clusters, USENIX ATC 2019). Jobs have no names in the file. They are named by
+cluster and row: '6214e9-3' is row 3.
+
+| column | meaning |
+| --- | --- |
+| timestamp | submission, local time without a zone: the end of summer time is an hour too early |
+| duration | seconds that it ran |
+| num_gpus | GPUs that it had |
+| gpu_time | duration times num_gpus, checked |
+| cluster | virtual cluster, six hexadecimal digits |
+
+Arrivals count from the first of the chosen jobs. A job's facts name its cluster.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from xbench.cluster.traces import RigidRow, Rows, RowsPolicy, Trace
+from xbench.cluster.traces.reading import Table, above_zero, gpus_of, number, parse_table, read_archive, read_table
+from xbench.errors import unknown
+
+ITP_COLUMNS = ("job_id", "submission_time", "duration", "num_gpu")
+PHILLY_COLUMNS = ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")
+
+
+def load_itp(path: Path, cluster: str | None = None, rows: RowsPolicy = "refuse") -> Trace:
+    """The trace in `raw-traces.tar.gz`, or in one of its CSVs; `cluster`: '03' or 'cluster03' alone.
+
+    Raises SpecError for a file that cannot be read, an unknown cluster, and bad rows (see `Rows`).
+    """
+    tables = _itp_tables(path)
+    if cluster is not None:
+        wanted = cluster.removeprefix("cluster").zfill(2)
+        if wanted not in tables:
+            raise unknown("cluster", cluster, tables)
+        tables = {wanted: tables[wanted]}
+    collected = Rows("itp" if cluster is None else f"itp:cluster{next(iter(tables))}", rows)
+    names: set[str] = set()
+    jobs: list[RigidRow] = []
+    for name, table in tables.items():
+        jobs += collected.read(table, partial(_itp_row, names, {"cluster": name}))
+    return collected.rigid(jobs)
+
+
+def _itp_row(names: set[str], facts: dict[str, float | str], row: int, cell: dict[str, str]) -> RigidRow:
+    """The job of a row, whose name is added to `names`."""
+    job = cell["job_id"]
+    if not job or job in names:
+        raise ValueError(f"there is already a job {job!r}" if job else "job_id is empty")
+    gpus = gpus_of(cell["num_gpu"], "num_gpu")
+    submitted_s = number(cell["submission_time"], "submission_time")
+    duration_s = above_zero(cell["duration"], "duration")
+    names.add(job)
+    return RigidRow(job, submitted_s, gpus, duration_s, facts)
+
+
+def _itp_tables(path: Path) -> dict[str, Table]:
+    """Table of each cluster by its number, '03'."""
+    if path.is_file() and tarfile.is_tarfile(path):
+        tables = {
+            name.removesuffix(".csv"): parse_table(text, f"{path.name}/{name}", ITP_COLUMNS, ())
+            for name, text in read_archive(path).items()
+        }
+    else:
+        tables = {path.name.split(".")[0]: read_table(path, ITP_COLUMNS, ())}
+    return {name.removeprefix("cluster"): table for name, table in tables.items()}
+
+
+def load_philly(path: Path, cluster: str | None = None, rows: RowsPolicy = "refuse") -> Trace:
+    """The trace in `philly.csv` or `philly.csv.gz`; `cluster`: one virtual cluster alone.
+
+    Raises SpecError for a file that cannot be read, an unknown cluster, and bad rows (see `Rows`).
+    """
+    table = read_table(path, PHILLY_COLUMNS, ())
+    collected = Rows("philly" if cluster is None else f"philly:{cluster}", rows)
+    if cluster is not None:
+        index = table.column["cluster"]
+        known = {cells[index] for _, cells in table.numbered() if len(cells) == len(table.column)}
+        if cluster not in known:
+            raise unknown("cluster", cluster, sorted(known))
+
+    def parse(row: int, cell: dict[str, str]) -> RigidRow | None:
+        name = cell["cluster"]
+        if cluster not in (None, name):
+            return None
+        gpus = gpus_of(cell["num_gpus"], "num_gpus")
+        duration_s = above_zero(cell["duration"], "duration")
+        if abs(number(cell["gpu_time"], "gpu_time") - duration_s * gpus) > 1.0:
+            given = f"duration {cell['duration']!r} times num_gpus {cell['num_gpus']!r}"
+            raise ValueError(f"gpu_time {cell['gpu_time']!r} is not {given}")
+        return RigidRow(f"{name}-{row}", _seconds(cell["timestamp"]), gpus, duration_s, {"cluster": name})
+
+    return collected.rigid(collected.read(table, parse))
+
+
+def _seconds(stamp: str) -> float:
+    """Seconds from year 1 to a local time."""
+    try:
+        when = datetime.fromisoformat(stamp)
+    except ValueError:
+        raise ValueError(f"timestamp {stamp!r} is not a date and time") from None
+    if when.tzinfo is not None:
+        raise ValueError(f"timestamp {stamp!r} has a time zone, and the others have none")
+    return (when - datetime.min).total_seconds()
