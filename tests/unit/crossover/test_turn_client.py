@@ -320,8 +320,8 @@ def test_a_client_refuses_a_path_that_cannot_be_a_socket():
 
 
 def test_arbiter_and_client_import_nothing_heavy():
-    code = "import sys, xbench.crossover.arbiter, xbench.crossover.client, xbench.crossover.job, "
-    code += "xbench.crossover.process; print(*sorted({name.partition('.')[0] for name in sys.modules} "
+    code = "import sys, xbench.crossover.arbiter, xbench.crossover.client, xbench.crossover.job; "
+    code += "print(*sorted({name.partition('.')[0] for name in sys.modules} "
     code += "- sys.stdlib_module_names - {'xbench', '__main__'}))"
     loaded = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert loaded.stdout == "\n"
