@@ -38,7 +38,7 @@ def main() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     import torch
 
-    from xbench.emulation.calibration import calibrate, pacer_of
+    from xbench.emulation import calibrate, pacer_of
 
     torch.set_num_threads(1)
     waiting = CostModel(

@@ -52,7 +52,7 @@ class Pacer:
     def __init__(self, lane: Lane, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self.lane = lane
         self.lead_s = 0.0
-        """Time [s] by which the thread wakes early, because waking and calling take time; see `calibration`."""
+        """Time [s] by which the thread wakes early, because waking and calling take time; `calibrate` measures it."""
         self._clock = clock
         self._changed = threading.Condition()
         self._closed = False
