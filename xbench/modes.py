@@ -1,7 +1,7 @@
 """Every mode of a comparison and every fact about it, as one `ModeInfo` each. Nothing here imports torch.
 
-A mode of one job is a schedule, in a file of its own. A paired mode is a way in which two jobs share the devices. A
-schedule of one job, its base schedule, carries the gradients of each.
+A mode of one job is a schedule. A paired mode is a way in which two jobs share the devices. A schedule of one job, its
+base schedule, carries the gradients of each.
 
 No other module names a mode, except a schedule its own. `ddp`, `compute` and `auto` may be named for their roles: the
 reference, the control, and the search. Other code asks the mode for a fact. A fact that is code is written

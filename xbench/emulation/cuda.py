@@ -194,9 +194,9 @@ class FlagLink(StreamLink):
             ready, seconds, number = self._waiting.get()
             ready.synchronize()
             if self._common is None:
-                sleep_until(time.perf_counter() + seconds - self._lead_s, time.perf_counter)
+                sleep_until(time.perf_counter() + seconds - self._lead_s)
             else:
-                sleep_for(seconds, self._common, time.perf_counter, lead_s=self._lead_s)
+                sleep_for(seconds, self._common, lead_s=self._lead_s)
             self._flag[0] = number
 
 
