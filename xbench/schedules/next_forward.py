@@ -52,7 +52,7 @@ from xbench.schedules.deferred_update import (
     check_deferrable,
     ordinary_mode,
     own_group,
-)  # fmt: skip
+)
 from xbench.schedules.engine import TWICE, Engine, Watch, group_of, trainable
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.hooks import closure_of

@@ -26,7 +26,7 @@ from schedule_training import (
     same,
     train,
     trained_by_hand,
-)  # fmt: skip
+)
 from torch import Tensor, nn
 
 import xbench

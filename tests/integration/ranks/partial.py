@@ -27,7 +27,7 @@ from schedule_training import (
     nothing_more,
     run_scenarios,
     train,
-)  # fmt: skip
+)
 from torch import Tensor, nn
 
 import xbench

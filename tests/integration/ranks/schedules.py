@@ -31,7 +31,7 @@ from schedule_training import (
     same,
     train,
     trained_by_hand,
-)  # fmt: skip
+)
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
