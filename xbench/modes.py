@@ -1,7 +1,7 @@
 """Every mode of a comparison and every fact about it, as one `ModeInfo` each. Nothing here imports torch.
 
-A mode of one job is a schedule, in a file of its own. A paired mode is a way in which two jobs share the devices. A
-schedule of one job, its base schedule, carries the gradients of each.
+A mode of one job is a schedule. A paired mode is a way in which two jobs share the devices. A schedule of one job, its
+base schedule, carries the gradients of each.
 
 No other module names a mode, except a schedule its own. `ddp`, `compute` and `auto` may be named for their roles: the
 reference, the control, and the search. Other code asks the mode for a fact. A fact that is code is written
@@ -153,7 +153,7 @@ _OURS = (
     ModeInfo(
         "compute",
         "no communication at all: the control",
-        "xbench.schedules.compute:Compute",
+        "xbench.schedules.bucketed:Compute",
         planner=_PLANNERS + "nothing",
         takes_plan=False,
         reducer="none",
@@ -182,7 +182,7 @@ _OURS = (
     ModeInfo(
         "single",
         "one collective after the whole backward pass",
-        "xbench.schedules.single:Single",
+        "xbench.schedules.bucketed:Single",
         planner=_PLANNERS + "single",
         overlap="none",
         trial_rank=4,
@@ -191,7 +191,7 @@ _OURS = (
     ModeInfo(
         "wfbp",
         "one collective a tensor, as soon as it is ready",
-        "xbench.schedules.wfbp:Wfbp",
+        "xbench.schedules.bucketed:Wfbp",
         planner=_PLANNERS + "wfbp",
         trial_rank=5,
         script_change=4,
@@ -199,7 +199,7 @@ _OURS = (
     ModeInfo(
         "mgwfbp",
         "the MG-WFBP paper's greedy merging",
-        "xbench.schedules.mgwfbp:MgWfbp",
+        "xbench.schedules.bucketed:MgWfbp",
         planner=_PLANNERS + "mgwfbp",
         plan_note=_PLANNERS + "mgwfbp_note",
         needs_link=True,
@@ -209,7 +209,7 @@ _OURS = (
     ModeInfo(
         "optimal",
         "exact best buckets for a link that costs computation nothing",
-        "xbench.schedules.optimal:Optimal",
+        "xbench.schedules.bucketed:Optimal",
         planner=_PLANNERS + "optimal",
         plan_note=_PLANNERS + "optimal_note",
         needs_link=True,
@@ -219,7 +219,7 @@ _OURS = (
     ModeInfo(
         "auto",
         "the best plan of a search that knows what traffic costs compute",
-        "xbench.schedules.auto:Auto",
+        "xbench.schedules.bucketed:Auto",
         planner=_PLANNERS + "searched",
         needs_link=True,
         script_change=3,
@@ -263,7 +263,7 @@ _OURS = (
         library="Horovod",
         paced_by="ddp",
         options="xbench.horovod.options:checked",
-        obstacle="xbench.horovod.available:obstacle",
+        obstacle="xbench.horovod:obstacle",
         remedy="make horovod",
     ),
     ModeInfo(

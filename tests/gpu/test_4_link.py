@@ -9,8 +9,7 @@ from collections.abc import Callable
 import torch
 from runs import DRY, Keep
 
-from xbench.emulation import cuda
-from xbench.emulation.calibration import ASKED_S, pacer_of
+from xbench.emulation import ASKED_S, cuda, pacer_of
 from xbench.records import CostModel, EmulatedLink
 from xbench.stats.compare import paired_ratio
 
@@ -33,7 +32,7 @@ def waits(device: torch.device, *, shared: bool) -> tuple[Callable[[float], floa
     if device.type == "cuda":
         streams = cuda.link_of(link, device, shared=shared)
         token = torch.zeros(1, device=device)
-        return streams.took_s, streams.remarks, lambda: streams.send([token], None)
+        return streams.took_s, streams.remarks, lambda: streams.send([token], None, 4, 1.0)
     pacer = pacer_of(link)
 
     def took_s(asked_s: float) -> float:

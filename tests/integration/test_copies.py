@@ -5,15 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import said_by_two_ranks
+from typed_commands import said_by_two_ranks, scenarios_of
 
 RANKS = Path(__file__).parent / "ranks" / "copies.py"
-SCENARIOS = (
-    "every_way", "every_way_accumulates", "every_way_copes_with_missing_gradients",
-    "every_way_takes_dtypes_and_memory_orders", "all_ways_end_in_the_same_bits",
-    "coalesced_leaves_gradients_where_they_are", "compressed_gradients_train_nearly_the_same",
-    "compressed_gradients_of_two_ranks_are_ddp_s_bit_for_bit", "half_the_bytes_travel", "a_world_of_one_sends_nothing",
-)  # fmt: skip
+SCENARIOS = scenarios_of("copies.py")
 
 
 @pytest.fixture(scope="module")

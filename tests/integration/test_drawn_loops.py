@@ -7,18 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
-from typed_commands import said_by_two_ranks
+from typed_commands import said_by_two_ranks, scenarios_of
 
 RANKS = Path(__file__).parent / "ranks" / "drawn_loops.py"
-
-
-SCENARIOS = (
-    "ranks_that_start_apart_are_refused", "statistics_of_each_rank_may_differ", "broadcast_makes_ranks_equal",
-    "parameters_unfrozen_later_are_refused", "parameters_added_later_are_refused", "sparse_gradients_are_refused",
-    "a_backward_pass_inside_forward", "a_pass_after_one_that_raised_is_refused",
-    "two_passes_over_different_layers_are_refused", "an_object_that_holds_an_optimizer",
-    "models_that_average_already_are_refused", "loops",
-)  # fmt: skip
+SCENARIOS = scenarios_of("guarded_loops.py", "drawn_loops.py")
 
 
 @pytest.fixture(scope="module")

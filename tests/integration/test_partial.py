@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import said_by_ranks
+from typed_commands import said_by_ranks, scenarios_of
 
 RANKS = Path(__file__).parent / "ranks" / "partial.py"
-SCENARIOS = (
-    "plain", "wait_at_step", "accumulation", "zeroed_in_place", "clipping_and_scaler", "used_on_some_ranks",
-    "other_copies", "compiled", "graph_is_left_out", "bytes_as_computed", "refused", "poisoned",
-)  # fmt: skip
+SCENARIOS = scenarios_of("partial.py")
 
 
 @pytest.fixture(scope="module", params=[2, 4])

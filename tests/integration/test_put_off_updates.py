@@ -5,17 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import said_by_ranks
+from typed_commands import said_by_ranks, scenarios_of
 
 RANKS = Path(__file__).parent / "ranks" / "next_forward.py"
-SCENARIOS = (
-    "plain", "without_a_plan", "small_parts_in_a_strange_order", "buckets_are_complete_when_they_go",
-    "every_optimizer_ends_in_the_bits_of_a_whole_step",
-    "settings_are_those_of_the_step", "accumulation", "clipping_and_grad_scaler", "used_on_some_ranks",
-    "what_reads_parameters_between_steps_gets_new_ones", "two_forwards_before_a_backward", "checkpointed",
-    "others_collectives_do_not_get_between", "updates_wait_for_the_forward_pass", "refusals", "detach_leaves_nothing",
-    "detach_completes_the_last_step", "one_order_on_every_rank",
-)  # fmt: skip
+SCENARIOS = scenarios_of("next_forward_loops.py", "next_forward.py")
 
 
 @pytest.fixture(scope="module", params=[2, 3])

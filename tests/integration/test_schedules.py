@@ -5,14 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import said_by_two_ranks
+from typed_commands import said_by_two_ranks, scenarios_of
 
 RANKS = Path(__file__).parent / "ranks" / "schedules.py"
-SCENARIOS = (
-    "plain", "wait_at_step", "early_update", "gradients_after_a_step", "accumulation", "set_to_none", "clipping",
-    "grad_scaler", "used_on_some_ranks", "two_dtypes", "channels_last_and_autocast", "compiled", "hooks_out_of_order",
-    "learnt_order", "one_collective_a_bucket", "detach_leaves_nothing", "poisoned_buckets",
-)  # fmt: skip
+SCENARIOS = scenarios_of("schedules.py")
 
 
 @pytest.fixture(scope="module")

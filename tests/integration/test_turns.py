@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xbench.crossover.client import TurnClient
-from xbench.crossover.process import running_arbiter
+from xbench.crossover.client import TurnClient, running_arbiter
 from xbench.errors import RunError
 
 pytestmark = pytest.mark.integration
@@ -174,7 +173,7 @@ def test_the_arbiter_ends_with_the_process_that_started_it(hosts):
     code = """
         import os, time
         from pathlib import Path
-        from xbench.crossover.process import running_arbiter
+        from xbench.crossover.client import running_arbiter
         with running_arbiter(Path("host"), jobs=2, devices=1) as arbiter:
             print(arbiter.pid, flush=True)
             time.sleep(600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -60,6 +61,12 @@ def said_by_ranks(world: int, script: Path, *arguments: str, store: Path, timeou
     finally:
         for rank in ranks:
             rank.kill()
+
+
+def scenarios_of(*scripts: str) -> list[str]:
+    """The scenarios in these files of `ranks/`: functions of a rank and the number of ranks."""
+    texts = [(Path(__file__).parent / "ranks" / script).read_text() for script in scripts]
+    return [name for text in texts for name in re.findall(r"^def (\w+)\(rank: int, world: int\)", text, re.MULTILINE)]
 
 
 def wait_until_gone(pids: Sequence[int]) -> bool:

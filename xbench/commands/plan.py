@@ -123,8 +123,7 @@ def _verified(gradients: Sequence[Gradient], plan: Plan, caps_mib: Sequence[floa
     try:
         import torch
 
-        from xbench.schedules.ddp_buckets import formed
-        from xbench.schedules.ddp_tuned import supported
+        from xbench.schedules.ddp_tuned import formed, supported
     except (ImportError, OSError) as error:
         return f"Not verified that DDP forms these buckets: torch cannot be imported here ({error})."
     release = f"torch {torch.__version__}"

@@ -23,7 +23,6 @@ import socket
 import sys
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 from xbench.crossover import wire
 from xbench.crossover.turns import Granted, Reply, Turns
@@ -222,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--devices", type=int, default=1, help="devices of this host (default: 1)")
     parser.add_argument("--until-stdin-ends", action="store_true", help="end when standard input closes")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         with contextlib.closing(Arbiter(options.socket, options.jobs, options.devices)) as arbiter:
             if options.until_stdin_ends:
@@ -240,10 +239,6 @@ def _has_ended(descriptor: int) -> bool:
         return not os.read(descriptor, 4096)
     except OSError:  # a closed terminal
         return True
-
-
-def _exit(_signal: int, _frame: Any) -> None:
-    raise SystemExit(0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""A job's connection to the arbiter for turns on one device. It blocks, asleep in the kernel while it waits.
+"""The arbiter of a host from outside: its start and end, and a job's connection to it for turns on one device.
+
+A client blocks, asleep in the kernel while it waits:
 
     turns = TurnClient(path, job=0, device=local_rank)
     turns.begin("round 1 crossover", (0, 1))
@@ -15,10 +17,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from xbench.crossover import wire
@@ -30,6 +33,45 @@ CONNECT_S = 10.0
 
 WHY_S = 1.0
 """Time [s] for which a client that timed out waits for the reason."""
+
+END_S = 5.0
+"""Time [s] that an arbiter gets to end before it is killed."""
+
+
+@contextlib.contextmanager
+def running_arbiter(socket_path: Path, jobs: int, devices: int) -> Iterator[subprocess.Popen[str]]:
+    """An arbiter that listens at `socket_path` during the body of a `with`.
+
+    It ends with the body, or when this process dies. It has its own session, so that Ctrl-C reaches the jobs first and
+    they end in order. Raises RunError if it cannot start.
+    """
+    command = [sys.executable, "-m", "xbench.crossover.arbiter", "--until-stdin-ends"]
+    command += ["--socket", str(socket_path), "--jobs", str(jobs), "--devices", str(devices)]
+    arbiter = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert arbiter.stdout is not None
+        assert arbiter.stderr is not None
+        if arbiter.stdout.readline() != "ready\n":
+            lines = arbiter.stderr.read().strip().splitlines()
+            raise RunError(lines[-1] if lines else "the turn arbiter ended before it was ready")
+        yield arbiter
+    finally:
+        arbiter.terminate()
+        try:
+            arbiter.wait(END_S)
+        except subprocess.TimeoutExpired:
+            arbiter.kill()
+            arbiter.wait()
+        for stream in (arbiter.stdin, arbiter.stdout, arbiter.stderr):
+            if stream is not None:
+                stream.close()
 
 
 class TurnClient:
@@ -136,9 +178,7 @@ class TurnClient:
     def __enter__(self) -> TurnClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.leave()
 
     def _request(self, letter: bytes, content: Any, waiting: str, timeout_s: float | None) -> Any:

@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xbench.emulation.group import EmulatedWork, PoisonedTensors, bytes_of
+from xbench.emulation.group import PoisonedTensors
 from xbench.emulation.pacer import fine_timer, sleep_for, sleep_until
 from xbench.emulation.shared_link import SharedLink
 from xbench.errors import RunError
@@ -41,13 +41,15 @@ LEAD_S, LEADS = 1e-3, 15
 _GREATER_OR_EQUAL = 0  # CU_STREAM_WAIT_VALUE_GEQ
 
 
-class StreamWork(EmulatedWork):
+class StreamWork(dist.Work):
     """A collective in progress on the link's stream; `inner` is the real one, if there is one."""
 
     def __init__(
         self, tensors: Sequence[Tensor], stream: torch.cuda.Stream, done: torch.cuda.Event, inner: dist.Work | None
     ) -> None:
-        super().__init__(tensors, inner)
+        super().__init__()
+        self._tensors = list(tensors)
+        self._inner = inner
         self._stream = stream
         self._done = done
 
@@ -77,7 +79,7 @@ class StreamWork(EmulatedWork):
 class StreamLink(ABC):
     """A link on a separate stream. `remarks` are for the user.
 
-    With `spoil`, tensors in transit are NaN until they arrive, as in `group.Spoiled`.
+    With `spoil`, tensors in transit are NaN until they arrive, as in `group.PoisonedTensors`.
     """
 
     spoil = False
@@ -92,12 +94,9 @@ class StreamLink(ABC):
     def _wait_on_stream(self, seconds: float) -> None:
         """Block the link's stream, which is current, for `seconds`, from when it gets there."""
 
-    def send(
-        self, tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
-    ) -> dist.Work:
+    def send(self, tensors: Sequence[Tensor], inner: dist.Work | None, nbytes: int, share: float) -> dist.Work:
         """Send tensors once they have been computed. See `group.Send`."""
-        took_s = self._curve(float(bytes_of(tensors) if nbytes is None else nbytes)) * share
-        end = self._block_stream(took_s, tensors if self.spoil and inner is None else [])
+        end = self._block_stream(self._curve(float(nbytes)) * share, tensors if self.spoil and inner is None else [])
         for tensor in tensors:
             if tensor.is_cuda:
                 tensor.record_stream(self.stream)  # its memory is not reused before the link has finished with it
@@ -195,9 +194,9 @@ class FlagLink(StreamLink):
             ready, seconds, number = self._waiting.get()
             ready.synchronize()
             if self._common is None:
-                sleep_until(time.perf_counter() + seconds - self._lead_s, time.perf_counter)
+                sleep_until(time.perf_counter() + seconds - self._lead_s)
             else:
-                sleep_for(seconds, self._common, time.perf_counter, lead_s=self._lead_s)
+                sleep_for(seconds, self._common, lead_s=self._lead_s)
             self._flag[0] = number
 
 

@@ -10,10 +10,11 @@ to the underlying group and take its time: no schedule needs them in a step.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,22 +24,15 @@ from xbench.emulation.pacer import Pacer
 
 BACKEND = "emulated"
 
-
 HALF = 0.5
 """Share of an all-reduce's time that a reduce-scatter or an all-gather takes."""
 
 
-class Send(Protocol):
-    """Sends tensors over the link, together with the real collective if several ranks run.
+Send = Callable[[Sequence[Tensor], dist.Work | None, int, float], dist.Work]
+"""Function that sends tensors over the link, together with the real collective if several ranks run.
 
-    `share`: share of the time of an all-reduce of `nbytes`, by default the bytes of the tensors.
-    """
-
-    def __call__(
-        self, tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
-    ) -> dist.Work:
-        """Start the collective."""
-        ...
+It takes the bytes that count, and the share of the time of an all-reduce of them.
+"""
 
 
 class PoisonedTensors:
@@ -59,47 +53,21 @@ class PoisonedTensors:
             self._tensors, self._kept = [], []
 
 
-class EmulatedWork(dist.Work):
-    """Common part of emulated collectives. Subclasses define `wait` and `is_completed`."""
-
-    def __init__(self, tensors: Sequence[Tensor], inner: dist.Work | None) -> None:
-        super().__init__()
-        self._tensors = list(tensors)
-        self._inner = inner
-
-    def is_success(self) -> bool:
-        """True once completed: an emulated link loses nothing."""
-        return self.is_completed()
-
-    def result(self) -> list[Tensor]:
-        """The reduced tensors."""
-        return self._tensors
-
-    def synchronize(self) -> None:
-        """Wait, as `wait` does."""
-        self.wait()
-
-
-class HostWork(EmulatedWork):
+class HostWork(dist.Work):
     """A collective in progress on the host's clock; `inner` is the real one, if there is one.
 
     With `spoil`, its tensors cannot be read before they arrive (`PoisonedTensors`).
     """
 
     def __init__(
-        self,
-        tensors: Sequence[Tensor],
-        pacer: Pacer,
-        inner: dist.Work | None,
-        *,
-        spoil: bool = False,
-        share: float = 1.0,
-        nbytes: int | None = None,
+        self, pacer: Pacer, spoil: bool, tensors: Sequence[Tensor], inner: dist.Work | None, nbytes: int, share: float
     ) -> None:
-        super().__init__(tensors, inner)
+        super().__init__()
+        self._tensors = list(tensors)
+        self._inner = inner
         self._pacer = pacer
         self._poisoned = PoisonedTensors(tensors if spoil and inner is None else [])
-        self._flight = pacer.launch(bytes_of(tensors) if nbytes is None else nbytes, share)
+        self._flight = pacer.launch(nbytes, share)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return when it has completed."""
@@ -144,11 +112,9 @@ class EmulatedGroup(dist.ProcessGroup):
         """Call `hear` with the bytes of every collective from now on, at its launch."""
         send = self._send
 
-        def send_and_report(
-            tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
-        ) -> dist.Work:
-            hear(bytes_of(tensors) if nbytes is None else nbytes)
-            return send(tensors, inner, share, nbytes)
+        def send_and_report(tensors: Sequence[Tensor], inner: dist.Work | None, nbytes: int, share: float) -> dist.Work:
+            hear(nbytes)
+            return send(tensors, inner, nbytes, share)
 
         self._send = send_and_report
 
@@ -164,20 +130,20 @@ class EmulatedGroup(dist.ProcessGroup):
         """Completes after T of the tensors' bytes."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         inner = self._under.allreduce(tensors, opts or dist.AllreduceOptions()) if self._size > 1 else None
-        return self._send(tensors, inner)
+        return self._send(tensors, inner, bytes_of(tensors), 1.0)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
         """As one all-reduce of all the tensors."""
         inner = None
         if self._size > 1:
             inner = self._under.allreduce_coalesced(tensors, opts or dist.AllreduceCoalescedOptions())
-        return self._send(tensors, inner)
+        return self._send(tensors, inner, bytes_of(tensors), 1.0)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
         """Completes after T of the tensors' bytes, as an all-reduce does."""
         tensors = [tensors] if isinstance(tensors, Tensor) else tensors
         inner = self._under.broadcast(tensors, opts or dist.BroadcastOptions()) if self._size > 1 else None
-        return self._send(tensors, inner)
+        return self._send(tensors, inner, bytes_of(tensors), 1.0)
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Completes after half of T of all gathered bytes."""
@@ -186,7 +152,7 @@ class EmulatedGroup(dist.ProcessGroup):
             inner = self._under._allgather_base(output, tensor, *([opts] if opts is not None else []))
         else:
             _copy(tensor, output)
-        return self._send([output], inner, HALF)
+        return self._send([output], inner, bytes_of([output]), HALF)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         """Completes after half of T of all reduced bytes."""
@@ -195,7 +161,7 @@ class EmulatedGroup(dist.ProcessGroup):
             inner = self._under._reduce_scatter_base(output, tensor, opts or dist.ReduceScatterOptions())
         else:
             _copy(tensor, output)
-        return self._send([output], inner, HALF, bytes_of([tensor]))
+        return self._send([output], inner, bytes_of([tensor]), HALF)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_sizes: Any, input_sizes: Any, opts: Any = None
@@ -207,7 +173,7 @@ class EmulatedGroup(dist.ProcessGroup):
             inner = self._under.alltoall_base(output, tensor, output_sizes, input_sizes, opts)
         else:
             _copy(tensor, output)
-        return self._send([output], inner, HALF, bytes_of([tensor]))
+        return self._send([output], inner, bytes_of([tensor]), HALF)
 
     # Names in older versions of torch.
     _allgather_base = all_gather_single  # type: ignore[assignment]
@@ -236,13 +202,7 @@ def _copy(source: Tensor, target: Tensor) -> None:
 
 def host_send(pacer: Pacer, *, spoil: bool = False) -> Send:
     """A `Send` over a link on the host's clock; `HostWork` describes `spoil`."""
-
-    def send(
-        tensors: Sequence[Tensor], inner: dist.Work | None, share: float = 1.0, nbytes: int | None = None
-    ) -> dist.Work:
-        return HostWork(tensors, pacer, inner, spoil=spoil, share=share, nbytes=nbytes)
-
-    return send
+    return functools.partial(HostWork, pacer, spoil)
 
 
 def new_group(send: Send, workers: int) -> dist.ProcessGroup:

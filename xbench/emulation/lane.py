@@ -69,11 +69,6 @@ class Lane:
         self._link = link
 
     @property
-    def contended(self) -> bool:
-        """True if collectives and computation slow each other down."""
-        return self._contention is not None
-
-    @property
     def busy(self) -> bool:
         """True if a collective was in progress at the last `advance`."""
         return bool(self._queue)

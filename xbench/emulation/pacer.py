@@ -49,11 +49,10 @@ class Pacer:
     Any thread may call any method. `close` ends the thread; collectives in progress then never complete.
     """
 
-    def __init__(self, lane: Lane, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.lead_s = 0.0
-        """Time [s] by which the thread wakes early, because waking and calling take time; see `calibration`."""
-        self._clock = clock
+        """Time [s] by which the thread wakes early, because waking and calling take time; `calibrate` measures it."""
         self._changed = threading.Condition()
         self._closed = False
         self._due: list[tuple[float, int, PendingTransfer]] = []
@@ -76,7 +75,7 @@ class Pacer:
 
     def _launch(self, launch: Callable[[float], LinkTransfer]) -> PendingTransfer:
         with self._changed:
-            transfer = launch(self._clock())
+            transfer = launch(time.perf_counter())
             return PendingTransfer(transfer, self.lane.end_s(transfer))
 
     def call(self, pending: PendingTransfer, back: Callable[[], None]) -> None:
@@ -96,11 +95,11 @@ class Pacer:
 
     def wait(self, pending: PendingTransfer) -> None:
         """Return on completion."""
-        sleep_until(pending.due_s, self._clock)
+        sleep_until(pending.due_s)
 
     def has_arrived(self, pending: PendingTransfer) -> bool:
         """True if `wait` would return at once."""
-        return self._clock() >= pending.due_s
+        return time.perf_counter() >= pending.due_s
 
     def close(self) -> None:
         """End the thread."""
@@ -128,7 +127,7 @@ class Pacer:
 
     def _completed(self) -> tuple[list[PendingTransfer], float | None]:
         """The collectives completed since the last call, and the time [s] to sleep without any; None: until woken."""
-        until_s = self._clock() + self.lead_s
+        until_s = time.perf_counter() + self.lead_s
         arrived = []
         while self._due and self._due[0][0] <= until_s:
             arrived.append(heapq.heappop(self._due)[2])
@@ -144,28 +143,28 @@ class SharingPacer(Pacer):
     Construct it in the thread that computes.
     """
 
-    def __init__(self, lane: Lane, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._computing = _ComputingShare(threading.get_ident(), clock)
+    def __init__(self, lane: Lane) -> None:
+        self._computing = _ComputingShare(threading.get_ident())
         self._link: SharedLink | None = None
         self._pending: dict[LinkTransfer, PendingTransfer] = {}
         self.taken_s = 0.0
         """Processor time [s] that the thread has taken to slow down the computation."""
         self._owed_s = 0.0
         self._memory = np.zeros((2, _CHUNK), dtype=np.float64)
-        super().__init__(lane, clock=clock)
+        super().__init__(lane)
 
     def share(self, link: SharedLink) -> None:
         """Become a lane of that link. Call it in the thread that computes. Raises as `Lane.share` does."""
         link.join()
         with self._changed:
-            self.lane.share(link, self._clock())
+            self.lane.share(link, time.perf_counter())
             self._link = link
 
     def _launch(self, launch: Callable[[float], LinkTransfer]) -> PendingTransfer:
         with self._changed:
             if not self.lane.busy:
                 self._computing.begin([] if self._link is None else self._link.others())
-            transfer = launch(self._clock())
+            transfer = launch(time.perf_counter())
             pending = self._pending[transfer] = PendingTransfer(transfer)
             self._changed.notify()
             return pending
@@ -185,16 +184,14 @@ class SharingPacer(Pacer):
         """See `Pacer._completed`."""
         load = self.lane.load()
         share, passed_s = self._computing.since_last()
-        self.lane.advance(self._clock() + self.lead_s, share)
-        completed = [
-            transfer for transfer in self._pending if transfer.end_s is not None
-        ]  # a launch advances the lane, too
+        self.lane.advance(time.perf_counter() + self.lead_s, share)
+        completed = [transfer for transfer in self._pending if transfer.end_s is not None]  # launches advance it, too
         arrived = [self._pending.pop(transfer) for transfer in completed]
         self._owed_s += load * share * passed_s
         next_s = self.lane.next_end_s(share)
         if next_s is None:
             return arrived, None
-        return arrived, min(TICK_S, max(0.0, next_s - self._clock() - self.lead_s))
+        return arrived, min(TICK_S, max(0.0, next_s - time.perf_counter() - self.lead_s))
 
     def _take_processor(self) -> None:
         """See `Pacer._take_processor`."""
@@ -212,14 +209,13 @@ class SharingPacer(Pacer):
 class _ComputingShare:
     """Share of the time in which this device computed: in a thread of this process, or in other processes' threads."""
 
-    def __init__(self, thread: int, clock: Callable[[], float]) -> None:
+    def __init__(self, thread: int) -> None:
         self._cpu = time.pthread_getcpuclockid(thread)
-        self._clock = clock
         self._last = self._now()
         self._others: dict[Member, Running] = {}
 
     def _now(self) -> tuple[float, float]:
-        return self._clock(), time.clock_gettime(self._cpu)
+        return time.perf_counter(), time.clock_gettime(self._cpu)
 
     def begin(self, others: Iterable[Member] = ()) -> None:
         """Measure from here on, including these threads."""
@@ -238,7 +234,7 @@ class _ComputingShare:
         return min(1.0, own_share + sum(running.share(passed_s) for running in self._others.values())), passed_s
 
 
-def sleep_until(at_s: float, clock: Callable[[], float]) -> None:
+def sleep_until(at_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
     """Return at `at_s` [s on `clock`], within some microseconds if the processor is free."""
     fine_timer()
     left_s = at_s - clock()
@@ -248,7 +244,9 @@ def sleep_until(at_s: float, clock: Callable[[], float]) -> None:
         pass
 
 
-def sleep_for(seconds: float, link: SharedLink, clock: Callable[[], float], *, lead_s: float = 0.0) -> None:
+def sleep_for(
+    seconds: float, link: SharedLink, clock: Callable[[], float] = time.perf_counter, *, lead_s: float = 0.0
+) -> None:
     """Return when a lane that sends from now on has had `seconds` of this link, or `lead_s` before."""
     target_s = link.begin(clock()) + seconds - lead_s
     while True:

@@ -33,7 +33,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from xbench.errors import RunError, UsageError, XbenchError
-from xbench.horovod.available import LOCAL_VERSION, VERSION
+from xbench.horovod import LOCAL_VERSION, VERSION
 from xbench.scratch import Scratch, part_file
 from xbench.streams import secure
 

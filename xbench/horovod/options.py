@@ -91,6 +91,11 @@ class RankPosition:
         return self.rank // self.local_size
 
     @property
+    def host_name(self) -> str:
+        """Name of the host in the rendezvous: its number."""
+        return str(self.cross_rank)
+
+    @property
     def cross_size(self) -> int:
         """Number of hosts."""
         return self.size // self.local_size
@@ -111,7 +116,7 @@ def environment(
         "HOROVOD_LOCAL_SIZE": str(position.local_size),
         "HOROVOD_CROSS_RANK": str(position.cross_rank),
         "HOROVOD_CROSS_SIZE": str(position.cross_size),
-        "HOROVOD_HOSTNAME": host_name(position.cross_rank),
+        "HOROVOD_HOSTNAME": position.host_name,
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
@@ -121,8 +126,3 @@ def environment(
         "HOROVOD_FUSION_THRESHOLD": None if settings == Settings() else str(round(settings.fusion_mib * 1024**2)),
         "HOROVOD_CYCLE_TIME": None if settings == Settings() else f"{settings.cycle_ms:g}",
     }
-
-
-def host_name(cross_rank: int) -> str:
-    """Name of a host in the rendezvous: its number."""
-    return str(cross_rank)

@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Any
 
-from xbench.horovod.options import RankPosition, host_name
+from xbench.horovod.options import RankPosition
 from xbench.listening import listening_address
 
 
@@ -23,7 +23,7 @@ def plan(hosts: int, ranks: int) -> list[dict[str, Any]]:
     placements = [RankPosition(rank, hosts * ranks, ranks) for rank in range(hosts * ranks)]
     return [
         {
-            "hostname": host_name(placement.cross_rank),
+            "hostname": placement.host_name,
             "rank": placement.rank,
             "local_rank": placement.local_rank,
             "cross_rank": placement.cross_rank,

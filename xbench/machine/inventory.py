@@ -25,9 +25,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from xbench import environment
+from xbench import horovod as horovod_package
 from xbench.environment import differences, fingerprint, version_of
 from xbench.fabrics import links_missing, shaped_obstacle
-from xbench.horovod import available as horovod_package
 from xbench.limits import last_line
 from xbench.records import Environment
 from xbench.records.parts import Finding, Gpu, GpuLink, Machine

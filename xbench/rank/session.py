@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from xbench.crossover.client import TurnClient
 from xbench.crossover.job import TurnTaker, crossover_steps
-from xbench.emulation.calibration import emulate
+from xbench.emulation import emulate
 from xbench.errors import UsageError
 from xbench.host import tuning
 from xbench.kernels.pack import describe_pack_backend

@@ -1,7 +1,7 @@
 """Library whose collectives carry the gradients of each mode. Horovod runs only while a mode needs it.
 
 With `--backend horovod` our own schedules, and the measurement of collectives for their plans, use Horovod's all-reduce
-(`xbench.horovod.group`). DDP's modes keep torch's own, and mode `horovod` its own settings. Each attachment of a mode
+(`HorovodGroup`). DDP's modes keep torch's own, and mode `horovod` its own settings. Each attachment of a mode
 selects the library (`xbench.horovod.world`).
 """
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import torch.distributed as dist
 
-from xbench.horovod import available
+from xbench import horovod
 from xbench.horovod.options import UNFUSED
 from xbench.host.tuning import raise_thread
 from xbench.modes import mode_info
@@ -29,11 +29,10 @@ class Transport:
         self._run = run
         self._over_horovod = run.collectives == "horovod"
         wanted = self._over_horovod or any(mode_info(mode.carrier).library == "Horovod" for mode in run.modes)
-        if not wanted or available.obstacle() is not None:
+        if not wanted or horovod.obstacle() is not None:
             self._over_horovod = False
             return
-        from xbench.horovod.group import new_group
-        from xbench.horovod.world import WORLD
+        from xbench.horovod.world import WORLD, new_group
 
         self._world = WORLD
         if run.tunes_ranks:
@@ -44,7 +43,7 @@ class Transport:
             journal.write("remark", message=self._remark())
 
     def _remark(self) -> str:
-        said = f"Horovod {available.version()}, built against torch {available.built_against()}"
+        said = f"Horovod {horovod.version()}, built against torch {horovod.built_against()}"
         if not self._over_horovod:
             return said
         ddp = any(mode_info(mode.carrier).reducer == "ddp" for mode in self._run.modes)

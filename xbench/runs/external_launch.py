@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xbench.crossover.process import running_arbiter
+from xbench.crossover.client import running_arbiter
 from xbench.errors import RankError, XbenchError
 from xbench.fabrics.cluster import ClusterRank, cluster_rank, ranks_around
 from xbench.fabrics.rendezvous import meeting_point

@@ -15,7 +15,7 @@ from xbench.fabrics.rendezvous import check_meeting_point
 from xbench.host import tuning
 from xbench.modes import IN_SEQUENCE, MODES, mode_info
 from xbench.runs.unavailable import check_available, check_real
-from xbench.schedules.copies import chosen_copies
+from xbench.schedules import chosen_copies
 from xbench.spec import DeviceType, FabricSpec, ModeSpec, RunSpec, WorkloadSpec, check_backend
 from xbench.workloads.probe import Preflight, probe
 
@@ -92,7 +92,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     check_backend(config.collectives)
     tuned = tuning.is_on()
     _check_nvtx(config.nvtx, config.device)
-    chosen_copies(config.copies, "", config.compress)
+    chosen_copies(config.copies, config.compress)
     notes = check_available(modes, config.collectives, config.compress)
     notes += beside(config.modes, modes)
     ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
@@ -162,9 +162,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         timeout_s=config.timeout_s,
         host_tuning=tuned,
         nvtx=config.nvtx,
-        copies=chosen_copies(
-            config.copies, "nccl" if device == "cuda" and fabric.name != "emulated" else "gloo", compress
-        ),
+        copies=chosen_copies(config.copies, compress),
         compress=compress,
         overlap=config.overlap,
         collectives=config.collectives,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xbench import horovod
 from xbench.errors import SpecError
-from xbench.horovod import available
 from xbench.modes import mode_info
 from xbench.schedules import obstacle
 from xbench.spec import Collectives, Compress, FabricSpec, ModeSpec, RunSpec
@@ -18,9 +18,9 @@ from xbench.spec import Collectives, Compress, FabricSpec, ModeSpec, RunSpec
 def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compress: Compress | None) -> list[str]:
     """Return messages on modes that will fail here. Raises SpecError if no mode could run."""
     if collectives == "horovod":
-        why = available.obstacle()
+        why = horovod.obstacle()
         if why is not None:
-            raise SpecError(f"--backend horovod: {why}", hint=f"{available.INSTALL} builds it")
+            raise SpecError(f"--backend horovod: {why}", hint=f"{horovod.INSTALL} builds it")
         if compress is not None:
             raise SpecError(
                 f"--backend horovod sends gradients as they are, or as fp16, and not as {compress}",

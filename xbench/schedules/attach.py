@@ -12,30 +12,32 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from pydantic import ValidationError
+from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.errors import SpecError, listed, nearest, unknown
+from xbench.equal_ranks import apart
+from xbench.errors import SpecError, UsageError, listed, unknown
 from xbench.host import tuning
 from xbench.modes import MODES, UNMERGED
 from xbench.planning.partial import backward_s_of
 from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured, of_kind
 from xbench.schedules import parse_mode
 from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.checks import check_names
 from xbench.schedules.engine import Wait, trainable
-from xbench.schedules.equal_ranks import broadcast_state, check_equal
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
 
-PlanSource = Plan | Profile | Comparison | Tuned | str | os.PathLike[str] | Sequence[Sequence[str]] | Mapping[str, Any]
+LoadedPlan = Plan | Profile | Comparison | Tuned | Sequence[Sequence[str]] | Mapping[str, Any]
+PlanSource = LoadedPlan | str | os.PathLike[str]
 
 
 class ResolvedPlan(NamedTuple):
@@ -95,12 +97,12 @@ def attach(
     RecordError for a broken file.
     """
     if isinstance(plan, (str, os.PathLike)):
-        plan = _read(Path(plan))
+        plan = of_kind(load(plan), Tuned) or load_measured(plan)
     setup = AttachConfig(model, optimizer, None, process_group, wait, unused_parameters, copies, compress)
     return _attached(setup, schedule, plan, broadcast=broadcast)
 
 
-def _attached(setup: AttachConfig, schedule: str | None, plan: PlanSource | None, *, broadcast: bool) -> Handle:
+def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None, *, broadcast: bool) -> Handle:
     """The handle of a schedule, after checks of plan, model and ranks. `setup` has no plan yet."""
     if schedule is None:
         schedule = plan.schedule if isinstance(plan, Tuned) else plan.mode if isinstance(plan, Plan) else UNMERGED
@@ -119,14 +121,15 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: PlanSource | None
     model, group, compress = setup.model, setup.group, setup.compress
     if buckets is not None:
         buckets = [[plain_name(name) for name in bucket] for bucket in buckets]  # names may be of a compiled model
-        _check_names(model, buckets, plan)
+        made_for = f", made for {plan.workload.title}," if isinstance(plan, (Tuned, Profile)) else ""
+        check_names(buckets, trainable(model), made_for)
     if compress is not None and all(p.dtype != torch.float32 for p in model.parameters() if p.requires_grad):
         warnings.warn(f"there is nothing to compress to {compress}: no gradient of this model is fp32", stacklevel=3)
     trainable(model)
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         if broadcast:
-            broadcast_state(model, group)
-        check_equal(model, group)
+            _broadcast_state(model, group)
+        _check_equal(model, group)
     unused = setup.unused_parameters or (isinstance(plan, Tuned) and plan.unused_parameters)
     setup = replace(setup, buckets=buckets, parts=parts, options=options, unused_parameters=unused)
     handle = kind().attach(replace(setup, backward_s=_backward_s(plan)))
@@ -135,15 +138,8 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: PlanSource | None
     return handle
 
 
-def buckets_of(plan: PlanSource | None, schedule: str) -> Sequence[Sequence[str]] | None:
-    """The parameter names by bucket in `plan` for `schedule`. Raises SpecError when it has none."""
-    return carried(plan, schedule).buckets
-
-
-def carried(plan: PlanSource | None, schedule: str) -> ResolvedPlan:
+def carried(plan: LoadedPlan | None, schedule: str) -> ResolvedPlan:
     """The part of `plan` for `schedule`. Raises SpecError when there is none, or for an invalid mapping."""
-    if isinstance(plan, (str, os.PathLike)):
-        plan = _read(Path(plan))
     if isinstance(plan, Tuned):
         if schedule != plan.schedule:
             raise SpecError(
@@ -180,26 +176,40 @@ def _of_mapping(plan: Mapping[str, Any], schedule: str) -> ResolvedPlan:
     return ResolvedPlan(plan["buckets"], parts, schedule)
 
 
-def _backward_s(plan: PlanSource | None) -> dict[str, float] | None:
+def _backward_s(plan: LoadedPlan | None) -> dict[str, float] | None:
     """Measured backward seconds by parameter, from a profile or a comparison; None from other plans."""
     return backward_s_of(plan.profiled[0].layers) if isinstance(plan, (Profile, Comparison)) else None
 
 
-def _read(path: Path) -> Profile | Comparison | Tuned:
-    return of_kind(load(path), Tuned) or load_measured(path)
+def _check_equal(model: Module, group: dist.ProcessGroup | None) -> None:
+    """Compare all parameters over the group's ranks. Every rank must call it; all raise UsageError when they differ.
+
+    Averaged gradients keep equal parameters equal. They do not make different parameters equal, so ranks with different
+    parameters train different networks. DDP broadcasts rank 0's parameters and buffers when it is made. Here that
+    happens on request. Buffers may differ: each rank keeps batch-norm statistics of its own batches.
+    """
+    names = apart(_left_to_us(model, model.named_parameters()), group)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise UsageError(
+            f"ranks start with different parameters: {names[0]!r}{more}",
+            hint="seed all ranks alike, load one checkpoint, or let attach(..., broadcast=True) copy rank 0's",
+        )
 
 
-def _check_names(model: Module, buckets: Sequence[Sequence[str]], plan: PlanSource | None) -> None:
-    """Raise SpecError for a name that is not in the model, with the plan's workload if known."""
-    parameters = trainable(model)
-    names = [name for bucket in buckets for name in bucket]
-    strange = [name for name in names if name not in parameters]
-    if not strange:
-        return
-    close = nearest(strange[0], parameters)
-    made_for = f", made for {plan.workload.title}," if isinstance(plan, (Tuned, Profile)) else ""
-    raise SpecError(
-        f"the plan{made_for} names {strange[0]!r}, which is no trainable parameter of this model"
-        + (f" ({len(strange)} of its {len(names)} names are not)" if len(strange) > 1 else ""),
-        hint=f"did you mean {close!r}?" if close else "was the plan made for another model?",
-    )
+def _broadcast_state(model: Module, group: dist.ProcessGroup | None) -> None:
+    """Overwrite every rank's parameters and buffers with those of the group's first rank. Every rank must call it."""
+    source = dist.get_process_group_ranks(group)[0] if group is not None else 0
+    with torch.no_grad():
+        for _, tensor in _left_to_us(model, (*model.named_parameters(), *model.named_buffers())):
+            value = tensor.detach().contiguous().clone()
+            dist.broadcast(value, src=source, group=group)
+            tensor.copy_(value)
+
+
+def _left_to_us(model: Module, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors by name, without those that the model excludes from DDP."""
+    ignored = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+    for name, tensor in tensors:
+        if name not in ignored:
+            yield plain_name(name), tensor

@@ -1,13 +1,6 @@
 """Interface of every schedule, and the handle that a user holds.
 
-A schedule attaches to an ordinary module and optimizer, and detaches without a trace:
-
-    with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
-        loss = criterion(handle.model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-
-`handle.model` is the module to call in forward: the model itself, or DDP's wrapper where the schedule is DDP.
+A schedule attaches to an ordinary module and optimizer, as in `xbench.attach`, and detaches without a trace.
 """
 
 from __future__ import annotations
@@ -16,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 import torch.distributed as dist
@@ -27,8 +19,6 @@ from xbench.records.measured_parts import Parts
 from xbench.schedules.engine import Engine, Wait, Watch
 from xbench.spec import Compress, Copies
 
-Buckets = Sequence[Sequence[str]]
-
 
 @dataclass(frozen=True)
 class AttachConfig:
@@ -38,7 +28,7 @@ class AttachConfig:
     """The trained module; its parameters are already equal on all ranks."""
     optimizer: Optimizer | None = None
     """Optimizer whose step waits for gradients under `wait="step"`; None where the loop calls `Handle.synchronize`."""
-    buckets: Buckets | None = None
+    buckets: Sequence[Sequence[str]] | None = None
     """Names of the trainable parameters by bucket, in launch order, each once; None without a plan."""
     group: dist.ProcessGroup | None = None
     """The ranks that average with each other; None is all of them."""
@@ -47,7 +37,7 @@ class AttachConfig:
     unused_parameters: bool = False
     """True if DDP must look for parameters without a gradient; xbench's own schedules always handle them."""
     copies: Copies | None = None
-    """Way in which xbench's own schedules copy gradients into a collective and back; None: the backend's default."""
+    """Way in which xbench's own schedules copy gradients into a collective and back; None: "views"."""
     compress: Compress | None = None
     """Dtype in which fp32 gradients are sent; None: fp32. DDP compresses with torch's own hook."""
     parts: Parts | None = None
@@ -55,29 +45,24 @@ class AttachConfig:
     options: Mapping[str, str] = field(default_factory=dict)
     """The schedule's own options, checked when they were parsed (`ModeSpec.options`)."""
     backward_s: Mapping[str, float] | None = None
-    """Measured backward seconds by parameter, in ready order; None without a measurement. `spb` makes bands from them.
-    """
+    """Measured backward seconds by parameter, in ready order; None without a measurement."""
 
 
 class Handle:
     """An attached schedule. Leaving the context detaches it."""
 
-    def __init__(
-        self, model: Module, engine: Engine | None = None, on_detach: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, model: Module, engine: Engine | None = None) -> None:
         self.model = model
         self.engine = engine
-        self._on_detach = on_detach
+        self._at_detach: list[Callable[[], None]] = []
 
     @property
     def buckets(self) -> list[list[str]] | None:
         """Parameter names by bucket in launch order, or None for a schedule without xbench's own buckets."""
         if self.engine is None:
             return None
-        names: dict[int, list[str]] = {id(bucket): [] for bucket in self.engine.buckets}
-        for name, (bucket, _) in self.engine.place.items():
-            names[id(bucket)].append(name)
-        return list(names.values())
+        names = {parameter: name for name, parameter in self.engine.parameters.items()}
+        return [[names[parameter] for parameter in bucket.parameters] for bucket in self.engine.buckets]
 
     def synchronize(self) -> None:
         """Return when the gradients of this step are averaged; needed only with `wait="step"` before clipping."""
@@ -107,50 +92,37 @@ class Handle:
         """Gradient accumulation: inside this context, gradients add up locally and nothing is sent."""
         if self.engine is not None:
             return self.engine.no_sync()
-        inner = getattr(self.model, "no_sync", None)
-        context: AbstractContextManager[None] = inner() if inner is not None else nullcontext()
+        context: AbstractContextManager[None] = getattr(self.model, "no_sync", nullcontext)()
         return context
 
     def at_detach(self, call: Callable[[], None]) -> None:
         """Call this too when the schedule is detached, after all other work."""
-        before = self._on_detach
-
-        def both() -> None:
-            if before is not None:
-                before()
-            call()
-
-        self._on_detach = both
+        self._at_detach.append(call)
 
     def detach(self) -> None:
         """Remove every hook and keep the gradients; the model is as before `attach`. Safe to call twice."""
         self.finish()
         if self.engine is not None:
             self.engine.detach()
-        if self._on_detach is not None:
-            self._on_detach()
-            self._on_detach = None
+        while self._at_detach:
+            self._at_detach.pop(0)()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.detach()
 
 
 class Schedule(ABC):
-    """A way to send gradients. Each schedule has one file; its docstring states its source and its promise."""
+    """A way to send gradients. The docstring of its file states its source and its promise."""
 
-    #: Whether the plan comes from measurements, so that `attach` needs one.
     needs_plan = False
+    """True if the plan comes from measurements, so that `attach` needs one."""
 
     @abstractmethod
     def attach(self, setup: AttachConfig) -> Handle:
-        """Attach the schedule. Raises UsageError for an unsupported model, and SpecError for buckets that do not fit
-        it.
-        """
+        """Attach it. Raises UsageError for an unsupported model, and SpecError for buckets that do not fit it."""
 
 
 class Overlapped(Schedule):
@@ -161,13 +133,7 @@ class Overlapped(Schedule):
     def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`."""
         engine = Engine(
-            setup.model,
-            setup.optimizer,
-            setup.buckets,
-            group=setup.group,
-            overlap=self.overlap,
-            wait=setup.wait,
-            copies=setup.copies,
-            compress=setup.compress,
-        )
+            setup.model, setup.optimizer, setup.buckets, group=setup.group, overlap=self.overlap, wait=setup.wait,
+            copies=setup.copies, compress=setup.compress,
+        )  # fmt: skip
         return Handle(setup.model, engine)

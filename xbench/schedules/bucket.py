@@ -9,7 +9,7 @@
 - **fused**: when all are ready, one kernel copies them in, scaled (`kernels.pack`), and the rest is as with views.
   Slices begin on multiples of 16 bytes, so that the kernel can copy 16 bytes at a time.
 
-The best way depends on the backend; `copies` has the defaults. All three send the same products of gradient and
+`benchmarks/copies.py` compares the ways on a machine. All three send the same products of gradient and
 1/world, so they train the same network. Each bucket also sends one flag per parameter.
 
 With `compress="bf16"` fp32 gradients are multiplied by 1/world in fp32 and rounded to bf16 on the copy into the buffer.
@@ -49,25 +49,14 @@ class Work(Protocol):
 
 
 def bucket_of(
-    parameters: Sequence[Parameter],
-    scale: float,
-    copies: Copies,
-    *,
-    compress: Compress | None = None,
-    travels: bool = True,
-) -> Bucket:
-    """A bucket of parameters of one dtype, whose gradients are sent times `scale`."""
-    if not travels:
-        return Bucket(parameters, scale)
+    parameters: Sequence[Parameter], scale: float, copies: Copies, compress: Compress | None = None, pieces: int = 1
+) -> CommBucket:
+    """A bucket of parameters of one dtype, whose gradients are sent times `scale`.
+
+    Its buffer, if it has one, can be cut into `pieces` equal pieces.
+    """
     if copies == "coalesced":
         return CoalescedBucket(parameters, scale)
-    return flat_bucket(parameters, scale, copies, compress)
-
-
-def flat_bucket(
-    parameters: Sequence[Parameter], scale: float, copies: Copies, compress: Compress | None = None, pieces: int = 1
-) -> FlatBucket:
-    """A bucket with its gradients in one buffer, which can be cut into `pieces` equal pieces."""
     wire = torch.bfloat16 if compress == "bf16" and parameters[0].dtype == torch.float32 else parameters[0].dtype
     return (FusedBucket if copies == "fused" else FlatBucket)(parameters, scale, wire, pieces)
 
@@ -237,9 +226,7 @@ class FlatBucket(CommBucket):
 
 
 class FusedBucket(FlatBucket):
-    """The same buffer, filled by one kernel when all gradients are ready. Narrowed gradients are copied back by
-    another.
-    """
+    """The same buffer, filled by one kernel when all gradients are ready; another copies narrowed ones back."""
 
     align_bytes = WIDE_BYTES
 
@@ -318,6 +305,12 @@ class CoalescedBucket(CommBucket):
     def sent(self, index: int) -> Tensor:
         """See `CommBucket.sent`."""
         return self.tensors[index]
+
+
+def started(work: dist.Work | None) -> dist.Work:
+    """The collective that was started: torch has none for a rank outside the group."""
+    assert work is not None
+    return work
 
 
 def start_all_reduce(tensor: Tensor, group: dist.ProcessGroup | None) -> dist.Work:

@@ -23,8 +23,8 @@ from torch.optim import Optimizer
 
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle, Schedule
-from xbench.schedules.engine import Watch, trainable
-from xbench.schedules.trainable_set import TrainableSet
+from xbench.schedules.checks import TrainableSet
+from xbench.schedules.engine import Watch, own_gradients, trainable
 from xbench.spec import Compress
 
 
@@ -87,29 +87,19 @@ class Ddp(Schedule):
         options = self.options(setup)
         if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
             options["init_sync"] = False
-        wrapper: DistributedDataParallel | None = DistributedDataParallel(
+        wrapper = DistributedDataParallel(
             setup.model, process_group=setup.group, find_unused_parameters=setup.unused_parameters, **options
         )
-        assert wrapper is not None
         handle = DdpHandle(wrapper, setup.compress)
-        trained = TrainableSet(setup.model, setup.optimizer)
-        checked = (
-            setup.optimizer.register_step_pre_hook(lambda *_: trained.check())
-            if isinstance(setup.optimizer, Optimizer)
-            else None
-        )
+        if isinstance(setup.optimizer, Optimizer):
+            trained = TrainableSet(setup.model, setup.optimizer)
+            handle.at_detach(setup.optimizer.register_step_pre_hook(lambda *_: trained.check()).remove)
 
         def detach() -> None:
-            if checked is not None:
-                checked.remove()
             # The reducer removes its hooks when it is destroyed, and it is part of a reference cycle.
-            nonlocal wrapper
             handle.model = setup.model
-            wrapper = None
             gc.collect()
-            for parameter in parameters.values():
-                if parameter.grad is not None and parameter.grad._is_view():
-                    parameter.grad = parameter.grad.clone()
+            own_gradients(parameters.values())
 
-        handle._on_detach = detach
+        handle.at_detach(detach)
         return handle

@@ -24,7 +24,7 @@ for all. Without a plan, buckets have at most `BUCKET_BYTES`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -33,13 +33,12 @@ from torch import Tensor
 from torch.nn import Module
 
 from xbench.schedules.base import AttachConfig
-from xbench.schedules.bucket import FlatBucket, Work
+from xbench.schedules.bucket import FlatBucket, Work, started
+from xbench.schedules.deferred_update import UpdateGroup
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
-from xbench.schedules.next_forward import NextForward
-from xbench.schedules.next_forward_handle import DeferredUpdate
+from xbench.schedules.next_forward import DeferredUpdate, NextForward
 from xbench.schedules.pairwise import PairwiseAllToAll, Share
-from xbench.schedules.update_groups import UpdateGroup
 
 
 class _Halves:
@@ -64,10 +63,10 @@ class _Halves:
         """Start the reduce-scatter."""
         whole, group = self.bucket.whole, self._group
         if self._in_place:
-            return _started(dist.reduce_scatter_tensor(self._own, whole, group=group, async_op=True))
+            return started(dist.reduce_scatter_tensor(self._own, whole, group=group, async_op=True))
         if self._exchanges:
             return self._exchange(self._others, self._theirs, self._tag)
-        return _started(dist.all_to_all_single(self._received, whole, group=group, async_op=True))
+        return started(dist.all_to_all_single(self._received, whole, group=group, async_op=True))
 
     def add(self) -> None:
         """Sum the received parts after the first half has arrived."""
@@ -85,16 +84,11 @@ class _Halves:
         group = self._group
         if self._exchanges:
             return self._exchange([(rank, self._own) for rank, _ in self._others], self._others, self._tag + 1)
-        return _started(dist.all_gather_into_tensor(self.bucket.whole, self._own, group=group, async_op=True))
+        return started(dist.all_gather_into_tensor(self.bucket.whole, self._own, group=group, async_op=True))
 
     def _exchange(self, sends: Sequence[Share], receives: Sequence[Share], tag: int) -> Work:
         assert self._group is not None
         return PairwiseAllToAll(self._group, sends, receives, tag)
-
-
-def _started(work: dist.Work | None) -> Work:
-    assert work is not None  # torch returns None to a rank outside the group
-    return work
 
 
 class DearEngine(NextForward):
@@ -111,31 +105,28 @@ class DearEngine(NextForward):
         streams = self.carrier == "streams"
         for number, bucket in enumerate(self._flat_buckets()):
             halves = _Halves(bucket, self.lane, in_place=streams, tag=2 * number)
-            arrived = self._arrived(halves)
             self._scatters[id(bucket)] = QueuedCollective(
-                bucket.grad_bytes, halves.scatter, arrived, partial(self._complete, bucket)
+                bucket.grad_bytes, halves.scatter, partial(self._sum, halves), partial(self._complete, bucket)
             )
             self._gathers[id(bucket)] = QueuedCollective(bucket.grad_bytes, halves.gather)
         gathers = reversed(self._gathers.values())  # until the first forward pass gives the order
         return LaunchQueue([*self._scatters.values(), *gathers], streams=streams)
 
-    def _arrived(self, halves: _Halves) -> Callable[[], Sequence[QueuedCollective]]:
-        def arrived() -> Sequence[QueuedCollective]:
-            with torch.no_grad():
-                halves.add()
-            with self._lock:
-                self._scattered += 1
-                if self._scattered < len(self.buckets):
-                    return ()
-                self._scattered = 0
-                return list(self._gathers.values())
+    def _sum(self, halves: _Halves) -> Sequence[QueuedCollective]:
+        """Sum what a scatter brought. After the last one, all gathers are ready."""
+        with torch.no_grad():
+            halves.add()
+        with self._lock:
+            self._scattered += 1
+            if self._scattered < len(self.buckets):
+                return ()
+            self._scattered = 0
+            return list(self._gathers.values())
 
-        return arrived
-
-    def _pieces_of(self, bucket: FlatBucket, homes: dict[int, list[Module]]) -> list[UpdateGroup]:
+    def _pieces_of(self, bucket: FlatBucket, homes: Sequence[list[Module]]) -> list[UpdateGroup]:
         """See `NextForward._pieces_of`: a bucket is one update group."""
-        unique = {id(module): module for modules in homes.values() for module in modules}
-        anywhere = [] if not all(homes.values()) else list(unique.values())
+        unique = {id(module): module for modules in homes for module in modules}
+        anywhere = [] if not all(homes) else list(unique.values())
         return [UpdateGroup(bucket, list(range(len(bucket.parameters))), [self._gathers[id(bucket)]], homes=anywhere)]
 
     def _filled(self, bucket: FlatBucket) -> Sequence[QueuedCollective]:

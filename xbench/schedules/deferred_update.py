@@ -1,24 +1,38 @@
-"""Requirements of a deferred update: a suitable optimizer and model, a known backend, and ordinary autograd modes."""
+"""Parts of a deferred update: its requirements, its process group, and the parameters that are updated together.
+
+Gloo identifies collectives by counting them: the k-th of one rank meets the k-th of the others. A schedule that
+launches from several threads has one order on every rank, but its position among the main thread's collectives is
+random. In its own group (`own_group`), no other collectives are counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch.nn import Module
+from torch import Tensor
+from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
+from xbench.host.tuning import are_gloo_threads_raised, raise_gloo_threads
 from xbench.schedules.base import AttachConfig
-from xbench.schedules.engine import PER_PARAMETER
+from xbench.schedules.bucket import FlatBucket
+from xbench.schedules.engine import PER_PARAMETER, group_of
+from xbench.schedules.launch_queue import QueuedCollective
 from xbench.torch_compile import regions
 
 Carrier = Literal["exchange", "streams"]
 """Completion of collectives: by future callbacks of a backend (Gloo), or in order on a stream (NCCL)."""
+
+_OWN: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = weakref.WeakKeyDictionary()
 
 
 def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
@@ -89,3 +103,80 @@ def before_state_dicts(model: Module, optimizer: Optimizer, finish: Callable[[],
     found.append(optimizer.register_state_dict_pre_hook(first))
     found.append(optimizer.register_load_state_dict_pre_hook(first))
     return found
+
+
+def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
+    """The group of the same ranks for the sole use of its schedules, made on first use.
+
+    Collective: all ranks of the group must call it together. An emulated group is returned unchanged.
+    """
+    if group is None or dist.get_backend(group) == "emulated":
+        return group
+    found = _OWN.get(group)
+    if found is None:
+        raised = are_gloo_threads_raised()
+        ranks = dist.get_process_group_ranks(group)
+        made: Any = dist.new_group(ranks, timeout=_timeout(group), backend="gloo", use_local_synchronization=True)
+        found = made
+        assert found is not None
+        dist.all_reduce(torch.zeros(1), group=found)  # its threads start with the first collective
+        if raised:
+            raise_gloo_threads()
+        _OWN[group] = found
+    return found
+
+
+def _timeout(group: dist.ProcessGroup) -> timedelta | None:
+    """The group's timeout, from a private field of torch; None: torch's default."""
+    try:
+        found: timedelta = group._get_backend(torch.device("cpu")).options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+    return found
+
+
+@dataclass(eq=False)
+class UpdateGroup:
+    """Parameters of one bucket that are waited for and updated together.
+
+    `parcels` are the collectives with their gradients. `flags` are further ones that show whether other ranks had a
+    gradient where this one has none. `indices`: places in the bucket. `groups`: the optimizer's parameter group → the
+    parameters of it.
+    """
+
+    bucket: FlatBucket
+    indices: list[int]
+    parcels: list[QueuedCollective]
+    flags: list[QueuedCollective] = field(default_factory=list)
+    groups: dict[int, list[Parameter]] = field(default_factory=dict)
+    homes: list[Module] = field(default_factory=list)
+    due: bool = False
+    last: int = 0
+    """Place in the launch order of the last collective that it waits for, where arrivals can be counted."""
+
+    def give(self, held: dict[int, Tensor | None]) -> None:
+        """Put averaged gradients on the parameters. `held`: parameter id → its earlier gradient."""
+        bucket = self.bucket
+        used = bucket.flags.tolist() if bucket.waiting else []
+        for index in self.indices:
+            parameter = bucket.parameters[index]
+            gradient = held.pop(id(parameter), None)
+            if bucket.filled[index]:
+                assert gradient is not None
+                if bucket.narrowed:
+                    gradient.copy_(bucket.views[index])
+            elif used[index] > 0:
+                gradient = bucket.sent(index)
+            parameter.grad = gradient
+
+
+def assign(pieces: Iterable[UpdateGroup], order: Sequence[QueuedCollective], optimizer: Optimizer) -> None:
+    """Set `last` and `groups` of every update group, from the launch order and the optimizer's groups."""
+    groups = group_of(optimizer)
+    place = {id(parcel): number for number, parcel in enumerate(order)}
+    for piece in pieces:
+        piece.last = max(place[id(parcel)] for parcel in (*piece.parcels, *piece.flags))
+        piece.groups = {}
+        for index in piece.indices:
+            parameter = piece.bucket.parameters[index]
+            piece.groups.setdefault(groups[id(parameter)], []).append(parameter)

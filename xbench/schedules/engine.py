@@ -20,14 +20,11 @@ Invariants
 - Inside `no_sync()` gradients accumulate locally and nothing is launched.
 - A step ends with the outermost backward pass: a nested one (checkpointing with `use_reentrant=True`) ends nothing.
 - With a closure in `optimizer.step`, the wait of `wait="step"` follows the closure instead of preceding the step.
-
-The engine refuses by name: sparse gradients, complex gradients, parameters on several devices, `create_graph=True`,
-parameters that became trainable after attach, a pass after one that raised, and a second attach to the same parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -39,12 +36,10 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
-from xbench.schedules.backward_end import BackwardEnd
+from xbench.schedules import chosen_copies
 from xbench.schedules.bucket import Bucket, CommBucket, Work, bucket_of
-from xbench.schedules.copies import chosen_copies
-from xbench.schedules.optimizer_hooks import Arguments, before_each_step, closure_of, with_wait
-from xbench.schedules.plan_fit import check_cover
-from xbench.schedules.trainable_set import TrainableSet, refuse_wrapped
+from xbench.schedules.checks import TrainableSet, check_cover, refuse_wrapped
+from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hooks, with_wait
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
 
@@ -58,9 +53,7 @@ PER_PARAMETER = frozenset(
 )  # fmt: skip
 """Optimizers (exactly these, no subclass) whose update of a parameter uses only its own gradient and state."""
 
-
 TWICE = "a gradient was accumulated twice before its bucket was waited for"
-
 
 Watch = Callable[[int, Callable[[], Work]], Work]
 """Callback that gets a bucket's gradient bytes and a function that starts its collective, calls it, and observes it."""
@@ -71,11 +64,14 @@ class Engine:
 
     `buckets` are lists of parameter names in launch order and must cover every trainable parameter exactly once. With
     None the engine starts with one bucket per tensor in reverse order of registration. It learns the real ready order
-    from the first backward pass on rank 0 and then keeps it. `copies` None is the default of the group's backend.
-    `compress` sends fp32 gradients as bf16.
+    from the first backward pass on rank 0 and then keeps it. `copies` None is "views". `compress` sends fp32 gradients
+    as bf16.
 
     Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit the model.
     """
+
+    cuts_buckets = False
+    """True if a bucket's buffer must have a piece of equal size for each rank."""
 
     def __init__(
         self,
@@ -94,7 +90,7 @@ class Engine:
         self.overlap = overlap
         self.wait: Wait = wait
         self.communicate = dist.is_initialized() and workers_of(self.group) > 1
-        self.copies = chosen_copies(copies, dist.get_backend(self.group) if dist.is_initialized() else "", compress)
+        self.copies = chosen_copies(copies, compress)
         self.compress = compress
         self.parameters = trainable(model)
         self._learn_order = buckets is None
@@ -111,7 +107,8 @@ class Engine:
         self._updated: list[tuple[Parameter, Tensor]] = []
         self._handles: list[RemovableHandle] = []
         if optimizer is not None and wait == "step":
-            self._handles.append(before_each_step(optimizer, self._before_step))
+            takes_hooks(optimizer)
+            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
             self._handles.append(optimizer.register_step_post_hook(self._after_step))
         elif isinstance(optimizer, Optimizer):
             self._handles.append(optimizer.register_step_pre_hook(self._check_ended))
@@ -120,20 +117,26 @@ class Engine:
             self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook(name)))  # type: ignore[no-untyped-call]
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
-        self.buckets = [self._bucket([self.parameters[n] for n in names]) for names in plan]
+        self.buckets = [self._bucket(names) for names in plan]
         self.place = {
             name: (bucket, index)
             for bucket, names in zip(self.buckets, plan, strict=True)
             for index, name in enumerate(names)
         }
 
-    def _bucket(self, parameters: Sequence[Parameter]) -> Bucket:
-        return bucket_of(
-            parameters, 1.0 / self.world_size, self.copies, compress=self.compress, travels=self.communicate
-        )
+    def _bucket(self, names: Sequence[str]) -> Bucket:
+        parameters = [self.parameters[name] for name in names]
+        if not self.communicate:
+            return Bucket(parameters, 1.0)
+        pieces = self.world_size if self.cuts_buckets else 1
+        return bucket_of(parameters, 1.0 / self._averaged_over(names), self.copies, self.compress, pieces)
+
+    def _averaged_over(self, names: Sequence[str]) -> int:
+        """Number of ranks over which gradients of these parameters are averaged."""
+        return self.world_size
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
-        place = self.place  # updated in place with the learnt order
+        place = self.place  # updated with the learnt order
 
         def ready(parameter: Tensor) -> None:
             if self._enabled:
@@ -162,8 +165,7 @@ class Engine:
         """Mark one accumulated gradient; launch full buckets in order."""
         if bucket.filled[index]:
             raise UsageError(
-                TWICE,
-                hint="nested backward passes share a parameter: checkpoint with use_reentrant=False",
+                TWICE, hint="nested backward passes share a parameter: checkpoint with use_reentrant=False"
             )
         bucket.fill(index)
         if not bucket.waiting:
@@ -194,12 +196,9 @@ class Engine:
 
     def _backward_ended(self) -> None:
         self._trained.check()
-        if self.overlap and self._next == len(self.buckets):
-            pass  # the common case: all are in flight
-        else:
-            for bucket in self.buckets[self._next :]:
-                self._launch(bucket)
-            self._next = len(self.buckets)
+        for bucket in self.buckets[self._next :]:  # mostly none: all are in flight
+            self._launch(bucket)
+        self._next = len(self.buckets)
         if self.wait == "backward":
             self.synchronize()
 
@@ -235,7 +234,7 @@ class Engine:
         """Wait for the gradients before the optimizer steps, and update arrived buckets meanwhile.
 
         Afterwards only parameters that the optimizer's own step still has to update have gradients. `_after_step`
-        restores the others. With a closure, the wait follows each of its backward passes.
+        restores the others.
         """
         if closure_of(args, kwargs) is not None:
             return with_wait(args, kwargs, self.synchronize)
@@ -250,8 +249,7 @@ class Engine:
             return
         if self.note is not None:
             self.note("waiting for gradients")
-        update = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks, which the user's step runs
-        group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        groups = group_of(optimizer)
         arrived: list[Bucket] = []
         for bucket in self.buckets:
             assert isinstance(bucket, CommBucket)  # because `communicate` is true
@@ -259,31 +257,25 @@ class Engine:
                 bucket.empty()
                 continue
             if arrived and not bucket.has_arrived():
-                self._update(arrived, optimizer, update, group_of)
+                self._update(arrived, optimizer, groups)
                 arrived = []
             bucket.finish()
             arrived.append(bucket)
         self._next = 0
         self._collected()
 
-    def _update(
-        self,
-        arrived: Sequence[Bucket],
-        optimizer: Optimizer,
-        update: Callable[[Optimizer], Any],
-        group_of: Mapping[int, int],
-    ) -> None:
+    def _update(self, arrived: Sequence[Bucket], optimizer: Optimizer, groups: Mapping[int, int]) -> None:
         """Step the optimizer for the parameters of some buckets alone: its groups have no others in this call."""
         mine = [parameter for bucket in arrived for parameter in bucket.parameters]
         whole = [group["params"] for group in optimizer.param_groups]
         part: list[list[Parameter]] = [[] for _ in whole]
         for parameter in mine:
-            if (number := group_of.get(id(parameter))) is not None:
+            if (number := groups.get(id(parameter))) is not None:
                 part[number].append(parameter)
         try:
             for group, parameters in zip(optimizer.param_groups, part, strict=True):
                 group["params"] = parameters
-            update(optimizer)
+            type(optimizer).step.__wrapped__(optimizer)  # type: ignore[attr-defined]  # without hooks: the user's step runs them
         finally:
             for group, parameters in zip(optimizer.param_groups, whole, strict=True):
                 group["params"] = parameters
@@ -308,7 +300,7 @@ class Engine:
         place = self.place
         self._build([[name] for name in order[0]])
         place.update(self.place)
-        self.place = place
+        self.place = place  # the hooks have it
         self._learn_order = False
         self._seen = []
 
@@ -324,8 +316,7 @@ class Engine:
     def detach(self) -> None:
         """Remove every hook after a wait for gradients in flight. Safe to call twice.
 
-        After a backward pass that raised there is no wait: other ranks may have sent other buckets. Gradients stop
-        being slices of buckets, so the buckets' memory is freed.
+        After a backward pass that raised there is no wait: other ranks may have sent other buckets.
         """
         if self._handles:
             self._end.forget()
@@ -337,9 +328,20 @@ class Engine:
             for parameter in self.parameters.values():
                 if getattr(parameter, _ATTACHED, None) is self:
                     delattr(parameter, _ATTACHED)
-                if parameter.grad is not None and parameter.grad._is_view():
-                    parameter.grad = parameter.grad.clone()
+            own_gradients(self.parameters.values())
             self.buckets = []
+
+
+def own_gradients(parameters: Iterable[Parameter]) -> None:
+    """Copy gradients that are slices of a bucket, so that the bucket's memory is freed."""
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad._is_view():
+            parameter.grad = parameter.grad.clone()
+
+
+def group_of(optimizer: Optimizer) -> dict[int, int]:
+    """Parameter id → index of its parameter group."""
+    return {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
 
 
 def workers_of(group: dist.ProcessGroup | None) -> int:
@@ -349,10 +351,9 @@ def workers_of(group: dist.ProcessGroup | None) -> int:
 
 
 def trainable(model: Module) -> dict[str, Parameter]:
-    """Name → parameter for all trainable parameters, each shared tensor once, in order of registration.
+    """Name before torch.compile → parameter, for all trainable ones in order of registration, each shared tensor once.
 
-    The names are those before torch.compile, which adds a prefix. Raises UsageError for a model that the engine cannot
-    serve.
+    Raises UsageError for a model that the engine cannot serve.
     """
     refuse_wrapped(model)
     found: dict[str, Parameter] = {}

@@ -21,13 +21,13 @@ passes promise one wait per layer, and their plans have one place for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
@@ -38,7 +38,6 @@ class FirstUse:
 
     def __init__(self, model: Module, parameters: Mapping[str, Parameter], schedule: str) -> None:
         self._schedule = schedule
-        self._names = {id(module): name for name, module in model.named_modules()}
         self._modules: dict[str, Module] = dict(model.named_modules())
         self._parameters = parameters
         self._called: dict[int, int] = {}  # module → its place in the order of calls
@@ -47,8 +46,8 @@ class FirstUse:
         self._watching = _Watching(self._used)
         self._wanted = {id(parameter) for parameter in parameters.values()}
         self._first: dict[int, Module] = {}
+        self._owning = {id(module) for module in model.modules() if _own(module, self._wanted)}
         self._handles: list[RemovableHandle] = []
-        self._owning = {id(module) for module in model.modules() if any(True for _ in _own(module, self._wanted))}
         for module in model.modules():
             self._handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
             self._handles.append(module.register_forward_hook(self._leave, always_call=True))
@@ -71,7 +70,7 @@ class FirstUse:
         self._called.setdefault(id(module), len(self._called))
         count = self._counts[id(module)] = self._counts.get(id(module), 0) + 1
         if count > 1 and id(module) in self._owning:
-            name = self._names[id(module)]
+            name = next(name for name, other in self._modules.items() if other is module)
             raise UsageError(
                 f"{self._schedule} waits once for the parameters of a layer, and the forward pass calls {name!r} twice",
                 hint="the other schedules take such a model",
@@ -107,13 +106,11 @@ class FirstUse:
 
     def _around(self, path: str) -> Module | None:
         """The module at that path if it is called, else the innermost called module around it."""
-        while True:
-            module = self._modules.get(path)
-            if module is not None and id(module) in self._called:
-                return module
+        while id(self._modules.get(path)) not in self._called:
             if not path:
                 return None
             path = path.rpartition(".")[0]
+        return self._modules[path]
 
     def close(self) -> None:
         """Stop the observation."""
@@ -135,24 +132,12 @@ class _Watching(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        for tensor in _tensors((args, kwargs)):
-            self._used(tensor)
+        for given in tree_leaves((args, kwargs)):
+            if isinstance(given, Tensor):
+                self._used(given)
         return func(*args, **(kwargs or {}))
 
 
-def _tensors(given: Any) -> Iterator[Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    elif isinstance(given, Mapping):
-        for value in given.values():
-            yield from _tensors(value)
-    elif isinstance(given, (list, tuple)):
-        for value in given:
-            yield from _tensors(value)
-
-
-def _own(module: Module, wanted: Iterable[int]) -> Iterator[Parameter]:
+def _own(module: Module, wanted: Container[int]) -> list[Parameter]:
     """The wanted parameters that the module itself holds."""
-    for parameter in module.parameters(recurse=False):
-        if id(parameter) in wanted:
-            yield parameter
+    return [parameter for parameter in module.parameters(recurse=False) if id(parameter) in wanted]

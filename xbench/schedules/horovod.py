@@ -12,18 +12,13 @@ Horovod never removes its hooks. They are on the nodes that accumulate gradients
 alive. So detaching releases the nodes, and sets those that a user's graph still holds to never send again.
 
 A parameter that no rank used gets a gradient of zeros, as in Horovod, where DDP leaves it without one.
-
-Refused by name is everything that Horovod refuses: bf16 and complex parameters, memory that is not contiguous (such as
-channels-last), and an optimizer with parameters that the model does not have. Also refused are compression to bf16
-(Horovod has fp16), sparse gradients (they need another collective), waiting in `backward`, and a process group other
-than all ranks.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -31,13 +26,12 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from xbench.errors import UsageError
-from xbench.horovod.group import SENT_BY_HOROVOD
 from xbench.horovod.options import Settings
-from xbench.horovod.world import WORLD
+from xbench.horovod.world import SENT_BY_HOROVOD, WORLD
 from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.checks import TrainableSet
 from xbench.schedules.engine import trainable
-from xbench.schedules.optimizer_hooks import Arguments, closure_of, takes_hooks, with_wait
-from xbench.schedules.trainable_set import TrainableSet
+from xbench.schedules.hooks import Arguments, closure_of, takes_hooks, with_wait
 from xbench.torch_compile import plain_name
 
 NEVER = 2**31 - 1
@@ -46,22 +40,18 @@ NEVER = 2**31 - 1
 class HorovodHandle(Handle):
     """An optimizer of Horovod beside the user's own, over the same parameters."""
 
-    def __init__(self, model: Module, wrapper: Any, hooks: list[Any]) -> None:
+    def __init__(self, model: Module, wrapper: Any) -> None:
         super().__init__(model)
         self._wrapper = wrapper
-        self._hooks = hooks
 
     def synchronize(self) -> None:
         """See `Handle.synchronize`; does nothing when no backward pass has run."""
         if self._wrapper is not None and self._wrapper._handles:
             self._wrapper.synchronize()
 
-    def no_sync(self) -> AbstractContextManager[None]:
-        """See `Handle.no_sync`."""
-        return self._accumulating()
-
     @contextmanager
-    def _accumulating(self) -> Iterator[None]:
+    def no_sync(self) -> Iterator[None]:
+        """See `Handle.no_sync`."""
         self._wrapper.set_backward_passes_per_step(NEVER)
         try:
             yield
@@ -73,8 +63,6 @@ class HorovodHandle(Handle):
         if self._wrapper is None:
             return
         self.synchronize()
-        for hook in self._hooks:
-            hook.remove()
         self._wrapper.set_backward_passes_per_step(NEVER)
         self._wrapper._grad_accs.clear()
         self._wrapper = None
@@ -91,17 +79,16 @@ class Horovod(Schedule):
         hvd = WORLD.start(Settings.of(setup.options))
         optimizer = setup.optimizer
         assert optimizer is not None
-        # As users pass them, without the prefix of torch.compile. Horovod sorts them by name and uses shared tensors
-        # once.
+        # As users pass them. Horovod sorts them by name and uses shared tensors once.
         named = [(plain_name(name), parameter) for name, parameter in setup.model.named_parameters()]
         try:
             wrapper = hvd.DistributedOptimizer(optimizer, named_parameters=named)
         except ValueError as error:
             WORLD.stop()
             raise UsageError(f"Horovod refuses this model: {error}") from None
-        handle = HorovodHandle(setup.model, wrapper, [])
+        handle = HorovodHandle(setup.model, wrapper)
         before = functools.partial(_before_step, handle, TrainableSet(setup.model, optimizer))
-        handle._hooks.append(optimizer.register_step_pre_hook(before))
+        handle.at_detach(optimizer.register_step_pre_hook(before).remove)
         return handle
 
     def check(self, setup: AttachConfig) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from xbench.schedules.bucket import Work
@@ -30,30 +31,22 @@ PATIENCE_S = 30.0
 """Longest wait [s] for collectives in flight when a schedule is detached within a step."""
 
 
+@dataclass(eq=False, slots=True)
 class QueuedCollective:
-    """One collective: `start` launches it, with `nbytes` of gradients; `arrived` returns those that its arrival makes
-    ready.
+    """One collective: `start` launches it, with `nbytes` of gradients.
 
-    `prepare` is called before the launch and belongs to the computation. With streams, `arrived` is called at the
-    launch, and its work is queued behind the collective.
+    `prepare` is called before the launch and belongs to the computation. `arrived` does what follows the arrival, and
+    returns those that this makes ready. With streams it is called at the launch, and its work is queued behind the
+    collective.
     """
 
-    __slots__ = ("arrived", "is_here", "is_ready", "nbytes", "prepare", "start", "work")
-
-    def __init__(
-        self,
-        nbytes: int,
-        start: Callable[[], Work],
-        arrived: Callable[[], Sequence[QueuedCollective]] | None = None,
-        prepare: Callable[[], None] | None = None,
-    ) -> None:
-        self.nbytes = nbytes
-        self.start = start
-        self.arrived = arrived
-        self.prepare = prepare
-        self.work: Any = None
-        self.is_ready = False
-        self.is_here = False
+    nbytes: int
+    start: Callable[[], Work]
+    arrived: Callable[[], Sequence[QueuedCollective]] | None = None
+    prepare: Callable[[], None] | None = None
+    work: Any = None
+    is_ready: bool = False
+    is_here: bool = False
 
 
 class LaunchQueue:
@@ -202,8 +195,7 @@ class LaunchQueue:
         self._next = self._landed = self._under_way = self._under_way_bytes = 0
 
     def settle(self, patience_s: float = PATIENCE_S) -> None:
-        """Wait until nothing is in flight, so that ranks that stop at the same point have launched the same
-        collectives.
+        """Wait until nothing is in flight, so that ranks that stop at the same point have launched the same.
 
         Another thread launches the collectives that follow an arrival. A rank that clears its queue a moment before the
         others would leave them a collective without a partner. The wait ends after `patience_s` [s], because a rank

@@ -23,15 +23,14 @@ for clipping or a GradScaler, and the step is an ordinary one. `wait` has no eff
 as `zero_grad(set_to_none=True)` would.
 
 Launches come from several threads (see `launch_queue`), so over Gloo the collectives have their own group, without
-other collectives in between. Refused by name: other optimizers, no optimizer, optimizers with hooks or closures (they
-would find no gradients), parameters that the optimizer does not have, modules called twice in a forward pass, models
-with compiled regions (they have no layers to wait in), `copies="coalesced"`, a GradScaler without `synchronize`.
+other collectives in between.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -41,34 +40,36 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
-from xbench.schedules.base import AttachConfig
-from xbench.schedules.bucket import Bucket, FlatBucket, flat_bucket
-from xbench.schedules.deferred_update import Carrier, before_state_dicts, carrier_of, check_deferrable, ordinary_mode
-from xbench.schedules.engine import TWICE, Engine, trainable
+from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.bucket import Bucket, FlatBucket
+from xbench.schedules.checks import default_buckets
+from xbench.schedules.deferred_update import (
+    Carrier,
+    UpdateGroup,
+    assign,
+    before_state_dicts,
+    carrier_of,
+    check_deferrable,
+    ordinary_mode,
+    own_group,
+)
+from xbench.schedules.engine import TWICE, Engine, Watch, group_of, trainable
 from xbench.schedules.first_use import FirstUse
+from xbench.schedules.hooks import closure_of
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
-from xbench.schedules.optimizer_hooks import closure_of
-from xbench.schedules.own_group import own_group
-from xbench.schedules.plan_fit import default_buckets
-from xbench.schedules.update_groups import UpdateGroup, assign, group_of
 
 
 class NextForward(Engine):
     """The engine with deferred updates. Arguments and errors are those of `Engine`."""
 
     name = "next-forward overlap"
+    cuts_buckets = True
 
     def __init__(self, setup: AttachConfig) -> None:
         optimizer = check_deferrable(setup, self.name)
         buckets = setup.buckets if setup.buckets is not None else default_buckets(trainable(setup.model))
         super().__init__(
-            setup.model,
-            optimizer,
-            buckets,
-            group=setup.group,
-            wait="backward",
-            copies=setup.copies,
-            compress=setup.compress,
+            setup.model, optimizer, buckets, group=setup.group, copies=setup.copies, compress=setup.compress
         )
         self.optimizer = optimizer
         self.pieces: list[UpdateGroup] = []
@@ -103,7 +104,7 @@ class NextForward(Engine):
         self.lane = own_group(self.group) if self.carrier == "exchange" else self.group
         self.departures = self._plan_departures(setup)
         for bucket in self._flat_buckets():
-            self.pieces += self._pieces_of(bucket, {index: [] for index in range(len(bucket.parameters))})
+            self.pieces += self._pieces_of(bucket, [[] for _ in bucket.parameters])
         assign(self.pieces, self.departures.order, self.optimizer)
         self._handles.append(self.optimizer.register_step_pre_hook(self._before_step))
         self._handles += before_state_dicts(self._model, self.optimizer, self.finish)
@@ -112,16 +113,13 @@ class NextForward(Engine):
     def _flat_buckets(self) -> list[FlatBucket]:
         return [bucket for bucket in self.buckets if isinstance(bucket, FlatBucket)]
 
-    # --- defined by each schedule
-    # ----------------------------------------------------------------------------------------
-
     @abstractmethod
     def _plan_departures(self, setup: AttachConfig) -> LaunchQueue:
         """The collectives of a step, in launch order."""
 
     @abstractmethod
-    def _pieces_of(self, bucket: FlatBucket, homes: dict[int, list[Module]]) -> list[UpdateGroup]:
-        """A bucket's update groups. `homes`: by index; lists are empty until they are known."""
+    def _pieces_of(self, bucket: FlatBucket, homes: Sequence[list[Module]]) -> list[UpdateGroup]:
+        """A bucket's update groups. `homes`: of each parameter; empty until they are known."""
 
     @abstractmethod
     def _filled(self, bucket: FlatBucket) -> Sequence[QueuedCollective]:
@@ -129,13 +127,6 @@ class NextForward(Engine):
 
     def _learnt(self, first_use: FirstUse) -> None:
         """Hook after the first forward pass: all ranks call it together, before any other work of this step."""
-
-    # --- backward ----------------------------------------------------------------------------------------------------
-
-    def _bucket(self, parameters: Sequence[Parameter]) -> Bucket:
-        if not self.communicate:
-            return super()._bucket(parameters)
-        return flat_bucket(parameters, 1.0 / self.world_size, self.copies, self.compress, self.world_size)
 
     def _start(self, parameter: Parameter | Tensor) -> None:
         """See `Engine._start`. Updates of layers that the forward pass left out are completed here."""
@@ -194,33 +185,24 @@ class NextForward(Engine):
     def _adopt(self, first_use: FirstUse) -> None:
         """Make each layer wait for its own update groups from now on."""
         first_use.close()
-        homes = first_use.homes()
-        by_parameter = {id(self.parameters[name]): found for name, found in homes.items()}
+        homes = {id(self.parameters[name]): found for name, found in first_use.homes().items()}
         self.pieces = [
             piece
             for bucket in self._flat_buckets()
-            for piece in self._pieces_of(
-                bucket, {index: by_parameter[id(parameter)] for index, parameter in enumerate(bucket.parameters)}
-            )
+            for piece in self._pieces_of(bucket, [homes[id(parameter)] for parameter in bucket.parameters])
         ]
         self._learnt(first_use)
         self.pieces.sort(key=lambda piece: min((first_use.place(home) for home in piece.homes), default=-1))
         assign(self.pieces, self.departures.order, self.optimizer)
-        waits: dict[int, tuple[Module, list[UpdateGroup]]] = {}
+        waits: dict[int, list[UpdateGroup]] = {}  # module → the groups that it waits for
         for piece in self.pieces:
             for home in piece.homes:
-                waits.setdefault(id(home), (home, []))[1].append(piece)
+                waits.setdefault(id(home), []).append(piece)
         homeless = [piece for piece in self.pieces if not piece.homes]
-        for module, pieces in waits.values():
-            hook = self._before_layer([*homeless, *pieces])
-            self._waiters.append(module.register_forward_pre_hook(hook, prepend=True))
-        others = self._model.modules() if homeless else ()
-        for module in others:
-            if id(module) not in waits:
-                self._waiters.append(module.register_forward_pre_hook(self._before_layer(homeless), prepend=True))
-
-    # --- the optimizer's step and the deferred updates
-    # -------------------------------------------------------------------
+        for module in self._model.modules():
+            if pieces := [*homeless, *waits.get(id(module), ())]:
+                hook = self._before_layer(pieces)
+                self._waiters.append(module.register_forward_pre_hook(hook, prepend=True))
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the deferred update before the optimizer steps, which then finds no gradients."""
@@ -229,7 +211,7 @@ class NextForward(Engine):
                 f"{self.name} puts the optimizer's step off, which a closure cannot be",
                 hint="the other schedules take optimizer.step(closure)",
             )
-        self._finish_due()
+        self.finish()
         if not self._travels:
             return
         if getattr(optimizer, "found_inf", None) is not None or getattr(optimizer, "grad_scale", None) is not None:
@@ -238,11 +220,7 @@ class NextForward(Engine):
                 hint="call handle.synchronize() before scaler.unscale_() and scaler.step()",
             )
         self._settings = [
-            {
-                key: value.clone() if isinstance(value, Tensor) else value
-                for key, value in group.items()
-                if key != "params"
-            }
+            {key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items()}
             for group in optimizer.param_groups
         ]
         for piece in self.pieces:
@@ -257,7 +235,7 @@ class NextForward(Engine):
             if not self._due:
                 return
             if not torch.is_grad_enabled():
-                self._finish_due()
+                self.finish()
                 return
             needed = [piece for piece in pieces if piece.due]
             if needed:
@@ -345,15 +323,12 @@ class NextForward(Engine):
         self._settings = []
         self._travels = False
 
-    def _finish_due(self) -> None:
+    def finish(self) -> None:
+        """Apply the remaining updates of the last step, if one was taken. Safe to call at any time, and twice."""
         due = [piece for piece in self.pieces if piece.due]
         if due:
             self._land(due)
             self._apply(due)
-
-    def finish(self) -> None:
-        """Apply the remaining updates of the last step, if one was taken. Safe to call at any time, and twice."""
-        self._finish_due()
 
     def synchronize(self) -> None:
         """Return when the gradients of this step are averaged and on their parameters; its update is an ordinary one.
@@ -384,3 +359,34 @@ class NextForward(Engine):
         self.departures.forget()
         self.pieces = []
         super().detach()
+
+
+class NextForwardHandle(Handle):
+    """An attached schedule with next-forward overlap."""
+
+    engine: NextForward
+
+    def finish(self) -> None:
+        """See `Handle.finish`."""
+        self.engine.finish()
+
+    def watch(self, watch: Watch) -> bool:
+        """See `Handle.watch`."""
+        if self.engine.communicate:
+            self.engine.departures.watch = watch
+        return True
+
+    def watch_waits(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
+        """See `Handle.watch_waits`."""
+        if self.engine.communicate:
+            self.engine.departures.waiting = waiting
+
+
+class DeferredUpdate(Schedule):
+    """A schedule that defers updates into the next forward pass."""
+
+    engine: type[NextForward]
+
+    def attach(self, setup: AttachConfig) -> Handle:
+        """See `Schedule.attach`; `wait` is ignored."""
+        return NextForwardHandle(setup.model, self.engine(setup))

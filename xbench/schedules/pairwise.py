@@ -62,9 +62,7 @@ class PairwiseAllToAll:
 
 
 class _CompletionThread:
-    """The waiting thread. It starts with the first exchange, never stops, and has the raised priority of Gloo's
-    threads.
-    """
+    """The waiting thread. It starts with the first exchange, never stops, and has the priority of Gloo's threads."""
 
     def __init__(self) -> None:
         self._coming: queue.SimpleQueue[PairwiseAllToAll] = queue.SimpleQueue()

@@ -32,11 +32,10 @@ from torch.nn import Module
 from xbench.records.measured_parts import Parts
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import FlatBucket, start_all_reduce
+from xbench.schedules.checks import BUCKET_BYTES, check_parts
+from xbench.schedules.deferred_update import UpdateGroup
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
-from xbench.schedules.next_forward import NextForward
-from xbench.schedules.next_forward_handle import DeferredUpdate
-from xbench.schedules.plan_fit import BUCKET_BYTES, check_parts
-from xbench.schedules.update_groups import UpdateGroup
+from xbench.schedules.next_forward import DeferredUpdate, NextForward
 
 
 class PriorityEngine(NextForward):
@@ -66,7 +65,7 @@ class PriorityEngine(NextForward):
         order = [numbered[number] for number in parts.order]
         return LaunchQueue(order, streams=self.carrier == "streams", credit_bytes=parts.credit_bytes)
 
-    def _pieces_of(self, bucket: FlatBucket, homes: dict[int, list[Module]]) -> list[UpdateGroup]:
+    def _pieces_of(self, bucket: FlatBucket, homes: Sequence[list[Module]]) -> list[UpdateGroup]:
         """See `NextForward._pieces_of`: parameters of one bucket with the same homes are one update group."""
         parts, bounds = self._parts[id(bucket)], self._bounds[id(bucket)]
         together: dict[tuple[int, ...], UpdateGroup] = {}

@@ -32,9 +32,6 @@ as the all-reduce is seen to be complete, at the latest at a wait for it, always
 over the workers that computed a gradient, with the same bits on every rank.
 
 Without a profile (`attach` without a plan), bytes replace backward seconds, in reverse order of registration.
-
-Refused by name: more levels than workers (spatial), emulated workers and process groups other than the default one
-(spatial: they have no groups of their own), and coalesced copies where a broadcast is needed.
 """
 
 from __future__ import annotations
@@ -49,7 +46,8 @@ import torch.distributed as dist
 from xbench.errors import SpecError, UsageError
 from xbench.planning.partial import Split, bands, split_buckets
 from xbench.schedules.base import AttachConfig, Handle, Schedule
-from xbench.schedules.bucket import Bucket, CoalescedBucket, CommBucket, Work, bucket_of
+from xbench.schedules.bucket import Bucket, CommBucket, Work, started
+from xbench.schedules.checks import check_names
 from xbench.schedules.engine import Engine, trainable, workers_of
 
 _GROUPS: dict[tuple[int, ...], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
@@ -63,10 +61,10 @@ class ReduceBroadcast:
         self, relays: deque[ReduceBroadcast], first: Work, buffer: torch.Tensor, group: dist.ProcessGroup
     ) -> None:
         self._relays = relays
-        self._first = first
+        self.first = first
         self._buffer = buffer
         self._group = group
-        self._second: Work | None = None
+        self._second: dist.Work | None = None
         self._future: torch.futures.Future[None] = torch.futures.Future()
         relays.append(self)
 
@@ -85,23 +83,18 @@ class ReduceBroadcast:
         """A future that is done when the broadcast is."""
         return self._future
 
-    def is_averaged(self) -> bool:
-        """True if the all-reduce is complete."""
-        return self._first.is_completed()
-
     def start(self) -> None:
         """Wait for the all-reduce and start the broadcast; this must be the next one in order."""
         assert self._relays[0] is self
         self._relays.popleft()
-        self._first.wait()
-        work: Any = dist.broadcast(self._buffer, src=dist.get_rank(), group=self._group, async_op=True)
-        work.get_future().add_done_callback(lambda _: self._future.set_result(None))
-        self._second = work
+        self.first.wait()
+        self._second = started(dist.broadcast(self._buffer, src=dist.get_rank(), group=self._group, async_op=True))
+        self._second.get_future().add_done_callback(lambda _: self._future.set_result(None))
 
 
 def advance(relays: deque[ReduceBroadcast]) -> None:
     """Start the broadcasts of complete averages, in order."""
-    while relays and relays[0].is_averaged():
+    while relays and relays[0].first.is_completed():
         relays[0].start()
 
 
@@ -121,41 +114,30 @@ class PartialBackpropEngine(Engine):
         self.steps = 0
         self.level = split.levels
         self._relays: deque[ReduceBroadcast] = deque()
+        plan = split_buckets(buckets, band_of)
         super().__init__(
-            setup.model,
-            setup.optimizer,
-            split_buckets(buckets, band_of),
-            group=setup.group,
-            wait=setup.wait,
-            copies=setup.copies,
+            setup.model, setup.optimizer, plan, group=setup.group, wait=setup.wait, copies=setup.copies,
             compress=setup.compress,
-        )
-        self._take_level()
-
-    def _build(self, plan: Sequence[Sequence[str]]) -> None:
-        super()._build(plan)
-        self.band: dict[int, int] = {}
-        for place, (bucket, names) in enumerate(zip(list(self.buckets), plan, strict=True)):
-            band = self.band_of[names[0]]
-            members = self.split.members(band)
-            if len(members) < self.split.workers and self.communicate:
-                bucket = bucket_of(
-                    [self.parameters[name] for name in names], 1.0 / len(members), self.copies, compress=self.compress
-                )
-                if isinstance(bucket, CoalescedBucket):
-                    raise SpecError(
-                        "spb:variant=spatial broadcasts whole buckets, which coalesced copies do not have",
-                        hint="copies='views' or 'fused'",
-                    )
-                self.buckets[place] = bucket
-                self.place.update({name: (bucket, index) for index, name in enumerate(names)})
-            self.band[id(bucket)] = band
+        )  # fmt: skip
+        self.band = {id(bucket): band_of[names[0]] for bucket, names in zip(self.buckets, plan, strict=True)}
         if self.communicate:
             # All ranks make the groups in the same order, whatever their level.
             for band in sorted(set(self.band.values())):
-                if self.split.receivers(band):
-                    _group_of(self.split.members(band))
-                    _group_of(self.split.receivers(band))
+                if split.receivers(band):
+                    _group_of(split.members(band))
+                    _group_of(split.receivers(band))
+        self._take_level()
+
+    def _averaged_over(self, names: Sequence[str]) -> int:
+        members = self.split.members(self.band_of[names[0]])
+        if len(members) == self.split.workers:
+            return super()._averaged_over(names)
+        if self.copies == "coalesced":
+            raise SpecError(
+                "spb:variant=spatial broadcasts whole buckets, which coalesced copies do not have",
+                hint="copies='views' or 'fused'",
+            )
+        return len(members)
 
     def _take_level(self) -> None:
         """Set the level of the coming step: autograd leaves out parameters that do not require a gradient."""
@@ -196,9 +178,7 @@ class PartialBackpropEngine(Engine):
 
     def _receive(self, bucket: CommBucket) -> Work:
         tree = self.split.receivers(self.band[id(bucket)])
-        work: Any = dist.broadcast(_flat(bucket), src=tree[0], group=_group_of(tree), async_op=True)
-        started: Work = work
-        return started
+        return started(dist.broadcast(_flat(bucket), src=tree[0], group=_group_of(tree), async_op=True))
 
     def _collected(self) -> None:
         """End the step: under the temporal variant the next one has another level."""
@@ -242,20 +222,13 @@ class Spb(Schedule):
         # Parameters without a gradient in the profile, and new ones, are computed only at full depth.
         band_of |= {name: split.levels for name in parameters if name not in band_of}
         buckets = setup.buckets if setup.buckets is not None else [[name] for name in seconds]
-        return Handle(setup.model, PartialBackpropEngine(setup, _whole(buckets, parameters, band_of), band_of, split))
+        return Handle(setup.model, PartialBackpropEngine(setup, _whole(buckets, parameters), band_of, split))
 
 
-def _whole(
-    buckets: Sequence[Sequence[str]], parameters: Mapping[str, object], band_of: Mapping[str, int]
-) -> list[list[str]]:
+def _whole(buckets: Sequence[Sequence[str]], parameters: Mapping[str, object]) -> list[list[str]]:
     """The buckets, and one each for trainable parameters in none. Raises SpecError for a name that is not trainable."""
+    check_names(buckets, parameters)
     there = {name for bucket in buckets for name in bucket}
-    strange = next((name for name in there if name not in band_of), None)
-    if strange is not None:
-        raise SpecError(
-            f"the plan names {strange!r}, which is no trainable parameter of this model",
-            hint="was the plan made for another model?",
-        )
     return [*(list(bucket) for bucket in buckets), *([name] for name in parameters if name not in there)]
 
 

@@ -1,16 +1,28 @@
 """Ranks of the tests of ways to carry gradients: each trains what the hand-written average trains, like the others.
 
-Started as `schedules.py` is, whose `check` and models it uses.
+Started as `schedules.py` is.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import torch
 import torch.distributed as dist
-from schedule_training import Net, TwoDtypes, batch, buckets_of, make, nothing_more, train
-from schedules import OURS, check, run_scenarios
+from schedule_training import (
+    Net,
+    TwoDtypes,
+    batch,
+    buckets_of,
+    check,
+    collectives,
+    make,
+    nothing_more,
+    run_scenarios,
+    train,
+)
+from schedules import OURS
 from torch import Tensor, nn
 
 import xbench
@@ -39,36 +51,20 @@ class Branches(nn.Module):
         return (x + y.reshape(12, 6)[:6]) @ self.turned.t()
 
 
-def every_way(rank: int, world: int) -> None:
+def every_way_trains_the_same(rank: int, world: int) -> None:
+    """Also where gradients are missing, have several dtypes and memory orders, and are views of each other's."""
+    apart, together = (lambda step: (step + rank) % 2 == 0), (lambda step: step % 2 == 0)
+    for copies, schedule in itertools.product(WAYS, OURS):
+        for options in ({}, {"wait": "step"}, {"wait": "step", "clip": True}, {"steps": 4, "sometimes": apart}):
+            check(Net, schedule, rank, copies=copies, **options)
+        check(TwoDtypes, schedule, rank, copies=copies)
+        check(Branches, schedule, rank, copies=copies)
+        check(Branches, schedule, rank, copies=copies, wait="step", set_to_none=False)
     for copies in WAYS:
-        for schedule in OURS:
-            check(Net, schedule, rank, copies=copies)
-            check(Net, schedule, rank, copies=copies, wait="step")
-            check(Net, schedule, rank, copies=copies, wait="step", clip=True)
-
-
-def every_way_accumulates(rank: int, world: int) -> None:
-    for copies in WAYS:
-        check(Net, "optimal", rank, copies=copies, accumulating=True)
-        check(Net, "optimal", rank, copies=copies, set_to_none=False)
+        for options in ({"accumulating": True}, {"set_to_none": False}, {"steps": 4, "sometimes": together},
+                        {"steps": 4, "sometimes": apart, "wait": "step"}):  # fmt: skip
+            check(Net, "optimal", rank, copies=copies, **options)
         check(Net, "single", rank, copies=copies, grad_scaler=True, clip=True)
-
-
-def every_way_copes_with_missing_gradients(rank: int, world: int) -> None:
-    for copies in WAYS:
-        for schedule in OURS:
-            check(Net, schedule, rank, copies=copies, steps=4, sometimes=lambda step: (step + rank) % 2 == 0)
-        check(Net, "optimal", rank, copies=copies, steps=4, wait="step",
-              sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
-        check(Net, "optimal", rank, copies=copies, steps=4, sometimes=lambda step: step % 2 == 0)
-
-
-def every_way_takes_dtypes_and_memory_orders(rank: int, world: int) -> None:
-    for copies in WAYS:
-        for schedule in OURS:
-            check(TwoDtypes, schedule, rank, copies=copies)
-            check(Branches, schedule, rank, copies=copies)
-            check(Branches, schedule, rank, copies=copies, wait="step", set_to_none=False)
 
 
 def all_ways_end_in_the_same_bits(rank: int, world: int) -> None:
@@ -144,25 +140,14 @@ def compressed_gradients_of_two_ranks_are_ddp_s_bit_for_bit(rank: int, world: in
 
 
 def half_the_bytes_travel(rank: int, world: int) -> None:
-    sent: list[int] = []
-    original = dist.all_reduce
-
-    def counting(tensor: Tensor, *args: object, **kwargs: object) -> object:
-        sent.append(tensor.nbytes)
-        return original(tensor, *args, **kwargs)  # type: ignore[arg-type]
-
-    dist.all_reduce = counting
-    try:
-        for compress in (None, "bf16"):
-            for schedule in ("ddp", "single"):
-                model, optimizer = make(Net)
-                with xbench.attach(model, optimizer, schedule=schedule, unused_parameters=True, compress=compress) as h:  # type: ignore[arg-type]
-                    if schedule == "ddp":
-                        assert h.watch(lambda nbytes, start: start())
-                    train(model, optimizer, h.model, steps=1, rank=rank, after_backward=nothing_more)
-    finally:
-        dist.all_reduce = original
-    ddp, single, ddp_half, single_half = sent
+    with collectives() as calls:
+        for compress, schedule in itertools.product((None, "bf16"), ("ddp", "single")):
+            model, optimizer = make(Net)
+            with xbench.attach(model, optimizer, schedule=schedule, unused_parameters=True, compress=compress) as h:  # type: ignore[arg-type]
+                if schedule == "ddp":
+                    assert h.watch(lambda nbytes, start: start())
+                train(model, optimizer, h.model, steps=1, rank=rank, after_backward=nothing_more)
+    ddp, single, ddp_half, single_half = (tensor.nbytes for _, tensor, _ in calls)
     assert (ddp, single) == (2 * ddp_half, 2 * single_half)
 
 
@@ -179,13 +164,5 @@ def a_world_of_one_sends_nothing(rank: int, world: int) -> None:
     dist.barrier()
 
 
-SCENARIOS = {
-    f.__name__: f
-    for f in (every_way, every_way_accumulates, every_way_copes_with_missing_gradients,
-              every_way_takes_dtypes_and_memory_orders, all_ways_end_in_the_same_bits,
-              compressed_gradients_train_nearly_the_same, compressed_gradients_of_two_ranks_are_ddp_s_bit_for_bit,
-              half_the_bytes_travel, coalesced_leaves_gradients_where_they_are, a_world_of_one_sends_nothing)
-}  # fmt: skip
-
 if __name__ == "__main__":
-    sys.exit(run_scenarios(SCENARIOS))
+    sys.exit(run_scenarios(globals()))

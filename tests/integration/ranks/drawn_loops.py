@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import guarded_loops
 import torch
 import torch.distributed as dist
-from guarded_loops import SCENARIOS
-from schedule_training import average_by_hand, buckets_of
-from schedules import run_scenarios
+from schedule_training import average_by_hand, buckets_of, run_scenarios
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -239,4 +238,4 @@ def loops(rank: int, world: int) -> None:
 if __name__ == "__main__":
     FIRST, COUNT = int(sys.argv[1]), int(sys.argv[2])
     sys.argv[1:] = []
-    sys.exit(run_scenarios({**SCENARIOS, "loops": loops}))
+    sys.exit(run_scenarios(vars(guarded_loops), globals()))

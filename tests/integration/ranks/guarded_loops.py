@@ -203,21 +203,3 @@ def models_that_average_already_are_refused(rank: int, world: int) -> None:
     fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (world,)))
     with refused("parameter 'first.weight' is a DTensor"):
         xbench.attach(model, schedule="wfbp")
-
-
-SCENARIOS = {
-    f.__name__: f
-    for f in (
-        ranks_that_start_apart_are_refused,
-        statistics_of_each_rank_may_differ,
-        broadcast_makes_ranks_equal,
-        parameters_unfrozen_later_are_refused,
-        parameters_added_later_are_refused,
-        sparse_gradients_are_refused,
-        a_backward_pass_inside_forward,
-        a_pass_after_one_that_raised_is_refused,
-        two_passes_over_different_layers_are_refused,
-        an_object_that_holds_an_optimizer,
-        models_that_average_already_are_refused,
-    )
-}

@@ -10,17 +10,18 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import next_forward_loops
+import pytest
 import torch
 import torch.distributed as dist
-from next_forward_loops import LOOPS, PUT_OFF, Twice, attached, one
-from schedule_training import Images, Net, average_by_hand, batch, make, same
-from schedules import run_scenarios
+from next_forward_loops import PUT_OFF, Twice, attached
+from schedule_training import Images, Net, average_by_hand, batch, collectives, make, one, run_scenarios, same
 from torch import Tensor, nn
 
 import xbench.schedules.dear as dear_module
 from xbench.errors import UsageError
 from xbench.modes import MODES
-from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.base import AttachConfig, Schedule
 from xbench.schedules.engine import trainable
 from xbench.schedules.next_forward import NextForward
 from xbench.schedules.pairwise import PairwiseAllToAll
@@ -62,13 +63,13 @@ def updates_wait_for_the_forward_pass(rank: int, world: int) -> None:
 def refusals(rank: int, world: int) -> None:
     """One sentence each, on every rank, and nothing is left attached."""
 
-    def of(kind: Callable[[], nn.Module], change: Callable[[nn.Module], Any], use: Callable[..., None] | None = None,
+    def of(kind: Callable[[], nn.Module], change: Callable[[nn.Module], Any], use: Callable[..., Any] | None = None,
            **more: Any) -> str:  # fmt: skip
         model, _ = make(kind)
         try:
             with Dear().attach(AttachConfig(model, change(model), **more)) as handle:
                 if use is not None:
-                    use(model, handle.engine.optimizer, handle)  # type: ignore[union-attr]
+                    use(model, handle.engine.optimizer)  # type: ignore[union-attr]
         except UsageError as error:
             assert not hasattr(next(iter(trainable(model).values())), "_xbench_engine")
             assert not any(module._forward_pre_hooks for module in model.modules())
@@ -83,22 +84,16 @@ def refusals(rank: int, world: int) -> None:
         optimizer.register_step_post_hook(lambda *_: None)
         return optimizer
 
-    def twice(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle) -> None:
-        model(batch(0, rank)[0])
+    def loss_of(model: nn.Module, step: int = 0) -> Tensor:
+        return nn.functional.cross_entropy(model(batch(step, rank)[0]), batch(step, rank)[1])
 
-    def by_forward(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle) -> None:
-        model.linear.forward(torch.ones(2, 3)).sum().backward()  # type: ignore[operator,union-attr]
-
-    def two_backwards(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle) -> None:
+    def two_backwards(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         for step in range(2):
-            nn.functional.cross_entropy(model(batch(step, rank)[0]), batch(step, rank)[1]).backward()
+            loss_of(model, step).backward()
 
-    def closure(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle) -> None:
-        optimizer.step(lambda: 0.0)
-
-    def scaler(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle) -> None:
+    def scaler(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         scaler = torch.amp.GradScaler("cpu")
-        scaler.scale(nn.functional.cross_entropy(model(batch(0, rank)[0]), batch(0, rank)[1])).backward()
+        scaler.scale(loss_of(model)).backward()
         scaler.step(optimizer)
 
     class Wrapped(nn.Module):
@@ -107,10 +102,10 @@ def refusals(rank: int, world: int) -> None:
             self.linear = nn.Linear(3, 3)
 
     Dear: type[Schedule] = MODES.load("dear")  # type: ignore[assignment]
-    assert "calls 'layer' twice" in of(Twice, sgd, twice)
-    assert "called none" in of(Wrapped, sgd, by_forward)
+    assert "calls 'layer' twice" in of(Twice, sgd, lambda model, _: model(batch(0, rank)[0]))
+    assert "called none" in of(Wrapped, sgd, lambda model, _: model.linear.forward(torch.ones(2, 3)).sum().backward())
     assert "twice before its bucket" in of(Net, sgd, two_backwards)
-    assert "a closure cannot be" in of(Net, sgd, closure)
+    assert "a closure cannot be" in of(Net, sgd, lambda _, optimizer: optimizer.step(lambda: 0.0))
     assert "none was given" in of(Net, lambda model: None)
     assert "LBFGS" in of(Net, lambda model: torch.optim.LBFGS(model.parameters()))
     assert "step hooks" in of(Net, hooked)
@@ -172,50 +167,29 @@ def detach_completes_the_last_step(rank: int, world: int) -> None:
 
 def one_order_on_every_rank(rank: int, world: int) -> None:
     """What is launched is the same on every rank, whatever each of them leaves out."""
-    names = ("all_reduce",)
     for schedule in PUT_OFF:
-        calls: list[tuple[str, int]] = []
-        originals = {name: getattr(dist, name) for name in names}
-
-        def counting(name: str, calls: list[tuple[str, int]] = calls, originals: dict[str, Any] = originals) -> Any:
-            def call(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-                if kwargs.get("async_op"):
-                    calls.append((name, tensor.data_ptr() and tensor.numel()))
-                return originals[name](tensor, *args, **kwargs)
-
-            return call
+        exchanges: list[tuple[int, int]] = []
 
         class Counted(PairwiseAllToAll):
             def __init__(
-                self, group: Any, sends: Any, receives: Any, tag: int, calls: list[tuple[str, int]] = calls
+                self, group: Any, sends: Any, receives: Any, tag: int, seen: list[tuple[int, int]] = exchanges
             ) -> None:
-                calls.append((f"exchange {tag}", sends[0][1].numel()))
+                seen.append((tag, sends[0][1].numel()))
                 super().__init__(group, sends, receives, tag)
 
         model, optimizer = make(Net)
-        for name in names:
-            setattr(dist, name, counting(name))
-        dear_module.PairwiseAllToAll = Counted  # type: ignore[misc]
-        try:
+        with pytest.MonkeyPatch.context() as patch, collectives() as calls:
+            patch.setattr(dear_module, "PairwiseAllToAll", Counted)
             with attached(model, optimizer, schedule, 128):
                 for step in range(5):
                     one(model, optimizer, rank, step)
-        finally:
-            for name in names:
-                setattr(dist, name, originals[name])
-            dear_module.PairwiseAllToAll = PairwiseAllToAll  # type: ignore[misc]
+        launched = exchanges + [(0, tensor.numel()) for _, tensor, options in calls if options.get("async_op")]
         everyone: list[Any] = [None] * world
-        dist.all_gather_object(everyone, calls)
-        assert all(other == calls for other in everyone), schedule
-        assert len(calls) % 5 == 0
-        assert len(calls) >= 5 * (6 if schedule == "dear" else 10), (schedule, len(calls))
+        dist.all_gather_object(everyone, launched)
+        assert all(other == launched for other in everyone), schedule
+        assert len(launched) % 5 == 0
+        assert len(launched) >= 5 * (6 if schedule == "dear" else 10), (schedule, len(launched))
 
-
-SCENARIOS = {
-    f.__name__: f
-    for f in (*LOOPS, updates_wait_for_the_forward_pass, refusals, detach_leaves_nothing,
-              detach_completes_the_last_step, one_order_on_every_rank)
-}  # fmt: skip
 
 if __name__ == "__main__":
-    sys.exit(run_scenarios(SCENARIOS))
+    sys.exit(run_scenarios(vars(next_forward_loops), globals()))

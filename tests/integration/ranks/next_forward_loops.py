@@ -1,7 +1,7 @@
 """Loops that deferred updates train as a plain loop does: scenarios of `next_forward.py`.
 
 Steps follow each other without a `finish` between them, so updates happen in the next forward pass, unless a scenario
-is about something else. The models and the hand-written average are those of `schedules.py`.
+is about something else. The models and the hand-written average are in `schedule_training.py`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from schedule_training import (
     average_by_hand,
     batch,
     buckets_of,
+    check,
     make,
     nothing_more,
+    one,
     same,
     train,
     trained_by_hand,
 )
-from schedules import check
 from torch import Tensor, nn
 
 import xbench
@@ -93,13 +94,18 @@ def attached(
     return kind().attach(AttachConfig(model, optimizer, buckets, None, "step", parts=parts))
 
 
-def plain(rank: int, world: int) -> None:
-    for schedule in PUT_OFF:
-        for kind in (Net, TwoDtypes, Images, Attending):
-            check(kind, schedule, rank, steps=5, wait="step")
-        check(Net, schedule, rank, steps=4, wait="step", copies="fused")
-        check(Net, schedule, rank, steps=4, wait="step", compress="bf16")
-        check(Net, schedule, rank, steps=4, wait="step", copies="fused", compress="bf16")
+def trained_in_every_loop(rank: int, world: int) -> None:
+    for kind, schedule in itertools.product((Net, TwoDtypes, Images, Attending), PUT_OFF):
+        check(kind, schedule, rank, steps=5, wait="step")
+    every_loop: tuple[dict[str, Any], ...] = (
+        {"copies": "fused"}, {"compress": "bf16"}, {"copies": "fused", "compress": "bf16"},
+        {"accumulating": True}, {"set_to_none": False}, {"clip": True}, {"grad_scaler": True, "clip": True},
+        {"steps": 6, "sometimes": lambda step: (step + rank) % 2 == 0},
+        {"steps": 6, "sometimes": lambda step: step % 2 == 1},
+        {"steps": 6, "sometimes": lambda step: step > 2},
+    )  # fmt: skip
+    for schedule, options in itertools.product(PUT_OFF, every_loop):
+        check(Net, schedule, rank, wait="step", **{"steps": 4} | options)
 
 
 def without_a_plan(rank: int, world: int) -> None:
@@ -176,19 +182,6 @@ def every_optimizer_ends_in_the_bits_of_a_whole_step(rank: int, world: int) -> N
                     assert torch.equal(value, found["put off"][name]), (schedule, kind, way, name)
 
 
-def one(
-    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int, after: Callable[[], None] = nothing_more
-) -> None:
-    """A step with the gradients zeroed before it."""
-    torch.manual_seed(step)
-    model.use_sometimes = (step + rank) % 2 == 0  # type: ignore[assignment]
-    optimizer.zero_grad()
-    tokens, targets = batch(step, rank)
-    nn.functional.cross_entropy(model(tokens), targets).backward()
-    after()
-    optimizer.step()
-
-
 Loop = Callable[[nn.Module, torch.optim.Optimizer, Handle | None], Any]
 
 
@@ -216,25 +209,6 @@ def settings_are_those_of_the_step(rank: int, world: int) -> None:
 
     beside(rank, loop)
     beside(rank, loop, Attending, optimizer_kind=torch.optim.AdamW)  # Net has gradients that are rounding alone
-
-
-def accumulation(rank: int, world: int) -> None:
-    for schedule in PUT_OFF:
-        check(Net, schedule, rank, steps=4, wait="step", accumulating=True)
-        check(Net, schedule, rank, steps=4, wait="step", set_to_none=False)
-
-
-def clipping_and_grad_scaler(rank: int, world: int) -> None:
-    for schedule in PUT_OFF:
-        check(Net, schedule, rank, wait="step", clip=True)
-        check(Net, schedule, rank, wait="step", grad_scaler=True, clip=True)
-
-
-def used_on_some_ranks(rank: int, world: int) -> None:
-    for schedule in PUT_OFF:
-        check(Net, schedule, rank, steps=6, wait="step", sometimes=lambda step: (step + rank) % 2 == 0)
-        check(Net, schedule, rank, steps=6, wait="step", sometimes=lambda step: step % 2 == 1)
-        check(Net, schedule, rank, steps=6, wait="step", sometimes=lambda step: step > 2)
 
 
 def what_reads_parameters_between_steps_gets_new_ones(rank: int, world: int) -> None:
@@ -300,11 +274,8 @@ def checkpointed(rank: int, world: int) -> None:
             x = self.embed(tokens)
             return self.head(torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False))
 
-    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
-        for step in range(4):
-            one(model, optimizer, rank, step, nothing_more if handle else lambda: average_by_hand(model))
-
-    beside(rank, loop, Checkpointed)
+    for schedule in PUT_OFF:
+        check(Checkpointed, schedule, rank, steps=4, wait="step")
 
 
 def others_collectives_do_not_get_between(rank: int, world: int) -> None:
@@ -327,12 +298,3 @@ def others_collectives_do_not_get_between(rank: int, world: int) -> None:
         return losses
 
     beside(rank, loop)
-
-
-LOOPS = (
-    plain, without_a_plan, small_parts_in_a_strange_order, buckets_are_complete_when_they_go,
-    every_optimizer_ends_in_the_bits_of_a_whole_step, settings_are_those_of_the_step, accumulation,
-    clipping_and_grad_scaler, used_on_some_ranks, what_reads_parameters_between_steps_gets_new_ones,
-    two_forwards_before_a_backward, checkpointed, others_collectives_do_not_get_between,
-)  # fmt: skip
-"""The scenarios of this file."""

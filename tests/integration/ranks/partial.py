@@ -6,22 +6,32 @@ averaged by hand over the ranks whose level reaches it; the others' gradients of
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import sys
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from schedule_training import Images, Net, TwoDtypes, compiled_blocks, equal_on_all_ranks, make, same, train
-from schedules import run_scenarios
+from schedule_training import (
+    Images,
+    Net,
+    TwoDtypes,
+    average_over,
+    check,
+    collectives,
+    compiled_blocks,
+    equal_on_all_ranks,
+    make,
+    nothing_more,
+    run_scenarios,
+    train,
+)
 from torch import Tensor, nn
 
 import xbench
 from xbench.errors import UsageError
-from xbench.planning.partial import Split
 from xbench.rank.converge import kept_bytes
 from xbench.schedules.base import Handle
 from xbench.schedules.spb import PartialBackpropEngine
@@ -38,83 +48,39 @@ def engine_of(handle: Handle) -> PartialBackpropEngine:
     return handle.engine
 
 
-def masked_average(model: nn.Module, band_of: dict[str, int], split: Split, step: int) -> None:
+def masked(model: nn.Module, handle: Handle) -> Callable[[], None]:
     """A parameter's mean over the ranks whose level reaches its band and, of those, an absent gradient is zero."""
-    rank = dist.get_rank()
-    for compiled_name, parameter in model.named_parameters():
-        name = plain_name(compiled_name)
-        if name not in band_of:
-            continue
-        mine = split.level(rank, step) >= band_of[name]
-        members = [r for r in range(split.workers) if split.level(r, step) >= band_of[name]]
-        used = torch.tensor([1.0 if mine and parameter.grad is not None else 0.0])
-        dist.all_reduce(used)
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        parts = [torch.zeros_like(gradient) for _ in range(split.workers)]
-        dist.all_gather(parts, gradient)
-        parameter.grad = sum((parts[r] / len(members) for r in members), torch.zeros_like(gradient)) if used else None
+    engine, steps = engine_of(handle), itertools.count()
+    assert all(parameter.requires_grad for parameter in engine.parameters.values())
+
+    def average() -> None:
+        levels = [engine.split.level(rank, step) for step in [next(steps)] for rank in range(engine.split.workers)]
+        for name, parameter in model.named_parameters():
+            if (band := engine.band_of.get(plain_name(name))) is not None:
+                average_over(parameter, [rank for rank, level in enumerate(levels) if level >= band])
+
+    return average
 
 
-def check(kind: Callable[[], nn.Module], schedule: str, rank: int, *, wait: str = "backward", **options: Any) -> None:
-    expected, expected_optimizer = make(kind)
-    actual, optimizer = make(kind)
-    steps, tolerance = options.pop("steps", 4), options.pop("tolerance", 1e-5)
-    grad_scaler = options.pop("grad_scaler", False)
-    accumulating = options.pop("accumulating", False)
-    carried = {name: options.pop(name) for name in ("copies", "compress") if name in options}
-
-    def scaler() -> torch.amp.GradScaler | None:
-        return torch.amp.GradScaler("cpu", init_scale=1024.0) if grad_scaler else None
-
-    with xbench.attach(actual, optimizer, schedule=schedule, wait=wait, **carried) as handle:  # type: ignore[arg-type]
-        engine = engine_of(handle)
-        early = wait == "step" and not grad_scaler and not options.get("clip")
-        train(actual, optimizer, handle.model, steps=steps, rank=rank, scaler=scaler(),
-              after_backward=(lambda: None) if early else handle.synchronize,
-              accumulate=handle.no_sync if accumulating else None, **options)  # fmt: skip
-        band_of, split = dict(engine.band_of), engine.split
-    assert all(parameter.requires_grad for name, parameter in actual.named_parameters() if name in band_of)
-    taken = Counter[str]()
-
-    def by_hand() -> None:
-        masked_average(expected, band_of, split, taken["steps"])
-        taken["steps"] += 1
-
-    train(expected, expected_optimizer, expected, steps=steps, rank=rank, scaler=scaler(), after_backward=by_hand,
-          accumulate=contextlib.nullcontext if accumulating else None, **options)  # fmt: skip
-    same(actual, expected, schedule, tolerance=tolerance, rounded=bool(carried.get("compress")))
-
-
-# --- scenarios: one function each, run on every rank -----------------------------------------------------------------
-
-
-def plain(rank: int, world: int) -> None:
+def check_all(rank: int, world: int, kind: Callable[[], nn.Module] = Net, **options: Any) -> None:
     for schedule in kinds(world):
-        for kind in (Net, TwoDtypes, Images):
-            check(kind, schedule, rank)
+        check(kind, schedule, rank, **OPTIONS | options)
 
 
-def wait_at_step(rank: int, world: int) -> None:
-    for schedule in kinds(world):
-        check(Net, schedule, rank, wait="step")
-        check(Net, schedule, rank, wait="step", clip=True)
+OPTIONS: dict[str, Any] = {"steps": 4, "by_hand": masked, "tolerance": 1e-5}
 
 
-def accumulation(rank: int, world: int) -> None:
-    for schedule in kinds(world):
-        check(Net, schedule, rank, accumulating=True)
-
-
-def zeroed_in_place(rank: int, world: int) -> None:
-    """The expectation drops gradients, the schedule's loop zeroes them: momentum must not see zeros of other steps."""
-    for schedule in kinds(world):
-        check(Net, schedule, rank, set_to_none=False)
-
-
-def clipping_and_scaler(rank: int, world: int) -> None:
-    for schedule in kinds(world):
-        check(Net, schedule, rank, clip=True)
-        check(Net, schedule, rank, grad_scaler=True, clip=True)
+def trained_in_every_loop(rank: int, world: int) -> None:
+    """Also zeroed in place where the expectation drops gradients: momentum must not see zeros of other steps."""
+    for kind in (Net, TwoDtypes, Images):
+        check_all(rank, world, kind)
+    for options in (
+        {"wait": "step"}, {"wait": "step", "clip": True}, {"accumulating": True}, {"set_to_none": False},
+        {"clip": True}, {"grad_scaler": True, "clip": True}, {"copies": "fused"}, {"compress": "bf16"},
+        {"compress": "bf16", "wait": "step"},
+    ):  # fmt: skip
+        check_all(rank, world, **options)
+    check(Net, "spb:variant=temporal,k=2", rank, copies="coalesced", **OPTIONS)
 
 
 class Topped(Net):
@@ -129,22 +95,14 @@ class Topped(Net):
 
 
 def used_on_some_ranks(rank: int, world: int) -> None:
-    for schedule in kinds(world):
-        check(Topped, schedule, rank, sometimes=lambda step: (step + rank) % 2 == 0)
-
-
-def other_copies(rank: int, world: int) -> None:
-    for schedule in kinds(world):
-        check(Net, schedule, rank, copies="fused")
-        check(Net, schedule, rank, compress="bf16")
-        check(Net, schedule, rank, compress="bf16", wait="step")
-    check(Net, "spb:variant=temporal,k=2", rank, copies="coalesced")
+    check_all(rank, world, Topped, sometimes=lambda step: (step + rank) % 2 == 0)
 
 
 def compiled(rank: int, world: int) -> None:
     for schedule in ("spb", "spb:variant=temporal,k=2"):
         torch._dynamo.reset()
-        check(compiled_blocks, schedule, rank, tolerance=1e-3)  # in bf16 graphs that are cut elsewhere round elsewhere
+        # in bf16 graphs that are cut elsewhere round elsewhere
+        check(compiled_blocks, schedule, rank, **OPTIONS | {"tolerance": 1e-3})
 
 
 class Deep(nn.Module):
@@ -200,40 +158,18 @@ def bytes_as_computed(rank: int, world: int) -> None:
             for name, parameter in engine.parameters.items():
                 by_band[engine.band_of[name] - 1] += 4 * parameter.numel()
             expected = engine.split.sent_bytes(by_band)[rank]
-        for kind, nbytes, members in calls:
+        for kind, tensor, options in calls:
+            members = dist.get_process_group_ranks(options["group"])
             size = len(members)
             if kind == "all_reduce":
-                sent += 2 * (size - 1) / size * nbytes
+                sent += 2 * (size - 1) / size * tensor.nbytes
             else:
-                place = members.index(rank)
-                sent += sum(place < 2**i and place + 2**i < size for i in range((size - 1).bit_length())) * nbytes
+                place = [options["src"], *(other for other in members if other != options["src"])].index(rank)
+                times = sum(place < 2**i and place + 2**i < size for i in range((size - 1).bit_length()))
+                sent += times * tensor.nbytes
         assert abs(sent / 4 - expected) <= 0.05 * expected + 64, (schedule, rank, sent / 4, expected)
     everything = sum(4 * parameter.numel() for parameter in model.parameters())
     assert expected < 2 * (world - 1) / world * everything
-
-
-@contextlib.contextmanager
-def collectives() -> Any:
-    calls: list[tuple[str, int, Sequence[int]]] = []
-    all_reduce, broadcast = dist.all_reduce, dist.broadcast
-
-    def members(group: Any, root: int | None = None) -> list[int]:
-        ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
-        return ranks if root is None else [root, *(rank for rank in ranks if rank != root)]
-
-    def reducing(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        calls.append(("all_reduce", tensor.nbytes, members(kwargs.get("group"))))
-        return all_reduce(tensor, *args, **kwargs)
-
-    def broadcasting(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        calls.append(("broadcast", tensor.nbytes, members(kwargs.get("group"), kwargs["src"])))
-        return broadcast(tensor, *args, **kwargs)
-
-    dist.all_reduce, dist.broadcast = reducing, broadcasting
-    try:
-        yield calls
-    finally:
-        dist.all_reduce, dist.broadcast = all_reduce, broadcast
 
 
 def refused(rank: int, world: int) -> None:
@@ -246,7 +182,7 @@ def refused(rank: int, world: int) -> None:
     ):
         with pytest.raises(UsageError, match=words):
             xbench.attach(model, optimizer, schedule=schedule, **options)  # type: ignore[arg-type]
-    check(Net, "spb", rank)
+    check(Net, "spb", rank, **OPTIONS)
 
 
 def poisoned(rank: int, world: int) -> None:
@@ -259,16 +195,10 @@ def poisoned(rank: int, world: int) -> None:
                     parameter.grad = None
                 for bucket in engine_of(handle).buckets:
                     bucket.flat.fill_(float("nan"))  # type: ignore[attr-defined]
-                train(model, optimizer, handle.model, steps=1, rank=rank + step, after_backward=lambda: None)
+                train(model, optimizer, handle.model, steps=1, rank=rank + step, after_backward=nothing_more)
                 assert all(torch.isfinite(parameter).all() for parameter in model.parameters()), (schedule, step)
         equal_on_all_ranks(model, schedule)
 
 
-SCENARIOS = {
-    f.__name__: f
-    for f in (plain, wait_at_step, accumulation, zeroed_in_place, clipping_and_scaler, used_on_some_ranks,
-              other_copies, compiled, graph_is_left_out, bytes_as_computed, refused, poisoned)
-}  # fmt: skip
-
 if __name__ == "__main__":
-    sys.exit(run_scenarios(SCENARIOS))
+    sys.exit(run_scenarios(globals()))

@@ -10,13 +10,13 @@ import os
 import sys
 from collections.abc import Callable
 
+import pytest
 import torch
 import torch.distributed as dist
 from schedule_training import Net, batch, buckets_of, make
 from torch import Tensor, nn
 
-from xbench.emulation import cuda
-from xbench.emulation.calibration import pacer_of
+from xbench.emulation import cuda, pacer_of
 from xbench.emulation.group import host_send, new_group
 from xbench.modes import MODES
 from xbench.records import CostModel, EmulatedLink
@@ -57,30 +57,16 @@ def same(schedule: str, group: dist.ProcessGroup, device: torch.device, wait: st
     return all(torch.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in zip(alone, on_link, strict=True))
 
 
-def broken(method: str, replacement: Callable[[CommBucket], object], run: Callable[[], bool]) -> bool:
-    """`run` with a method of buckets replaced."""
-    whole = getattr(CommBucket, method)
-    setattr(CommBucket, method, replacement)
-    try:
-        return run()
-    finally:
-        setattr(CommBucket, method, whole)
-
-
 def finish_without_waiting(bucket: CommBucket) -> None:
     bucket.work = None
-    bucket.filled = [False] * len(bucket.parameters)
-    bucket.waiting = len(bucket.parameters)
+    bucket.empty()
 
 
-def without_waiting_in_forward(run: Callable[[], bool]) -> bool:
-    """`run` with updates applied in the forward pass, of what may not have arrived."""
-    whole = NextForward._land
-    NextForward._land = lambda engine, piece: None  # type: ignore[method-assign]
-    try:
-        return run()
-    finally:
-        NextForward._land = whole  # type: ignore[method-assign]
+def is_caught(broken: type, method: str, replacement: Callable[..., object], run: Callable[[], bool]) -> str:
+    """Whether `run` notices that a class has another method."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broken, method, replacement)
+        return "not caught" if run() else "caught"
 
 
 def main() -> None:
@@ -97,11 +83,11 @@ def main() -> None:
     for schedule in SCHEDULES:
         for wait in ("backward", "step"):
             print(f"{schedule} {wait}: {'same' if same(schedule, group, device, wait) else 'differs'}", flush=True)
-    caught = not broken("finish", finish_without_waiting, lambda: same("optimal", group, device, "step"))
-    print(f"an engine that never waits: {'caught' if caught else 'not caught'}", flush=True)
+    end = is_caught(CommBucket, "finish", finish_without_waiting, lambda: same("optimal", group, device, "step"))
+    print(f"an engine that never waits: {end}", flush=True)
     for schedule in ("dear", "priority"):
-        caught = not without_waiting_in_forward(lambda schedule=schedule: same(schedule, group, device, "step"))
-        print(f"a {schedule} that does not wait before a layer: {'caught' if caught else 'not caught'}", flush=True)
+        end = is_caught(NextForward, "_land", lambda *_: None, lambda: same(schedule, group, device, "step"))  # noqa: B023
+        print(f"a {schedule} that does not wait before a layer: {end}", flush=True)
     os._exit(0)
 
 

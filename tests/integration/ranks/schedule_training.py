@@ -2,17 +2,26 @@
 
 Models with everything that a schedule must cope with, batches that differ by rank and step, one training loop, and the
 definition of the right answer: gradients of every rank's batch, averaged in a plain loop (`all_gather`, then the mean).
+A scenario is a function of a rank and the number of ranks.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+import xbench
+from xbench.schedules.base import Handle
 from xbench.schedules.engine import trainable
 
 
@@ -116,12 +125,11 @@ def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def buckets_of(model: nn.Module, schedule: str) -> list[list[str]] | None:
-    names = list(reversed(trainable(model)))
-    if schedule in ("wfbp", "single", "ddp", "compute"):
+    if schedule.partition(":")[0] in ("wfbp", "single", "ddp", "spb", "horovod"):
         return None
     parameters = trainable(model)
     result: list[list[str]] = []
-    for name in names:
+    for name in reversed(parameters):
         if result and len(result[-1]) < 3 and parameters[result[-1][0]].dtype == parameters[name].dtype:
             result[-1].append(name)
         else:
@@ -176,20 +184,36 @@ def nothing_more() -> None:
     """`optimizer.step()` waits by itself."""
 
 
+def one(
+    model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int, after: Callable[[], None] = nothing_more
+) -> None:
+    """A step with the gradients zeroed before it."""
+    torch.manual_seed(step)
+    model.use_sometimes = (step + rank) % 2 == 0  # type: ignore[assignment]
+    optimizer.zero_grad()
+    tokens, targets = batch(step, rank)
+    nn.functional.cross_entropy(model(tokens), targets).backward()
+    after()
+    optimizer.step()
+
+
 def average_by_hand(model: nn.Module) -> None:
     """The definition: a parameter that any rank used gets the mean over ranks, an absent gradient counting as zero."""
-    for parameter in trainable_of(model):
-        used = torch.tensor([0.0 if parameter.grad is None else 1.0])
-        dist.all_reduce(used)
-        if not used:
-            continue
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        parts = [torch.zeros_like(gradient) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, gradient)
-        total = torch.zeros_like(gradient)
-        for part in parts:
-            total += part / dist.get_world_size()
-        parameter.grad = total
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            average_over(parameter, range(dist.get_world_size()))
+
+
+def average_over(parameter: nn.Parameter, members: Collection[int]) -> None:
+    """The mean over these ranks, for all. A gradient that none of them has stays absent."""
+    has_one = dist.get_rank() in members and parameter.grad is not None
+    used = torch.tensor([1.0 if has_one else 0.0])
+    dist.all_reduce(used)
+    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    parts = [torch.zeros_like(gradient) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, gradient)
+    mean = sum((parts[rank] / len(members) for rank in members), torch.zeros_like(gradient))
+    parameter.grad = mean if used else None
 
 
 def trained_by_hand(rank: int, steps: int, sometimes: Callable[[int], bool] = lambda step: True) -> Net:
@@ -221,5 +245,82 @@ def equal_on_all_ranks(model: nn.Module, what: object) -> None:
         assert all(torch.equal(other, others[0]) for other in others), (what, name, "differs between ranks")
 
 
-def trainable_of(model: nn.Module) -> list[nn.Parameter]:
-    return [p for p in model.parameters() if p.requires_grad]
+def plainly(model: nn.Module, handle: Handle) -> Callable[[], None]:
+    """How `check` averages gradients by hand, unless it is told otherwise."""
+    return lambda: average_by_hand(model)
+
+
+def check(
+    kind: Callable[[], nn.Module],
+    schedule: str,
+    rank: int,
+    *,
+    steps: int = 3,
+    wait: str = "backward",
+    by_hand: Callable[[nn.Module, Handle], Callable[[], None]] = plainly,
+    tolerance: float | None = None,
+    **options: Any,
+) -> None:
+    """A model trains under the schedule what another trains whose gradients are averaged by hand."""
+    scaled, accumulating = options.pop("grad_scaler", False), options.pop("accumulating", False)
+    early = wait == "step" and not scaled and not options.get("clip")
+    given = {name: options.pop(name) for name in ("copies", "compress", "process_group") if name in options}
+
+    def trained(call: nn.Module, after_backward: Callable[[], None], no_sync: Callable[[], Any], made: Any) -> None:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if scaled else None
+        train(*made, call, steps=steps, rank=rank, after_backward=after_backward, scaler=scaler,
+              accumulate=no_sync if accumulating else None, **options)  # fmt: skip
+
+    actual, optimizer = make(kind)
+    plan = buckets_of(actual, schedule)
+    with xbench.attach(
+        actual, optimizer, schedule=schedule, plan=plan, wait=wait, unused_parameters=True, **given,  # type: ignore[arg-type]
+    ) as handle:  # fmt: skip
+        after_backward = nothing_more if early else handle.synchronize
+        trained(handle.model, after_backward, handle.no_sync, (actual, optimizer))
+    made = make(kind)
+    trained(made[0], by_hand(made[0], handle), contextlib.nullcontext, made)
+    same(actual, made[0], (schedule, options), tolerance=tolerance, rounded="compress" in given)
+    assert not hasattr(next(iter(trainable(actual).values())), "_xbench_engine")
+
+
+@contextlib.contextmanager
+def collectives() -> Iterator[list[tuple[str, Tensor, dict[str, Any]]]]:
+    """All-reduces and broadcasts as they are called: name, tensor, keywords."""
+    calls: list[tuple[str, Tensor, dict[str, Any]]] = []
+
+    def noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(tensor: Tensor, *args: Any, **keywords: Any) -> Any:
+            calls.append((name, tensor, keywords))
+            return call(tensor, *args, **keywords)
+
+        return called
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("all_reduce", "broadcast"):
+            patch.setattr(dist, name, noted(name, getattr(dist, name)))
+        yield calls
+
+
+def run_scenarios(*modules: dict[str, Any]) -> int:
+    """Run the scenarios in these modules that the command line names, or all; print one line for each."""
+    scenarios = {
+        name: found
+        for names in modules
+        for name, found in names.items()
+        if inspect.isfunction(found) and [*inspect.signature(found).parameters] == ["rank", "world"]
+    }
+    rank, world, store = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ.get("STORE")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}" if store else None, rank=rank, world_size=world)
+    failed = 0
+    for name in sys.argv[1:] or list(scenarios):
+        try:
+            scenarios[name](rank, world)
+            print(f"{name}: ok", flush=True)
+        except Exception:
+            failed = 1
+            print(f"{name}: {traceback.format_exc()}", flush=True)
+            break  # the ranks may be out of step now
+    dist.destroy_process_group()
+    return failed

@@ -6,14 +6,10 @@ applied by the same optimizer. `test_schedules.py` starts one process a rank; th
 
 from __future__ import annotations
 
-import contextlib
-import os
+import itertools
 import sys
-import traceback
 from collections.abc import Callable
-from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from schedule_training import (
@@ -21,14 +17,17 @@ from schedule_training import (
     Mixed,
     Net,
     TwoDtypes,
-    average_by_hand,
     batch,
     buckets_of,
+    check,
+    collectives,
     compiled_blocks,
     compiled_by_itself,
     compiled_whole,
     make,
     nothing_more,
+    one,
+    run_scenarios,
     same,
     train,
     trained_by_hand,
@@ -44,45 +43,10 @@ SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
 OURS = ("single", "wfbp", "mgwfbp", "optimal")
 
 
-def check(
-    kind: Callable[[], nn.Module], schedule: str, rank: int, *, steps: int = 3, wait: str = "backward", **options: Any
-) -> None:
-    optimizer_kind = options.pop("optimizer_kind", None)
-    expected, expected_optimizer = make(kind, optimizer_kind)
-    actual, optimizer = make(kind, optimizer_kind)
-    grad_scaler = bool(options.pop("grad_scaler", False))
-    early = wait == "step" and not grad_scaler and not options.get("clip")
-    accumulating = bool(options.pop("accumulating", False))
-    carried = {name: options.pop(name) for name in ("copies", "compress") if name in options}
-
-    def scaler() -> torch.amp.GradScaler | None:
-        return torch.amp.GradScaler("cpu", init_scale=1024.0) if grad_scaler else None
-
-    train(expected, expected_optimizer, expected, steps=steps, rank=rank, scaler=scaler(),
-          after_backward=lambda: average_by_hand(expected),
-          accumulate=contextlib.nullcontext if accumulating else None, **options)  # fmt: skip
-    with xbench.attach(
-        actual,
-        optimizer,
-        schedule=schedule,
-        plan=buckets_of(actual, schedule),
-        wait=wait,  # type: ignore[arg-type]
-        unused_parameters=True,
-        **carried,
-    ) as handle:
-        train(actual, optimizer, handle.model, steps=steps, rank=rank, scaler=scaler(),
-              after_backward=nothing_more if early else handle.synchronize,
-              accumulate=handle.no_sync if accumulating else None, **options)  # fmt: skip
-    same(actual, expected, schedule, rounded="compress" in carried)
-    assert not hasattr(next(iter(trainable(actual).values())), "_xbench_engine")
-
-
-# --- scenarios: one function each, run on every rank -----------------------------------------------------------------
-
-
-def plain(rank: int, world: int) -> None:
-    for schedule in SCHEDULES:
-        check(Net, schedule, rank)
+def trained_in_every_loop(rank: int, world: int) -> None:
+    loops = ({}, {"accumulating": True}, {"set_to_none": False}, {"clip": True}, {"grad_scaler": True, "clip": True})
+    for schedule, options in itertools.product(SCHEDULES, loops):
+        check(Net, schedule, rank, **options)
 
 
 def wait_at_step(rank: int, world: int) -> None:
@@ -153,42 +117,16 @@ def gradients_after_a_step(rank: int, world: int) -> None:
             assert a.grad is None or torch.allclose(a.grad, b.grad, rtol=1e-6, atol=1e-7), name
 
 
-def accumulation(rank: int, world: int) -> None:
-    for schedule in SCHEDULES:
-        check(Net, schedule, rank, accumulating=True)
-
-
-def set_to_none(rank: int, world: int) -> None:
-    for schedule in SCHEDULES:
-        check(Net, schedule, rank, set_to_none=False)
-
-
-def clipping(rank: int, world: int) -> None:
-    for schedule in SCHEDULES:
-        check(Net, schedule, rank, clip=True)
-
-
-def grad_scaler(rank: int, world: int) -> None:
-    for schedule in SCHEDULES:
-        check(Net, schedule, rank, grad_scaler=True, clip=True)
-
-
 def used_on_some_ranks(rank: int, world: int) -> None:
     for schedule in SCHEDULES:
         check(Net, schedule, rank, steps=4, sometimes=lambda step: (step + rank) % 2 == 0)
 
 
-def two_dtypes(rank: int, world: int) -> None:
-    for schedule in SCHEDULES:
-        check(TwoDtypes, schedule, rank)
-
-
-def channels_last_and_autocast(rank: int, world: int) -> None:
-    for kind in (Images, Mixed):
-        for schedule in SCHEDULES:
-            check(kind, schedule, rank)
-        for schedule in OURS:
-            check(kind, schedule, rank, wait="step")
+def dtypes_channels_last_and_autocast(rank: int, world: int) -> None:
+    for kind, schedule in itertools.product((TwoDtypes, Images, Mixed), SCHEDULES):
+        check(kind, schedule, rank)
+    for kind, schedule in itertools.product((Images, Mixed), OURS):
+        check(kind, schedule, rank, wait="step")
 
 
 def compiled(rank: int, world: int) -> None:
@@ -229,20 +167,11 @@ def one_collective_a_bucket(rank: int, world: int) -> None:
     model, optimizer = make(Net)
     plan = buckets_of(model, "optimal")
     assert plan is not None
-    calls: list[int] = []
-    all_reduce = dist.all_reduce
-
-    def counting(tensor: Tensor, *args: object, **kwargs: object) -> object:
-        calls.append(tensor.numel())
-        return all_reduce(tensor, *args, **kwargs)  # type: ignore[arg-type]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist, "all_reduce", counting)
-        with xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
-            train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=nothing_more,
-                  sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
-            sizes = [bucket.flat.numel() for bucket in handle.engine.buckets]  # type: ignore[union-attr]
-    assert calls == sizes * 3
+    with collectives() as calls, xbench.attach(model, optimizer, schedule="optimal", plan=plan) as handle:
+        train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=nothing_more,
+              sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
+        sizes = [bucket.flat.numel() for bucket in handle.engine.buckets]  # type: ignore[union-attr]
+    assert [tensor.numel() for _, tensor, _ in calls] == sizes * 3
 
 
 def detach_leaves_nothing(rank: int, world: int) -> None:
@@ -274,50 +203,11 @@ def poisoned_buckets(rank: int, world: int) -> None:
                 parameter.grad = None
             for bucket in engine.buckets:
                 bucket.flat.fill_(float("nan"))
-            if step == 0:
-                train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=nothing_more,
-                      sometimes=lambda _, step=step: (step + rank) % 2 == 0)  # fmt: skip
-            else:
-                _one(model, optimizer, handle.model, step, rank)
+            one(model, optimizer, rank, step)
     for a, b in zip(model.parameters(), expected.parameters(), strict=True):
         assert torch.isfinite(a).all()
         assert torch.allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
-def _one(model: nn.Module, optimizer: torch.optim.Optimizer, call: nn.Module, step: int, rank: int) -> None:
-    torch.manual_seed(step)
-    model.use_sometimes = (step + rank) % 2 == 0  # type: ignore[assignment]
-    tokens, targets = batch(step, rank)
-    nn.functional.cross_entropy(call(tokens), targets).backward()
-    optimizer.step()
-
-
-SCENARIOS = {
-    f.__name__: f
-    for f in (plain, wait_at_step, early_update, gradients_after_a_step, accumulation, set_to_none, clipping,
-              grad_scaler, used_on_some_ranks, two_dtypes, channels_last_and_autocast, compiled,
-              hooks_out_of_order, learnt_order, one_collective_a_bucket,
-              detach_leaves_nothing, poisoned_buckets)
-}  # fmt: skip
-
-
-def run_scenarios(scenarios: dict[str, Callable[[int, int], None]]) -> int:
-    """Run those named on the command line (all by default) on this rank; print one line for each."""
-    rank, world, store = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["STORE"]
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    failed = 0
-    for name in sys.argv[1:] or list(scenarios):
-        try:
-            scenarios[name](rank, world)
-            print(f"{name}: ok", flush=True)
-        except Exception:
-            failed = 1
-            print(f"{name}: {traceback.format_exc()}", flush=True)
-            break  # the ranks may be out of step now
-    dist.destroy_process_group()
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(run_scenarios(SCENARIOS))
+    sys.exit(run_scenarios(globals()))

@@ -140,7 +140,7 @@ def test_ddps_buckets_are_verified_with_torchs_own_assignment(capsys: pytest.Cap
 def test_what_torch_would_form_instead_is_said(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr("xbench.schedules.ddp_tuned.supported", lambda: True)
-    monkeypatch.setattr("xbench.schedules.ddp_buckets.formed", lambda gradients, caps: [["fc.weight"]])
+    monkeypatch.setattr("xbench.schedules.ddp_tuned.formed", lambda gradients, caps: [["fc.weight"]])
     _, _, err = run(capsys, str(GOLDEN), "--emit", "ddp", "--mode", "optimal")
     assert "forms 1 buckets, not these" in err
 

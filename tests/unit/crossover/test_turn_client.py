@@ -63,6 +63,13 @@ def pair(path, device=0, **options):
     return [TurnClient(path, job, device, **{"timeout_s": WAIT_S} | options) for job in (0, 1)]
 
 
+def playing(path):
+    """Both jobs of device 0, in a block in which they alternate."""
+    one, two = pair(path)
+    together(lambda: one.begin(1, (0, 1)), lambda: two.begin(1, (0, 1)))
+    return one, two
+
+
 def test_turns_pass_in_the_order_of_the_pattern(path):
     clients, log = pair(path), []
 
@@ -92,8 +99,7 @@ def test_devices_have_turns_of_their_own(path):
 
 
 def test_a_job_that_hangs_up_is_skipped_and_the_others_learn_of_it(path):
-    one, two = pair(path)
-    together(lambda: one.begin(1, (0, 1)), lambda: two.begin(1, (0, 1)))
+    one, two = playing(path)
     one.acquire()
     one.leave()
     two.acquire()
@@ -103,29 +109,28 @@ def test_a_job_that_hangs_up_is_skipped_and_the_others_learn_of_it(path):
 
 
 def test_an_error_inside_a_turn_passes_the_turn_on(path):
-    one, two = pair(path)
-    together(lambda: one.begin(1, (0, 1)), lambda: two.begin(1, (0, 1)))
+    one, two = playing(path)
     with pytest.raises(ZeroDivisionError), one.turn():
         raise ZeroDivisionError
     two.acquire()
 
 
-@pytest.mark.parametrize("call", ["acquire", "begin", "barrier"])
-def test_a_wait_that_is_too_long_says_what_for_and_ends_the_membership(path, call):
+@pytest.mark.parametrize(
+    ("call", "arguments", "message"),
+    [
+        ("acquire", (), "for its turn on device 0, held by job 0"),
+        ("begin", (1, (0, 1)), "to begin block 1 on device 0, where job 0 has not come"),
+        ("barrier", ("go",), "at barrier 'go' on device 0, where job 0 has not come"),
+    ],
+)
+def test_a_wait_that_is_too_long_says_what_for_and_ends_the_membership(path, call, arguments, message):
     waiting, other = TurnClient(path, 1, 0, timeout_s=0.05), TurnClient(path, 0, 0, timeout_s=WAIT_S)
     if call == "acquire":
         together(lambda: waiting.begin(1, (0, 1), timeout_s=WAIT_S), lambda: other.begin(1, (0, 1)))
         other.acquire()
-        act, message = waiting.acquire, "job 1 waited 0.05 s for its turn on device 0, held by job 0"
-    elif call == "begin":
-        act = lambda: waiting.begin(1, (0, 1))  # noqa: E731
-        message = "job 1 waited 0.05 s to begin block 1 on device 0, where job 0 has not come"
-    else:
-        act = lambda: waiting.barrier("go")  # noqa: E731
-        message = "job 1 waited 0.05 s at barrier 'go' on device 0, where job 0 has not come"
     with pytest.raises(RunError) as error:
-        act()
-    assert str(error.value) == message
+        getattr(waiting, call)(*arguments)
+    assert str(error.value) == f"job 1 waited 0.05 s {message}"
     with pytest.raises(RunError, match=r"^job 1 has left device 0$"):
         waiting.acquire()
     waiting.end_block()
@@ -223,10 +228,8 @@ def test_an_arbiter_that_is_gone_is_said_in_one_sentence(tmp_path, monkeypatch):
     arbiter = Arbiter(Path("arbiter"), jobs=2, devices=1)
     thread = threading.Thread(target=arbiter.serve, daemon=True)
     thread.start()
-    one, two = TurnClient("arbiter", 0, 0), TurnClient("arbiter", 1, 0)
-    together(lambda: one.begin(1, (0, 1)), lambda: two.begin(1, (0, 1)))
-    one.leave()
-    two.leave()
+    for client in playing("arbiter"):
+        client.leave()
     thread.join(WAIT_S)
     arbiter.close()
     assert not Path("arbiter").exists()
@@ -320,8 +323,8 @@ def test_a_client_refuses_a_path_that_cannot_be_a_socket():
 
 
 def test_arbiter_and_client_import_nothing_heavy():
-    code = "import sys, xbench.crossover.arbiter, xbench.crossover.client, xbench.crossover.job, "
-    code += "xbench.crossover.process; print(*sorted({name.partition('.')[0] for name in sys.modules} "
+    code = "import sys, xbench.crossover.arbiter, xbench.crossover.client, xbench.crossover.job; "
+    code += "print(*sorted({name.partition('.')[0] for name in sys.modules} "
     code += "- sys.stdlib_module_names - {'xbench', '__main__'}))"
     loaded = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert loaded.stdout == "\n"

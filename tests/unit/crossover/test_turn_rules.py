@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -27,61 +28,52 @@ def test_a_block_begins_when_the_last_living_job_has_asked():
     assert turns.begin(1, 1, (0, 1, 2)) == [Met(0, everybody), Met(1, everybody), Met(2, everybody)]
 
 
-def test_turns_alternate():
-    turns = begun(2, (0, 1))
-    assert turns.acquire(0) == [Granted(0)]
-    assert turns.acquire(1) == []
-    assert turns.release(0) == [Granted(1)]
-    assert turns.acquire(0) == []
-    assert turns.release(1) == [Granted(0)]
-
-
-def test_the_others_wait_for_a_job_that_has_not_asked_at_its_place():
-    turns = begun(2, (0, 1))
-    assert turns.acquire(1) == []
-    assert turns.holder is None
-    assert turns.acquire(0) == [Granted(0)]
-
-
-def test_a_job_takes_all_its_places_in_a_row():
-    turns = begun(2, (0, 0, 1))
-    assert turns.acquire(1) == []
-    assert turns.acquire(0) == [Granted(0)]
-    assert turns.release(0) == []
-    assert turns.acquire(0) == [Granted(0)]
-    assert turns.release(0) == [Granted(1)]
-
-
-def test_a_job_that_ended_its_block_is_skipped():
-    turns = begun(2, (0, 1))
-    turns.acquire(0)
-    turns.acquire(1)
-    assert turns.release(0) == [Granted(1)]
-    assert turns.release(1) == []
-    assert turns.acquire(1) == []
-    assert turns.end_block(0, 1) == [Granted(1)]
-    assert turns.release(1) == []
-    assert turns.acquire(1) == [Granted(1)]
-
-
-def test_a_holder_that_leaves_passes_its_turn_on():
-    turns = begun(3, (0, 1, 2))
-    turns.acquire(0)
-    turns.acquire(2)
-    turns.acquire(1)
-    assert turns.leave(0) == [Granted(1)]
-    assert turns.release(1) == [Granted(2)]
-    turns.acquire(1)
-    assert turns.release(2) == [Granted(1)]
-
-
-def test_a_job_that_leaves_while_it_waits_for_its_turn_never_gets_it():
-    turns = begun(2, (0, 1))
-    turns.acquire(0)
-    turns.acquire(1)
-    assert turns.leave(1) == []
-    assert turns.release(0) == []
-    assert turns.acquire(0) == [Granted(0)]
+@pytest.mark.parametrize(
+    ("jobs", "pattern", "moves"),
+    [
+        pytest.param(
+            2, (0, 1),
+            [("acquire", 0, 0), ("acquire", 1, None), ("release", 0, 1), ("acquire", 0, None), ("release", 1, 0)],
+            id="turns alternate",
+        ),
+        pytest.param(
+            2, (0, 1), [("acquire", 1, None), ("acquire", 0, 0)],
+            id="the others wait for a job that has not asked at its place",
+        ),
+        pytest.param(
+            2, (0, 0, 1),
+            [("acquire", 1, None), ("acquire", 0, 0), ("release", 0, None), ("acquire", 0, 0), ("release", 0, 1)],
+            id="a job takes all its places in a row",
+        ),
+        pytest.param(
+            2, (0, 1),
+            [("acquire", 0, 0), ("acquire", 1, None), ("release", 0, 1), ("release", 1, None), ("acquire", 1, None),
+             ("end_block", 0, 1), ("release", 1, None), ("acquire", 1, 1)],
+            id="a job that ended its block is skipped",
+        ),
+        pytest.param(
+            3, (0, 1, 2),
+            [("acquire", 0, 0), ("acquire", 2, None), ("acquire", 1, None), ("leave", 0, 1), ("release", 1, 2),
+             ("acquire", 1, None), ("release", 2, 1)],
+            id="a holder that leaves passes its turn on",
+        ),
+        pytest.param(
+            2, (0, 1),
+            [("acquire", 0, 0), ("acquire", 1, None), ("leave", 1, None), ("release", 0, None), ("acquire", 0, 0)],
+            id="a job that leaves while it waits for its turn never gets it",
+        ),
+        pytest.param(
+            2, (0, 1), [("acquire", 1, None), ("leave", 0, 1), ("leave", 0, None)],
+            id="leaving twice is leaving once",
+        ),
+    ],
+)  # fmt: skip
+def test_who_is_granted_the_turn(jobs, pattern, moves):
+    turns = begun(jobs, pattern)
+    for method, job, granted in moves:
+        call = getattr(turns, method)
+        replies = call(job, 1) if method == "end_block" else call(job)
+        assert replies == ([] if granted is None else [Granted(granted)]), (method, job)
 
 
 def test_a_dead_job_is_not_waited_for_at_meetings_and_the_living_learn_of_it():
@@ -136,42 +128,15 @@ def test_one_job_ending_early_waits_for_the_next_block_until_the_other_has_ended
     assert turns.begin(1, 2, (0, 1)) == [Met(0, frozenset({0, 1})), Met(1, frozenset({0, 1}))]
 
 
-def test_leaving_twice_is_leaving_once():
-    turns = begun(2, (0, 1))
-    turns.acquire(1)
-    assert turns.leave(0) == [Granted(1)]
-    assert turns.leave(0) == []
-    assert turns.living == {1}
+def after(turns: Turns, method: str, *arguments: Any) -> Callable[[], Turns]:
+    """Makes a copy of these turns after a call."""
+    getattr(turns, method)(*arguments)
+    return lambda: copy.deepcopy(turns)
 
 
-def holding() -> Turns:
-    turns = begun(2, (0, 1))
-    turns.acquire(0)
-    return turns
-
-
-def asking() -> Turns:
-    turns = begun(2, (0, 1))
-    turns.acquire(1)
-    return turns
-
-
-def at_barrier() -> Turns:
-    turns = Turns(2)
-    turns.barrier(0, "go")
-    return turns
-
-
-def beginning() -> Turns:
-    turns = Turns(2)
-    turns.begin(0, 1, (0, 1))
-    return turns
-
-
-def left() -> Turns:
-    turns = Turns(2)
-    turns.leave(0)
-    return turns
+holding, asking = after(begun(2, (0, 1)), "acquire", 0), after(begun(2, (0, 1)), "acquire", 1)
+at_barrier, at_barrier_of_three = after(Turns(2), "barrier", 0, "go"), after(Turns(3), "barrier", 1, "go")
+beginning, left = after(Turns(2), "begin", 0, 1, (0, 1)), after(Turns(2), "leave", 0)
 
 
 @pytest.mark.parametrize(
@@ -219,13 +184,8 @@ def test_misuse_is_refused_in_one_sentence_and_changes_nothing(state, call, mess
         (asking, 1, "where job 0 is next and has not asked for its turn"),
         (at_barrier, 0, "where job 1 has not come"),
         (beginning, 0, "where job 1 has not come"),
+        (at_barrier_of_three, 1, "where jobs 0, 2 have not come"),
     ],
 )
 def test_why_a_job_waits(state, job, why):
     assert state().why(job) == why
-
-
-def test_why_names_all_jobs_that_have_not_come():
-    turns = Turns(3)
-    turns.barrier(1, "go")
-    assert turns.why(1) == "where jobs 0, 2 have not come"

@@ -89,7 +89,7 @@ def folder(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE", *captured()):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("xbench.machine.inventory.take_inventory", taken_once)
-    monkeypatch.setattr("xbench.horovod.available.obstacle", lambda: None)  # typed where Horovod is built
+    monkeypatch.setattr("xbench.horovod.obstacle", lambda: None)  # typed where Horovod is built
     for function in ("execute.execute", "converge.execute", "validate.validate"):
         monkeypatch.setattr(f"xbench.runs.{function}", _launch)
 

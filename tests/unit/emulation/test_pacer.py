@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from xbench.emulation.calibration import ASKED_S, calibrate, contention_of, pacer_of
+from xbench.emulation import ASKED_S, calibrate, contention_of, pacer_of
 from xbench.emulation.lane import Lane
 from xbench.emulation.pacer import Pacer, SharingPacer, sleep_until
 from xbench.planning.contention import Contention

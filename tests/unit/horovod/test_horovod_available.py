@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from xbench import horovod
 from xbench.commands.modes import modes as modes_command
 from xbench.errors import SpecError
-from xbench.horovod import available
 from xbench.runs.unavailable import check_available, check_real
 from xbench.schedules import parse_modes
 from xbench.spec import FabricSpec
@@ -29,37 +29,37 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available, "folder", lambda: None)
+    monkeypatch.setattr(horovod, "folder", lambda: None)
 
 
 def versions(monkeypatch: pytest.MonkeyPatch, torch: str) -> None:
-    monkeypatch.setattr(available, "version_of", {"torch": torch, "horovod": "0.28.1"}.get)
+    monkeypatch.setattr(horovod, "version_of", {"torch": torch, "horovod": "0.28.1"}.get)
 
 
 def test_a_horovod_of_another_torch_is_named_with_both(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions(monkeypatch, "2.15.0")
-    assert available.folder() == package
-    assert available.obstacle() == "Horovod was built against torch 2.11.0, and torch 2.15.0 is installed"
+    assert horovod.folder() == package
+    assert horovod.obstacle() == "Horovod was built against torch 2.11.0, and torch 2.15.0 is installed"
 
 
 @pytest.mark.parametrize("torch", ["2.11.0", "2.11.0+cpu"])
 def test_a_horovod_of_this_torch_is_none(package: Path, monkeypatch: pytest.MonkeyPatch, torch: str) -> None:
     versions(monkeypatch, torch)
-    assert available.obstacle() is None
+    assert horovod.obstacle() is None
 
 
 def test_a_horovod_that_does_not_say_is_tried(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (package / "metadata.json").unlink()
     versions(monkeypatch, "2.15.0")
-    assert available.built_against() is None
-    assert available.obstacle() is None
+    assert horovod.built_against() is None
+    assert horovod.obstacle() is None
 
 
 def test_a_folder_of_that_name_is_no_horovod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "horovod").mkdir()
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert available.folder() is None
-    assert available.obstacle() == MISSING
+    assert horovod.folder() is None
+    assert horovod.obstacle() == MISSING
 
 
 @pytest.mark.usefixtures("missing")
@@ -92,7 +92,7 @@ def test_the_backend_needs_it_too() -> None:
 
 
 def test_the_backend_does_not_compress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available, "obstacle", lambda: None)
+    monkeypatch.setattr(horovod, "obstacle", lambda: None)
     with pytest.raises(SpecError, match="sends gradients as they are, or as fp16, and not as bf16"):
         check_available(parse_modes("wfbp"), "horovod", "bf16")
 

@@ -12,7 +12,7 @@ from xbench.planning.plans import Planner
 from xbench.planning.scenario import KEPT, SEARCHED, Change, Planned, replan, to_profile, what_if
 from xbench.planning.step import StepModel
 from xbench.records import Contention, ContentionPoint, Plan, Profile, dump, load, loads
-from xbench.schedules.attach import buckets_of
+from xbench.schedules.attach import carried
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
 EVERYTHING = Change(rate_bps=10e9, latency_s=50e-6, workers=16, compute_scale=0.25)
@@ -84,9 +84,9 @@ def test_a_whole_scenario_record_is_read_again_and_says_what_it_is() -> None:
 
 def test_attach_reads_the_record() -> None:
     found = planned(EVERYTHING, "ddp", "optimal")
-    assert buckets_of(to_profile(found, ""), "optimal") == found.plans["optimal"].buckets
+    assert carried(to_profile(found, ""), "optimal").buckets == found.plans["optimal"].buckets
     with pytest.raises(SpecError, match="no plan for 'mgwfbp'"):
-        buckets_of(to_profile(found, ""), "mgwfbp")
+        carried(to_profile(found, ""), "mgwfbp")
 
 
 def test_layers_and_step_in_the_record_are_those_planned_with() -> None:

@@ -13,8 +13,8 @@ from torch.nn import Parameter
 import xbench
 from xbench.errors import SpecError
 from xbench.schedules import bucket as bucket_module
-from xbench.schedules.bucket import Bucket, CoalescedBucket, CommBucket, FlatBucket, FusedBucket, bucket_of
-from xbench.schedules.copies import BEST, chosen_copies
+from xbench.schedules import chosen_copies
+from xbench.schedules.bucket import Bucket, CoalescedBucket, FlatBucket, FusedBucket, bucket_of
 
 WAYS = ("views", "coalesced", "fused")
 COMPRESSING = ("views", "fused")
@@ -214,9 +214,10 @@ def test_what_one_call_cannot_copy_is_copied_one_by_one(odd: str, monkeypatch: p
 
 
 def test_a_world_of_one_has_buckets_that_do_not_travel() -> None:
-    bucket = bucket_of(parameters(), 1.0, "fused", travels=False)
-    assert type(bucket) is Bucket
-    assert not isinstance(bucket, CommBucket)
+    model = torch.nn.Linear(2, 2)
+    with xbench.attach(model) as handle:
+        assert [type(one) for one in handle.engine.buckets] == [Bucket, Bucket]
+    bucket = Bucket(parameters(), 1.0)
     bucket.fill(2)
     assert bucket.waiting == 3
     bucket.empty()
@@ -224,19 +225,15 @@ def test_a_world_of_one_has_buckets_that_do_not_travel() -> None:
     assert bucket.parameters[2].grad is None
 
 
-def test_each_backend_has_a_best_way() -> None:
-    for backend in ("gloo", "nccl"):
-        assert chosen_copies(None, backend) == BEST[backend]
-        assert chosen_copies("coalesced", backend) == "coalesced"
-        assert chosen_copies("fused", backend, "bf16") == "fused"
-        assert chosen_copies(None, backend, "bf16") != "coalesced"
-    assert chosen_copies(None, "mpi") == "views"
-    assert set(BEST.values()) <= set(WAYS)
+def test_gradients_are_views_unless_another_way_is_asked_for() -> None:
+    assert chosen_copies(None) == chosen_copies(None, "bf16") == "views"
+    assert chosen_copies("coalesced") == "coalesced"
+    assert chosen_copies("fused", "bf16") == "fused"
 
 
 def test_what_is_sent_where_it_lies_cannot_be_compressed() -> None:
     with pytest.raises(SpecError, match="copies 'coalesced' sends gradients where they lie") as caught:
-        chosen_copies("coalesced", "gloo", "bf16")
+        chosen_copies("coalesced", "bf16")
     assert caught.value.hint == "copies 'fused' compresses while it copies"
     with pytest.raises(SpecError, match="copies 'coalesced'"):
         xbench.attach(torch.nn.Linear(2, 2), copies="coalesced", compress="bf16")

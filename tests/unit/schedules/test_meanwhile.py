@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from xbench.schedules.deferred_update import UpdateGroup
 from xbench.schedules.priority import PriorityEngine
-from xbench.schedules.update_groups import UpdateGroup
 
 
 class Arrivals:

@@ -1,4 +1,4 @@
-"""Detection of the end of the outermost backward pass, from hooks on gradients.
+"""Hooks of a training loop: the end of a backward pass, and the wait in `optimizer.step()`.
 
 Autograd calls the argument of `queue_callback` at the end of the pass that was running at that moment. Passes nest:
 checkpointing with `use_reentrant=True` calls `backward` inside the backward pass. Gradients of the outer pass may still
@@ -8,6 +8,9 @@ is current, the pass is the outermost.
 
 A pass that raises never ends, and its queued callback is freed. A weak reference detects that, so the next gradient is
 not assigned to the failed pass.
+
+torch calls an optimizer's pre-hook with the step's arguments, and the hook's return value replaces them. A closure runs
+after the pre-hook, inside the step, so the wait for its gradients is at the closure's end.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ import torch
 from torch.autograd import Variable
 
 from xbench.errors import UsageError
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class BackwardEnd:
@@ -69,3 +74,34 @@ class BackwardEnd:
     def forget(self) -> None:
         """Stop awaiting the end."""
         self._queued = None
+
+
+def takes_hooks(optimizer: object) -> None:
+    """Raise UsageError for an object that steps but takes no hooks, such as some wrappers around an optimizer."""
+    if not hasattr(optimizer, "register_step_pre_hook"):
+        raise UsageError(
+            f"{type(optimizer).__name__} is no torch.optim.Optimizer and takes no step hooks, so nothing can wait for "
+            "gradients in its step",
+            hint='hand in the torch optimizer that it holds, or attach with wait="backward"',
+        )
+
+
+def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
+    """The closure of a step, or None. `args` begin with the optimizer itself."""
+    closure: Callable[[], Any] | None = args[1] if len(args) > 1 else kwargs.get("closure")
+    return closure
+
+
+def with_wait(args: tuple[Any, ...], kwargs: dict[str, Any], wait: Callable[[], None]) -> Arguments:
+    """The arguments of a step whose closure calls `wait()` after each of its backward passes."""
+    closure = closure_of(args, kwargs)
+    assert closure is not None
+
+    def waited() -> Any:
+        loss = closure()
+        wait()
+        return loss
+
+    if len(args) > 1:
+        return (args[0], waited, *args[2:]), kwargs
+    return args, {**kwargs, "closure": waited}

@@ -1,4 +1,4 @@
-"""The end of a backward pass is that of the outermost one, and a pass that raised has none."""
+"""A backward pass ends with the outermost one, one that raised has no end, and a closure is followed by the wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from xbench.errors import UsageError
-from xbench.schedules.backward_end import BackwardEnd
+from xbench.schedules.hooks import BackwardEnd, closure_of, takes_hooks, with_wait
 
 
 class Watched:
@@ -79,3 +79,30 @@ def test_a_pass_that_raised_is_told_at_the_next_gradient() -> None:
     watched.end.forget()
     first(torch.ones(2, 3)).sum().backward()
     assert len(watched.ends) == 1
+
+
+@pytest.mark.parametrize("keyword", [False, True])
+def test_the_wait_follows_each_call_of_the_closure(keyword: bool) -> None:
+    said: list[str] = []
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    optimizer.register_step_pre_hook(lambda _, args, kwargs: with_wait(args, kwargs, lambda: said.append("waited")))
+
+    def closure() -> float:
+        said.append("computed")
+        return 2.5
+
+    loss = optimizer.step(closure=closure) if keyword else optimizer.step(closure)
+    assert loss == 2.5
+    assert said == ["computed", "waited"]
+
+
+@pytest.mark.parametrize("arguments", [((object(),), {}), ((object(), None), {}), ((object(),), {"closure": None})])
+def test_none_is_no_closure(arguments: tuple[tuple[object, ...], dict[str, object]]) -> None:
+    assert closure_of(*arguments) is None
+
+
+def test_an_object_without_hooks_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"object is no torch\.optim\.Optimizer") as refused:
+        takes_hooks(object())
+    assert 'wait="backward"' in str(refused.value.hint)

@@ -1,0 +1,139 @@
+"""Checks of a model and of a plan: the parameters that a schedule serves, and buckets that cover them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from torch.nn import Module, Parameter
+from torch.optim import Optimizer
+
+from xbench.errors import SpecError, UsageError, nearest
+from xbench.torch_compile import plain_name
+
+BUCKET_BYTES = 4 * 1024 * 1024
+"""Size of a bucket without a plan."""
+
+
+class TrainableSet:
+    """The parameters that were frozen at attach, and the sizes of the optimizer's groups.
+
+    A parameter that is unfrozen or added later would be trained by each rank alone, because no hook sends its gradient.
+    """
+
+    def __init__(self, model: Module, optimizer: Optimizer | None) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._frozen = [(plain_name(name), p) for name, p in model.named_parameters() if not p.requires_grad]
+        self._served = {id(p) for p in model.parameters() if p.requires_grad}
+        self._held = self._sizes()
+
+    def _sizes(self) -> list[int]:
+        """Parameters in each group of the optimizer."""
+        groups = getattr(self._optimizer, "param_groups", None) or ()
+        return [len(group["params"]) for group in groups]
+
+    def check(self) -> None:
+        """Raise UsageError for a parameter of the model that has become trainable since."""
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                self._refuse(name)
+        if self._sizes() != self._held:
+            for name, parameter in self._model.named_parameters():
+                if parameter.requires_grad and id(parameter) not in self._served:
+                    self._refuse(plain_name(name))
+            self._held = self._sizes()
+
+    def _refuse(self, name: str) -> None:
+        raise UsageError(
+            f"parameter {name!r} has become trainable since the schedule was attached, and its gradients are not sent",
+            hint="detach the schedule, unfreeze or add parameters on all ranks, and attach it again",
+        )
+
+
+def refuse_wrapped(model: Module) -> None:
+    """Raise UsageError for a model whose gradients other code already sends: DDP, FSDP, or sharded parameters."""
+    for name, module in model.named_modules():
+        for path, kind in _WRAPPERS:
+            if _is(module, path, kind):
+                what = f"module {name!r}" if name else "the model"
+                raise UsageError(
+                    f"{what} is wrapped in {kind}, which sends gradients itself",
+                    hint="hand in the plain module, before it is wrapped",
+                )
+    for name, parameter in model.named_parameters():
+        if _is(parameter, "torch.distributed.tensor", "DTensor"):
+            raise UsageError(
+                f"parameter {plain_name(name)!r} is a DTensor, and whoever sharded it sends its gradients",
+                hint="hand in the plain module, before fully_shard or another sharding",
+            )
+
+
+_WRAPPERS = (
+    ("torch.nn.parallel", "DistributedDataParallel"),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel"),
+)
+
+
+def _is(thing: object, path: str, kind: str) -> bool:
+    """True if this is an instance of a torch class with a slow import; False if its module is not imported."""
+    module = sys.modules.get(path)
+    return module is not None and isinstance(thing, getattr(module, kind, ()))
+
+
+def check_names(buckets: Sequence[Sequence[str]], parameters: Mapping[str, object], made_for: str = "") -> None:
+    """Raise SpecError for names of no trainable parameter. `made_for` says where the plan comes from, after a comma."""
+    names = [name for bucket in buckets for name in bucket]
+    strange = [name for name in names if name not in parameters]
+    if not strange:
+        return
+    close = nearest(strange[0], parameters)
+    raise SpecError(
+        f"the plan{made_for} names {strange[0]!r}, which is no trainable parameter of this model"
+        + (f" ({len(strange)} of its {len(names)} names are not)" if len(strange) > 1 else ""),
+        hint=f"did you mean {close!r}?" if close else "was the plan made for another model?",
+    )
+
+
+def check_cover(buckets: Sequence[Sequence[str]], parameters: Mapping[str, Parameter]) -> None:
+    """Raise SpecError unless each trainable parameter is in one bucket, with one dtype per bucket."""
+    check_names(buckets, parameters)
+    seen: set[str] = set()
+    for names in buckets:
+        if not names:
+            raise SpecError("the plan has an empty bucket")
+        for name in names:
+            if name in seen:
+                raise SpecError(f"the plan has parameter {name!r} twice")
+            seen.add(name)
+        dtypes = {parameters[name].dtype for name in names}
+        if len(dtypes) > 1:
+            raise SpecError(
+                f"the bucket that starts with {names[0]!r} mixes dtypes", hint="never two dtypes in a bucket"
+            )
+    for name in parameters:
+        if name not in seen:
+            raise SpecError(f"the plan leaves out parameter {name!r}", hint="was the plan made for another model?")
+
+
+def check_parts(order: Sequence[int], count: int) -> None:
+    """Raise SpecError unless the order contains each part once."""
+    if sorted(order) != list(range(count)):
+        raise SpecError(
+            f"the plan's order of parts does not name each of the {count} parts of its buckets once",
+            hint="was the plan made for another model?",
+        )
+
+
+def default_buckets(parameters: Mapping[str, Parameter], most_bytes: int = BUCKET_BYTES) -> list[list[str]]:
+    """Buckets of one dtype in reverse order of registration, of at most `most_bytes` or one tensor."""
+    found: list[list[str]] = []
+    dtype, filled = None, 0
+    for name, parameter in reversed(list(parameters.items())):
+        nbytes = parameter.numel() * parameter.element_size()
+        if parameter.dtype != dtype or filled + nbytes > most_bytes:
+            found.append([])
+            dtype, filled = parameter.dtype, 0
+        found[-1].append(name)
+        filled += nbytes
+    return found
