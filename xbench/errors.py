@@ -20,8 +20,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from xbench.characters import visible
-from xbench.text import cut
+from xbench.text import cut, visible
 
 MAX_CHARACTERS = 160
 """Greatest length of foreign text in a hint [characters]."""

@@ -45,6 +45,16 @@ def option(
     return dataclasses.field(default=value, metadata=metadata)
 
 
+def whole(flag: str, low: int, high: int, **arguments: Any) -> Any:
+    """Return a field for an option that is a whole number in [low, high]."""
+    return option(flag, type=click.IntRange(low, high), **arguments)
+
+
+def choice(flag: str, *names: str, **arguments: Any) -> Any:
+    """Return a field for an option that is one of these names."""
+    return option(flag, type=click.Choice(names), **arguments)
+
+
 def group(options: type, **default: Any) -> Any:
     """Return a field whose value is `read()` of several options."""
     return dataclasses.field(metadata={"group": options}, **default)

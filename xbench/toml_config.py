@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from xbench.characters import visible
 from xbench.errors import SpecError, listed, nearest
 from xbench.host.tuning import INSTEAD, REMOVED
-from xbench.regular_file import MIB, read_regular
-from xbench.text import cut, quoted
+from xbench.record_files import MIB, read_regular
+from xbench.text import cut, quoted, visible
 
 MAX_BYTES = MIB
 MAX_PARTS = 16

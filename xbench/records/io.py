@@ -16,16 +16,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from xbench.characters import visible
 from xbench.errors import RecordError
-from xbench.record_files import RECORD, frame_kind, write_whole
+from xbench.record_files import MIB, RECORD, frame_kind, read_regular, write_whole
 from xbench.records.base import SCHEMA_VERSION
 from xbench.records.comparison import Comparison
 from xbench.records.kinds import ADAPTER, REBUILDERS, AnyRecord
 from xbench.records.parts import FOREIGN
 from xbench.records.profile import Profile
-from xbench.regular_file import MIB, read_regular
-from xbench.text import cut, one_line
+from xbench.text import cut, one_line, visible
 
 MAX_BYTES = 256 * MIB
 """Largest file [B] that `load` reads. The largest record so far has a hundredth of this size."""

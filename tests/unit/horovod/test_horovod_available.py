@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xbench.commands.modes import modes as modes_command
+from xbench.commands.workloads import modes as modes_command
 from xbench.errors import SpecError
 from xbench.horovod import available
 from xbench.runs.unavailable import check_available, check_real
