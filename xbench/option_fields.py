@@ -61,10 +61,7 @@ def group(options: type, **default: Any) -> Any:
 
 
 def read_config(kind: type[Config], values: dict[str, Any]) -> Config:
-    """Build the config from a command's parameters and remove those from `values`.
-
-    Parameters that are no field of the config stay in `values`.
-    """
+    """Build the config from a command's parameters. Those that are no field of it stay in `values`."""
     made: dict[str, Any] = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         options, own = field.metadata.get("group"), field.metadata.get("option")

@@ -68,10 +68,7 @@ def tune(config: TuneConfig, json_to: str | None) -> int:
 
 
 def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
-    """Show the answer and its evidence, write files, and print the snippet.
-
-    Raises the run's error, and RunError if nothing was timed.
-    """
+    """Show the answer, write files, print the snippet. Raises the run's error, or RunError if nothing was timed."""
     from xbench.interrupts import interrupts_held
     from xbench.records import Comparison, of_kind
     from xbench.report.advice import in_ddp, not_run
