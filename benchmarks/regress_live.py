@@ -26,7 +26,7 @@ from typing import Any
 
 from xbench import environment
 from xbench.records import Regression, load
-from xbench.regress import baselines
+from xbench.regress.record import folder_of, noise_of
 
 
 def one_check(options: argparse.Namespace, slow: float) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def one_check(options: argparse.Namespace, slow: float) -> dict[str, Any]:
 
 def promised(options: argparse.Namespace) -> float:
     """The least slow-down that this machine's noise floor lets the gate promise to find, as a factor."""
-    noise = baselines.noise_of(baselines.folder_of(options.config.absolute().parent), environment.capture())
+    noise = noise_of(folder_of(options.config.absolute().parent), environment.capture())
     if noise is None:
         raise SystemExit("this machine's noise floor is not known: xbench regress calibrate learns it")
     return 1 + 2 * max(one.floor for one in noise.floors if one.check in options.check)

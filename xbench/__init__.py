@@ -23,16 +23,7 @@ if TYPE_CHECKING:
     from xbench.records import load as load_result
     from xbench.schedules.attach import attach
 
-__all__ = [
-    "Comparison",
-    "Plan",
-    "Profile",
-    "XbenchError",
-    "__version__",
-    "attach",
-    "load_result",
-    "tune_host",
-]
+__all__ = ["Comparison", "Plan", "Profile", "XbenchError", "__version__", "attach", "load_result", "tune_host"]
 
 _HOMES = {
     "attach": ("xbench.schedules.attach", "attach"),

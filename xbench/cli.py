@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 from xbench.errors import SpecError, XbenchError, nearest, unknown
 from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import limit_behind
-from xbench.text import cut, one_line
+from xbench.text import STAND_INS, cut, defused, one_line
 from xbench.version import __version__
 
 RANKS_ELSEWHERE = ("--gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--ranks", "--num-gpus")
@@ -35,33 +35,24 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("xbench.commands.compare", "Run schedules side by side on real links and say which is fastest."),
     "tune": ("xbench.commands.tune", "Find the schedule to use for a workload, and print the line to paste."),
     "plan": ("xbench.commands.plan", "Plan schedules from a saved profile, as measured or what-if; needs no torch."),
-    "scale": (
-        "xbench.commands.scale",
-        "Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.",
-    ),
-    "validate": (
-        "xbench.commands.validate",
-        "Hold predictions against measured steps, over a matrix of workloads and links.",
-    ),
-    "converge": (
-        "xbench.commands.converge",
-        "Train on real data under every schedule, and compare loss and accuracy.",
-    ),
+    "scale": ("xbench.commands.plan",
+              "Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch."),
+    "validate": ("xbench.commands.validate",
+                 "Hold predictions against measured steps, over a matrix of workloads and links."),
+    "converge": ("xbench.commands.compare", "Train on real data under every schedule, and compare loss and accuracy."),
     "regress": ("xbench.commands.regress", "Notice that a training step got slower: a gate for CI."),
-    "cluster": (
-        "xbench.commands.cluster",
-        "Many jobs on one cluster: compare policies that share its GPUs; needs no torch.",
-    ),
+    "cluster": ("xbench.commands.cluster",
+                "Many jobs on one cluster: compare policies that share its GPUs; needs no torch."),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
-    "runs": ("xbench.commands.runs", "List earlier runs, newest first; needs no torch."),
+    "runs": ("xbench.commands.report", "List earlier runs, newest first; needs no torch."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
-    "modes": ("xbench.commands.modes", "List the schedules and paired modes that compare takes."),
+    "modes": ("xbench.commands.workloads", "List the schedules and paired modes that compare takes."),
     "script": ("xbench.commands.script", "Write the launch script of a comparison for torchrun, Slurm or Kubernetes."),
     "completion": ("xbench.commands.completion", "Print the script that completes xbench's words in your shell."),
-    "schema": ("xbench.commands.schema", "Print the JSON Schema of the result files."),
+    "schema": ("xbench.commands.report", "Print the JSON Schema of the result files."),
     "fabric": ("xbench.commands.fabric", "List and check fabrics, or remove what killed runs left."),
-}
+}  # fmt: skip
 
 
 def debug_option() -> click.Option:
@@ -81,11 +72,9 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(COMMANDS[cmd_name][0])
-        for found in vars(module).values():
-            if isinstance(found, click.Command) and found.name == cmd_name:
-                _add_debug(found)
-                return found
-        raise LookupError(f"{module.__name__} defines no click command named {cmd_name!r}")
+        command: click.Command = getattr(module, cmd_name)
+        _add_debug(command)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -145,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
     _never_fail_on_encoding()
     if "_XBENCH_COMPLETE" in os.environ:
-        from xbench.commands import shells  # noqa: F401 (click asks them for completions)
+        import xbench.commands.completion  # noqa: F401 (it registers the shells that click asks)
     try:
         outcome = cli.main(args=arguments, prog_name="xbench", standalone_mode=False)
         sys.stdout.flush()
@@ -157,8 +146,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (isinstance(error, (SpecError, click.ClickException)) and _another_rank_says_it()):
             _complain(sentence, hint)
         if debug:
-            from xbench.characters import defused
-
             click.echo(defused((getattr(error, "detail", None) or traceback.format_exc()).rstrip()), err=True)
         return code
     return outcome if isinstance(outcome, int) else 0
@@ -212,16 +199,11 @@ def _another_rank_says_it() -> bool:
 
 
 def _complain(sentence: str, hint: str | None) -> None:
-    from xbench.characters import defused
-
     sentence = defused(cut(one_line(sentence), MAX_CHARACTERS))
     tail = f"\n  hint: {defused(cut(one_line(hint), MAX_CHARACTERS))}" if hint else ""
-    label = click.style("error:", fg="red", bold=True) if _colour() else "error:"
+    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    label = click.style("error:", fg="red", bold=True) if colour else "error:"
     click.echo(f"{label} {sentence}{tail}", err=True)
-
-
-def _colour() -> bool:
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _usage(error: click.ClickException, arguments: Sequence[str]) -> tuple[str, str | None]:
@@ -232,9 +214,8 @@ def _usage(error: click.ClickException, arguments: Sequence[str]) -> tuple[str, 
     if isinstance(error, click.NoSuchOption):
         from xbench.host.tuning import INSTEAD, REMOVED
 
-        known = (
-            [name for parameter in context.command.get_params(context) for name in parameter.opts] if context else []
-        )
+        parameters = context.command.get_params(context) if context else []
+        known = [name for parameter in parameters for name in parameter.opts]
         if "--fabric" in known and error.option_name in RANKS_ELSEWHERE:
             return f"{path} has no option {error.option_name!r}", _ranks_hint(error.option_name, arguments)
         if error.option_name.removeprefix("--") in REMOVED:
@@ -275,13 +256,4 @@ def _never_fail_on_encoding() -> None:
     """Replace characters that the terminal cannot encode, 'µ' by 'u' for example, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure") and (stream.encoding or "").lower().replace("-", "") != "utf8":
-            from xbench.characters import STAND_INS
-
             stream.reconfigure(errors=STAND_INS)
-
-
-if __name__ == "__main__":
-    from xbench.streams import secure
-
-    secure()
-    sys.exit(main())

@@ -17,7 +17,7 @@ import click
 
 from xbench.errors import SpecError
 from xbench.modes import COMPARED, CONVERGED, TUNED
-from xbench.option_fields import Device, group, listed, option, read_timeout, within
+from xbench.option_fields import Device, choice, group, listed, option, read_timeout, whole, within
 
 if TYPE_CHECKING:
     from xbench.records import Validation
@@ -71,7 +71,7 @@ def _modes_option(default: str, told: str) -> Any:
 def overlap_option() -> Any:
     """Return a field for `--overlap`."""
     told = "Pass that auto's communication may overlap: forward adds dear and priority to its candidates."
-    return option("--overlap", type=click.Choice(["backward", "forward"]), default="backward", help=told)
+    return choice("--overlap", "backward", "forward", default="backward", help=told)
 
 
 class _Backend(click.Choice[str]):
@@ -100,22 +100,12 @@ class WorkloadOptions:
     """Names of workloads, and the options that apply to all of them."""
 
     names: str | Sequence[str] = ()
-    batch_size: int | None = option(
-        "--batch-size", type=click.IntRange(1, 1_000_000), help="Samples per rank and step."
-    )
-    image_size: int | None = option(
-        "--image-size", type=click.IntRange(1, 100_000), help="Height and width of images, in pixels."
-    )
-    seq_len: int | None = option(
-        "--seq-len", type=click.IntRange(1, 10_000_000), help="Tokens per sample, for text models."
-    )
-    dtype: str = option(
-        "--dtype", type=click.Choice(["fp32", "bf16"]), default="fp32", help="Type of weights and gradients."
-    )
-    optimizer: str = option(
-        "--optimizer", type=click.Choice(["sgd", "adamw"]), default="sgd", help="Optimizer used for the step."
-    )
-    seed: int = option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Random seed for weights and data.")
+    batch_size: int | None = whole("--batch-size", 1, 1_000_000, help="Samples per rank and step.")
+    image_size: int | None = whole("--image-size", 1, 100_000, help="Height and width of images, in pixels.")
+    seq_len: int | None = whole("--seq-len", 1, 10_000_000, help="Tokens per sample, for text models.")
+    dtype: str = choice("--dtype", "fp32", "bf16", default="fp32", help="Type of weights and gradients.")
+    optimizer: str = choice("--optimizer", "sgd", "adamw", default="sgd", help="Optimizer used for the step.")
+    seed: int = whole("--seed", 0, 2**31 - 1, default=0, help="Random seed for weights and data.")
 
     def read(self) -> tuple[WorkloadSpec, ...]:
         """Parse the workloads; resnet50 if none is named. Raises SpecError."""
@@ -130,15 +120,9 @@ class WorkloadOptions:
 class EffortOptions:
     """Amount of measurement: a preset, and single values that override it."""
 
-    launches: int | None = option(
-        "--launches", type=click.IntRange(1, 100), help="Independent starts of the ranks.  [default: 2]"
-    )
-    rounds: int | None = option(
-        "--rounds", type=click.IntRange(1, 1000), help="Timed blocks of each mode per launch.  [default: 6]"
-    )
-    steps: int | None = option(
-        "--steps", type=click.IntRange(2, 10_000), help="Timed steps per block.  [default: about 3 s]"
-    )
+    launches: int | None = whole("--launches", 1, 100, help="Independent starts of the ranks.  [default: 2]")
+    rounds: int | None = whole("--rounds", 1, 1000, help="Timed blocks of each mode per launch.  [default: 6]")
+    steps: int | None = whole("--steps", 2, 10_000, help="Timed steps per block.  [default: about 3 s]")
     quick: bool = option("--quick", is_flag=True, default=False, help="1 launch of 6 short rounds: a first look.")
     rigorous: bool = option(
         "--rigorous", is_flag=True, default=False, help="5 launches of 8 rounds: for numbers that you will quote."
@@ -167,9 +151,7 @@ class EffortOptions:
 class ProfileEffort:
     """Number of steps that a profile times layer by layer."""
 
-    steps: int = option(
-        "--steps", type=click.IntRange(3, 1000), default=16, help="Steps that are timed layer by layer."
-    )
+    steps: int = whole("--steps", 3, 1000, default=16, help="Steps that are timed layer by layer.")
 
     def read(self) -> Effort:
         """Return the effort of a profile: one launch."""
@@ -189,8 +171,7 @@ class RunConfig:
     """True if modes are compared with each other. A paired mode is compared with `sequential`."""
     workloads: Sequence[WorkloadSpec] = group(WorkloadOptions)
     modes: Sequence[ModeSpec] = _modes_option(
-        COMPARED,
-        "Modes to compare; xbench modes lists them. MODE@NAME is a second copy of MODE.",
+        COMPARED, "Modes to compare; xbench modes lists them. MODE@NAME is a second copy of MODE."
     )
     reference: str | None = option(
         "--reference",
@@ -230,14 +211,17 @@ class RunConfig:
     nvtx: bool = option(
         "--nvtx", is_flag=True, default=False, help="Mark steps, buckets and turns for Nsight Systems; for GPUs only."
     )
-    copies: Copies | None = option(
+    copies: Copies | None = choice(
         "--copies",
-        type=click.Choice(["views", "coalesced", "fused"]),
+        "views",
+        "coalesced",
+        "fused",
         help="How gradients are copied into a collective and back.  [default: views]",
     )
-    compress: Compress | None = option(
+    compress: Compress | None = choice(
         "--compress",
-        type=click.Choice(["none", "bf16"]),
+        "none",
+        "bf16",
         default="none",
         unset=None,
         read=lambda value: None if value == "none" else value,
@@ -288,21 +272,12 @@ class ConvergeConfig(RunConfig):
 
     judged: bool = False
     modes: Sequence[ModeSpec] = _modes_option(CONVERGED, "Modes to train with; xbench modes lists them.")
-    dataset: str = option(
-        "--dataset",
-        type=click.Choice(["digits"]),
-        default="digits",
-        help="Data to train on: scikit-learn's handwritten digits.",
+    dataset: str = choice(
+        "--dataset", "digits", default="digits", help="Data to train on: scikit-learn's handwritten digits."
     )
-    seeds: int = option(
-        "--seeds", type=click.IntRange(1, 100), default=3, help="Trainings of each mode, each from its own seed."
-    )
-    epochs: int = option(
-        "--epochs", type=click.IntRange(1, 1000), default=3, help="Passes over the data in each training."
-    )
-    samples: int | None = option(
-        "--samples", type=click.IntRange(1, 1_000_000_000), help="Samples in each training, in place of --epochs."
-    )
+    seeds: int = whole("--seeds", 1, 100, default=3, help="Trainings of each mode, each from its own seed.")
+    epochs: int = whole("--epochs", 1, 1000, default=3, help="Passes over the data in each training.")
+    samples: int | None = whole("--samples", 1, 1_000_000_000, help="Samples in each training, in place of --epochs.")
     lr: float | None = option(
         "--lr",
         type=float,
@@ -328,20 +303,13 @@ class MatrixOptions:
     """Matrix of shaped links: every rate, between the given numbers of hosts."""
 
     rates: str = option(
-        "--rates",
-        default="10gbit,1gbit,100mbit",
-        metavar="R,S,...",
-        help="Rates of the links, as tc(8) writes them.",
+        "--rates", default="10gbit,1gbit,100mbit", metavar="R,S,...", help="Rates of the links, as tc(8) writes them."
     )
-    hosts: int = option(
-        "--hosts",
-        type=click.IntRange(2, 8),
-        default=2,
-        help="Number of hosts to measure on; each is a network namespace.",
-    )
-    held_out: int | None = option(
+    hosts: int = whole("--hosts", 2, 8, default=2, help="Number of hosts to measure on; each is a network namespace.")
+    held_out: int | None = whole(
         "--held-out",
-        type=click.IntRange(2, 8),
+        2,
+        8,
         metavar="H",
         help="Also measure on H hosts, and predict that from the measurements on --hosts.",
     )
@@ -388,7 +356,5 @@ class ValidateConfig(RunConfig):
         complete="result",
         help="Continue this validation: its cells are kept.",
     )
-    device: str = option(
-        "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="cpu", help="Where to compute."
-    )
+    device: str = choice("--device", "auto", "cpu", "cuda", default="cpu", help="Where to compute.")
     output: Path = _output_option("Folder for the record, and for those of its cells.")

@@ -20,8 +20,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from xbench.characters import visible
-from xbench.text import cut
+from xbench.text import cut, visible
 
 MAX_CHARACTERS = 160
 """Greatest length of foreign text in a hint [characters]."""
@@ -87,9 +86,7 @@ class Interrupted(XbenchError):
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` may be a misspelling of, or None if nothing is close."""
-    bare = {
-        name_with_dashes.lstrip("-"): name_with_dashes for name_with_dashes in known
-    }  # all options begin with dashes
+    bare = {one.lstrip("-"): one for one in known}  # all options begin with dashes
     matches = difflib.get_close_matches(name.lstrip("-")[:MAX_CHARACTERS], list(bare), n=1, cutoff=CLOSE)
     return bare[matches[0]] if matches else None
 

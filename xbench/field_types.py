@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from xbench.characters import visible
+from xbench.text import visible
 
 MAX_S = 1e12
 """Longest time [s]: 30,000 years."""

@@ -36,10 +36,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def stop_signals_interrupt() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt.
-
-    An ignored (as under nohup) or handled signal is unchanged.
-    """
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, unless they are ignored (as under nohup) or handled."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -69,10 +66,7 @@ class Held:
 
     @contextmanager
     def let_through(self) -> Iterator[None]:
-        """Inside, the first signal raises KeyboardInterrupt.
-
-        Later ones wait, so that nothing interrupts its handling.
-        """
+        """Inside, the first signal raises KeyboardInterrupt. Later ones wait, so that nothing interrupts it."""
         self._open = True
         if self._received:
             self._open = False
@@ -96,10 +90,7 @@ class Held:
 
 @contextmanager
 def interrupts_held() -> Iterator[Held]:
-    """Inside, Ctrl-C, SIGTERM and SIGHUP wait.
-
-    At the end the former handler gets them, or KeyboardInterrupt is raised.
-    """
+    """Inside, Ctrl-C, SIGTERM and SIGHUP wait. Then the former handler gets them, or KeyboardInterrupt is raised."""
     held = Held()
     if threading.current_thread() is not threading.main_thread():
         yield held

@@ -26,22 +26,18 @@ class _Limit(NamedTuple):
     unit: int
     """Size of the unit in which ulimit counts."""
     bounds: str
-    pattern: re.Pattern[str]
-
-
-def _limit(number: int, flag: str, unit: int, bounds: str, pattern: str) -> _Limit:
-    return _Limit(number, flag, unit, bounds, re.compile(pattern, re.IGNORECASE))
+    pattern: str
 
 
 _LIMITS = (
-    _limit(resource.RLIMIT_AS, "-v", 1024, "a process's memory",
+    _Limit(resource.RLIMIT_AS, "-v", 1024, "a process's memory",
            r"failed to map segment|cannot allocate memory|can't allocate memory|memory allocation|MemoryError|"
            r"bad_alloc|unable to mmap|pthread_create|can't start new thread"),
-    _limit(resource.RLIMIT_NOFILE, "-n", 1, "a process's open files", r"too many open files|failed to init uv loop"),
-    _limit(resource.RLIMIT_NPROC, "-u", 1, "a user's processes and threads",
+    _Limit(resource.RLIMIT_NOFILE, "-n", 1, "a process's open files", r"too many open files|failed to init uv loop"),
+    _Limit(resource.RLIMIT_NPROC, "-u", 1, "a user's processes and threads",
            r"BlockingIOError|fork: .*unavailable|can't start new thread|pthread_create|thread creation failed"),
-    _limit(resource.RLIMIT_FSIZE, "-f", 1024, "a file's size", r"file too large|SIGXFSZ|file size limit|no space left"),
-    _limit(resource.RLIMIT_CPU, "-t", 1, "a process's CPU time", r"SIGXCPU|cpu time limit"),
+    _Limit(resource.RLIMIT_FSIZE, "-f", 1024, "a file's size", r"file too large|SIGXFSZ|file size limit|no space left"),
+    _Limit(resource.RLIMIT_CPU, "-t", 1, "a process's CPU time", r"SIGXCPU|cpu time limit"),
 )  # fmt: skip
 
 
@@ -49,7 +45,7 @@ def limit_behind(text: str) -> str | None:
     """A hint that names the limit of this shell to which an error's words point; None without such a limit."""
     for limit in _LIMITS:
         soft_limit, _ = resource.getrlimit(limit.number)
-        if soft_limit != resource.RLIM_INFINITY and limit.pattern.search(text):
+        if soft_limit != resource.RLIM_INFINITY and re.search(limit.pattern, text, re.IGNORECASE):
             return f"this shell limits {limit.bounds}: raise ulimit {limit.flag}, which is {soft_limit // limit.unit}"
     return None
 

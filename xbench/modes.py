@@ -13,13 +13,12 @@ equal to those below, or a `Schedule` class, which becomes a mode without a plan
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Literal
 
-from xbench.errors import SpecError, unknown
-from xbench.registry import imported
+from xbench.errors import SpecError
+from xbench.registry import Table, imported
 
 GROUP = "xbench.modes"
 
@@ -150,136 +149,44 @@ CONVERGED = "ddp,spb,spb:variant=temporal"
 _PLANNERS = "xbench.planning.planners:"
 
 _OURS = (
-    ModeInfo(
-        "compute",
-        "no communication at all: the control",
-        "xbench.schedules.bucketed:Compute",
-        planner=_PLANNERS + "nothing",
-        takes_plan=False,
-        reducer="none",
-        overlap="none",
-        gradients="local",
-    ),
-    ModeInfo(
-        "ddp",
-        "DistributedDataParallel as it comes: 1 MiB bucket, then 25 MiB",
-        "xbench.schedules.ddp:Ddp",
-        planner=_PLANNERS + "ddp",
-        takes_plan=False,
-        reducer="ddp",
-        trial_rank=2,
-        script_change=0,
-    ),
-    ModeInfo(
-        "ddp-tuned",
-        "DDP's own reducer with the exact plan's buckets",
-        "xbench.schedules.ddp_tuned:DdpTuned",
-        planner=_PLANNERS + "tuned_ddp",
-        needs_link=True,
-        reducer="ddp",
-        script_change=1,
-    ),
-    ModeInfo(
-        "single",
-        "one collective after the whole backward pass",
-        "xbench.schedules.bucketed:Single",
-        planner=_PLANNERS + "single",
-        overlap="none",
-        trial_rank=4,
-        script_change=2,
-    ),
-    ModeInfo(
-        "wfbp",
-        "one collective a tensor, as soon as it is ready",
-        "xbench.schedules.bucketed:Wfbp",
-        planner=_PLANNERS + "wfbp",
-        trial_rank=5,
-        script_change=4,
-    ),
-    ModeInfo(
-        "mgwfbp",
-        "the MG-WFBP paper's greedy merging",
-        "xbench.schedules.bucketed:MgWfbp",
-        planner=_PLANNERS + "mgwfbp",
-        plan_note=_PLANNERS + "mgwfbp_note",
-        needs_link=True,
-        trial_rank=3,
-        script_change=3,
-    ),
-    ModeInfo(
-        "optimal",
-        "exact best buckets for a link that costs computation nothing",
-        "xbench.schedules.bucketed:Optimal",
-        planner=_PLANNERS + "optimal",
-        plan_note=_PLANNERS + "optimal_note",
-        needs_link=True,
-        trial_rank=1,
-        script_change=3,
-    ),
-    ModeInfo(
-        "auto",
-        "the best plan of a search that knows what traffic costs compute",
-        "xbench.schedules.bucketed:Auto",
-        planner=_PLANNERS + "searched",
-        needs_link=True,
-        script_change=3,
-    ),
-    ModeInfo(
-        "dear",
-        "reduce-scatters during backward, all-gathers during the next forward pass",
-        "xbench.schedules.dear:Dear",
-        planner=_PLANNERS + "in_halves",
-        needs_link=True,
-        overlap="next_forward",
-        travels="halves",
-        script_change=5,
-    ),
-    ModeInfo(
-        "priority",
-        "parts of tensors, in the order in which the next forward pass needs them",
-        "xbench.schedules.priority:Priority",
-        planner=_PLANNERS + "in_parts",
-        needs_link=True,
-        overlap="next_forward",
-        travels="parts",
-        script_change=5,
-    ),
-    ModeInfo(
-        "spb",
-        "partial backpropagation: fewer gradients, not equivalent to all; :variant=,k=",
-        "xbench.schedules.spb:Spb",
-        gradients="partial",
-        buckets_of=("optimal", "wfbp"),
-        predictor="xbench.planning.partial:predict",
-        options="xbench.planning.partial:options",
-        cycle="xbench.planning.partial:cycle",
-    ),
-    ModeInfo(
-        "horovod",
-        "Horovod's own optimizer: fusion=128 MiB, cycle=1 ms, unless it says otherwise",
-        "xbench.schedules.horovod:Horovod",
-        takes_plan=False,
-        reducer="own",
-        library="Horovod",
-        paced_by="ddp",
-        options="xbench.horovod.options:checked",
-        obstacle="xbench.horovod:obstacle",
-        remedy="make horovod",
-    ),
-    ModeInfo(
-        "sequential",
-        "two jobs one after the other, each with the devices to itself",
-        sharing="one after the other",
-        base_schedule="ddp",
-    ),
+    ModeInfo("compute", "no communication at all: the control", "xbench.schedules.bucketed:Compute",
+             planner=_PLANNERS + "nothing", takes_plan=False, reducer="none", overlap="none", gradients="local"),
+    ModeInfo("ddp", "DistributedDataParallel as it comes: 1 MiB bucket, then 25 MiB", "xbench.schedules.ddp:Ddp",
+             planner=_PLANNERS + "ddp", takes_plan=False, reducer="ddp", trial_rank=2, script_change=0),
+    ModeInfo("ddp-tuned", "DDP's own reducer with the exact plan's buckets", "xbench.schedules.ddp_tuned:DdpTuned",
+             planner=_PLANNERS + "tuned_ddp", needs_link=True, reducer="ddp", script_change=1),
+    ModeInfo("single", "one collective after the whole backward pass", "xbench.schedules.bucketed:Single",
+             planner=_PLANNERS + "single", overlap="none", trial_rank=4, script_change=2),
+    ModeInfo("wfbp", "one collective a tensor, as soon as it is ready", "xbench.schedules.bucketed:Wfbp",
+             planner=_PLANNERS + "wfbp", trial_rank=5, script_change=4),
+    ModeInfo("mgwfbp", "the MG-WFBP paper's greedy merging", "xbench.schedules.bucketed:MgWfbp",
+             planner=_PLANNERS + "mgwfbp", plan_note=_PLANNERS + "mgwfbp_note", needs_link=True, trial_rank=3,
+             script_change=3),
+    ModeInfo("optimal", "exact best buckets for a link that costs computation nothing",
+             "xbench.schedules.bucketed:Optimal", planner=_PLANNERS + "optimal", plan_note=_PLANNERS + "optimal_note",
+             needs_link=True, trial_rank=1, script_change=3),
+    ModeInfo("auto", "the best plan of a search that knows what traffic costs compute", "xbench.schedules.bucketed:Auto",
+             planner=_PLANNERS + "searched", needs_link=True, script_change=3),
+    ModeInfo("dear", "reduce-scatters during backward, all-gathers during the next forward pass",
+             "xbench.schedules.dear:Dear", planner=_PLANNERS + "in_halves", needs_link=True, overlap="next_forward",
+             travels="halves", script_change=5),
+    ModeInfo("priority", "parts of tensors, in the order in which the next forward pass needs them",
+             "xbench.schedules.priority:Priority", planner=_PLANNERS + "in_parts", needs_link=True,
+             overlap="next_forward", travels="parts", script_change=5),
+    ModeInfo("spb", "partial backpropagation: fewer gradients, not equivalent to all; :variant=,k=",
+             "xbench.schedules.spb:Spb", gradients="partial", buckets_of=("optimal", "wfbp"),
+             predictor="xbench.planning.partial:predict", options="xbench.planning.partial:options",
+             cycle="xbench.planning.partial:cycle"),
+    ModeInfo("horovod", "Horovod's own optimizer: fusion=128 MiB, cycle=1 ms, unless it says otherwise",
+             "xbench.schedules.horovod:Horovod", takes_plan=False, reducer="own", library="Horovod", paced_by="ddp",
+             options="xbench.horovod.options:checked", obstacle="xbench.horovod:obstacle",
+             remedy="make horovod"),
+    ModeInfo("sequential", "two jobs one after the other, each with the devices to itself",
+             sharing="one after the other", base_schedule="ddp"),
     ModeInfo("concurrent", "two jobs at once, without turns", sharing="at once", base_schedule="ddp"),
-    ModeInfo(
-        "crossover",
-        "two jobs in turns: one computes while the other communicates",
-        sharing="in turns",
-        base_schedule="optimal",
-    ),
-)
+    ModeInfo("crossover", "two jobs in turns: one computes while the other communicates", sharing="in turns",
+             base_schedule="optimal"),
+)  # fmt: skip
 
 _SHARDED = "every mode keeps whole parameters on every rank, and none shards them"
 _ABSENT = dict.fromkeys(("fsdp", "fsdp2", "zero", "zero1", "zero2", "zero3", "deepspeed"), _SHARDED)
@@ -287,59 +194,37 @@ _ABSENT |= {"hvd": "Horovod's is called horovod", "dp": "DistributedDataParallel
 _ABSENT |= {"bytescheduler": "its order of sending is called priority"}
 
 
-class Modes:
+class Modes(Table[ModeInfo]):
     """All modes in order: ours, then those of other packages, which are read on first use."""
 
     def __init__(self) -> None:
-        self._infos = {info.name: info for info in _OURS}
-        self._scanned = False
+        super().__init__("mode", listing="xbench modes", group=GROUP)
+        self._entries |= {info.name: info for info in _OURS}
         self.broken: dict[str, str] = {}
         """Modes of other packages that cannot be imported, each with the reason."""
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._all()
-
-    def __iter__(self) -> Iterator[ModeInfo]:
-        return iter(self._all().values())
-
-    def names(self) -> list[str]:
-        """Return all names, in order."""
-        return list(self._all())
-
     def entry(self, name: str) -> ModeInfo:
         """Return the mode of that name. Raises SpecError with the nearest name."""
-        found = self._all().get(name)
-        if found is not None:
-            return found
-        if name in self.broken:
+        if name not in self and name in self.broken:
             raise SpecError(f"mode {name!r} cannot be imported: {self.broken[name]}")
-        if name.lower() in _ABSENT:
+        if name not in self and name.lower() in _ABSENT:
             hint = f"{_ABSENT[name.lower()]} (xbench modes lists them all)"
             raise SpecError(f"unknown mode {name!r}", hint=hint)
-        raise unknown("mode", name, self._all(), listing="xbench modes")
+        return super().entry(name)
 
     def load(self, name: str) -> object:
         """Import and return the schedule of a mode of one job. Raises SpecError for an unknown name."""
         return imported(self.entry(name).schedule)
 
-    def _all(self) -> dict[str, ModeInfo]:
-        if not self._scanned:
-            self._scanned = True
-            for point in entry_points(group=GROUP):
-                if point.name not in self._infos:
-                    self._add(point)
-        return self._infos
-
-    def _add(self, point: EntryPoint) -> None:
+    def _read(self, point: EntryPoint) -> ModeInfo | None:
         try:
             given = point.load()
         except Exception as error:  # an error in another package's module must not end a run of other modes
             self.broken[point.name] = f"{type(error).__name__}: {error}"
-            return
+            return None
         if isinstance(given, ModeInfo):
-            self._infos[point.name] = replace(given, name=point.name)
-        else:
-            self._infos[point.name] = ModeInfo(point.name, f"from {point.value}", point.value)
+            return replace(given, name=point.name)
+        return ModeInfo(point.name, f"from {point.value}", point.value)
 
 
 MODES = Modes()

@@ -45,16 +45,23 @@ def option(
     return dataclasses.field(default=value, metadata=metadata)
 
 
+def whole(flag: str, low: int, high: int, **arguments: Any) -> Any:
+    """Return a field for an option that is a whole number in [low, high]."""
+    return option(flag, type=click.IntRange(low, high), **arguments)
+
+
+def choice(flag: str, *names: str, **arguments: Any) -> Any:
+    """Return a field for an option that is one of these names."""
+    return option(flag, type=click.Choice(names), **arguments)
+
+
 def group(options: type, **default: Any) -> Any:
     """Return a field whose value is `read()` of several options."""
     return dataclasses.field(metadata={"group": options}, **default)
 
 
 def read_config(kind: type[Config], values: dict[str, Any]) -> Config:
-    """Build the config from a command's parameters and remove those from `values`.
-
-    Parameters that are no field of the config stay in `values`.
-    """
+    """Build the config from a command's parameters. Those that are no field of it stay in `values`."""
     made: dict[str, Any] = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         options, own = field.metadata.get("group"), field.metadata.get("option")

@@ -4,35 +4,34 @@ FOLDER/frame.json        the record's fields besides measurements; written befor
 FOLDER/launch0/…         program, journals and logs of a launch
 FOLDER/record.json       the record, written last; `records.load` rebuilds it from the others if it is missing
 FOLDER/.NAME.PID-x.part  a file that process PID is writing
+
+`read_regular` reads files that other programs wrote: regular files only, and at most a given size. Reading a FIFO could
+wait forever. A device or a sparse file could fill the memory. For compressed files, the bound is on the unpacked size.
 """
 
 from __future__ import annotations
 
-import glob
+import errno
 import json
 import os
 import re
-import tempfile
+import stat
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from xbench.scratch import part_file
 
 FRAME = "frame.json"
 RECORD = "record.json"
+MIB = 2**20
 _BEGAN = re.compile(r"\d{8}-\d{6}(?=-)")
 
 
 def write_whole(text: str, path: Path) -> Path:
-    """Write a file atomically: it is whole or does not exist. Raises OSError.
-
-    Partial files that a killed process left for this path are removed.
-    """
+    """Write a file atomically: it is whole or does not exist. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        pid = part.name.removeprefix(f".{path.name}.").partition("-")[0]
-        if pid.isdecimal() and not _alive(int(pid)):
-            part.unlink(missing_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-", suffix=".part")
+    handle, temporary = part_file(path)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -81,11 +80,36 @@ def frame_kind(folder: Path) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # the process of another user, or not a process number
-        return True
-    return True
+class Readable(Protocol):
+    """Source of bytes: a file, or a compressed stream."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most that many bytes."""
+        ...
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return the bytes of a regular file of at most `most_bytes`. A link to one is followed.
+
+    Raises OSError whose `strerror` is the reason: missing, not readable, not a regular file, too large.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO without a writer opens at once
+    with os.fdopen(descriptor, "rb") as stream:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return read_bounded(stream, most_bytes, str(path))
+
+
+def read_bounded(stream: Readable, most_bytes: int, name: str) -> bytes:
+    """Return all bytes of a stream of at most `most_bytes`. Raises OSError for a longer one."""
+    chunks = []
+    left = most_bytes + 1
+    while left and (chunk := stream.read(min(left, MIB))):
+        chunks.append(chunk)
+        left -= len(chunk)
+    if not left:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes // MIB} MiB", name)
+    return b"".join(chunks)

@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -97,8 +97,8 @@ def remove_left(folders: Iterable[Path]) -> list[Path]:
     for path in (path for folder in folders for path in _entries(folder)):
         with suppress(OSError):
             if _FOLDER.fullmatch(path.name) and _is_own(path, stat.S_ISDIR):
-                if _remove_unless_held(path):
-                    removed.append(path)
+                _remove_unless_held(path)
+                removed.append(path)
             elif (part := _PART.fullmatch(path.name)) and _is_own(path, stat.S_ISREG) and not _is_alive(int(part[1])):
                 path.unlink()
                 removed.append(path)
@@ -112,13 +112,13 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _is_own(path: Path, kind: object) -> bool:
+def _is_own(path: Path, kind: Callable[[int], bool]) -> bool:
     """True if it is of this kind, not a link, and belongs to this user."""
     status = path.lstat()
-    return callable(kind) and kind(status.st_mode) and status.st_uid == os.geteuid()
+    return kind(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def _remove_unless_held(folder: Path) -> bool:
+def _remove_unless_held(folder: Path) -> None:
     """Remove a scratch folder that no process holds. Raises OSError, also for a foreign or a held folder."""
     lock = os.open(folder / OWNER, os.O_WRONLY | os.O_NOFOLLOW)
     try:
@@ -126,7 +126,6 @@ def _remove_unless_held(folder: Path) -> bool:
         shutil.rmtree(folder)
     finally:
         os.close(lock)
-    return True
 
 
 def _is_alive(pid: int) -> bool:

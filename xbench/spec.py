@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from xbench.errors import SpecError, nearest
 from xbench.field_types import MAX_COUNT, PositiveCount, Text
 from xbench.modes import IN_SEQUENCE
+from xbench.text import cut
 
 
 class Spec(BaseModel):
@@ -127,8 +128,7 @@ class Effort(Spec):
 
     @property
     def is_quick(self) -> bool:
-        """True if the profile is shorter than usual. All other measurements before the timed blocks are then shorter
-        too."""
+        """True if the profile, and every other measurement before the timed blocks, is shorter than usual."""
         return self.profile_steps < PROFILE_STEPS
 
 
@@ -202,8 +202,7 @@ class RunSpec(Spec):
 
     @property
     def backend(self) -> str:
-        """Process-group backend of the ranks that really run. NCCL needs a GPU for each; emulated workers may share
-        one."""
+        """Process-group backend of the ranks that really run. NCCL needs a GPU each; emulated workers may share one."""
         return "nccl" if self.device == "cuda" and self.fabric.name != "emulated" else "gloo"
 
 
@@ -248,7 +247,7 @@ def known_options(text: str, options: dict[str, str], allowed: tuple[str, ...]) 
 
 def parse_int(text: str, key: str, value: str, low: int, high: int) -> int:
     """Parse an integer option within [low, high]. Raises SpecError."""
-    shown, where = (one if len(one) <= 100 else f"{one[:99]}…" for one in (value, text))
+    shown, where = cut(value, 100), cut(text, 100)
     try:
         number = int(value)
     except ValueError:

@@ -11,24 +11,16 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Container
 from contextlib import suppress
 from typing import Any, TextIO
 
 _DESCRIPTORS = ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY))
 
 
-class _Anything:
-    """Contains every errno: an error on stderr cannot be reported."""
-
-    def __contains__(self, number: object) -> bool:
-        return True
-
-
 class _Forgiving(io.FileIO):
-    """A descriptor that is redirected to /dev/null when a write fails with one of the `forgiven` errnos."""
+    """A descriptor that is redirected to /dev/null when a write fails with `forgiven`, an errno; None: with any."""
 
-    def __init__(self, descriptor: int, forgiven: Container[object]) -> None:
+    def __init__(self, descriptor: int, forgiven: int | None) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self._forgiven = forgiven
 
@@ -37,7 +29,7 @@ class _Forgiving(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in self._forgiven:
+            if self._forgiven not in (None, error.errno):
                 error.filename = "standard output"
                 raise
         with suppress(OSError):
@@ -59,11 +51,11 @@ def secure() -> None:
             opened = os.open(os.devnull, flags)  # the lowest free descriptor, which is this one
             os.set_inheritable(opened, True)
     sys.stdin = sys.stdin or open(0, encoding="utf-8", errors="replace", closefd=False)
-    sys.stdout = _forgiving(1, sys.stdout, {errno.EPIPE})
-    sys.stderr = _forgiving(2, sys.stderr, _Anything())
+    sys.stdout = _forgiving(1, sys.stdout, errno.EPIPE)
+    sys.stderr = _forgiving(2, sys.stderr, None)  # an error on stderr cannot be reported
 
 
-def _forgiving(descriptor: int, stream: TextIO | None, forgiven: Container[object]) -> TextIO:
+def _forgiving(descriptor: int, stream: TextIO | None, forgiven: int | None) -> TextIO:
     """A text stream like the interpreter's own (None: it was closed), over a forgiving descriptor."""
     raw = _Forgiving(descriptor, forgiven)
     if not isinstance(stream, io.TextIOWrapper):

@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from xbench.characters import visible
 from xbench.errors import SpecError, listed, nearest
 from xbench.host.tuning import INSTEAD, REMOVED
-from xbench.regular_file import MIB, read_regular
-from xbench.text import cut, quoted
+from xbench.record_files import MIB, read_regular
+from xbench.text import cut, one_line, quoted, visible
 
 MAX_BYTES = MIB
 MAX_PARTS = 16
@@ -44,8 +43,7 @@ def read_toml(path: Path, missing: SpecError) -> dict[str, Any]:
     except OSError as error:
         raise SpecError(f"{where} cannot be read: {error.strerror}") from None
     except ValueError as error:  # not TOML, not UTF-8, or a NUL in the path
-        told = " ".join(str(error).split())
-        raise SpecError(f"{where} is not TOML: {told if len(told) <= 200 else told[:199] + '…'}") from None
+        raise SpecError(f"{where} is not TOML: {cut(one_line(str(error)), 200)}") from None
     except (RecursionError, MemoryError):
         raise SpecError(f"{where} is nested too deeply") from None
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from xbench import characters
+from xbench import text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,12 +36,14 @@ def plain_name(name: str) -> str:
 
     It lacks torch.compile's prefix. Control characters in it are escaped, as in every text of a record.
     """
-    return characters.visible(".".join(part for part in name.split(".") if part != WRAPPER))
+    return text.visible(".".join(part for part in name.split(".") if part != WRAPPER))
 
 
 def is_region(module: nn.Module) -> bool:
     """True if a call of this module is compiled."""
-    return _is_wrapper(module) or getattr(module, "_compiled_call_impl", None) is not None
+    frame = sys.modules.get("torch._dynamo.eval_frame")
+    wrapped = frame is not None and isinstance(module, frame.OptimizedModule)
+    return wrapped or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def regions(model: nn.Module) -> dict[str, nn.Module]:
@@ -55,10 +57,7 @@ def regions(model: nn.Module) -> dict[str, nn.Module]:
 
 def region_of(path: str, found: dict[str, nn.Module]) -> str | None:
     """Return the path of the region that contains the module at `path`, or is it. None outside all regions."""
-    for region in found:
-        if not region or path == region or path.startswith(region + "."):
-            return region
-    return None
+    return next((one for one in found if not one or path == one or path.startswith(one + ".")), None)
 
 
 def visible(model: nn.Module) -> Iterator[nn.Module]:
@@ -77,8 +76,7 @@ def cut_by_ddp(model: nn.Module, under_ddp: bool) -> Iterator[None]:
     DDP's buckets (its DDPOptimizer), but only if the region is compiled under DDP. A region compiled earlier stays
     whole. Unmodified DDP includes these cuts, and the other schedules run without them. So each has graphs of its own.
     """
-    mine = under_ddp and bool(regions(model))
-    if not mine:
+    if not under_ddp or not regions(model):
         yield
         return
     import torch
@@ -163,11 +161,6 @@ class Recordings:
                 delattr(self._graph, name)
             else:
                 setattr(self._graph, name, method)
-
-
-def _is_wrapper(module: Any) -> bool:
-    frame = sys.modules.get("torch._dynamo.eval_frame")
-    return frame is not None and isinstance(module, frame.OptimizedModule)
 
 
 def _replays(compiled: Any) -> bool:

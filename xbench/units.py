@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from xbench.errors import SpecError
 from xbench.text import quoted
@@ -66,53 +67,27 @@ def parse_rate(text: str) -> BitsPerSecond:
 
 def format_seconds(seconds: float | None, digits: int = 3) -> str:
     """'1.23 s', '45.6 ms', '7.89 µs'; '–' for None."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    size = abs(seconds)
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if size >= scale * 0.9995 or unit == "µs":
-            return f"{_significant(seconds / scale, digits)} {unit}"
-    raise AssertionError("unreachable")
+    return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")), digits=digits)
 
 
 def format_duration(seconds: float | None) -> str:
     """A long time: '45.0 s', '42.5 min', '12.3 h', '5.21 d'; '–' for None."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    for scale, unit in ((86_400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if abs(seconds) >= 2 * scale:
-            return f"{_significant(seconds / scale, 3)} {unit}"
-    return f"{_significant(seconds, 3)} s"
+    return _scaled(seconds, ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s")), least=2.0)
 
 
 def format_bytes(nbytes: float | None) -> str:
     """'512 B', '64.0 KiB', '97.5 MiB'; '–' for None."""
-    if nbytes is None or not math.isfinite(nbytes):
-        return "–"
-    for scale, unit in ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB")):
-        if abs(nbytes) >= scale:
-            return f"{_significant(nbytes / scale, 3)} {unit}"
-    return f"{nbytes:.0f} B"
+    return _scaled(nbytes, ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB")), least=1.0, whole=" B")
 
 
 def format_rate(bits_per_second: float | None) -> str:
     """'954 Mbit/s', '9.41 Gbit/s'; '–' for None."""
-    if bits_per_second is None or not math.isfinite(bits_per_second):
-        return "–"
-    for scale, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
-        if abs(bits_per_second) >= scale * 0.9995:
-            return f"{_significant(bits_per_second / scale, 3)} {unit}"
-    return f"{bits_per_second:.0f} bit/s"
+    return _scaled(bits_per_second, ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")), whole=" bit/s")
 
 
 def format_count(count: float | None) -> str:
     """'25.6 M' parameters; '–' for None."""
-    if count is None or not math.isfinite(count):
-        return "–"
-    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(count) >= scale:
-            return f"{_significant(count / scale, 3)} {unit}"
-    return f"{count:.0f}"
+    return _scaled(count, ((1e9, "G"), (1e6, "M"), (1e3, "k")), least=1.0, whole="")
 
 
 def format_percent(share: float | None, digits: int = 1) -> str:
@@ -147,12 +122,25 @@ def format_clock(megahertz: float | None) -> str:
     return _scaled(megahertz, ((1e3, "GHz"), (1.0, "MHz")))
 
 
-def _scaled(value: float | None, units: tuple[tuple[float, str], ...]) -> str:
-    """Three digits in the largest unit that leaves at least one before the point, else in the smallest."""
+def _scaled(
+    value: float | None,
+    units: Sequence[tuple[float, str]],
+    *,
+    digits: int = 3,
+    least: float = 0.9995,
+    whole: str | None = None,
+) -> str:
+    """Significant digits in the largest unit of which there are `least`, else in the smallest.
+
+    With `whole`, a unit below them all, a value that is too small for any of them is a whole number of it.
+    """
     if value is None or not math.isfinite(value):
         return "–"
-    scale, unit = next((pair for pair in units if abs(value) >= pair[0] * 0.9995), units[-1])
-    return f"{_significant(value / scale, 3)} {unit}"
+    large = [(scale, unit) for scale, unit in units if abs(value) >= scale * least]
+    if not large and whole is not None:
+        return f"{value:.0f}{whole}"
+    scale, unit = large[0] if large else units[-1]
+    return f"{_significant(value / scale, digits)} {unit}"
 
 
 def _significant(value: float, digits: int) -> str:

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from xbench import cli
-from xbench.characters import defused
 from xbench.errors import SpecError, XbenchError, listed
 from xbench.report.console import HarmlessConsole, fact, say
+from xbench.text import defused
 
 HOSTILE = "a\x1b]52;c;cm0=\x07\x1b[2J\x9b8m\u202eb"
 

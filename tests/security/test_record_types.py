@@ -8,10 +8,10 @@ from typing import Annotated, Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from xbench.characters import visible
 from xbench.field_types import Text
 from xbench.records import AnyRecord
 from xbench.records.parts import Machine
+from xbench.text import visible
 
 
 def models(kind: Any, seen: dict[type[BaseModel], None]) -> dict[type[BaseModel], None]:

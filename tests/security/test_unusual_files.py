@@ -18,9 +18,9 @@ from xbench import cli, records, toml_config
 from xbench.cluster.live.jobs_file import load_jobs
 from xbench.cluster.traces import load_trace, reading
 from xbench.errors import SpecError, XbenchError
+from xbench.record_files import read_regular
 from xbench.records import load, loads
 from xbench.regress import load_suite
-from xbench.regular_file import read_regular
 
 PROFILE = json.loads((GOLDEN / "profile-v1.json").read_text(encoding="utf-8"))
 TRACE = Path(__file__).parents[2] / "examples" / "trace.csv"

@@ -42,7 +42,7 @@ OVER_LIMITS = {
     # one parameter an option of the command line
     "xbench/commands/cluster.py:compare_command",
     "xbench/commands/cluster.py:restart_command",
-    "xbench/commands/cluster_run.py:run_command",
+    "xbench/commands/cluster.py:run_command",
     # whole runs, and the launch that they call
     "xbench/runs/converge.py:execute",
     "xbench/launch/launcher.py:launch",
@@ -228,7 +228,7 @@ def test_a_file_of_tests_is_short(path: Path) -> None:
 
 KNOWS_KINDS = ("xbench/records/", "xbench/report/kinds/")
 KNOWS_KINDS_TOO = {
-    "xbench/schedules/attach.py": "attach takes a plan as a record of several kinds, as a plan, and as names",
+    "xbench/schedules/attach.py": "attach takes a plan as a record of several kinds, as a plan, and as names"
 }
 
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from xbench.commands.plan import PlanConfig, ScaleConfig
 from xbench.config import (
     ConvergeConfig,
     EffortOptions,
@@ -18,7 +19,6 @@ from xbench.config import (
 from xbench.errors import SpecError
 from xbench.fabrics import parse_fabric
 from xbench.option_fields import option_of, options_of, read_config
-from xbench.plan_config import PlanConfig, ScaleConfig
 from xbench.schedules import parse_modes
 from xbench.spec import Effort
 

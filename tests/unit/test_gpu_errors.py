@@ -56,24 +56,19 @@ UNKNOWN = (
 )
 
 
+SHARING = "with NCCL_MULTI_RANK_GPU_ENABLE=1"
+OLDER_HINT = f"NCCL 2.30.3 and newer allow that, experimentally, {SHARING}; or try --device cpu"
+NEWER_HINT = f"it allows that, experimentally, {SHARING} in the environment; or try --device cpu"
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "sentence"),
     [
-        (
-            "OutOfMemoryError",
-            OUT_OF_MEMORY,
-            "ran out of GPU memory: 226.00 MiB were wanted, and 210.38 MiB of GPU 0's 15.70 GiB were free",
-        ),
-        (
-            "OutOfMemoryError",
-            OTHERS_THERE,
-            "ran out of GPU memory: 2.00 GiB were wanted, and 1.20 GiB of GPU 3's 139.72 GiB were free",
-        ),
-        (
-            "OutOfMemoryError",
-            "CUDA out of memory. Tried to allocate more than 1EB memory.",
-            "ran out of GPU memory",
-        ),
+        ("OutOfMemoryError", OUT_OF_MEMORY,
+         "ran out of GPU memory: 226.00 MiB were wanted, and 210.38 MiB of GPU 0's 15.70 GiB were free"),
+        ("OutOfMemoryError", OTHERS_THERE,
+         "ran out of GPU memory: 2.00 GiB were wanted, and 1.20 GiB of GPU 3's 139.72 GiB were free"),
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate more than 1EB memory.", "ran out of GPU memory"),
         ("AcceleratorError", "CUDA error: out of memory\nCUDA kernel errors might be", "ran out of GPU memory"),
         ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`", "ran out of GPU memory"),
         ("DistBackendError", "ncclUnhandledCudaError: x\nCuda failure 2 'out of memory'", "ran out of GPU memory"),
@@ -83,7 +78,7 @@ UNKNOWN = (
         ("DistBackendError", "Cuda failure 217 'peer access is not supported'", None),
         ("ValueError", "no memory of this", None),
     ],
-)
+)  # fmt: skip
 def test_a_shortage_says_what_was_wanted_and_what_there_was(kind: str, text: str, sentence: str | None) -> None:
     assert shortage(kind, text) == sentence
 
@@ -106,24 +101,13 @@ def test_a_shortage_in_a_rank_names_the_workload_and_what_to_lower() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence", "hint"),
     [
-        (
-            DUPLICATE,
-            "found another rank on its GPU (ranks 1 and 0), which NCCL 2.21.5 refuses",
-            "NCCL 2.30.3 and newer allow that, experimentally, with NCCL_MULTI_RANK_GPU_ENABLE=1; or try --device cpu",
-        ),
-        (
-            SHARED,
-            "found another rank on its GPU, which NCCL 2.30.7 refuses",
-            "it allows that, experimentally, with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment; or try --device cpu",
-        ),
-        (
-            TOO_OLD,
-            "cannot use its GPU: the NVIDIA driver here knows CUDA up to 12.4, and this torch was built for a newer "
-            "one",
-            "update the driver, or install a torch that was built for CUDA 12.4 or older",
-        ),
+        (DUPLICATE, "found another rank on its GPU (ranks 1 and 0), which NCCL 2.21.5 refuses", OLDER_HINT),
+        (SHARED, "found another rank on its GPU, which NCCL 2.30.7 refuses", NEWER_HINT),
+        (TOO_OLD,
+         "cannot use its GPU: the NVIDIA driver here knows CUDA up to 12.4, and this torch was built for a newer one",
+         "update the driver, or install a torch that was built for CUDA 12.4 or older"),
     ],
-)
+)  # fmt: skip
 def test_what_a_rank_died_of_is_one_sentence(text: str, sentence: str, hint: str) -> None:
     assert explain("DistBackendError", text, IMAGES) == (sentence, hint, False)
 
@@ -139,21 +123,14 @@ def test_an_error_that_says_what_it_means_is_left_alone() -> None:
         ("", "13.0", "torch sees no usable GPU here", "try --device cpu"),
         ("", None, "this torch was built without CUDA", "install a torch that was built with it, or try --device cpu"),
         (NO_DRIVER, "13.0", "torch sees no usable GPU here", "try --device cpu"),
-        (
-            f"CUDA initialization: {TOO_OLD} (Triggered internally at /pytorch/c10/cuda/CUDAFunctions.cpp:119.)",
-            "13.0",
-            "the NVIDIA driver here knows CUDA up to 12.4, and this torch was built for CUDA 13.0",
-            "update the driver, or install a torch that was built for CUDA 12.4 or older",
-        ),
-        (
-            UNKNOWN,
-            "13.0",
-            "torch sees no usable GPU here: CUDA unknown error - this may be due to an incorrectly set up environment, "
-            "e.g. changing env variable CUDA_VISIBLE_DEVICES after program start",
-            "try --device cpu",
-        ),
+        (f"CUDA initialization: {TOO_OLD} (Triggered internally at /pytorch/c10/cuda/CUDAFunctions.cpp:119.)", "13.0",
+         "the NVIDIA driver here knows CUDA up to 12.4, and this torch was built for CUDA 13.0",
+         "update the driver, or install a torch that was built for CUDA 12.4 or older"),
+        (UNKNOWN, "13.0",
+         "torch sees no usable GPU here: CUDA unknown error - this may be due to an incorrectly set up environment, "
+         "e.g. changing env variable CUDA_VISIBLE_DEVICES after program start", "try --device cpu"),
     ],
-)
+)  # fmt: skip
 def test_why_there_is_no_gpu(said: str, built_for: str | None, sentence: str, hint: str) -> None:
     assert no_gpu(said, built_for) == (sentence, hint)
 
@@ -200,9 +177,7 @@ def test_two_ranks_on_one_gpu_are_refused_by_the_nccl_that_refuses_them() -> Non
     with pytest.raises(SpecError) as caught:
         check_ranks(2, 1)
     assert str(caught.value) == "local:ranks=2 puts 2 ranks on 1 GPU, and NCCL 2.27.3 refuses two ranks on one GPU"
-    assert caught.value.hint == (
-        "NCCL 2.30.3 and newer allow that, experimentally, with NCCL_MULTI_RANK_GPU_ENABLE=1; or try --device cpu"
-    )
+    assert caught.value.hint == OLDER_HINT
     with pytest.raises(SpecError, match="puts 4 ranks on 2 GPUs, and NCCL refuses"):
         check_ranks(4, 2, nccl=None)
 
@@ -212,8 +187,7 @@ def test_newer_nccl_allows_it_where_it_is_told_to(nccl: str) -> None:
     check_ranks(2, 1, nccl=nccl, NCCL_MULTI_RANK_GPU_ENABLE="1")
     with pytest.raises(SpecError) as caught:
         check_ranks(2, 1, nccl=nccl)
-    assert caught.value.hint is not None
-    assert caught.value.hint.startswith("it allows that, experimentally, with NCCL_MULTI_RANK_GPU_ENABLE=1 in")
+    assert caught.value.hint == NEWER_HINT
 
 
 @pytest.mark.parametrize("nccl", [None, "2.30.2", "2.21.5", "2.30"])

@@ -64,7 +64,6 @@ def test_the_command_line_gives_it_as_a_hint(
         raise error
 
     limited(monkeypatch, NOFILE=48)
-    monkeypatch.setattr("xbench.commands.schema.json_schema", fails, raising=False)
     monkeypatch.setattr("xbench.records.json_schema", fails)
     assert cli.main(["schema"]) == 1
     told = capsys.readouterr().err
@@ -104,8 +103,7 @@ def test_too_few_open_files_are_refused_before_anything_is_launched(monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("log", "line"),
-    [("a\nb\n\n", "b"), ("", ""), ("a\x1b]52;c;x\x07b\u202e", "a ]52;c;x b"), ("x" * 1000, "x" * 300)],
+    ("log", "line"), [("a\nb\n\n", "b"), ("", ""), ("a\x1b]52;c;x\x07b\u202e", "a ]52;c;x b"), ("x" * 1000, "x" * 300)]
 )
 def test_the_last_line_is_plain_text(log: str, line: str) -> None:
     assert last_line(log) == line

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from xbench import modes
 from xbench.errors import SpecError
 from xbench.modes import GROUP, MODES, ModeInfo, Modes, mode_info, planned_modes, tried_modes
 
@@ -64,7 +63,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Modes:
         EntryPoint("gone", "no_such_module_at_all:Mode", GROUP),
         EntryPoint("ddp", f"{__name__}:THEIRS", GROUP),
     ]
-    monkeypatch.setattr(modes, "entry_points", lambda *, group: points if group == GROUP else [])
+    monkeypatch.setattr("xbench.registry.entry_points", lambda *, group: points if group == GROUP else [])
     return Modes()
 
 

@@ -1,8 +1,19 @@
+"""Text for people: lists, counts and cuts, and what a terminal that is not UTF-8 gets in place of characters."""
+
 from __future__ import annotations
 
-import pytest
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-from xbench.text import and_of, counted, cut, one_line, quoted
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.text import _PLAIN, STAND_INS, and_of, counted, cut, one_line, quoted
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.mark.parametrize(("names", "text"), [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")])
@@ -10,21 +21,53 @@ def test_lists(names: list[str], text: str) -> None:
     assert and_of(names) == text
 
 
-@pytest.mark.parametrize(("number", "text"), [(0, "0 buckets"), (1, "1 bucket"), (2, "2 buckets")])
-def test_counts(number: int, text: str) -> None:
-    assert counted(number, "bucket") == text
+def test_counts_have_their_plural() -> None:
+    assert [counted(number, "bucket") for number in range(3)] == ["0 buckets", "1 bucket", "2 buckets"]
+    assert [counted(number, "launch", "launches") for number in (1, 3)] == ["1 launch", "3 launches"]
 
 
-def test_a_plural_of_another_ending() -> None:
-    assert counted(1, "launch", "launches") == "1 launch"
-    assert counted(3, "launch", "launches") == "3 launches"
-
-
-def test_one_line_keeps_the_words() -> None:
+def test_a_text_is_one_line_and_cut_where_it_is_too_long_alone() -> None:
     assert one_line("  two\n\twords ") == "two words"
-
-
-def test_a_text_is_cut_where_it_is_too_long_alone() -> None:
     assert cut("abcd", 4) == "abcd"
     assert cut("abcde", 4) == "abc…"
     assert quoted("abcde", 4) == "'abc…'"
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "shown"),
+    [
+        ("████├┼┤ 41.1 µs ±2e-07", "ascii", b"####[+] 41.1 us ~2e-07"),
+        ("████├┼┤ 41.1 µs ±2e-07", "latin-1", b"####[+] 41.1 \xb5s \xb12e-07"),
+        ("── α", "ascii", b"-- a"),
+        ("漢", "ascii", b"\\u6f22"),
+        ("plain", "ascii", b"plain"),
+    ],
+)
+def test_stand_ins(text: str, encoding: str, shown: bytes) -> None:
+    assert text.encode(encoding, STAND_INS) == shown
+
+
+def test_a_stand_in_is_as_wide_as_what_it_stands_for() -> None:
+    assert {len(plain) for plain in _PLAIN.values()} == {1}
+    assert all(plain.isascii() for plain in _PLAIN.values())
+
+
+@given(st.text())
+def test_any_text_can_be_shown(text: str) -> None:
+    assert text.encode("ascii", STAND_INS).isascii()
+
+
+def test_every_character_that_reports_are_drawn_with_has_one() -> None:
+    drawn = {one for path in GOLDEN.glob("*.txt") for one in path.read_text(encoding="utf-8") if not one.isascii()}
+    assert drawn
+    assert drawn - _PLAIN.keys() == set()
+
+
+@pytest.mark.parametrize("columns", ["100", "60"])
+def test_a_report_in_ascii_keeps_its_shape(columns: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": columns}
+    command = [sys.executable, "-m", "xbench", "report", str(GOLDEN / "comparison-v1.json")]
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    shown = [line.rstrip() for line in done.stdout.decode("ascii").replace(command[-1], "RECORD").splitlines()]
+    golden = (GOLDEN / f"comparison-{columns}.txt").read_text(encoding="utf-8")
+    assert shown == [line.rstrip() for line in golden.encode("ascii", STAND_INS).decode().splitlines()]

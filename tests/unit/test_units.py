@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from xbench.units import (
     format_bytes,
     format_clock,
     format_count,
+    format_duration,
     format_energy,
     format_percent,
     format_power,
@@ -82,69 +84,31 @@ def test_any_number_with_a_unit_is_a_quantity_or_a_spec_error(text: str, parse: 
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "–"), (math.nan, "–"), (0.0, "0 µs"), (1.2345, "1.23 s"), (0.9999, "1.00 s"), (0.0456, "45.6 ms"),
-     (7.891e-6, "7.89 µs"), (123.4, "123 s"), (-0.002, "-2.00 ms"), (3e-9, "0.00 µs")],
+    ("write", "texts"),
+    [
+        (format_seconds, {0.0: "0 µs", 1.2345: "1.23 s", 0.9999: "1.00 s", 0.0456: "45.6 ms", 7.891e-6: "7.89 µs",
+                          123.4: "123 s", -0.002: "-2.00 ms", 3e-9: "0.00 µs"}),
+        (format_duration, {45: "45.0 s", 119: "119 s", 2550: "42.5 min", 44_280: "12.3 h", 450_000: "5.21 d"}),
+        (format_bytes, {0: "0 B", 512: "512 B", 65536: "64.0 KiB", 102236160: "97.5 MiB", 2**34: "16.0 GiB"}),
+        (format_rate, {954e6: "954 Mbit/s", 9.41e9: "9.41 Gbit/s", 1500: "1.50 kbit/s", 7: "7 bit/s"}),
+        (format_count, {7: "7", 25_557_032: "25.6 M", 1.3e9: "1.30 G"}),
+        (format_percent, {0.123: "12.3 %", -0.02: "-2.0 %", math.inf: "–"}),
+        (format_brief_percent, {0.1: "10 %", 0.015: "1.5 %", 1.0: "100 %"}),
+        (format_signed_percent, {0.123: "+12.3 %", -0.05: "-5.0 %", -0.0001: "+0.0 %"}),
+        (format_power, {347.2: "347 W", 5421: "5.42 kW", 0.2: "0.20 W"}),
+        (format_energy, {1.234: "1.23 J", 0.0456: "45.6 mJ", 7890: "7.89 kJ", 0.9999: "1.00 J"}),
+        (format_clock, {1980: "1.98 GHz", 345: "345 MHz", 0: "0 MHz"}),
+    ],
 )  # fmt: skip
-def test_format_seconds(seconds: float | None, text: str) -> None:
-    assert format_seconds(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(None, "–"), (0, "0 B"), (512, "512 B"), (65536, "64.0 KiB"), (102236160, "97.5 MiB"), (2**34, "16.0 GiB")],
-)
-def test_format_bytes(nbytes: int | None, text: str) -> None:
-    assert format_bytes(nbytes) == text
-
-
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [(None, "–"), (954e6, "954 Mbit/s"), (9.41e9, "9.41 Gbit/s"), (1500, "1.50 kbit/s"), (7, "7 bit/s")],
-)
-def test_format_rate(rate: float | None, text: str) -> None:
-    assert format_rate(rate) == text
-
-
-@pytest.mark.parametrize(("count", "text"), [(None, "–"), (7, "7"), (25_557_032, "25.6 M"), (1.3e9, "1.30 G")])
-def test_format_count(count: float | None, text: str) -> None:
-    assert format_count(count) == text
-
-
-@pytest.mark.parametrize(("share", "text"), [(None, "–"), (0.123, "12.3 %"), (-0.02, "-2.0 %"), (math.inf, "–")])
-def test_format_percent(share: float | None, text: str) -> None:
-    assert format_percent(share) == text
-
-
-@pytest.mark.parametrize(("share", "text"), [(0.1, "10 %"), (0.015, "1.5 %"), (1.0, "100 %"), (None, "–")])
-def test_brief_percentages(share: float | None, text: str) -> None:
-    assert format_brief_percent(share) == text
-
-
-@pytest.mark.parametrize(("share", "text"), [(0.123, "+12.3 %"), (-0.05, "-5.0 %"), (-0.0001, "+0.0 %"), (None, "–")])
-def test_format_signed_percent(share: float | None, text: str) -> None:
-    assert format_signed_percent(share) == text
-
-
-@pytest.mark.parametrize(("watts", "text"), [(None, "–"), (347.2, "347 W"), (5421, "5.42 kW"), (0.2, "0.20 W")])
-def test_format_power(watts: float | None, text: str) -> None:
-    assert format_power(watts) == text
-
-
-@pytest.mark.parametrize(
-    ("joules", "text"), [(None, "–"), (1.234, "1.23 J"), (0.0456, "45.6 mJ"), (7890, "7.89 kJ"), (0.9999, "1.00 J")]
-)
-def test_format_energy(joules: float | None, text: str) -> None:
-    assert format_energy(joules) == text
-
-
-@pytest.mark.parametrize(("megahertz", "text"), [(None, "–"), (1980, "1.98 GHz"), (345, "345 MHz"), (0, "0 MHz")])
-def test_format_clock(megahertz: float | None, text: str) -> None:
-    assert format_clock(megahertz) == text
+def test_every_quantity_has_its_unit_and_nothing_is_a_dash(
+    write: Callable[[float | None], str], texts: dict[float, str]
+) -> None:
+    assert write(None) == "–"
+    assert {value: write(value) for value in texts} == texts
 
 
 @given(st.floats())
 def test_every_number_can_be_written(number: float) -> None:
-    plain = (format_seconds, format_bytes, format_rate, format_count, format_percent)
+    plain = (format_seconds, format_duration, format_bytes, format_rate, format_count, format_percent)
     for write in (*plain, format_power, format_energy, format_clock):
         assert write(number)

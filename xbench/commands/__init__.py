@@ -1,1 +1,1 @@
-"""One file per command: parse, call the library, render. `xbench.cli` imports each file on first use."""
+"""Commands, with related ones in one file: parse, call the library, render. `xbench.cli` imports a file when used."""

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
-from xbench.commands.cluster_run import run_command
-from xbench.commands.completing import complete_policies, complete_workload
+from xbench.commands.completing import complete_policies, complete_policy, complete_workload
 from xbench.commands.options import (
     check_json,
-    check_json_and_csv,
+    check_json_and,
+    csv_option,
     echo_utf8,
     json_option,
+    list_entries,
     show_result,
+    show_run,
+    typed_command,
     write_csv,
     write_json,
 )
-from xbench.errors import SpecError
+from xbench.errors import RunError, SpecError
 from xbench.option_fields import parsed
+from xbench.units import parse_bytes, parse_seconds
 
 MAX_GPUS = 1_000_000
 MAX_SEEDS = 1000
 MAX_WORKERS = 1024
 EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
 DEFAULT_SEEDS = 6
+OF_A_RUN = ("policy", "engine", "slots", "folder", "restart_text", "device", "address")
+"""Options that are fixed when a run begins; `--resume` refuses them."""
 RESTART_COST_S = "4.13"
 """Median [s] of results/cluster-restart.json: resnet18 between one and two CPU cores. Most of it is importing torch."""
 
@@ -62,9 +67,7 @@ def cluster() -> None:
               help="Traces to generate; 6 and more give intervals.  [default: 6, or the one of seed=]")  # fmt: skip
 @click.option("--window", "window_text", metavar="A-B",
               help="Jobs by arrival that count in the means; all are simulated.  [default: all count]")  # fmt: skip
-@click.option(
-    "--csv", "csv_to", metavar="FILE|-", help="Write a CSV with one row a simulation; with - it goes to stdout."
-)
+@csv_option("Write a CSV with one row a simulation; with - it goes to stdout.")
 @json_option
 def compare_command(
     trace_text: str,
@@ -91,23 +94,14 @@ def compare_command(
     from xbench.cluster.traces import Trace, load_trace
     from xbench.report.console import make_console
 
-    check_json_and_csv(json_to, csv_to)
+    check_json_and(json_to, "--csv", csv_to)
     policies = parsed("--policies", parse_policies, policy_text)
     costs = parsed("--restart-cost", parse_costs, cost_text)
     for option, value in (("--placement", placement_text), ("--across-hosts", across_hosts)):
         if value is not None and gpus_per_host is None:
             raise SpecError(f"{option} is for a cluster of several hosts", hint="say how large: --gpus-per-host 8")
     placements = parsed("--placement", parse_placements, placement_text or "packed")
-    drawn = trace_text.partition(":")[0].strip() == "generated"
-    if seeds is not None and not drawn:
-        raise SpecError(
-            f"--seeds: {trace_text!r} is what it is, and has no seeds", hint=f"leave it out, or try --trace {EXAMPLE}"
-        )
-    if drawn and seeds is not None and "seed=" in trace_text:
-        raise SpecError("--seeds and seed= in --trace exclude each other", hint="leave one of them out")
-    if drawn and seeds is None and "seed=" not in trace_text:
-        seeds = DEFAULT_SEEDS
-    numbers: tuple[int | None, ...] = tuple(range(seeds)) if seeds is not None else (None,)
+    numbers = _seeds(trace_text, seeds)
     window = None if window_text is None else parsed("--window", parse_window, window_text)
 
     def trace(seed: int | None) -> Trace:
@@ -118,15 +112,114 @@ def compare_command(
     asked = ComparisonRequest(
         trace_text, trace, numbers, policies, gpus, costs, gpus_per_host, placements, across_hosts, window
     )
-    command = shlex.join(["xbench", *sys.argv[1:]])
-    record = compare(asked, command, lambda said: console.print(said, highlight=False, markup=False))
+    record = compare(asked, typed_command(), lambda said: console.print(said, highlight=False, markup=False))
     console.print()
     show_result(record, json_to, csv_to)
     write_json(record, json_to)
     write_csv(record, csv_to)
 
 
-cluster.add_command(run_command)
+def _seeds(trace: str, seeds: int | None) -> tuple[int | None, ...]:
+    """Return the seeds to draw a trace from; None for a trace that has its own. Raises SpecError."""
+    drawn, own = trace.partition(":")[0].strip() == "generated", "seed=" in trace
+    if seeds is not None and not drawn:
+        raise SpecError(
+            f"--seeds: {trace!r} is what it is, and has no seeds", hint=f"leave it out, or try --trace {EXAMPLE}"
+        )
+    if seeds is not None and own:
+        raise SpecError("--seeds and seed= in --trace exclude each other", hint="leave one of them out")
+    return tuple(range(seeds or DEFAULT_SEEDS)) if drawn and not own else (None,)
+
+
+@cluster.command("run", short_help="Run real jobs on this machine or a Ray cluster, under a policy.")
+@click.argument("jobs", required=False, type=click.Path(path_type=Path), metavar="[JOBS.toml]")
+@click.option("--policy", default="fifo", show_default=True, shell_complete=complete_policy, metavar="POLICY",
+              help="A policy that xbench cluster policies lists.")  # fmt: skip
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+              help="What starts workers: this machine, or Ray (an optional extra).")  # fmt: skip
+@click.option("--slots", type=click.IntRange(1, 100_000), metavar="N",
+              help="Workers at a time.  [default: the file's, else all cores or GPUs]")  # fmt: skip
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Device that a slot is: a core or a GPU.",
+)
+@click.option("--address", metavar="HOST:PORT", help="Address of a Ray cluster.  [default: one is started here]")
+@click.option("--retries", type=click.IntRange(0, 1000), default=3, show_default=True, metavar="N",
+              help="How often a job that crashes is started again; with --resume, given-up jobs too.")  # fmt: skip
+@click.option("--restart-cost", "restart_text", default="10s", show_default=True, metavar="DURATION",
+              help="What the policy believes that a start costs; xbench cluster restart measures it.")  # fmt: skip
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Where checkpoints and the ledger are kept.  [default: a new one in results/runs]")  # fmt: skip
+@click.option("--resume", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Go on with the run of this folder, whatever ended it.")  # fmt: skip
+@json_option
+@click.pass_context
+def run_command(
+    context: click.Context,
+    jobs: Path | None,
+    policy: str,
+    engine: str,
+    slots: int | None,
+    device: str,
+    address: str | None,
+    retries: int,
+    restart_text: str,
+    folder: Path | None,
+    resume: Path | None,
+    json_to: str | None,
+) -> None:
+    """Run real jobs on this machine or a Ray cluster, under a policy.
+
+    Each job trains with a fixed number of workers at a time: to give it another number it keeps a checkpoint, stops,
+    and starts anew. In the end each job's completion time stands beside that of the simulator. A run that was
+    interrupted, or whose controller was killed, goes on with --resume FOLDER, and loses no step that was kept.
+    """
+    from xbench.cluster.live import run as live
+    from xbench.cluster.policies import parse_policy
+    from xbench.report.console import make_console
+
+    check_json(json_to)
+    console = make_console()
+
+    def say(told: str) -> None:
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
+
+    if resume is not None:
+        given = [key for key in OF_A_RUN if context.get_parameter_source(key) is ParameterSource.COMMANDLINE]
+        if given or jobs is not None:
+            opts = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+            extra = "JOBS.toml" if jobs is not None else opts[given[0]]
+            raise SpecError(f"--resume goes on as the run began, and {extra} would change it", hint="leave it out")
+        counted = context.get_parameter_source("retries") is ParameterSource.COMMANDLINE
+        record = live.resume(resume, say, retries if counted else None)
+    else:
+        if jobs is None:
+            raise SpecError("no jobs are named", hint="xbench cluster run examples/jobs.toml, or --resume FOLDER")
+        parsed("--policy", parse_policy, policy)
+        record = live.begin(
+            live.LiveRequest(
+                jobs=jobs,
+                policy=policy,
+                engine="ray" if engine == "ray" else "local",
+                folder=folder,
+                command=typed_command(),
+                slots=slots,
+                retries=retries,
+                restart_s=parsed("--restart-cost", parse_seconds, restart_text),
+                device="cuda" if device == "cuda" else "cpu",
+                address=address,
+            ),
+            say,
+        )
+    console.print()
+    show_result(record, json_to)
+    write_json(record, json_to)
+    failed = [job.name for job in record.jobs if job.status == "failed"]
+    if failed:
+        raise RunError(f"{len(failed)} of {len(record.jobs)} jobs failed: {', '.join(failed)}")
 
 
 @cluster.command("restart", short_help="Measure what stopping and restarting a real job costs.")
@@ -170,10 +263,7 @@ def restart_command(
     console = make_console()
     request = RestartRequest(workload, start, to, repeats, batch_size, steps, seed, device)
     record, path, error = measure(request, lambda said: console.print(said, highlight=False, markup=False))
-    console.print()
-    show_result(record, json_to)
-    console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
-    write_json(record, json_to)
+    show_run(console, record, path, json_to)
     if error is not None:
         raise error
     return 0 if record.check is not None and record.check.held else 3
@@ -192,7 +282,6 @@ def fit_command(file: Path, bytes_text: str | None, target: float | None) -> Non
     is printed can be pasted into a jobs.toml or a CSV of jobs.
     """
     from xbench.cluster.fitting import fitted_lines
-    from xbench.units import parse_bytes
 
     model_bytes = None if bytes_text is None else parsed("--model-bytes", parse_bytes, bytes_text)
     for line in fitted_lines(file, model_bytes, target):
@@ -204,9 +293,7 @@ def policies_command() -> None:
     """List the policies that compare takes, with their options."""
     from xbench.cluster.policies import POLICIES
 
-    width = max(len(entry.name) for entry in POLICIES)
-    for entry in POLICIES:
-        click.echo(f"{entry.name:<{width}}  {entry.summary}")
+    list_entries(POLICIES)
 
 
 @cluster.group("traces", short_help="List the traces that compare takes, or fetch a public one.")

@@ -1,13 +1,12 @@
-"""`xbench compare`: run schedules side by side on real links and say which is fastest."""
+"""`xbench compare` and `converge`: run schedules side by side on real links, and show what was measured."""
 
 from __future__ import annotations
 
 import click
 
 from xbench.commands.completing import complete_workload
-from xbench.commands.options import check_json, json_option, show_result, takes, verbose_option, write_json
-from xbench.commands.themes import ThemedCommand, examples
-from xbench.config import RunConfig
+from xbench.commands.options import ThemedCommand, check_json, examples, json_option, show_run, takes, verbose_option
+from xbench.config import ConvergeConfig, RunConfig
 
 
 @click.command(
@@ -22,23 +21,9 @@ from xbench.config import RunConfig
 )
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
 @takes(
-    RunConfig,
-    "modes",
-    "reference",
-    "overlap",
-    "workloads",
-    "effort",
-    "fabric",
-    "device",
-    json_option,
-    "timeout_s",
-    "output",
-    verbose_option,
-    "nvtx",
-    "copies",
-    "compress",
-    "collectives",
-)
+    RunConfig, "modes", "reference", "overlap", "workloads", "effort", "fabric", "device", json_option, "timeout_s",
+    "output", verbose_option, "nvtx", "copies", "compress", "collectives",
+)  # fmt: skip
 def compare(config: RunConfig, json_to: str | None, verbose: bool) -> int:
     """Run schedules side by side on real links and say which is fastest.
 
@@ -58,14 +43,44 @@ def run_and_render(config: RunConfig, json_to: str | None, *, verbose: bool, all
 
     console = make_console()
     result = execute(config, console)
-    if result.speaks:
-        console.print()
-        show_result(result.record, json_to, verbose=verbose, all_layers=all_layers, place=str(result.path))
-        console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
-        write_json(result.record, json_to)
-    else:  # rank 0 holds the samples and shows them
+    if not result.speaks:  # rank 0 holds the samples and shows them
         return result.error.exit_code if result.error is not None else 0
+    show_run(
+        console, result.record, result.path, json_to, verbose=verbose, all_layers=all_layers, place=str(result.path)
+    )
     if result.error is not None:
         raise result.error
     failed = getattr(result.record, "modes", {})
     return 1 if any(mode.status == "failed" for mode in failed.values()) else 0
+
+
+@click.command(
+    "converge",
+    cls=ThemedCommand,
+    short_help="Train on real data under every schedule, and compare loss and accuracy.",
+    epilog=examples("xbench converge resnet18 --modes ddp,spb", "xbench converge train.py:make --seeds 5 --epochs 8"),
+)
+@click.argument("names", metavar="[WORKLOAD]", shell_complete=complete_workload, default="resnet18")
+@takes(
+    ConvergeConfig, "modes", "dataset", "seeds", "epochs", "samples", "lr", "workloads", "fabric", "device",
+    json_option, "timeout_s", "output",
+)  # fmt: skip
+def converge(config: ConvergeConfig, json_to: str | None) -> int:
+    """Train on real data under every schedule, and compare loss and accuracy.
+
+    WORKLOAD is an image model from `xbench workloads` or path/to/train.py:make [default: resnet18]. Every mode trains
+    the same samples from the same seeds. Shows accuracy and loss with intervals, beside step time, bytes sent, memory
+    kept for backward and work done there. An image model gets images of 32 × 32 pixels and a batch of 32 unless options
+    say otherwise.
+    """
+    check_json(json_to)
+
+    from xbench.report.console import make_console
+    from xbench.runs.converge import execute
+
+    console = make_console()
+    record, path, error = execute(config, console)
+    show_run(console, record, path, json_to)
+    if error is not None:
+        raise error
+    return 1 if any(mode.status == "failed" for mode in record.modes.values()) else 0

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
 
 from xbench.config import RUNS
-from xbench.record_files import run_folders
+from xbench.record_files import RECORD, run_folders
 
 Items = list[CompletionItem[str]]
 Complete = Callable[[click.Context, click.Parameter, str], Items]
 
-RECORD = "record.json"
 LATEST = "latest"
 RATES = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
 
@@ -39,27 +39,6 @@ def complete_workload(context: click.Context, parameter: click.Parameter, typed:
     return named + [item for item in files if not named or not item.value.endswith("/")]
 
 
-def complete_modes(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """Complete the mode after the last comma. Earlier modes and their options, such as `fusion=32`, stay."""
-    before, comma, word = typed.rpartition(",")
-    taken = {piece.partition(":")[0] for piece in before.split(",")}
-    return [
-        CompletionItem(before + comma + item.value, help=item.help)
-        for item in complete_mode(context, parameter, word)
-        if item.value not in taken
-    ]
-
-
-def complete_policies(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """Complete the cluster policy after the last comma. Earlier policies and their options stay."""
-    from xbench.cluster.policies import POLICIES
-
-    before, comma, word = typed.rpartition(",")
-    taken = {piece.partition(":")[0] for piece in before.split(",")}
-    left = {entry.name: entry.summary for entry in POLICIES if entry.name not in taken}
-    return _items(before + comma, left, word)
-
-
 def complete_policy(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """Complete one cluster policy."""
     from xbench.cluster.policies import POLICIES
@@ -68,7 +47,7 @@ def complete_policy(context: click.Context, parameter: click.Parameter, typed: s
 
 
 def complete_mode(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """Complete one mode, and after `crossover:` the schedule that carries its gradients."""
+    """Complete one mode, and after a paired one's ':' the schedule that carries its gradients."""
     from xbench.modes import MODES
     from xbench.schedules import carries
 
@@ -87,12 +66,8 @@ def complete_fabric(context: click.Context, parameter: click.Parameter, typed: s
 
     name, colon, options = typed.partition(":")
     if not colon:
-        found = [(entry.name, bool(entry.facts.get("keys")), entry.summary) for entry in FABRICS]
-        return [
-            CompletionItem(f"{name}{':' if more else ''}", help=text)
-            for name, more, text in found
-            if name.startswith(typed)
-        ]
+        found = {entry.name + (":" if entry.facts.get("keys") else ""): entry.summary for entry in FABRICS}
+        return _items("", found, typed)
     if name not in FABRICS:
         return []
     before, comma, word = options.rpartition(",")
@@ -121,14 +96,18 @@ def complete_file(context: click.Context, parameter: click.Parameter, typed: str
 
 
 def listed(complete: Complete) -> Complete:
-    """Return a completion for comma-separated words: it completes the one after the last comma."""
+    """Return a completion for comma-separated words: it completes the one after the last comma.
+
+    Earlier words and their options, such as `fusion=32`, stay, and are not suggested again.
+    """
 
     def complete_last(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
         before, comma, word = typed.rpartition(",")
+        taken = {name for piece in before.split(",") for name in (piece, piece.partition(":")[0])}
         return [
             CompletionItem(before + comma + item.value, help=item.help)
             for item in complete(context, parameter, word)
-            if item.value not in before.split(",")
+            if item.value not in taken
         ]
 
     return complete_last
@@ -141,8 +120,11 @@ def _items(before: str, found: dict[str, str] | dict[str, None], word: str) -> I
 def _paths(typed: str, suffix: str, after: str = "") -> Items:
     """Return files with this suffix and folders whose path begins with `typed`. A run's folder ends without a slash."""
     folder, name = os.path.split(typed)
-    found = []
-    for path in sorted(_listed(Path(folder or "."))):
+    found: Items = []
+    there: list[Path] = []
+    with suppress(OSError):
+        there = sorted(Path(folder or ".").iterdir())
+    for path in there:
         if not path.name.startswith(name) or (path.name.startswith(".") and not name.startswith(".")):
             continue
         shown = os.path.join(folder, path.name)
@@ -151,13 +133,6 @@ def _paths(typed: str, suffix: str, after: str = "") -> Items:
         elif path.suffix == suffix:
             found.append(CompletionItem(shown + after))
     return found
-
-
-def _listed(folder: Path) -> Iterable[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
 
 
 def _factories(path: Path) -> dict[str, None]:
@@ -169,11 +144,13 @@ def _factories(path: Path) -> dict[str, None]:
     return {
         node.name: None
         for node in tree.body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not _required(node.args)
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not _needs_arguments(node.args)
     }
 
 
-def _required(arguments: ast.arguments) -> bool:
-    positional = [*arguments.posonlyargs, *arguments.args]
-    keywords = [default for default in arguments.kw_defaults if default is None]
-    return len(positional) > len(arguments.defaults) or bool(keywords)
+def _needs_arguments(taken: ast.arguments) -> bool:
+    return len(taken.posonlyargs) + len(taken.args) > len(taken.defaults) or None in taken.kw_defaults
+
+
+complete_modes = listed(complete_mode)
+complete_policies = listed(complete_policy)

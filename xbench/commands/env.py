@@ -7,20 +7,15 @@ from pathlib import Path
 import click
 
 from xbench.commands.completing import complete_result
-from xbench.commands.options import check_json
-from xbench.commands.results import ResultPath
+from xbench.commands.options import ResultPath, check_json, write_text
 from xbench.errors import RecordError
 
 
 @click.command("env", short_help="Say what this machine has, what works on it, and what is missing.")
 @click.option("--like", type=ResultPath(), metavar="RESULT", shell_complete=complete_result,
               help="Say whether the times of this saved result compare with those taken here.")  # fmt: skip
-@click.option(
-    "--json",
-    "json_to",
-    metavar="FILE|-",
-    help="Write the same facts as JSON too; with - they go to stdout, and the text to stderr.",
-)
+@click.option("--json", "json_to", metavar="FILE|-",
+              help="Write the same facts as JSON too; with - they go to stdout, and the text to stderr.")  # fmt: skip
 def env(like: Path | None, json_to: str | None) -> None:
     """Say what this machine has, what works on it, and what is missing.
 
@@ -43,8 +38,4 @@ def env(like: Path | None, json_to: str | None) -> None:
     if other is not None:
         machine = held_against(machine, str(like), other)
     render_machine(machine, make_console(stderr=json_to == "-"))
-    text = machine.model_dump_json(indent=1) + "\n"
-    if json_to == "-":
-        click.echo(text, nl=False)
-    elif json_to is not None:
-        Path(json_to).write_text(text, encoding="utf-8")
+    write_text(json_to, lambda: machine.model_dump_json(indent=1) + "\n")

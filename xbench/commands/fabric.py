@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from xbench.commands.completing import complete_fabric
+from xbench.commands.options import list_entries
 from xbench.config import RUNS
 
 
@@ -22,21 +23,18 @@ def fabric() -> None:
 
 
 @fabric.command("list")
-def list_fabrics() -> int:
+def list_fabrics() -> None:
     """List the fabrics that --fabric takes."""
     from xbench.fabrics import FABRICS
 
-    width = max(len(entry.name) for entry in FABRICS)
-    for entry in FABRICS:
-        click.echo(f"{entry.name:<{width}}  {entry.summary}")
-    return 0
+    list_entries(FABRICS)
 
 
 @fabric.command("clean")
 @click.option("--all", "everything", is_flag=True, help="Remove namespaces of runs that are still alive, too.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
               help="Folder of results, below which unfinished files are looked for.")  # fmt: skip
-def clean(everything: bool, output: Path) -> int:
+def clean(everything: bool, output: Path) -> None:
     """Remove what killed runs left: namespaces and processes in them, temporary folders, unfinished files."""
     from xbench.fabrics import stale
 
@@ -53,12 +51,11 @@ def clean(everything: bool, output: Path) -> int:
     if done.killed:
         told += f", {len(done.killed)} processes killed"
     click.echo(told, err=True)
-    return 0
 
 
 @fabric.command("check")
 @click.argument("text", metavar="[FABRIC]", shell_complete=complete_fabric, default="shaped:hosts=2,rate=1gbit")
-def check(text: str) -> int:
+def check(text: str) -> None:
     """Raise a fabric, measure one TCP stream through it, remove it.
 
     FABRIC is what --fabric takes.  [default: shaped:hosts=2,rate=1gbit]
@@ -78,10 +75,7 @@ def check(text: str) -> int:
         measured = raised.measure_bandwidth()
         if measured is not None and spec.rate is not None:
             asked = parse_rate(spec.rate)
-            share = measured / asked
-            click.echo(
-                f"asked {format_rate(asked)}, measured {format_rate(measured)} ({format_percent(share)})", err=True
-            )
+            share = format_percent(measured / asked)
+            click.echo(f"asked {format_rate(asked)}, measured {format_rate(measured)} ({share})", err=True)
         for line in [*raised.notes, *raised.warnings]:
             click.echo(line, err=True)
-    return 0

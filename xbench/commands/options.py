@@ -1,20 +1,24 @@
-"""Options made from the fields of a command's config (`xbench.config`), and helpers that several commands share.
+"""What several commands share: options, paths of results, targets of output, and `--help` by theme.
 
-`xbench.cli` adds `--debug` to every command. This module imports nothing heavy, so that `--help` stays fast.
+Most options are made from the fields of a command's config (`xbench.config`). `xbench.cli` adds `--debug` to every
+command. This module imports nothing heavy, so that `--help` stays fast.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from xbench.commands.completing import (
+    LATEST,
     complete_fabric,
     complete_file,
     complete_mode,
@@ -23,14 +27,51 @@ from xbench.commands.completing import (
     complete_workload,
     listed,
 )
-from xbench.commands.results import ResultPath
+from xbench.config import RUNS
 from xbench.errors import SpecError
 from xbench.option_fields import option_of, options_of, read_config
+from xbench.record_files import RECORD, run_folders
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from xbench.records import AnyRecord
+    from xbench.registry import Registry
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+STDOUT = "-"
+BESIDE = ""
+"""Value of a format's option that is given without a value."""
+
+_HEAD_CHARACTERS = 300
+
+
+# --- results as users type them -----------------------------------------------------------------------------------
+
+
+class ResultPath(click.Path):
+    """Path of a result: a record, or the folder of a run. `latest` is the newest run, unless such a file exists."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`. Raises SpecError if there is no run."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        return latest() if str(path) == LATEST and not path.exists() else path
+
+
+def latest() -> Path:
+    """Return the folder of the newest run in results/runs. Raises SpecError if there is none."""
+    runs = run_folders(RUNS)
+    if not runs:
+        raise SpecError(f"there is no run in {RUNS}", hint="name a result, or make one: xbench compare")
+    return runs[0]
+
+
+# --- options ------------------------------------------------------------------------------------------------------
+
 _COMPLETE: dict[str | None, dict[str, Any]] = {
     None: {},
     "fabric": {"shell_complete": complete_fabric},
@@ -60,10 +101,18 @@ def takes(kind: type, *parts: str | Callable[[Any], Any]) -> Callable[[F], F]:
             config: Any = read_config(kind, values)
             return command(config=config, **values)
 
-        made: Any = with_config
-        for option in reversed(options):  # --help lists the last decorator applied first
-            made = option(made)
-        return made  # type: ignore[no-any-return]
+        return with_options(*options)(with_config)  # type: ignore[return-value]
+
+    return decorate
+
+
+def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that applies these, so that --help lists them in this order."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
     return decorate
 
@@ -78,25 +127,38 @@ def field_option(kind: type, name: str, **changed: Any) -> Callable[[F], F]:
 
 def verbose_option(command: F) -> F:
     """Add `-v/--verbose`."""
-    return click.option(
-        "-v", "--verbose", is_flag=True, help="Show every table and note, not only what fits on a screen."
-    )(command)
+    told = "Show every table and note, not only what fits on a screen."
+    return click.option("-v", "--verbose", is_flag=True, help=told)(command)
 
 
 def json_option(command: F) -> F:
     """Add `--json FILE|-`, passed as `json_to` and used by `write_json`."""
-    return click.option(
-        "--json",
-        "json_to",
-        metavar="FILE|-",
-        shell_complete=complete_file,
-        help="Also write the record as JSON; with - it goes to stdout, and tables go to stderr.",
-    )(command)
+    told = "Also write the record as JSON; with - it goes to stdout, and tables go to stderr."
+    return click.option("--json", "json_to", metavar="FILE|-", shell_complete=complete_file, help=told)(command)
+
+
+def csv_option(told: str) -> Callable[[F], F]:
+    """Add `--csv FILE|-`, passed as `csv_to` and used by `write_csv`."""
+    return click.option("--csv", "csv_to", metavar="FILE|-", help=told)
+
+
+def format_option(name: str, text: str) -> Callable[[F], F]:
+    """Add `--NAME [FILE|-]`, passed as `NAME_to`: None if it is absent, `BESIDE` if it has no value."""
+    return click.option(f"--{name}", f"{name}_to", is_flag=False, flag_value=BESIDE, metavar="[FILE|-]",
+                        shell_complete=complete_file, help=text)  # fmt: skip
+
+
+def typed_command() -> str:
+    """Return the command line as it was typed, for a record."""
+    return shlex.join(["xbench", *sys.argv[1:]])
+
+
+# --- checks of targets, before anything is measured ---------------------------------------------------------------
 
 
 def check_json(json_to: str | None, option: str = "--json") -> None:
     """Raise SpecError if `--json`, or another output option, names a file that cannot be written."""
-    if json_to is None or json_to == "-":
+    if json_to is None or json_to == STDOUT:
         return
     path = Path(json_to)
     parent = path.absolute().parent
@@ -114,10 +176,82 @@ def check_json(json_to: str | None, option: str = "--json") -> None:
         raise SpecError(f"{option}: you may not write {json_to!r}", hint=f"{option} FILE writes where you may")
 
 
-def echo_utf8(text: str) -> None:
-    """Write a file's text to stdout in UTF-8, whatever the terminal's encoding."""
-    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-    click.echo(text if encoding == "utf8" else text.encode(), nl=False)
+def check_json_and(json_to: str | None, option: str, target: str | None) -> None:
+    """Raise SpecError for a target of `--json` or `option` that cannot be written, and if both name stdout."""
+    check_json(json_to)
+    check_json(target, option)
+    if json_to == STDOUT and target == STDOUT:
+        raise SpecError(f"--json - and {option} - both want stdout", hint=f"write {option} FILE")
+
+
+@dataclass(frozen=True)
+class Output:
+    """One format and its target: a path, or `STDOUT`."""
+
+    format: str
+    target: str
+
+    @property
+    def option(self) -> str:
+        """Name of the option, such as '--html'."""
+        return f"--{self.format}"
+
+
+def resolve(asked: Mapping[str, str | None], results: Sequence[Path]) -> list[Output]:
+    """Return one output for each option given. `asked` maps a format to its option's value.
+
+    `--html` alone writes beside the record, `--html FILE` to that file, and `--html -` to stdout. Raises SpecError for
+    a target that cannot be written, that is itself a result, or that two formats name.
+    """
+    outputs = [
+        Output(name, value if value != BESIDE else str(beside(results, _extension(name))))
+        for name, value in asked.items()
+        if value is not None
+    ]
+    taken: dict[str, str] = {}
+    for output in outputs:
+        check_json(output.target, output.option)
+        if output.target != STDOUT and _is_result(Path(output.target)):
+            raise SpecError(
+                f"{output.option}: {output.target!r} is a result, and would be written over",
+                hint=f"name the results first, and {output.option} after them",
+            )
+        place = output.target if output.target == STDOUT else os.path.realpath(output.target)
+        if place in taken:
+            where = "stdout" if output.target == STDOUT else repr(output.target)
+            raise SpecError(f"{taken[place]} and {output.option} both want {where}", hint=f"write {output.option} FILE")
+        taken[place] = output.option
+    return outputs
+
+
+def beside(results: Sequence[Path], extension: str) -> Path:
+    """Return the path beside the first result: `report.html` in a run's folder, `NAME.html` for `NAME.json`.
+
+    For several results the file is `compared.html`.
+    """
+    first = results[0] / RECORD if results[0].is_dir() else results[0]
+    stem = "report" if first.name == RECORD else first.name.removesuffix(".json")
+    return first.parent / f"{'compared' if len(results) > 1 else stem}.{extension}"
+
+
+def _extension(name: str) -> str:
+    from xbench.report import FORMATS
+
+    return str(FORMATS.entry(name).facts["extension"])
+
+
+def _is_result(path: Path) -> bool:
+    """True if the file begins as a record does. A report never overwrites a record."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            return '"schema_version"' in stream.read(_HEAD_CHARACTERS)
+    except OSError:
+        return False
+
+
+# --- output -------------------------------------------------------------------------------------------------------
 
 
 def show_result(
@@ -127,36 +261,106 @@ def show_result(
 
     `place` is the record's path in suggested commands; without it they say RECORD.
     """
-    from xbench.report.advice import RECORD
+    from xbench.report import advice
     from xbench.report.console import make_console
     from xbench.report.formats.terminal import show
 
-    show(record, make_console(stderr="-" in taken), verbose=verbose, all_layers=all_layers, place=place or RECORD)
+    console, place = make_console(stderr=STDOUT in taken), place or advice.RECORD
+    show(record, console, verbose=verbose, all_layers=all_layers, place=place)
+
+
+def show_run(
+    console: Console, record: AnyRecord, path: Path, json_to: str | None, *taken: str | None, **shown: Any
+) -> None:
+    """Draw the record of a run as `show_result` does, name its path on the console, and write it to `--json`."""
+    console.print()
+    show_result(record, json_to, *taken, **shown)
+    console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
+    write_json(record, json_to)
 
 
 def write_json(record: AnyRecord, json_to: str | None) -> None:
     """Write the record to the target of `--json`: nowhere, a file, or stdout. Raises OSError."""
     from xbench.records import dump, save
 
-    if json_to == "-":
+    if json_to == STDOUT:
         echo_utf8(dump(record))
     elif json_to is not None:
         save(record, Path(json_to))
-
-
-def check_json_and_csv(json_to: str | None, csv_to: str | None) -> None:
-    """Raise SpecError for a target of `--json` or `--csv` that cannot be written, and if both name stdout."""
-    check_json(json_to)
-    check_json(csv_to, option="--csv")
-    if json_to == "-" and csv_to == "-":
-        raise SpecError("--json - and --csv - both want stdout", hint="write --csv FILE")
 
 
 def write_csv(record: AnyRecord, csv_to: str | None) -> None:
     """Write the record's main table to the target of `--csv`: nowhere, a file, or stdout. Raises OSError."""
     from xbench.report.formats.csv import render
 
-    if csv_to == "-":
-        click.echo(render(record), nl=False)
-    elif csv_to is not None:
-        Path(csv_to).write_text(render(record), encoding="utf-8")
+    write_text(csv_to, lambda: render(record))
+
+
+def write_text(target: str | None, text: Callable[[], str]) -> None:
+    """Write a text to a target of an option: nowhere, a file, or stdout. Raises OSError."""
+    if target == STDOUT:
+        echo_utf8(text())
+    elif target is not None:
+        Path(target).write_text(text(), encoding="utf-8")
+
+
+def echo_utf8(text: str) -> None:
+    """Write a file's text to stdout in UTF-8, whatever the terminal's encoding."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+    click.echo(text if encoding == "utf8" else text.encode(), nl=False)
+
+
+def list_entries(registry: Registry[Any]) -> None:
+    """Write a registry's names to stdout, each with its summary."""
+    width = max(map(len, registry.names()))
+    for entry in registry:
+        click.echo(f"{entry.name:<{width}}  {entry.summary}")
+
+
+# --- help ---------------------------------------------------------------------------------------------------------
+
+OTHER = "Options"
+THEMES: dict[str, tuple[str, ...]] = {
+    "What to run": (
+        "--modes", "--reference", "--overlap", "--workloads", "--batch-size", "--image-size", "--seq-len", "--dtype",
+        "--optimizer", "--seed", "--dataset", "--seeds", "--epochs", "--samples", "--lr", "--config", "--check",
+        "--base", "--baseline", "--layer", "--job", "--resume", "--workers",
+    ),
+    "Links and devices": (
+        "--fabric", "--rates", "--hosts", "--held-out", "--device", "--backend", "--copies", "--compress", "--topology",
+        "--rate", "--latency", "--compute-scale",
+    ),
+    "Measurement": (
+        "--launches", "--rounds", "--steps", "--quick", "--rigorous", "--minutes", "--margin", "--cell-minutes",
+        "--pairs", "--budget", "--strict", "--no-confirm", "--error-band",
+    ),
+    "Output": (
+        "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",
+        "--keep", "--output",
+    ),
+    "Expert": ("--timeout", "--nvtx", "--inject", "--debug", "--help"),
+}  # fmt: skip
+"""Options by heading. Options that are not listed here appear under `OTHER`, which comes first."""
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: one example a line, as it is typed."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+class ThemedCommand(click.Command):
+    """Command whose help groups its options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `click.Command.format_options`."""
+        heading_of = {name: heading for heading, names in THEMES.items() for name in names}
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (OTHER, *THEMES)}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is not None and isinstance(parameter, click.Option):
+                heading = next((heading_of[name] for name in parameter.opts if name in heading_of), OTHER)
+                rows[heading].append(row)
+        for heading, found in rows.items():
+            if found:
+                with formatter.section(heading):
+                    formatter.write_dl(found)

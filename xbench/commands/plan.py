@@ -1,20 +1,34 @@
-"""`xbench plan`: find the best schedule from a saved profile, for the measured link or for other links and workers."""
+"""`xbench plan` and `scale`: schedules from a saved profile, for the measured link, other links, or more workers."""
 
 from __future__ import annotations
 
-import shlex
-import sys
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from xbench.commands.completing import complete_result
-from xbench.commands.options import check_json, json_option, takes, write_json
-from xbench.commands.results import ResultPath
-from xbench.commands.themes import ThemedCommand, examples
+from xbench.commands.options import (
+    ResultPath,
+    ThemedCommand,
+    check_json,
+    check_json_and,
+    csv_option,
+    examples,
+    json_option,
+    show_result,
+    takes,
+    typed_command,
+    verbose_option,
+    write_csv,
+    write_json,
+)
+from xbench.config import overlap_option, read_fabric
 from xbench.errors import SpecError
-from xbench.plan_config import PlanConfig
+from xbench.option_fields import choice, option, parsed
+from xbench.units import parse_rate, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +39,63 @@ if TYPE_CHECKING:
     from xbench.planning.scenario import Change, Planned
     from xbench.planning.step import Gradient
     from xbench.records import Plan
+    from xbench.spec import FabricSpec, Overlap
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIfConfig:
+    """Changes to a record before plans are made from it. `xbench plan` and `xbench scale` share them."""
+
+    modes: str | None = None
+    rate_bps: float | None = option(
+        "--rate",
+        read=lambda text: parsed("--rate", parse_rate, text),
+        metavar="RATE",
+        help="What if links had this rate: 10gbit.",
+    )
+    latency_s: float | None = option(
+        "--latency",
+        read=lambda text: parsed("--latency", parse_seconds, text),
+        metavar="DURATION",
+        help="What if a message took this long to arrive: 50us.",
+    )
+    compute_scale: float | None = option(
+        "--compute-scale", type=float, metavar="X", help="What if computing took X times as long: 0.25."
+    )
+    job: int | None = option(
+        "--job", type=int, metavar="N", help="Job to plan for, counted from 1, where a comparison has two."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanConfig(WhatIfConfig):
+    """Options of `xbench plan`."""
+
+    fabric: FabricSpec | None = option(
+        "--fabric",
+        read=read_fabric,
+        metavar="SPEC",
+        complete="fabric",
+        help="Plan for shaped:hosts=H,rate=R[,ranks=K] in place of what was measured.",
+    )
+    modes: str | None = option("--modes", metavar="A,B,...", complete="modes", help="Modes to plan.  [default: all]")
+    emit: str = choice(
+        "--emit",
+        "table",
+        "json",
+        "ddp",
+        "python",
+        default="table",
+        help="What goes to stdout: the table, the record, or a snippet to paste.",
+    )
+    mode: str | None = option(
+        "--mode",
+        metavar="MODE",
+        complete="mode",
+        help="Mode of a snippet's plan.  [default: the fastest; for ddp, of ddp-tuned and auto]",
+    )
+    workers: int | None = option("--workers", type=int, metavar="N", help="What if there were N workers in a ring.")
+    overlap: Overlap = overlap_option()
 
 
 @click.command(
@@ -32,26 +103,14 @@ if TYPE_CHECKING:
     cls=ThemedCommand,
     short_help="Plan schedules from a saved profile, as measured or what-if; needs no torch.",
     epilog=examples(
-        "xbench plan latest",
-        "xbench plan latest --rate 10gbit --workers 16",
-        "xbench plan latest --emit ddp",
+        "xbench plan latest", "xbench plan latest --rate 10gbit --workers 16", "xbench plan latest --emit ddp"
     ),
 )
 @click.argument("profile", type=ResultPath(), shell_complete=complete_result)
 @takes(
-    PlanConfig,
-    "fabric",
-    "modes",
-    "emit",
-    "mode",
-    "rate_bps",
-    "latency_s",
-    "workers",
-    "compute_scale",
-    "overlap",
-    "job",
-    json_option,
-)
+    PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "workers", "compute_scale", "overlap",
+    "job", json_option,
+)  # fmt: skip
 def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     """Plan schedules from a saved profile, as measured or what-if; needs no torch.
 
@@ -78,7 +137,7 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     wanted = wanted or (fastest_in_ddp(planned) if emit == "ddp" else fastest(planned))
     if emit == "python" and wanted is None:
         raise SpecError("only the control was planned, so there is nothing to paste", hint="leave --modes out")
-    record = to_profile(planned, shlex.join(["xbench", *sys.argv[1:]]))
+    record = to_profile(planned, typed_command())
     console = make_console(stderr=emit != "table" or json_to == "-")
     show_planned(planned, console, chosen=wanted, table=emit == "table", in_ddp=emit == "ddp")
     write_json(record, "-" if emit == "json" else json_to)
@@ -94,15 +153,13 @@ def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Con
 
     path = str(Path(json_to).resolve()) if json_to else None
     measured = planned.scenario.measured
-    tuned = measured.record.spec.tunes_ranks
-    click.echo(attach_snippet(planned.plans[mode], path, tuned=tuned), nl=False)
+    click.echo(attach_snippet(planned.plans[mode], path, tuned=measured.record.spec.tunes_ranks), nl=False)
     if json_to is None:
         _say(console, "The buckets stand in the snippet; with --json FILE it names that file instead.")
     missing = measured.workload.tensors - len(planned.scenario.step.gradients)
     if missing > 0:
-        _say(
-            console, f"{missing} parameters had no gradient when profiled and are in no bucket: give each one its own."
-        )
+        told = f"{missing} parameters had no gradient when profiled and are in no bucket: give each one its own."
+        _say(console, told)
 
 
 def _paste_ddp(planned: Planned, mode: str, console: Console) -> None:
@@ -112,8 +169,7 @@ def _paste_ddp(planned: Planned, mode: str, console: Console) -> None:
 
     gradients, plan = planned.scenario.step.gradients, planned.in_ddp(mode)
     caps_mib = bucket_caps_mib(plan, {gradient.name: gradient.dtype for gradient in gradients})
-    measured = planned.scenario.measured
-    tuned = measured.record.spec.tunes_ranks
+    tuned = planned.scenario.measured.record.spec.tunes_ranks
     click.echo(ddp_snippet(plan, caps_mib, tuned=tuned), nl=False)
     _say(console, _verified(gradients, plan, caps_mib))
 
@@ -184,9 +240,9 @@ def _change(measured: Measured, config: PlanConfig) -> Change:
 
     there = Change()
     if config.fabric is not None:
-        for option, value in (("--rate", config.rate_bps), ("--workers", config.workers)):
+        for flag, value in (("--rate", config.rate_bps), ("--workers", config.workers)):
             if value is not None:
-                raise SpecError(f"--fabric and {option} exclude each other", hint="--fabric says rate and workers")
+                raise SpecError(f"--fabric and {flag} exclude each other", hint="--fabric says rate and workers")
         there = change_to(config.fabric, measured.fabric)
     return Change(
         rate_bps=config.rate_bps if config.rate_bps is not None else there.rate_bps,
@@ -195,3 +251,69 @@ def _change(measured: Measured, config: PlanConfig) -> Change:
         compute_scale=config.compute_scale,
         ranks_per_host=there.ranks_per_host,
     )
+
+
+def _error_band(value: float) -> float:
+    if math.isfinite(value) and 0 <= value <= 0.95:
+        return value
+    raise SpecError(f"--error-band: {value:g} is not a share from 0 to 0.95", hint="write --error-band 0.1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleConfig(WhatIfConfig):
+    """Options of `xbench scale`."""
+
+    workers: str = option(
+        "--workers", default="2..2048", metavar="SIZES", help="Numbers of workers: 2..2048 doubles, 2,4,8 lists."
+    )
+    topology: str = option(
+        "--topology",
+        default="ring",
+        metavar="NAME",
+        help="All-reduce algorithm: ring, tree (double binary trees), halving-doubling, doubling, or "
+        "hierarchical:gpus=G[,rate=R][,latency=L] with a fast ring inside each host.",
+    )
+    modes: str | None = option(
+        "--modes", metavar="A,B,...", complete="modes", help="Modes to predict.  [default: all but compute]"
+    )
+    error_band: float | None = option(
+        "--error-band",
+        type=float,
+        read=_error_band,
+        metavar="SHARE",
+        help="Relative error of predictions.  [default: the record's own worst error, else 0.1]",
+    )
+
+
+@click.command(
+    "scale",
+    cls=ThemedCommand,
+    short_help="Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.",
+    epilog=examples("xbench scale latest", "xbench scale latest --workers 8..64 --topology hierarchical:gpus=8"),
+)
+@click.argument("profile", type=ResultPath(), shell_complete=complete_result)
+@takes(
+    ScaleConfig, "workers", "topology", "modes", "rate_bps", "latency_s", "compute_scale", "error_band", "job",
+    csv_option("Write a CSV with one row per mode and size; with - it goes to stdout."), json_option, verbose_option,
+)  # fmt: skip
+def scale(config: ScaleConfig, profile: Path, csv_to: str | None, json_to: str | None, verbose: bool) -> None:
+    """Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.
+
+    PROFILE is a record of `xbench profile` or `xbench compare`, the folder of its run, or latest. Every number is
+    simulated: the measured all-reduce is carried over by the formulas of a topology, and every schedule is planned anew
+    for each number of workers.
+    """
+    from xbench.planning.measured import read
+    from xbench.planning.scale import Request, parse_scaled_modes, parse_workers, to_record
+    from xbench.planning.scenario import Change, what_if
+    from xbench.planning.topology import parse_topology
+
+    check_json_and(json_to, "--csv", csv_to)
+    topology, workers = parse_topology(config.topology), parse_workers(config.workers)
+    request = Request(topology, workers, parse_scaled_modes(config.modes), config.error_band)
+    change = Change(rate_bps=config.rate_bps, latency_s=config.latency_s, compute_scale=config.compute_scale)
+    scenario = what_if(read(profile, config.job), change)
+    record = to_record(scenario, request, typed_command())
+    show_result(record, json_to, csv_to, verbose=verbose)
+    write_json(record, json_to)
+    write_csv(record, csv_to)

@@ -12,8 +12,7 @@ import click
 
 from xbench.commands.compare import run_and_render
 from xbench.commands.completing import complete_file, complete_workload
-from xbench.commands.options import check_json, json_option, show_result, takes, verbose_option, write_json
-from xbench.commands.themes import ThemedCommand, examples
+from xbench.commands.options import ThemedCommand, check_json, examples, json_option, show_run, takes, verbose_option
 from xbench.config import ProfileConfig
 from xbench.errors import SpecError
 
@@ -58,20 +57,9 @@ if TYPE_CHECKING:
 )
 @click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
 @takes(
-    ProfileConfig,
-    "effort",
-    "workloads",
-    "fabric",
-    "device",
-    json_option,
-    "timeout_s",
-    "output",
-    verbose_option,
-    "nvtx",
-    "copies",
-    "compress",
-    "collectives",
-)
+    ProfileConfig, "effort", "workloads", "fabric", "device", json_option, "timeout_s", "output", verbose_option,
+    "nvtx", "copies", "compress", "collectives",
+)  # fmt: skip
 def profile(
     config: ProfileConfig,
     all_layers: bool,
@@ -141,9 +129,7 @@ def _profile_traces(
     )
     folder = new_run_folder(config.output, f"profile-{record.workload.title}")
     path = keep(record, folder / "record.json")
-    show_result(record, json_to, verbose=verbose, all_layers=all_layers, place=str(path))
-    console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
-    write_json(record, json_to)
+    show_run(console, record, path, json_to, verbose=verbose, all_layers=all_layers, place=str(path))
     return 0
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,16 +12,19 @@ import click
 
 from xbench.commands.completing import complete_result, complete_workload
 from xbench.commands.options import (
+    STDOUT,
+    ResultPath,
+    ThemedCommand,
     check_json,
-    echo_utf8,
+    examples,
     field_option,
     json_option,
-    show_result,
-    write_json,
+    resolve,
+    show_run,
+    typed_command,
+    with_options,
+    write_text,
 )
-from xbench.commands.outputs import STDOUT, resolve
-from xbench.commands.results import ResultPath
-from xbench.commands.themes import ThemedCommand, examples
 from xbench.config import RunConfig
 from xbench.errors import SpecError, unknown
 
@@ -52,7 +53,7 @@ def regress() -> None:
 
 def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callable[[F], F]:
     """Add the options that measuring commands share; `pairs` describes the default in the help text."""
-    options = (
+    return with_options(
         click.option("--config", type=click.Path(path_type=Path), default=CONFIG, show_default=True, metavar="FILE",
                      help="File with the suite: workloads, modes, fabrics, metrics, thresholds."),
         click.option("--check", "names", multiple=True, metavar="NAME", help="Only this check of it; may be repeated."),
@@ -65,19 +66,11 @@ def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callab
         json_option,
     )  # fmt: skip
 
-    def with_options(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
 
-    return with_options
-
-
-def _layer_option(command: F) -> F:
-    return click.option(
-        "--layer", type=click.Choice(LAYERS), default="both", show_default=True,
-        help="What to judge: counts, plans and predictions; wall-clock times; or both.",
-    )(command)  # fmt: skip
+_layer_option = click.option(
+    "--layer", type=click.Choice(LAYERS), default="both", show_default=True,
+    help="What to judge: counts, plans and predictions; wall-clock times; or both.",
+)  # fmt: skip
 
 
 @regress.command("init", short_help="Write a suite and a GitHub workflow for your own model.")
@@ -143,20 +136,23 @@ def check_command(
     if base is not None and baseline is not None:
         raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
     slow_step = _injected(inject)
-    request = _request(**options)
-    request.base, request.baseline, request.slow_step = base, baseline, slow_step
+    request = _request(base=base, baseline=baseline, slow_step=slow_step, **options)
     request.confirm = request.suite.confirm and not no_confirm
     if slow_step > 1.0 and "wall" not in request.layers:
         raise SpecError("--inject slows steps, and --layer deterministic times none", hint="--layer wall times them")
 
     from xbench.regress import exit_code
     from xbench.regress.check import check
+    from xbench.report.console import make_console
+    from xbench.report.formats import junit
+    from xbench.report.kinds.regression_github import regression_markdown
 
-    console = _console()
+    console = make_console()
     kept = check(request, console)
     regression: Regression = kept.record  # type: ignore[assignment]
-    _show(kept, console, json_to, markdown_to, junit_to)
-    _write_formats(regression, markdown_to, junit_to, strict)
+    show_run(console, regression, kept.path, json_to, markdown_to, junit_to)
+    write_text(markdown_to, lambda: regression_markdown(regression))
+    write_text(junit_to, lambda: junit.render(regression, strict))
     _tell_github(regression)
     if kept.error is not None:
         raise kept.error
@@ -175,7 +171,7 @@ def record_command(json_to: str | None, layer: str, **options: Any) -> int:
     request = _request(layer=layer, **options)
     from xbench.regress.record import record
 
-    return _stored(record(request, console := _console()), console, json_to)
+    return _store(record, request, json_to)
 
 
 @regress.command("calibrate", short_help="Learn how noisy this machine is.")
@@ -189,7 +185,7 @@ def calibrate_command(json_to: str | None, **options: Any) -> int:
     request = _request(layer="wall", **options)
     from xbench.regress.record import calibrate
 
-    return _stored(calibrate(request, console := _console()), console, json_to)
+    return _store(calibrate, request, json_to)
 
 
 @regress.command("launch", hidden=True, short_help="Carry out one order of a check.")
@@ -218,15 +214,7 @@ def launch_command(order: Path | None, answer: Path | None, protocol: bool) -> i
 
 
 def _request(
-    *,
-    layer: str,
-    config: Path,
-    names: tuple[str, ...],
-    pairs: int | None,
-    budget: float | None,
-    device: str,
-    timeout_s: float,
-    output: Path,
+    *, layer: str, config: Path, names: tuple[str, ...], budget: float | None, **fields: Any
 ) -> RegressRequest:
     """Return the request: the suite from `config`, cut down to the named checks. Raises SpecError."""
     from xbench.regress import load_suite
@@ -244,11 +232,8 @@ def _request(
         suite=suite.model_copy(update=changed),
         folder=config.absolute().parent,
         layers=BOTH if layer == "both" else (layer,),  # type: ignore[arg-type]
-        pairs=pairs,
-        device=device,
-        timeout_s=timeout_s,
-        output=output,
-        command=shlex.join(["xbench", *sys.argv[1:]]),
+        command=typed_command(),
+        **fields,
     )
 
 
@@ -265,21 +250,12 @@ def _injected(text: str | None) -> float:
     return factor
 
 
-def _console() -> Console:
+def _store(flow: Callable[[RegressRequest, Console], Kept], request: RegressRequest, json_to: str | None) -> int:
+    """Measure what later checks need, and show it."""
     from xbench.report.console import make_console
 
-    return make_console()
-
-
-def _show(kept: Kept, console: Console, json_to: str | None, *taken: str | None) -> None:
-    console.print()
-    show_result(kept.record, json_to, *taken)
-    console.print(f"\nrecord: {kept.path}", highlight=False, soft_wrap=True)
-    write_json(kept.record, json_to)
-
-
-def _stored(kept: Kept, console: Console, json_to: str | None) -> int:
-    _show(kept, console, json_to)
+    kept = flow(request, console := make_console())
+    show_run(console, kept.record, kept.path, json_to)
     if kept.error is not None:
         raise kept.error
     return 0
@@ -300,19 +276,3 @@ def _tell_github(regression: Regression) -> None:
             stream.write(regression_markdown(regression, LIMIT_BYTES - stream.tell()))
     except OSError as error:  # the exit code depends on the measurements alone
         click.echo(f"the summary of the step was not written: {error}", err=True)
-
-
-def _write_formats(regression: Regression, markdown_to: str | None, junit_to: str | None, strict: bool) -> None:
-    """Write the requested files; '-' is stdout."""
-    from xbench.report.formats import junit
-    from xbench.report.kinds.regression import regression_markdown
-
-    texts: list[tuple[str | None, Callable[[], str]]] = [
-        (markdown_to, lambda: regression_markdown(regression)),
-        (junit_to, lambda: junit.render(regression, strict)),
-    ]
-    for target, text in texts:
-        if target == "-":
-            echo_utf8(text())
-        elif target is not None:
-            Path(target).write_text(text(), encoding="utf-8")

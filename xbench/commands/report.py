@@ -1,7 +1,8 @@
-"""`xbench report RESULT`: write any format from the saved record alone."""
+"""`xbench report`, `runs` and `schema`: saved results in any format, their list, and the schema of their files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,11 +10,24 @@ from typing import TYPE_CHECKING
 import click
 
 from xbench.commands.completing import complete_result
-from xbench.commands.options import check_json, echo_utf8, json_option, verbose_option, write_json
-from xbench.commands.outputs import STDOUT, Output, format_option, resolve
-from xbench.commands.results import ResultPath, latest
-from xbench.commands.themes import ThemedCommand, examples
+from xbench.commands.options import (
+    STDOUT,
+    Output,
+    ResultPath,
+    ThemedCommand,
+    check_json,
+    echo_utf8,
+    examples,
+    format_option,
+    json_option,
+    latest,
+    resolve,
+    verbose_option,
+    write_json,
+)
+from xbench.config import RUNS
 from xbench.errors import SpecError
+from xbench.record_files import run_folders
 
 if TYPE_CHECKING:
     from xbench.records import AnyRecord
@@ -43,11 +57,7 @@ OF_SEVERAL = "html"
 @json_option
 @verbose_option
 def report(
-    results: tuple[Path, ...],
-    show_all: bool,
-    json_to: str | None,
-    verbose: bool,
-    **formats: str | None,
+    results: tuple[Path, ...], show_all: bool, json_to: str | None, verbose: bool, **formats: str | None
 ) -> None:
     """Show a saved result again; needs neither torch nor a GPU.
 
@@ -131,3 +141,41 @@ def _show(
         if len(records) > 1:
             console.rule(str(path), align="left", style="dim")
         show(record, console, verbose=verbose, all_layers=show_all, place=str(path))
+
+
+@click.command("runs", short_help="List earlier runs, newest first; needs no torch.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
+              help="Folder that keeps the runs.")  # fmt: skip
+@click.option("--most", type=click.IntRange(1, 1_000_000), default=10, show_default=True, help="Runs to list.")
+@click.option("--json", "as_json", is_flag=True, help="Print the same facts as JSON.")
+def runs(output: Path, most: int, as_json: bool) -> None:
+    """List earlier runs, newest first; needs no torch.
+
+    Each run is shown with its time, kind and subject, the first sentence of its report, and its path. `latest` stands
+    for the newest run wherever a command takes a result: `xbench report latest`.
+    """
+    from xbench.report import runs as told
+    from xbench.report.console import make_console
+
+    folders = run_folders(output)
+    found = [told.read_run(folder) for folder in folders[:most]]
+    if as_json:
+        click.echo(json.dumps(told.as_json(found), indent=1, ensure_ascii=False))
+        return
+    told.render_runs(found, make_console(stderr=False))
+    if not folders:
+        click.echo(f"no runs in {output}", err=True)
+    elif len(folders) > most:
+        click.echo(f"{len(folders) - most} more: --most {len(folders)} lists them", err=True)
+
+
+@click.command(name="schema", short_help="Print the JSON Schema of the result files.")
+def schema() -> None:
+    """Print the JSON Schema of the result files.
+
+    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, validation, tuned,
+    convergence, baseline, noise, regression, cluster, live, restart.
+    """
+    from xbench.records import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))

@@ -11,7 +11,7 @@ import click
 
 from xbench.commands.options import check_json, takes
 from xbench.errors import SpecError, unknown
-from xbench.option_fields import option, read_config
+from xbench.option_fields import choice, option, read_config, whole
 
 COMMANDS = ("compare", "profile")
 
@@ -20,32 +20,21 @@ COMMANDS = ("compare", "profile")
 class ScriptConfig:
     """Options of `xbench script`."""
 
-    engine: str = option(
-        "--engine",
-        type=click.Choice(["torchrun", "slurm", "kubernetes"]),
-        required=True,
-        help="What starts the ranks there.",
+    engine: str = choice(
+        "--engine", "torchrun", "slurm", "kubernetes", required=True, help="What starts the ranks there."
     )
-    nodes: int = option("--nodes", type=click.IntRange(1, 100_000), default=2, help="Machines to run on.")
-    ranks: int | None = option(
-        "--ranks-per-node",
-        type=click.IntRange(1, 1024),
-        help="Ranks on each node.  [default: one a GPU, two a GPU for a paired mode]",
+    nodes: int = whole("--nodes", 1, 100_000, default=2, help="Machines to run on.")
+    ranks: int | None = whole(
+        "--ranks-per-node", 1, 1024, help="Ranks on each node.  [default: one a GPU, two a GPU for a paired mode]"
     )
-    gpus: int = option(
-        "--gpus-per-node", type=click.IntRange(0, 1024), default=0, help="GPUs to ask Slurm or Kubernetes for."
-    )
+    gpus: int = whole("--gpus-per-node", 0, 1024, default=0, help="GPUs to ask Slurm or Kubernetes for.")
     name: str = option("--name", default="xbench", help="Name of the job: letters, digits and hyphens.")
     time: str | None = option("--time", metavar="LIMIT", help="Slurm's time limit, as it writes it: 30, 1:30:00, 2-12.")
     partition: str | None = option("--partition", help="Slurm's partition.")
     account: str | None = option("--account", help="Slurm's account.")
     image: str | None = option("--image", help="The container image for Kubernetes: one with xbench in it.")
-    output: Path | None = option(
-        "--output",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Where to write it.  [default: stdout]",
-    )
+    output: Path | None = option("--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                                 help="Where to write it.  [default: stdout]")  # fmt: skip
 
 
 @click.command(
@@ -95,8 +84,7 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
     """
     if command not in COMMANDS:
         raise unknown("command for a script", command, COMMANDS)
-    from xbench.commands.compare import compare
-    from xbench.commands.profile import profile
+    from xbench.commands.compare import compare, profile
     from xbench.config import ProfileConfig, RunConfig
 
     chosen, kind = (compare, RunConfig) if command == "compare" else (profile, ProfileConfig)

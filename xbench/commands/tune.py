@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xbench.commands.completing import complete_workload
-from xbench.commands.options import check_json, json_option, takes, write_json
-from xbench.commands.themes import ThemedCommand, examples
+from xbench.commands.options import ThemedCommand, check_json, examples, json_option, takes, write_json
 from xbench.config import TuneConfig
 from xbench.errors import RunError, SpecError
 from xbench.modes import TUNED
@@ -32,26 +31,14 @@ KEPT = "tuned.json"
     cls=ThemedCommand,
     short_help="Find the schedule to use for a workload, and print the line to paste.",
     epilog=examples(
-        "xbench tune resnet18 --minutes 5",
-        "xbench tune train.py:make --overlap forward --keep tuned.json",
+        "xbench tune resnet18 --minutes 5", "xbench tune train.py:make --overlap forward --keep tuned.json"
     ),
 )
 @click.argument("names", metavar="[WORKLOAD]", shell_complete=complete_workload, default="resnet50")
 @takes(
-    TuneConfig,
-    "minutes",
-    "modes",
-    "margin_percent",
-    "keep",
-    "overlap",
-    "collectives",
-    "workloads",
-    "fabric",
-    "device",
-    json_option,
-    "timeout_s",
-    "output",
-)
+    TuneConfig, "minutes", "modes", "margin_percent", "keep", "overlap", "collectives", "workloads", "fabric", "device",
+    json_option, "timeout_s", "output",
+)  # fmt: skip
 def tune(config: TuneConfig, json_to: str | None) -> int:
     """Find the schedule to use for a workload, and print the line to paste.
 
@@ -75,13 +62,13 @@ def tune(config: TuneConfig, json_to: str | None) -> int:
     result = execute(config, make_console(), Tune(60 * config.minutes, config.margin_percent / 100))
     if result.speaks:
         _render(result, config, json_to)
-    if result.error is not None:
+    elif result.error is not None:
         raise result.error
     return 0
 
 
 def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
-    """Show the answer and its evidence, write files, and print the snippet. Raises RunError if nothing was timed."""
+    """Show the answer, write files, print the snippet. Raises the run's error, or RunError if nothing was timed."""
     from xbench.interrupts import interrupts_held
     from xbench.records import Comparison, of_kind
     from xbench.report.advice import in_ddp, not_run
@@ -97,19 +84,20 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
     assert record is not None  # execute returns the kind of record that it was asked for
     margin = config.margin_percent / 100
     choice = choice_of(record, margin)
-    if result.error is not None or choice.best is None:
+    answered = result.error is None and choice.best is not None
+    if answered:
+        title, use = record.jobs[0].workload.title, choice.winner or record.reference
+        said = told(choice, margin, title, record.fabric.label, minutes=config.minutes)
+        follows = [*in_ddp(use, choice.ratios, str(result.path)), *not_run(record, use)]
+        ComparisonView(judged(record, margin)).draw(console, Detail(), said, follows)
+    else:
         show(record, console, place=str(result.path))
-        console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
-        write_json(record, json_to)
-        if result.error is None:
-            raise RunError("nothing could be timed beside ddp, so there is no answer", hint="the report says why")
-        return
-    title, use = record.jobs[0].workload.title, choice.winner or record.reference
-    said = told(choice, margin, title, record.fabric.label, minutes=config.minutes)
-    follows = [*in_ddp(use, choice.ratios, str(result.path)), *not_run(record, use)]
-    ComparisonView(judged(record, margin)).draw(console, Detail(), said, follows)
     console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)
     write_json(record, json_to)
+    if result.error is not None:
+        raise result.error
+    if not answered:
+        raise RunError("nothing could be timed beside ddp, so there is no answer", hint="the report says why")
     if choice.winner is None and choice.kind != "reference":
         say(console, "Nothing to keep: the record holds every candidate's plan.")
         return
@@ -143,7 +131,6 @@ def _candidates(asked: Sequence[ModeSpec]) -> tuple[ModeSpec, ...]:
     candidates = [mode for mode in asked if mode.name not in ("compute", "ddp")]
     if not candidates:
         raise SpecError(
-            f"--modes: {','.join(mode.text for mode in asked)!r} names no candidate beside ddp",
-            hint=f"try {TUNED}",
+            f"--modes: {','.join(mode.text for mode in asked)!r} names no candidate beside ddp", hint=f"try {TUNED}"
         )
     return (*parse_modes("compute,ddp"), *candidates)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from xbench.commands.options import check_json, json_option, show_result, takes, write_json
-from xbench.commands.themes import ThemedCommand, examples
+from xbench.commands.options import ThemedCommand, check_json_and, examples, json_option, show_run, takes, write_text
 from xbench.config import ValidateConfig
 from xbench.errors import SpecError
 
@@ -16,28 +13,14 @@ from xbench.errors import SpecError
     "validate",
     cls=ThemedCommand,
     short_help="Hold predictions against measured steps, over a matrix of workloads and links.",
-    epilog=examples(
-        "xbench validate --workloads resnet18 --rates 1gbit",
-        "xbench validate --resume latest",
-    ),
+    epilog=examples("xbench validate --workloads resnet18 --rates 1gbit", "xbench validate --resume latest"),
 )
 @takes(
-    ValidateConfig,
-    "workloads",
-    "rates",
-    "hosts",
-    "modes",
-    "overlap",
-    "collectives",
-    "held_out",
-    "cell_minutes",
-    "resume",
-    "device",
+    ValidateConfig, "workloads", "rates", "hosts", "modes", "overlap", "collectives", "held_out", "cell_minutes",
+    "resume", "device",
     click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write the tables as Markdown too."),
-    json_option,
-    "timeout_s",
-    "output",
-)
+    json_option, "timeout_s", "output",
+)  # fmt: skip
 def validate(config: ValidateConfig, markdown_to: str | None, json_to: str | None) -> int:
     """Hold predictions against measured steps, over a matrix of workloads and links.
 
@@ -49,21 +32,12 @@ def validate(config: ValidateConfig, markdown_to: str | None, json_to: str | Non
     from xbench.report.kinds.validation import markdown
     from xbench.runs.validate import validate as run
 
-    check_json(json_to)
-    check_json(markdown_to, option="--markdown")
-    if json_to == "-" and markdown_to == "-":
-        raise SpecError("--json - and --markdown - both want stdout", hint="write --markdown FILE")
+    check_json_and(json_to, "--markdown", markdown_to)
     _check_modes(config)
     console = make_console()
     record, path, error = run(config, console)
-    console.print()
-    show_result(record, json_to, markdown_to)
-    console.print(f"\nrecord: {path}", highlight=False, soft_wrap=True)
-    write_json(record, json_to)
-    if markdown_to == "-":
-        click.echo(markdown(record), nl=False)
-    elif markdown_to is not None:
-        Path(markdown_to).write_text(markdown(record), encoding="utf-8")
+    show_run(console, record, path, json_to, markdown_to)
+    write_text(markdown_to, lambda: markdown(record))
     if error is not None:
         raise error
     return 1 if any(cell.error is not None for cell in record.cells) else 0

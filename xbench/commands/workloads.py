@@ -1,4 +1,4 @@
-"""`xbench workloads`: list the workloads from static tables, without importing torch."""
+"""`xbench workloads` and `modes`: what runs can train, and by which schedules, from tables that need no torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import click
 
 from xbench.commands.completing import complete_workload
 from xbench.errors import unknown
+from xbench.modes import MODES
+from xbench.schedules import obstacle
+from xbench.spec import WorkloadSpec
 from xbench.units import format_count
 from xbench.workloads.catalog import TRANSFORMERS, WORKLOADS, facts_of, installed_models
 from xbench.workloads.parse import resolve
@@ -40,8 +43,6 @@ def listing() -> list[dict[str, Any]]:
 
     `cpu` and `cuda` hold the default sizes on the device. Values unknown without torch are None.
     """
-    from xbench.spec import WorkloadSpec
-
     entries = {entry.name: (entry.facts.get("family", "factory"), entry.summary) for entry in WORKLOADS}
     entries |= {name: ("vision", f"torchvision's {name}") for name in sorted(installed_models() - entries.keys())}
     rows = []
@@ -91,3 +92,23 @@ def _sizes(sizes: dict[str, int]) -> str:
         return "–"
     units = {"image_size": " px", "seq_len": " tokens"}
     return " × ".join(f"{size}{units.get(key, '')}" for key, size in sizes.items())
+
+
+@click.command(name="modes", short_help="List the schedules and paired modes that compare takes.")
+def modes() -> None:
+    """List the schedules and paired modes that compare takes.
+
+    A paired mode takes a single-job schedule as its carrier, as in crossover:mgwfbp; its default is shown.
+    """
+    width = max(map(len, MODES.names()))
+    for title, paired in (("one job:", False), ("two jobs that share the devices:", True)):
+        click.echo(title)
+        for info in MODES:
+            if info.paired is paired:
+                carrier = f" (gradients exchanged with {info.base_schedule})" if paired else ""
+                why = obstacle(info.name)
+                remedy = f"; {info.remedy}" if info.remedy else ""
+                missing = f" [unavailable: {why}{remedy}]" if why else ""
+                click.echo(f"  {info.name:<{width}}  {info.summary}{carrier}{missing}")
+    for name, why in MODES.broken.items():
+        click.echo(f"{name} cannot be imported: {why}", err=True)

@@ -18,9 +18,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from xbench.characters import visible
 from xbench.errors import RecordError
-from xbench.record_files import RECORD, frame_kind, write_whole
+from xbench.record_files import MIB, RECORD, frame_kind, read_regular, write_whole
 from xbench.records.cluster import ClusterComparison, LiveRun, Restart
 from xbench.records.comparison import Comparison, Profile
 from xbench.records.convergence import Convergence
@@ -30,8 +29,7 @@ from xbench.records.scaling import Scaling
 from xbench.records.tuned import Tuned
 from xbench.records.validation import Validation
 from xbench.registry import Registry
-from xbench.regular_file import MIB, read_regular
-from xbench.text import cut, one_line
+from xbench.text import cut, one_line, visible
 
 SCHEMA_VERSION = 1
 

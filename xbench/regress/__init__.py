@@ -2,24 +2,20 @@
 
 | file | content |
 | --- | --- |
-| `metrics` | the metrics that a suite may name: layer, unit, default threshold |
+| `metrics` | the metrics that a suite may name, their values in a job's result, and whether two sides compare |
 | `suite` | xbench.toml to a checked `Suite` |
-| `comparable` | whether the workload changed, and which fields keep two sides from being compared |
 | `judge` | a `Regression` with its raw samples to one with verdicts; the exit code |
-| `request`, `check`, `record`, `baselines` | the flows, their arguments, and the folder of baselines |
+| `request`, `check`, `record` | the flows, their arguments, and the folder of baselines |
 | `session` | first launches, then pairs of launches in A-B-B-A order |
 | `pairs` | length of a launch, and the number of pairs that fit the budget |
 | `alternation` | turns of two launches that run at once |
-| `checkout` | revisions of a git repository, in temporary working trees |
-| `revision_runner`, `launchable` | the processes that carry out one revision's jobs, and their interface |
+| `checkout` | revisions in temporary working trees, and the processes that carry out their jobs |
 | `protocol` | versioned jobs and results between revisions |
-| `worker_command`, `resolve` | a job in a revision's own xbench: one launch, or the workload and its plans |
-| `rank` | one rank of such a launch |
-| `counters` | collectives and peak memory of a step |
-| `measurements` | a result to the measurements of the suite's cases |
+| `worker_command` | a job in a revision's own xbench: the workload and its plans, and one launch |
+| `rank` | one rank of such a launch, with counts of collectives and peak memory |
 | `init_files` | the files that `xbench regress init` writes |
 
-    check → revision_runner → `python -m xbench regress launch ORDER ANSWER` in the checkout → ranks
+    check → checkout → `python -m xbench regress launch ORDER ANSWER` in the checkout → ranks
 
 Each launch is a process of the revision's own xbench. Base and head share no memory, no imports, and no cache but the
 machine's.
@@ -41,15 +37,5 @@ from xbench.regress.judge import exit_code, floors_of, judge, launch_floors, sus
 from xbench.regress.metrics import METRICS, MetricFacts, pairs_for
 from xbench.regress.suite import load_suite
 
-__all__ = [
-    "METRICS",
-    "MetricFacts",
-    "exit_code",
-    "floors_of",
-    "judge",
-    "launch_floors",
-    "load_suite",
-    "pairs_for",
-    "suspected",
-    "worth_timing",
-]
+__all__ = ["METRICS", "MetricFacts", "exit_code", "floors_of", "judge", "launch_floors", "load_suite", "pairs_for",
+           "suspected", "worth_timing"]  # fmt: skip

@@ -21,20 +21,12 @@ from xbench.errors import XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD
 from xbench.records import Baseline, Check, Failure, Noise, NoiseFloor, Regression, Side
-from xbench.regress import METRICS, baselines, floors_of, judge, launch_floors, suspected, worth_timing
-from xbench.regress.checkout import Repository, other_needs, short
-from xbench.regress.comparable import workload_change
+from xbench.regress.checkout import Checkout, Incomparable, Repository, other_needs, short
+from xbench.regress.judge import floors_of, judge, launch_floors, suspected, worth_timing
+from xbench.regress.metrics import METRICS, workload_change
 from xbench.regress.protocol import version
-from xbench.regress.request import (
-    Kept,
-    RegressRequest,
-    guarded,
-    head_tree,
-    measuring_of,
-    nothing_measured,
-    speaker,
-)
-from xbench.regress.revision_runner import Checkout, Incomparable
+from xbench.regress.record import find_baseline, folder_of, noise_of, read_baseline
+from xbench.regress.request import Kept, RegressRequest, guarded, head_tree, measuring_of, nothing_measured, speaker
 from xbench.runs.build_records import now
 from xbench.runs.run_folder import keep, new_run_folder
 
@@ -64,7 +56,7 @@ class Checking:
         """Measure both sides now. Raises SpecError for a revision that does not exist."""
         repository = Repository.around(self.request.folder)
         commit = repository.commit_of(revision)
-        tree, _, own = head_tree(self.request)
+        tree, own = head_tree(self.request)
         self.say(f"base is {short(commit)} ({revision}), head is {tree.title}")
         with repository.checked_out(commit) as root:
             title = f"base revision {short(commit)}"
@@ -117,21 +109,20 @@ class Checking:
     # --- against a baseline ------------------------------------------------------------------------------------------
 
     def against_baseline(self) -> Kept:
-        """Measure head now, and compare it with a stored base. Raises RecordError for a given baseline that is not
-        readable."""
+        """Measure head now, and compare it with a stored base. Raises RecordError for an unreadable one."""
         self.against = "baseline"
         given = self.request.baseline
         if given is not None:  # its errors are raised before anything is launched
-            baselines.read(given)
-        tree, _, own = head_tree(self.request)
+            read_baseline(given)
+        tree, own = head_tree(self.request)
         return self._ended(lambda: self._stored(tree, own))
 
     def _stored(self, head: Checkout, own: str | None) -> None:
         self.head = self.measuring.look(head, head.title, own)
         if self.head is None:
             return
-        folder = baselines.folder_of(self.request.folder)
-        stored, path, why = baselines.find(self.request.baseline, folder, self.head.environment)
+        folder = folder_of(self.request.folder)
+        stored, path, why = find_baseline(self.request.baseline, folder, self.head.environment)
         if stored is None:
             self._no_base(why or "there is no baseline")
             return
@@ -204,7 +195,7 @@ class Checking:
     def _noise(self) -> Noise | None:
         """Return this machine's calibration; print a message if there is none."""
         assert self.head is not None
-        noise = baselines.noise_of(baselines.folder_of(self.request.folder), self.head.environment)
+        noise = noise_of(folder_of(self.request.folder), self.head.environment)
         if noise is None:
             self.say("the noise floor of this machine is not known: xbench regress calibrate learns it")
         return noise

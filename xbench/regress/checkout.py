@@ -1,29 +1,48 @@
-"""Revisions of a git repository: their names, and temporary working trees with their files.
+"""Both sides of a check as working trees, and the processes in which each carries out its own jobs.
 
-`git worktree add` checks a revision out into a folder of its own under the system's temporary folder. The folder is
-always removed afterwards. A killed process leaves its folder behind. The next check of any repository on this machine
-removes it (`xbench.scratch`), and git drops its entry with the next prune.
+`Repository.checked_out` puts a revision into a folder under the system's temporary folder (`git worktree add`), and
+always removes it. A killed process leaves its folder behind. The next check of any repository on this machine removes
+it (`xbench.scratch`), and git drops its entry with the next prune.
+
+Each job is carried out by the tree's own xbench, in a process of its own. The tree (and its `src`, if any) comes first
+on the path. So its packages, xbench included if it is one of them, precede installed ones. The rest of the environment
+is shared by both sides. Entries of our PYTHONPATH that point into head's tree are changed to point into this one.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from xbench.errors import SpecError
+from pydantic import ValidationError
+
+from xbench.errors import Interrupted, RunError, SpecError
 from xbench.interrupts import interrupts_held, stop_signals_interrupt
+from xbench.launch_guard import GUARD
 from xbench.limits import last_line
+from xbench.records import SideName
+from xbench.regress.protocol import VERSION, JobRequest, JobResult
 from xbench.scratch import Scratch, remove_left
 
 GIT_S = 120.0
 _OF_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
 SHORT = 10
+ENDING_S = 15.0
+ASK_S = 60.0
+LOG_CHARACTERS = 20_000
+NO_SUCH_COMMAND = 2
+SILENT = "it said nothing"
+_COMMAND = (sys.executable, "-m", "xbench", "regress", "launch")
 
 
 @dataclass(frozen=True)
@@ -43,14 +62,14 @@ class Repository:
                 f"git does not trust {str(folder)!r}, because it belongs to another user",
                 hint=f"git config --global --add safe.directory {folder}",
             )
-        if done.returncode != 0 and "not a git repository" not in done.stderr:
-            said = last_line(done.stderr) or f"it ended with status {done.returncode}"
-            raise SpecError(f"git cannot look at {str(folder)!r}: {said}")
-        if done.returncode != 0:
+        if "not a git repository" in done.stderr:
             raise SpecError(
                 f"{str(folder)!r} is in no git repository, so there is no base revision to measure",
                 hint="leave --base out to compare with a stored baseline",
             )
+        if done.returncode != 0:
+            said = last_line(done.stderr) or f"it ended with status {done.returncode}"
+            raise SpecError(f"git cannot look at {str(folder)!r}: {said}")
         root = Path(done.stdout.strip()).resolve()
         return cls(root, folder.relative_to(root))
 
@@ -60,21 +79,14 @@ class Repository:
             raise SpecError(f"--base: {revision!r} is no revision", hint="as in --base origin/main")
         done = _git(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         if done.returncode != 0:
-            shallow = _git(self.root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
-            raise SpecError(
-                f"--base: there is no revision {revision!r} in {str(self.root)!r}",
-                hint="this clone is shallow: git fetch --unshallow (fetch-depth: 0 in CI)"
-                if shallow
-                else "git log --oneline lists some; git fetch brings those of a remote",
-            )
+            hint = "git log --oneline lists some; git fetch brings those of a remote"
+            if _git(self.root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+                hint = "this clone is shallow: git fetch --unshallow (fetch-depth: 0 in CI)"
+            raise SpecError(f"--base: there is no revision {revision!r} in {str(self.root)!r}", hint=hint)
         return done.stdout.strip()
 
     def head(self) -> str | None:
-        """Return the commit of the working tree, with '+' if tracked files differ from it; None before the first
-        commit.
-
-        Files under results do not count, as for every record: writing one does not change the code.
-        """
+        """Return the commit of the tree, with '+' if tracked files outside results differ; None before the first."""
         done = _git(self.root, "rev-parse", "--verify", "--quiet", "HEAD")
         if done.returncode != 0:
             return None
@@ -101,8 +113,7 @@ class Repository:
                     _git(self.root, "worktree", "prune")
 
 
-def needs(root: Path) -> set[str]:
-    """Return the dependencies in a tree's pyproject.toml; empty if there is no readable one."""
+def _needs(root: Path) -> set[str]:
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
         return {str(line) for line in project.get("dependencies", [])}
@@ -112,12 +123,12 @@ def needs(root: Path) -> set[str]:
 
 def other_needs(base: Path, head: Path) -> str | None:
     """Return a message if the two trees need different packages, because both run with those installed here."""
-    was, now = needs(base), needs(head)
-    if was == now:
+    was, now = _needs(base), _needs(head)
+    told = [
+        f"{side} asks for {', '.join(sorted(own))}" for side, own in (("base", was - now), ("head", now - was)) if own
+    ]
+    if not told:
         return None
-    gone, new = sorted(was - now), sorted(now - was)
-    told = [f"base asks for {', '.join(gone)}"] if gone else []
-    told += [f"head asks for {', '.join(new)}"] if new else []
     return f"the two trees need different packages, and both run with what is installed here: {'; '.join(told)}"
 
 
@@ -138,3 +149,142 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         raise SpecError("git is not installed, and --base needs it", hint="apt-get install git") from None
     except subprocess.TimeoutExpired:
         raise SpecError(f"git took longer than {GIT_S:.0f} s: {' '.join(command)}") from None
+
+
+class Incomparable(RunError):
+    """The tree's xbench takes no jobs of ours: it lacks the command, or uses another version of the protocol."""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """One side of a check. `root` is the tree's, `folder` the suite's in it, `head_root` that of head's tree."""
+
+    name: SideName
+    root: Path
+    folder: Path
+    head_root: Path
+    title: str
+
+    def ask(self) -> None:
+        """Raise Incomparable, with one sentence, if this tree cannot carry out our jobs."""
+        if not self.folder.is_dir():
+            raise Incomparable(f"{self.title} has no folder {self.folder.name!r}, in which head's suite stands")
+        code, out, log = Running([*_COMMAND, "--protocol"], self.folder, self.environ()).wait(ASK_S)
+        try:
+            spoken = int(json.loads(out)["protocol"]) if code == 0 else None
+        except (ValueError, KeyError, TypeError):
+            spoken = None
+        if spoken is None:
+            detail = log or None
+            if code == NO_SUCH_COMMAND:
+                raise Incomparable(f"{self.title} has no xbench regress: it is older than this gate", detail=detail)
+            raise Incomparable(f"{self.title}: its xbench does not start: {last_line(log) or SILENT}", detail=detail)
+        if spoken != VERSION:
+            raise Incomparable(
+                f"{self.title} takes orders of version {spoken}, and head gives them in version {VERSION}"
+            )
+
+    def begin(self, order: JobRequest) -> RunningJob:
+        """Start a job in this tree, and return without waiting."""
+        return RunningJob(self, order)
+
+    def carry_out(self, order: JobRequest, longest_s: float) -> JobResult:
+        """Carry out a job in this tree, as `RunningJob.answer` does."""
+        with self.begin(order) as job:
+            return job.answer(longest_s)
+
+    def environ(self, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return the environment of this tree's processes."""
+        parts = [str(self.root), *([str(self.root / "src")] if (self.root / "src").is_dir() else [])]
+        for part in filter(None, ours.get("PYTHONPATH", "").split(os.pathsep)):
+            path = Path(part).resolve()
+            in_head = path.is_relative_to(self.head_root)
+            parts.append(str(self.root / path.relative_to(self.head_root)) if in_head else part)
+        return {**ours, "PYTHONPATH": os.pathsep.join(dict.fromkeys(parts))}
+
+
+class RunningJob:
+    """A job that a tree's process is carrying out. As a context manager it ends the process at exit."""
+
+    def __init__(self, tree: Checkout, order: JobRequest) -> None:
+        self._title = tree.title
+        self._at = Scratch("xb-order-")
+        given, self._made = (Path(self._at.name) / name for name in ("order.json", "answer.json"))
+        given.write_text(order.model_dump_json())
+        self._running = Running([*_COMMAND, str(given), str(self._made)], tree.folder, tree.environ())
+
+    @property
+    def alive(self) -> bool:
+        """True if the process still runs."""
+        return self._running.alive
+
+    def answer(self, longest_s: float) -> JobResult:
+        """Wait for the result, for at most `longest_s` [s]. It has an `error` if the process gives no valid one.
+
+        Raises Interrupted, after the process has ended, if the user asks to stop.
+        """
+        code, _, log = self._running.wait(longest_s)
+        try:
+            return JobResult.model_validate_json(self._made.read_text())
+        except (OSError, ValidationError):
+            how = f"took longer than {longest_s:.0f} s" if code is None else f"ended with exit status {code}"
+            return JobResult(xbench="unknown", error=f"a launch of {self._title} {how}: {last_line(log) or SILENT}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.end()
+        self._at.cleanup()
+
+
+class Running:
+    """A process that does not outlive us, and its output."""
+
+    def __init__(self, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
+        # Files instead of pipes: they are not read while it runs, and a full pipe would block it.
+        self._out, self._log = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))
+        self._process = subprocess.Popen(
+            [*GUARD, str(os.getpid()), *command],
+            cwd=folder,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """True if the process still runs."""
+        return self._process.poll() is None
+
+    def wait(self, longest_s: float) -> tuple[int | None, str, str]:
+        """Return (exit status, stdout, tail of stderr) after the process has ended. Status None: it took too long.
+
+        Raises Interrupted if the user asks to stop, after the process has cleaned up.
+        """
+        code: int | None = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(timeout=longest_s)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted") from None
+        finally:
+            self.end()
+        with self._out, self._log:
+            self._out.seek(0)
+            self._log.seek(0)
+            return code, self._out.read(), self._log.read()[-LOG_CHARACTERS:]
+
+    def end(self) -> None:
+        """Ask the process to stop, which ends its ranks and links. Kill its session if it does not."""
+        if not self.alive:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=ENDING_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from xbench.errors import SpecError, nearest
+from xbench.record_files import MIB, read_regular
 from xbench.regress.checkout import Repository
-from xbench.regular_file import MIB, read_regular
 from xbench.workloads import parse_workload
 from xbench.workloads.catalog import split_factory
 

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import exp
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xbench.records import (
     Case,
@@ -27,15 +27,13 @@ from xbench.records import (
     Suite,
     Threshold,
 )
-from xbench.regress.comparable import WorkloadChange, obstacle, workload_change
-from xbench.regress.metrics import METRICS, deterministic, wall_clock
+from xbench.regress.metrics import METRICS, WorkloadChange, obstacle, wall_clock, workload_change
 from xbench.stats.regression import LINE, PairsVerdict, agrees, log_ratios, noise_floor, pairs_needed, verdicts
 from xbench.text import counted
 from xbench.units import format_brief_percent, format_percent
 
 FAILED, REGRESSED, INCONCLUSIVE, INCOMPARABLE = 1, 3, 4, 5
 """Exit codes; the last two are used only with `--strict`."""
-
 
 _EXACT = {
     "baseline": "changed, and it gates exactly: record a new baseline if that was meant",
@@ -61,8 +59,9 @@ def judge(regression: Regression) -> Regression:
     set it is `regressed` only once `confirmation` by itself `agrees`, and `inconclusive` until then.
     """
     asked = regression.suite.cases()
-    cases = wall_clock(asked) if "wall" in regression.layers else []
-    counts = deterministic(asked) if "deterministic" in regression.layers else []
+    walls = wall_clock(asked)
+    cases = walls if "wall" in regression.layers else []
+    counts = [case for case in asked if case not in walls] if "deterministic" in regression.layers else []
     judged = {case: _refused(case, regression) for case in (*counts, *cases)}
     found = {case: one for case, one in judged.items() if one is not None}
     found |= {case: _counted(case, regression) for case in counts if judged[case] is None}
@@ -205,7 +204,7 @@ def _counted(case: Case, regression: Regression) -> Judged:
         word = "regressed" if head > base else "improved"
         change = format_percent(abs(head / base - 1)) if base > 0 else "from nothing"
         reason = f"{'more' if head > base else 'less'} by {change}"
-    return _judged(case, regression, word, reason, _Figures(other.label, base, head))
+    return _judged(case, regression, word, reason, label=other.label, base=base, head=head)
 
 
 def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
@@ -226,9 +225,18 @@ def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
                 word, reason = "inconclusive", f"suspected, but fresh launches do not agree: {reason}"
             else:
                 reason = f"{reason}; fresh launches agree"
-        base, head = statistics.median(pairs.base), statistics.median(pairs.head)
-        figures = _Figures(pairs.label, base, head, _found(pairs, verdict), case in suspects, confirmation)
-        found[case] = _judged(case, regression, word, reason, figures)
+        found[case] = _judged(
+            case,
+            regression,
+            word,
+            reason,
+            label=pairs.label,
+            base=statistics.median(pairs.base),
+            head=statistics.median(pairs.head),
+            found=_found(pairs, verdict),
+            suspected=case in suspects,
+            confirmation=confirmation,
+        )
     return found
 
 
@@ -251,7 +259,7 @@ def _family(
             differences[case] = log_ratios(values.ratios)
         except ValueError:
             reason = "a launch measured none of it above zero, so there is no ratio"
-            without[case] = _judged(case, regression, "inconclusive", reason, _Figures(values.label))
+            without[case] = _judged(case, regression, "inconclusive", reason, label=values.label)
             continue
         measured[case] = values
     shares = [threshold_of(case, regression.suite, regression.floors).share for case in measured]
@@ -339,26 +347,13 @@ def _failed(case: Case, regression: Regression, side: SideName) -> Failure | Non
     )
 
 
-class _Figures(NamedTuple):
-    """Measured values of a case."""
-
-    label: Label | None = None
-    base: float | None = None
-    head: float | None = None
-    found: Found | None = None
-    suspected: bool = False
-    confirmation: Found | None = None
-
-
-def _judged(
-    case: Case, regression: Regression, verdict: RegressionVerdict, reason: str, figures: _Figures | None = None
-) -> Judged:
-    """Return the verdict on a case, with its reason and its values."""
+def _judged(case: Case, regression: Regression, verdict: RegressionVerdict, reason: str, **measured: Any) -> Judged:
+    """Return the verdict on a case, with its reason and the fields that hold what was measured."""
     return Judged(
         **case._asdict(),
         unit=METRICS[case.metric].unit,
         verdict=verdict,
         reason=reason,
         threshold=threshold_of(case, regression.suite, regression.floors),
-        **(figures or _Figures())._asdict(),
+        **measured,
     )

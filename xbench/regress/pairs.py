@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xbench.records import Suite
-from xbench.regress import pairs_for
+from xbench.regress.metrics import pairs_for
 from xbench.runs.tune import format_minutes
+from xbench.text import counted
 
 TIMED_S = 1.2
 """Approximate timed steps of each mode in a launch [s]. More steps do not replace launches."""
@@ -38,7 +39,6 @@ FIRST_STEPS = 3
 SPARE_PAIRS = 5
 """Pairs beyond the fewest that can reach the p value. Some launches may be disturbed, or deviate by chance."""
 
-
 MORE_PAIRS = (16, 24, 32, 40)
 """Larger numbers of pairs to try if the noise floor of fewer is known to be too large."""
 
@@ -61,10 +61,7 @@ class Shape:
 
 
 def shape_of(steps_s: Mapping[str, float], cycle: int = 1, *, turns: bool = False) -> Shape:
-    """Return the shape for the step times [s] of each mode on the slower side.
-
-    `turns`: whether two launches take turns.
-    """
+    """Return the shape for the step times [s] of each mode on the slower side. `turns`: two launches take turns."""
     slowest_s = max(steps_s.values(), default=0.0)
 
     def steps_of(whole_s: float, fewest: int) -> int:
@@ -79,12 +76,8 @@ def shape_of(steps_s: Mapping[str, float], cycle: int = 1, *, turns: bool = Fals
 
 
 def launch_s(first_s: float, first: Shape, shape: Shape, steps_s: Mapping[str, float]) -> float:
-    """Predict the time of a launch of `shape` [s].
-
-    A launch of shape `first` took `first_s` [s] with these steps [s] by mode.
-    """
-    more = shape.timed_steps - first.timed_steps
-    return first_s + more * sum(steps_s.values())
+    """Predict the time of a launch of `shape` [s], from `first_s` [s] of one of shape `first` and its steps by mode."""
+    return first_s + (shape.timed_steps - first.timed_steps) * sum(steps_s.values())
 
 
 @dataclass(frozen=True)
@@ -97,23 +90,13 @@ class PairPlan:
     reason: str
 
     @property
-    def takes_s(self) -> float:
-        """Approximate time of all pairs [s]."""
-        return self.pairs * self.pair_s
-
-    @property
     def too_few(self) -> bool:
         """True if every wall-clock case must be inconclusive."""
         return self.pairs < self.needed
 
 
 def course_of(
-    suite: Suite,
-    pair_s: float,
-    *,
-    pairs: int | None,
-    left_s: float,
-    quiet_enough: Callable[[int], bool] | None = None,
+    suite: Suite, pair_s: float, *, pairs: int | None, left_s: float, quiet_enough: Callable[[int], bool] | None = None
 ) -> PairPlan:
     """Return the pairs of a check: the user's number, else as many as resolve the thresholds within the budget.
 
@@ -125,10 +108,8 @@ def course_of(
     asked = pairs if pairs is not None else suite.pairs
     if asked is not None:
         return PairPlan(asked, needed, pair_s, "as asked for")
-    wished, reason = (
-        needed + SPARE_PAIRS,
-        f"{needed} can reach a p below {suite.alpha:g}, and {SPARE_PAIRS} are to spare",
-    )
+    wished = needed + SPARE_PAIRS
+    reason = f"{needed} can reach a p below {suite.alpha:g}, and {SPARE_PAIRS} are to spare"
     if quiet_enough is not None:
         sizes = [*range(needed, wished + 1), *(count for count in MORE_PAIRS if count > wished)]
         wished = next((count for count in sizes if quiet_enough(count)), sizes[-1])
@@ -144,8 +125,8 @@ def course_of(
 def told(course: PairPlan, cases: int) -> Sequence[str]:
     """Return messages for the user before the first pair."""
     said = [
-        f"{course.pairs} pairs of launches for {cases} wall-clock {'case' if cases == 1 else 'cases'} "
-        f"({course.reason}): about {format_minutes(course.takes_s)}"
+        f"{course.pairs} pairs of launches for {counted(cases, 'wall-clock case')} ({course.reason}): "
+        f"about {format_minutes(course.pairs * course.pair_s)}"
     ]
     if course.too_few:
         said.append(

@@ -1,10 +1,14 @@
 """`xbench regress record` and `calibrate`: the baseline of later checks, and the size of this machine's noise.
 
-Both are stored under results/baselines/<machine>/ beside the suite (`baselines`).
+Both are stored under results/baselines/<machine>/ beside the suite, one folder for each kind of machine. A machine is
+identified by its fingerprint (`xbench.environment.fingerprint`). If it differs, times cannot be compared. Results that
+do not depend on the machine (plans, counts, predictions from a committed record) are stored under `any`. They serve
+every machine without a folder of its own.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -16,24 +20,20 @@ from xbench import environment
 from xbench.errors import RecordError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD
-from xbench.records import Baseline, Noise, Side, load, of_kind
-from xbench.regress import baselines, floors_of, launch_floors
+from xbench.records import Baseline, Environment, Noise, Side, Suite, load, of_kind
+from xbench.regress.checkout import Checkout
+from xbench.regress.judge import floors_of, launch_floors
 from xbench.regress.metrics import wall_clock
 from xbench.regress.protocol import version
-from xbench.regress.request import (
-    Kept,
-    RegressRequest,
-    check_place,
-    guarded,
-    head_tree,
-    measuring_of,
-    nothing_measured,
-    speaker,
-)
-from xbench.regress.revision_runner import Checkout
+from xbench.regress.request import Kept, RegressRequest, guarded, head_tree, measuring_of, nothing_measured, speaker
 from xbench.runs.build_records import now
 from xbench.runs.run_folder import keep, new_run_folder
 from xbench.runs.tune import format_minutes
+
+ANY = "any"
+BASELINE, NOISE = "baseline.json", "noise.json"
+OF_THE_MACHINE = frozenset({"peak_memory"})
+"""Deterministic metrics that may differ on another machine or with another torch."""
 
 CALIBRATION_PAIRS = 20
 """Enough pairs to resample those of a check many times and see their spread."""
@@ -50,8 +50,8 @@ def record(request: RegressRequest, console: Console) -> Kept:
     def made(error: XbenchError | None, *, complete: bool) -> Baseline:
         launches = [pair.head for pair in measuring.pairs]
         facts = recording.facts(error, complete=complete)
-        if baselines.portable(request.suite, request.layers):
-            facts["machine"] = baselines.ANY
+        if _portable(request.suite, request.layers):
+            facts["machine"] = ANY
         return Baseline(**facts, launches=launches, floors=launch_floors(request.suite, launches, len(launches)))
 
     def measure() -> None:
@@ -62,7 +62,7 @@ def record(request: RegressRequest, console: Console) -> Kept:
             launches = measuring.course(request.pairs, 60.0 * request.suite.budget_minutes).pairs
             measuring.run_head(recording.head, [[]] * launches, lambda: recording.keep_so_far(made))
 
-    return recording.run(measure, made, baselines.BASELINE)
+    return recording.run(measure, made, BASELINE)
 
 
 def calibrate(request: RegressRequest, console: Console) -> Kept:
@@ -94,7 +94,7 @@ def calibrate(request: RegressRequest, console: Console) -> Kept:
             recording.say(f"{pairs} pairs of launches of one tree: about {format_minutes(measuring.takes_s(pairs))}")
             measuring.run_pairs(twin, head, pairs, lambda: recording.keep_so_far(made))
 
-    return recording.run(measure, made, baselines.NOISE)
+    return recording.run(measure, made, NOISE)
 
 
 class _Make(Protocol):
@@ -107,10 +107,10 @@ class _Recording:
     """A baseline or a calibration in progress: this tree, its measurements, and the record's path."""
 
     def __init__(self, request: RegressRequest, console: Console, *, noisy: bool) -> None:
-        check_place(baselines.folder_of(request.folder))
+        _check_writable(folder_of(request.folder))
         self.say = speaker(console)
         self.measuring = measuring_of(request, self.say)
-        self.head, _, self._revision = head_tree(request)
+        self.head, self._revision = head_tree(request)
         self._request = request
         self._warnings = environment.noise_warnings() if noisy else []
         self._side: Side | None = None
@@ -132,7 +132,7 @@ class _Recording:
             "created": now(),
             "command": self._request.command,
             "xbench": version(),
-            "machine": baselines.machine_of(self._side.environment),
+            "machine": machine_of(self._side.environment),
             "complete": complete,
             "error": str(error) if error is not None else None,
             "warnings": list(dict.fromkeys([*self._warnings, *self.measuring.warnings])),
@@ -153,7 +153,7 @@ class _Recording:
             if self._side is None:
                 raise nothing_measured(self.measuring, error)
             record = made(error, complete=error is None)
-            stored = baselines.folder_of(self._request.folder) / record.machine / name
+            stored = folder_of(self._request.folder) / record.machine / name
             path = stored if error is None else self._unfinished
             _say_what_goes(path, record, self.say)
             path = keep(record, path)
@@ -172,3 +172,67 @@ def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], No
         lost = [check.name for check in stored.suite.checks if check.name not in {c.name for c in record.suite.checks}]
         if lost:
             say(f"{path} no longer has {', '.join(lost)}: it holds the checks of this command alone")
+
+
+# --- storage ------------------------------------------------------------------------------------------------------
+
+
+def folder_of(suite_folder: Path) -> Path:
+    """Return the folder of the baselines of all machines."""
+    return suite_folder / "results" / "baselines"
+
+
+def machine_of(described: Environment) -> str:
+    """Return the folder's name for this machine and its software: 'cpu-3f9a1c02-77d0b1e4'."""
+    kind = "cpu" if described.device == "cpu" else described.device.split(" and ")[0]
+    word = "-".join("".join(letter if letter.isalnum() else " " for letter in kind.lower()).split())
+    return f"{word}-{environment.fingerprint(described)}"
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise SpecError if the folder of baselines is not writable, before anything is measured."""
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise SpecError(f"the baseline would be kept under {str(folder)!r}, and {str(there)!r} cannot be written")
+
+
+def _portable(suite: Suite, layers: tuple[str, ...]) -> bool:
+    """True if these layers of the suite give the same results on every machine."""
+    asked = {metric for check in suite.checks for metric in check.metrics}
+    return "wall" not in layers and not asked & OF_THE_MACHINE
+
+
+def find_baseline(given: Path | None, folder: Path, described: Environment) -> tuple[Baseline | None, Path, str | None]:
+    """Return the baseline to compare with, its actual or expected path, and a message if there is none.
+
+    Without `given` it is this machine's, else the one for any machine. Raises RecordError if `given` does not exist or
+    is no baseline.
+    """
+    if given is not None:
+        return read_baseline(given), given, None
+    own = folder / machine_of(described) / BASELINE
+    for path in (own, folder / ANY / BASELINE):
+        if path.exists():
+            return read_baseline(path), path, None
+    there = sorted(path.parent.name for path in folder.glob(f"*/{BASELINE}"))
+    others = f" (there are some of {', '.join(there)})" if there else ""
+    why = f"there is no baseline of this machine, {own.parent.name}{others}: xbench regress record makes one"
+    return None, own, why
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read a baseline from its file or folder. Raises RecordError for anything else."""
+    path = path / BASELINE if path.is_dir() else path
+    record = load(path)
+    baseline = of_kind(record, Baseline)
+    if baseline is None:
+        raise RecordError(
+            f"{str(path)!r} is a {record.kind} record and no baseline", hint="xbench regress record makes one"
+        )
+    return baseline
+
+
+def noise_of(folder: Path, described: Environment) -> Noise | None:
+    """Return `calibrate`'s result on this machine; None if it was never run. Raises RecordError for a broken file."""
+    path = folder / machine_of(described) / NOISE
+    return of_kind(load(path), Noise) if path.exists() else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -13,9 +13,8 @@ from rich.console import Console
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.interrupts import Held
 from xbench.records import AnyRecord, Suite
-from xbench.regress.checkout import Repository, short
-from xbench.regress.measurements import layer_of
-from xbench.regress.revision_runner import Checkout
+from xbench.regress.checkout import Checkout, Repository, short
+from xbench.regress.metrics import layer_of
 from xbench.regress.session import Measuring
 from xbench.runs.execute import check_output
 
@@ -53,19 +52,8 @@ class Kept(NamedTuple):
 
 
 def speaker(console: Console) -> Callable[[str], None]:
-    """Return a function that prints lines of progress."""
-
-    def say(sentence: str) -> None:
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-
-    return say
-
-
-def check_place(folder: Path) -> None:
-    """Raise SpecError if the folder of baselines is not writable, before anything is measured."""
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise SpecError(f"the baseline would be kept under {str(folder)!r}, and {str(there)!r} cannot be written")
+    """Return a function that prints a line of progress."""
+    return partial(console.print, highlight=False, markup=False, soft_wrap=True)
 
 
 def measuring_of(request: RegressRequest, say: Callable[[str], None]) -> Measuring:
@@ -87,16 +75,16 @@ def measuring_of(request: RegressRequest, say: Callable[[str], None]) -> Measuri
     )
 
 
-def head_tree(request: RegressRequest) -> tuple[Checkout, Repository | None, str | None]:
-    """Return the working tree as a side, with its repository and revision if it has them."""
+def head_tree(request: RegressRequest) -> tuple[Checkout, str | None]:
+    """Return the working tree as a side, and its revision if it has one."""
     folder = request.folder.resolve()
     try:
         repository = Repository.around(folder)
     except SpecError:
-        return Checkout("head", folder, folder, folder, "this tree"), None, None
+        return Checkout("head", folder, folder, folder, "this tree"), None
     revision = repository.head()
     title = f"this tree ({short(revision)})" if revision is not None else "this tree"
-    return Checkout("head", repository.root, folder, repository.root, title), repository, revision
+    return Checkout("head", repository.root, folder, repository.root, title), revision
 
 
 def guarded(measure: Callable[[], None], held: Held) -> XbenchError | None:

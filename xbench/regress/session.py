@@ -18,9 +18,8 @@ from pathlib import Path
 
 from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, SideName, Suite
 from xbench.regress.alternation import lead
-from xbench.regress.launchable import Launchable, PendingJob
-from xbench.regress.measurements import failures, layer_of, looked, modes_of, timed
-from xbench.regress.metrics import wall_clock
+from xbench.regress.checkout import Checkout, RunningJob
+from xbench.regress.metrics import COUNTED, PLANNED, failures, layer_of, looked, modes_of, timed, wall_clock
 from xbench.regress.pairs import FIRST_STEPS, PairPlan, Shape, course_of, launch_s, shape_of, told
 from xbench.regress.protocol import JobRequest, JobResult
 from xbench.runs.tune import format_minutes
@@ -35,7 +34,6 @@ HUNG_S = 3600.0
 TIRED = 3
 """Failed launches of a check on one side after which the check is given up."""
 
-Layers = Sequence[str]
 Cases = Sequence[Case] | None
 
 
@@ -48,7 +46,7 @@ class Measuring:
         plan_from: dict[str, str],
         say: Callable[[str], None],
         *,
-        layers: Layers,
+        layers: Sequence[str],
         device: str = "auto",
         timeout_s: float = 120.0,
         slow_step: float = 1.0,
@@ -83,7 +81,7 @@ class Measuring:
 
     # --- looks ------------------------------------------------------------------------------------------------------
 
-    def build(self, tree: Launchable, source: str, revision: str | None) -> Side | None:
+    def build(self, tree: Checkout, source: str, revision: str | None) -> Side | None:
         """Build a tree's workloads without counting. Return None if no check could be resolved."""
         for check in self.checks:
             self._say(f"building {check.name} ({check.workload}, {check.fabric}) in {tree.title}")
@@ -93,7 +91,7 @@ class Measuring:
         return side if side is not None else self.look(tree, source, revision)  # `look` stores the reason
 
     def look(
-        self, tree: Launchable, source: str, revision: str | None, *, uncounted: Collection[str] = ()
+        self, tree: Checkout, source: str, revision: str | None, *, uncounted: Collection[str] = ()
     ) -> Side | None:
         """Return a tree's description and its deterministic measurements; None if no check could be resolved.
 
@@ -109,7 +107,7 @@ class Measuring:
             self.failures += failures(check, answer, tree.name, None, [] if check.name in uncounted else missing)
         return self._side(tree, source, revision, measurements)
 
-    def _looked(self, tree: Launchable, check: Check, counted: bool) -> JobResult:
+    def _looked(self, tree: Checkout, check: Check, counted: bool) -> JobResult:
         order, built = self._look_order(check), self._looks.get((tree.name, check.name))
         if built is not None and (built.error is not None or not order.counted or not counted):
             return built
@@ -121,9 +119,7 @@ class Measuring:
         warnings = list(dict.fromkeys([*built.warnings, *answer.warnings]))
         return built.model_copy(update={**told, "failed": {**built.failed, **answer.failed}, "warnings": warnings})
 
-    def _side(
-        self, tree: Launchable, source: str, revision: str | None, measurements: list[Measurement]
-    ) -> Side | None:
+    def _side(self, tree: Checkout, source: str, revision: str | None, measurements: list[Measurement]) -> Side | None:
         answers = {check.name: self._looks[tree.name, check.name] for check in self.checks}
         environments = [answer.environment for answer in answers.values() if answer.environment is not None]
         if not environments:
@@ -147,20 +143,20 @@ class Measuring:
             device=self._device,
             plan_from=self._plan_from.get(check.name),
             workers=check.workers,
-            planned=bool(asked & {"buckets", "planned_step", "simulated_step"}),
-            counted=bool(asked & {"wire_bytes", "collectives", "peak_memory"}),
+            planned=bool(asked & PLANNED.keys()),
+            counted=bool(asked & COUNTED.keys()),
             held="peak_memory" in asked,
             timeout_s=self._timeout_s,
         )
 
-    def same_look(self, tree: Launchable, other: Launchable) -> None:
+    def same_look(self, tree: Checkout, other: Checkout) -> None:
         """Copy the looks of `other` to `tree`, which is the same tree under another name."""
         for check in self.checks:
             self._looks[tree.name, check.name] = self._looks[other.name, check.name]
 
     # --- launches ---------------------------------------------------------------------------------------------------
 
-    def first_launches(self, trees: Sequence[Launchable], only: Collection[str] | None = None) -> None:
+    def first_launches(self, trees: Sequence[Checkout], only: Collection[str] | None = None) -> None:
         """Run one launch of each check on each side that does not count, and set the shape of those that do.
 
         `only` names the checks to time. None: all.
@@ -211,7 +207,7 @@ class Measuring:
         return course_of(self.suite, sum(self._pair_s.values()), pairs=None, left_s=budget_s).pairs
 
     def run_pairs(
-        self, base: Launchable, head: Launchable, pairs: int, kept: Callable[[], None], cases: Cases = None
+        self, base: Checkout, head: Checkout, pairs: int, kept: Callable[[], None], cases: Cases = None
     ) -> None:
         """Run `pairs` pairs of launches, of the checks and modes of `cases` alone if given. Call `kept()` after each.
 
@@ -228,11 +224,7 @@ class Measuring:
         self._series("pair", pairs, kept, cases, one)
 
     def run_head(
-        self,
-        head: Launchable,
-        stored: Sequence[Sequence[Measurement]],
-        kept: Callable[[], None],
-        cases: Cases = None,
+        self, head: Checkout, stored: Sequence[Sequence[Measurement]], kept: Callable[[], None], cases: Cases = None
     ) -> None:
         """Run one launch of head for each of base's in `stored`; otherwise as `run_pairs`."""
 
@@ -269,7 +261,7 @@ class Measuring:
             kept()
 
     def _both_sides(
-        self, checks: Sequence[Check], order: Sequence[Launchable], number: int
+        self, checks: Sequence[Check], order: Sequence[Checkout], number: int
     ) -> dict[SideName, list[Measurement]]:
         """Run one launch of each check on each side, check by check, so that the two of a pair are adjacent."""
         found: dict[SideName, list[Measurement]] = {"base": [], "head": []}
@@ -287,33 +279,33 @@ class Measuring:
                     found[tree.name] += timed(check, answer, shape.steps if shape.turns is not None else None)
         return found
 
-    def _able(self, check: Check, trees: Sequence[Launchable]) -> bool:
+    def _able(self, check: Check, trees: Sequence[Checkout]) -> bool:
         """True if the two launches of a pair take turns: both trees support it, and the suite allows it."""
         able = all(self._looks[tree.name, check.name].takes_turns for tree in trees)
         return self.suite.in_turns and len(trees) > 1 and able
 
     def _launch_in_turns(
-        self, check: Check, order: Sequence[Launchable], number: int
-    ) -> dict[Launchable, JobResult | None]:
+        self, check: Check, order: Sequence[Checkout], number: int
+    ) -> dict[Checkout, JobResult | None]:
         """Run one launch of each side, both at once. Turn k has this order if k is even, else the reverse."""
         shape = self._shapes[check.name]
         with Scratch("xb-turns-") as at, ExitStack() as stack:
             folders = {tree: Path(at) / tree.name for tree in order}
-            begun: dict[Launchable, PendingJob] = {}
+            begun: dict[Checkout, RunningJob] = {}
             for tree, folder in folders.items():
                 folder.mkdir()
                 given = self._time_order(check, tree, shape, number).model_copy(update={"turn_folder": str(folder)})
                 begun[tree] = stack.enter_context(tree.begin(given))
-            lead(list(folders.values()), {folders[tree]: partial(_alive, one) for tree, one in begun.items()})
-            return {tree: self._took(check, tree, one.answer(HUNG_S), number) for tree, one in begun.items()}
+            lead(list(folders.values()), {folders[tree]: partial(getattr, job, "alive") for tree, job in begun.items()})
+            return {tree: self._took(check, tree, job.answer(HUNG_S), number) for tree, job in begun.items()}
 
-    def _launch(self, check: Check, tree: Launchable, shape: Shape, *, seed: int, pair: int | None) -> JobResult | None:
+    def _launch(self, check: Check, tree: Checkout, shape: Shape, *, seed: int, pair: int | None) -> JobResult | None:
         """Run one launch. Return None if it has no step of any mode, with the reasons among the failures."""
         if self._looks[tree.name, check.name].resolved is None:
             return None
         return self._took(check, tree, tree.carry_out(self._time_order(check, tree, shape, seed), HUNG_S), pair)
 
-    def _time_order(self, check: Check, tree: Launchable, shape: Shape, seed: int) -> JobRequest:
+    def _time_order(self, check: Check, tree: Checkout, shape: Shape, seed: int) -> JobRequest:
         return self._look_order(check).model_copy(
             update={
                 "kind": "time",
@@ -327,7 +319,7 @@ class Measuring:
             }
         )
 
-    def _took(self, check: Check, tree: Launchable, answer: JobResult, pair: int | None) -> JobResult | None:
+    def _took(self, check: Check, tree: Checkout, answer: JobResult, pair: int | None) -> JobResult | None:
         """Return the result of a timed job; None if it has no step of any mode, with the reasons among the failures."""
         self._warn(answer)
         missing = [mode for mode in check.modes if not any(block.mode == mode for block in answer.blocks)]
@@ -342,10 +334,6 @@ class Measuring:
 
     def _warn(self, answer: JobResult) -> None:
         self.warnings += [sentence for sentence in dict.fromkeys(answer.warnings) if sentence not in self.warnings]
-
-
-def _alive(begun: PendingJob) -> bool:
-    return begun.alive
 
 
 def _of(check: Check, cases: Cases) -> Check | None:

@@ -25,7 +25,7 @@ and `toml_config` words them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,25 +35,16 @@ from xbench.errors import SpecError, UsageError, nearest
 from xbench.fabrics import parse_fabric
 from xbench.modes import mode_info
 from xbench.records import Check, MetricName, Suite, load_measured
-from xbench.regress.comparable import CHANGE_FIELDS, spoken
-from xbench.regress.metrics import METRICS
+from xbench.regress.metrics import CHANGE_FIELDS, COUNTED, METRICS, PLANNED, spoken
 from xbench.schedules import parse_mode
 from xbench.spec import ModeSpec
 from xbench.text import cut, one_line
 from xbench.toml_config import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
 
-__all__ = ["load_suite", "parse_threshold"]
-
 MAX_NAME_CHARACTERS = 200
 SUITE_KEYS = ("budget_minutes", "pairs", "alpha", "confirm", "in_turns", "thresholds", "check")
 CHECK_KEYS = tuple(Check.model_fields)
-PLANNED: tuple[MetricName, ...] = ("buckets", "planned_step", "simulated_step")
-"""Metrics that are computed from a record, in any mode."""
-
-COUNTED: tuple[MetricName, ...] = ("wire_bytes", "collectives", "peak_memory")
-"""Metrics that are counted in a step. Horovod's own collectives cannot be counted."""
-
 START = "write [[regress.check]] with name, workload, modes and metrics: xbench regress init writes one"
 
 
@@ -144,8 +135,8 @@ def _known_values(check: Check, where: str) -> Check:
             f"{where}: a check starts its ranks itself, and on fabric 'cluster' others do", hint="try local:ranks=2"
         )
     modes = [_asking(where, "modes", parse_mode, mode) for mode in check.modes]
-    for kind, names in (("mode", [mode.text for mode in modes]), ("metric", check.metrics)):
-        twice = _twice(names)
+    for kind, names in (("mode", [mode.text for mode in modes]), ("metric", [*map(str, check.metrics)])):
+        twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise SpecError(f"{where}: the {kind} {twice!r} stands twice", hint="write it once")
     paired = [mode.text for mode in modes if mode.paired]
@@ -153,8 +144,7 @@ def _known_values(check: Check, where: str) -> Check:
         raise SpecError(
             f"{where}: {paired[0]!r} needs two jobs, and a check trains one", hint=f"write {modes[0].carrier!r}"
         )
-    for mode in modes:
-        _has_metrics(check, mode, where)
+    _has_metrics(check, modes, where)
     if check.plan_from is None:
         _needs_no_plan(check, modes, where)
     if check.workers is not None and "simulated_step" not in check.metrics:
@@ -180,15 +170,14 @@ def _change(text: str | None, where: str) -> str | None:
     return text
 
 
-def _has_metrics(check: Check, mode: ModeSpec, where: str) -> None:
-    info = mode_info(mode.carrier)
-    never = () if info.planner is not None else PLANNED
-    never += COUNTED if info.library is not None else ()
-    metric = next((metric for metric in never if metric in check.metrics), None)
-    if metric is not None:
-        raise SpecError(
-            f"{where}: mode {mode.text!r} has no {metric}", hint="give it a check of its own, without that metric"
-        )
+def _has_metrics(check: Check, modes: list[ModeSpec], where: str) -> None:
+    for mode in modes:
+        info = mode_info(mode.carrier)
+        never = [*(PLANNED if info.planner is None else ()), *(COUNTED if info.library is not None else ())]
+        for metric in never:
+            if metric in check.metrics:
+                hint = "give it a check of its own, without that metric"
+                raise SpecError(f"{where}: mode {mode.text!r} has no {metric}", hint=hint)
 
 
 def _needs_no_plan(check: Check, modes: list[ModeSpec], where: str) -> None:
@@ -239,8 +228,3 @@ def _asking(where: str, key: str, parse: Callable[[Text], Parsed], value: Text) 
         return parse(value)
     except UsageError as error:
         raise SpecError(f"{where}: {key}: {error}", hint=error.hint) from None
-
-
-def _twice(names: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]

@@ -1,6 +1,7 @@
 """Execution of a job by this tree's own xbench: resolution, plans, and one launch of its ranks.
 
-Nothing here imports torch. Only the ranks do, and a launch waits for nothing else.
+A job to look is resolved first: the workload with every default, the plans of its modes, and their predictions. Nothing
+here imports torch. Only the ranks do.
 """
 
 from __future__ import annotations
@@ -8,22 +9,31 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xbench import environment
+from xbench.config import RunConfig
 from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
-from xbench.fabrics import open_fabric, rootless
+from xbench.fabrics import open_fabric, parse_fabric, rootless
 from xbench.fabrics.fabric import Fabric
 from xbench.launch.launcher import launch
+from xbench.modes import EXACT, UNMERGED, mode_info
+from xbench.planning.measured import read
+from xbench.planning.partial import backward_s_of
+from xbench.planning.scenario import Change, Scenario, what_if
+from xbench.rank.job_plans import job_plan
 from xbench.rank.program import JobPlan, Phase
-from xbench.regress.protocol import Block, Counts, JobRequest, JobResult, version
+from xbench.regress.protocol import Block, Counts, JobRequest, JobResult, PlannedFigures, version
 from xbench.runs.event_collector import Collector
-from xbench.schedules import cycle_of
+from xbench.runs.prepare import prepare
+from xbench.schedules import cycle_of, parse_modes
 from xbench.scratch import Scratch
-from xbench.spec import Effort, RunSpec
+from xbench.spec import Effort, ModeSpec, RunSpec
 from xbench.stats.blocks import balanced_orders
 from xbench.stats.steps import odd_sample_sentences
+from xbench.workloads import parse_workload
 
 RANK = "xbench.regress.rank"
 
@@ -31,26 +41,16 @@ RANK = "xbench.regress.rank"
 def answer(order: JobRequest) -> JobResult:
     """Carry out a job. Errors are in the result; only an interruption is raised."""
     try:
-        return _looked(order) if order.kind == "look" else _timed(order)
+        if order.resolved is not None:
+            return _as_resolved(order, order.resolved)
+        if order.kind == "time":
+            raise SpecError("an order to time carries what the look before it has resolved")
+        made, run, plan = _resolved(order)
+        return _launched(made, order, run, plan) if order.counted else made
     except Interrupted:
         raise
     except XbenchError as error:
         return JobResult(xbench=version(), error=str(error), hint=error.hint)
-
-
-def _looked(order: JobRequest) -> JobResult:
-    if order.resolved is not None:
-        return _as_resolved(order, order.resolved)
-    from xbench.regress.resolve import look  # it imports all of planning, which a timed launch does not need
-
-    made, run, plan = look(order)
-    return _launched(made, order, run, plan) if order.counted else made
-
-
-def _timed(order: JobRequest) -> JobResult:
-    if order.resolved is None:
-        raise SpecError("an order to time carries what the look before it has resolved")
-    return _as_resolved(order, order.resolved)
 
 
 def _as_resolved(order: JobRequest, resolved: Mapping[str, Any]) -> JobResult:
@@ -61,6 +61,79 @@ def _as_resolved(order: JobRequest, resolved: Mapping[str, Any]) -> JobResult:
         rootless.reexec(sys.argv)
     batch = int(resolved["batch"])
     return _launched(JobResult(xbench=version(), samples_per_step=batch * run.fabric.world_size), order, run, plan)
+
+
+# --- resolution ---------------------------------------------------------------------------------------------------
+
+
+def _resolved(order: JobRequest) -> tuple[JobResult, RunSpec, JobPlan]:
+    """Return the result without the ranks' counts, and the ranks' input for counting. Raises UsageError."""
+    parsed = zip(parse_modes(",".join(order.modes)), order.modes, strict=True)
+    modes = tuple(mode.model_copy(update={"text": text}) for mode, text in parsed)
+    paired = next((mode.text for mode in modes if mode.paired), None)
+    if paired is not None:
+        raise SpecError(f"mode {paired!r} is of two jobs, and regress times one", hint="xbench compare times it")
+    scenario = what_if(read(Path(order.plan_from)), Change()) if order.plan_from is not None else None
+    unplanned = next((mode.text for mode in modes if mode_info(mode.carrier).needs_link), None)
+    if scenario is None and unplanned is not None:
+        raise SpecError(
+            f"mode {unplanned!r} is planned from a measured link, and the check names no record to plan from",
+            hint='write plan_from = "results/….json" into the check',
+        )
+    run, found, notes = prepare(
+        RunConfig(
+            workloads=[parse_workload(order.workload)],
+            modes=modes,
+            fabric=parse_fabric(order.fabric),
+            effort=Effort(launches=1, rounds=1, steps=4),
+            device=order.device,
+            timeout_s=order.timeout_s,
+        )
+    )
+    if run.fabric.name == "cluster":
+        raise SpecError("regress starts its ranks itself, and not on fabric 'cluster'", hint="try local:ranks=2")
+    plan, planned = _planned(run.modes, scenario, order.workers)
+    record = found.workloads[0].record
+    made = JobResult(
+        xbench=version(),
+        environment=environment.capture(found.environment_facts()),
+        workload=record,
+        resolved={
+            "run": run.model_dump(mode="json"), "plan": plan.model_dump(mode="json"), "batch": record.batch_size
+        },
+        takes_turns=True,
+        planned=planned if order.planned else {},
+        samples_per_step=record.batch_size * run.fabric.world_size,
+        failed={mode.text: "not possible on one rank" for mode in modes if mode not in run.modes},
+        warnings=notes,
+    )  # fmt: skip
+    return made, run, plan
+
+
+def _planned(
+    modes: Sequence[ModeSpec], scenario: Scenario | None, workers: int | None
+) -> tuple[JobPlan, dict[str, PlannedFigures]]:
+    """Return the ranks' plans, and their predictions. All plans are searched again, `auto`'s included."""
+    if scenario is None:
+        return JobPlan(buckets={}, step_s={}, exposed_s={}, link_s={}, compute_s=0.0), {}
+    planner = scenario.planner
+    wanted = [mode.carrier for mode in modes if mode.carrier in planner.modes]
+    plans = planner.plans(list(dict.fromkeys([*wanted, UNMERGED, EXACT, "ddp"])))
+    plan, _ = job_plan(planner, plans, scenario.times.uninstrumented_step_s, scenario.contention_record)
+    wider = what_if(scenario.measured, Change(workers=workers)) if workers is not None else scenario
+    figures = {
+        mode.text: PlannedFigures(
+            buckets=len(plans[mode.carrier].buckets),
+            planned_step_s=plans[mode.carrier].predicted_step_s,
+            simulated_step_s=wider.planner.plan(mode.carrier).predicted_step_s,
+        )
+        for mode in modes
+        if mode.carrier in wanted
+    }
+    return plan.model_copy(update={"backward_s": backward_s_of(list(scenario.layers))}), figures
+
+
+# --- one launch ---------------------------------------------------------------------------------------------------
 
 
 def _launched(made: JobResult, order: JobRequest, run: RunSpec, plan: JobPlan) -> JobResult:

@@ -28,7 +28,7 @@ from xbench.text import and_of, counted
 from xbench.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
-    from xbench.planning.replan import Planned
+    from xbench.planning.scenario import Planned
 
 EQUIVALENT = 0.02
 """Relative difference below which steps are equally good, as in a comparison's verdict."""

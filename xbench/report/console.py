@@ -18,8 +18,8 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from xbench.characters import command_breaks, visible_lines
 from xbench.report.page import model as page
+from xbench.text import command_breaks, visible_lines
 
 NARROW_COLUMNS = 84
 """Width below which tables become stacked blocks."""
@@ -32,7 +32,7 @@ _TIES = re.compile(
     r"|(?<=[\w%],) (?=[-+\d.][^\[\],\n]{0,12}\])"
 )
 _RULED = Box(str(SIMPLE_HEAD), ascii=True)
-"""Box marked as ASCII, so that rich keeps it on terminals without Unicode; `xbench.characters` replaces its line."""
+"""Box marked as ASCII, so that rich keeps it on terminals without Unicode; `xbench.text` replaces its line."""
 
 OFF_TTY_COLUMNS = 100
 

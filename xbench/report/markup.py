@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from xbench.characters import defused
+from xbench.text import defused
 
 VISIBLE_WARNINGS = 3
 

@@ -27,8 +27,7 @@ from xbench.records import (
     Side,
     Threshold,
 )
-from xbench.regress.comparable import workload_change
-from xbench.regress.metrics import METRICS
+from xbench.regress.metrics import METRICS, workload_change
 from xbench.report import sentences
 from xbench.text import and_of, counted
 from xbench.units import format_bytes, format_percent, format_seconds

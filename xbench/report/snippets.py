@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from xbench.characters import visible
 from xbench.errors import SpecError
 from xbench.modes import mode_info
 from xbench.records import Plan
 from xbench.schedules import parse_mode
-from xbench.text import counted
+from xbench.text import counted, visible
 from xbench.units import format_seconds
 
 _TUNED = "xbench.tune_host()  # as in the measurement: keeps freed memory, raises Gloo's threads where it may"

@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from xbench import cli
-from xbench.commands.shells import Bash, Fish, LineComplete, Zsh
+from xbench.commands.completion import Bash, Fish, LineComplete, Zsh
 from xbench.errors import UsageError
 from xbench.fabrics import FABRICS, emulated, parse_fabric
 from xbench.records import load, save

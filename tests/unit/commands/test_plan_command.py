@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,20 +19,18 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "profile-v1.json"
 COMPARISON = GOLDEN.with_name("comparison-v1.json")
 
 
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are not stacked, whatever runs the tests."""
+Outcome = tuple[int, str, str]
+
+
+@pytest.fixture
+def run(xbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Run `xbench plan` on words. Tables are not stacked, whatever runs the tests."""
     monkeypatch.setenv("COLUMNS", "120")
+    return partial(xbench, "plan")
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.main(["plan", *words])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_the_table_is_on_stdout_and_nothing_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, str(GOLDEN), "--modes", "compute,ddp,single,mgwfbp,optimal")
+def test_the_table_is_on_stdout_and_nothing_beside_it(run: Callable[..., Outcome]) -> None:
+    code, out, err = run(str(GOLDEN), "--modes", "compute,ddp,single,mgwfbp,optimal")
     assert (code, err) == (0, "")
     rows = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith(" ") and line.strip()}
     assert rows["compute"][1:8] == ["0", "–", "402", "ms", "0", "µs", "control"]
@@ -41,9 +41,9 @@ def test_the_table_is_on_stdout_and_nothing_beside_it(capsys: pytest.CaptureFixt
     assert "no schedule of one job can beat" in " ".join(out.split())
 
 
-def test_a_what_if_says_what_was_measured_and_what_was_changed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_what_if_says_what_was_measured_and_what_was_changed(run: Callable[..., Outcome]) -> None:
     words = ("--rate", "10gbit", "--latency", "50us", "--workers", "16", "--compute-scale", "0.25")
-    code, out, _ = run(capsys, str(GOLDEN), *words)
+    code, out, _ = run(str(GOLDEN), *words)
     assert code == 0
     text = " ".join(out.split())
     assert "measured compute 402 ms a step, all_reduce on shaped:hosts=2,rate=1gbit (real), 2 workers over gloo" in text
@@ -62,35 +62,37 @@ def comparison(tmp_path: Path, *, second: dict[str, object] | None = None) -> st
 
 
 def test_a_comparison_shows_its_real_steps_beside_unless_something_changed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    run: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     path = comparison(tmp_path)
-    _, out, _ = run(capsys, path)
+    _, out, _ = run(path)
     (heading,) = (line for line in out.splitlines() if "over bound" in line)
     assert heading.split()[-2:] == ["real", "step"]
     (row,) = (line for line in out.splitlines() if line.startswith(" optimal"))
     assert row.split()[-2:] == ["586", "ms"]
-    _, out, _ = run(capsys, path, "--workers", "3")
+    _, out, _ = run(path, "--workers", "3")
     assert "real step" not in out
 
 
-def test_of_two_different_jobs_one_is_chosen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_of_two_different_jobs_one_is_chosen(
+    run: Callable[..., Outcome], refused: Callable[..., str], tmp_path: Path
+) -> None:
     path = comparison(tmp_path, second={"title": "vgg11"})
-    refused(capsys, [path], "holds the jobs 1 (resnet18) and 2 (vgg11), and a plan is of one")
-    code, out, _ = run(capsys, path, "--job", "2", "--modes", "ddp")
+    assert "holds the jobs 1 (resnet18) and 2 (vgg11), and a plan is of one" in refused("plan", path)
+    code, out, _ = run(path, "--job", "2", "--modes", "ddp")
     assert code == 0
     assert out.split()[1] == "vgg11:"
-    refused(capsys, [path, "--job", "3"], "holds 2 jobs")
+    assert "holds 2 jobs" in refused("plan", path, "--job", "3")
 
 
-def test_twins_are_one_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, _, _ = run(capsys, comparison(tmp_path, second={}))
+def test_twins_are_one_job(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    code, _, _ = run(comparison(tmp_path, second={}))
     assert code == 0
 
 
-def test_json_is_a_profile_that_has_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_a_profile_that_has_stdout_alone(run: Callable[..., Outcome]) -> None:
     for words in (("--emit", "json"), ("--json", "-")):
-        code, out, err = run(capsys, str(GOLDEN), "--modes", "ddp,optimal", "--workers", "4", *words)
+        code, out, err = run(str(GOLDEN), "--modes", "ddp,optimal", "--workers", "4", *words)
         record = loads(out)
         assert code == 0
         assert isinstance(record, Profile)
@@ -100,18 +102,16 @@ def test_json_is_a_profile_that_has_stdout_alone(capsys: pytest.CaptureFixture[s
         assert "4 workers in place of 2" in err
 
 
-def test_json_to_a_file_leaves_the_table_on_stdout(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, _ = run(capsys, str(GOLDEN), "--json", str(tmp_path / "planned.json"), "--rate", "10gbit")
+def test_json_to_a_file_leaves_the_table_on_stdout(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    code, out, _ = run(str(GOLDEN), "--json", str(tmp_path / "planned.json"), "--rate", "10gbit")
     assert code == 0
     assert "Plans and their predicted steps" in out
     assert load(tmp_path / "planned.json").kind == "profile"
 
 
-def test_a_snippet_has_stdout_alone_and_names_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_snippet_has_stdout_alone_and_names_the_file(run: Callable[..., Outcome], tmp_path: Path) -> None:
     path = tmp_path / "planned.json"
-    code, out, err = run(
-        capsys, str(GOLDEN), "--emit", "python", "--mode", "mgwfbp", "--modes", "ddp", "--json", str(path)
-    )
+    code, out, err = run(str(GOLDEN), "--emit", "python", "--mode", "mgwfbp", "--modes", "ddp", "--json", str(path))
     assert code == 0
     compile(out, "snippet", "exec")
     assert f'schedule="mgwfbp", plan={str(path)!r}' in out
@@ -119,29 +119,29 @@ def test_a_snippet_has_stdout_alone_and_names_the_file(capsys: pytest.CaptureFix
     assert "mgwfbp is predicted to take" in err
 
 
-def test_a_python_snippet_is_of_the_fastest_mode(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, str(GOLDEN), "--emit", "python", "--modes", "compute,single,optimal")
+def test_a_python_snippet_is_of_the_fastest_mode(run: Callable[..., Outcome]) -> None:
+    code, out, _ = run(str(GOLDEN), "--emit", "python", "--modes", "compute,single,optimal")
     assert code == 0
     assert 'schedule="optimal", plan=buckets, wait="step"' in out
 
 
-def test_ddps_buckets_are_verified_with_torchs_own_assignment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ddps_buckets_are_verified_with_torchs_own_assignment(run: Callable[..., Outcome]) -> None:
     torch = pytest.importorskip("torch")
     from xbench.schedules.ddp_tuned import supported
 
     if not supported():
         pytest.skip("this torch's DDP takes no list of caps")
-    code, out, err = run(capsys, str(GOLDEN), "--emit", "ddp", "--mode", "optimal")
+    code, out, err = run(str(GOLDEN), "--emit", "ddp", "--mode", "optimal")
     assert code == 0
     assert "bucket_cap_mb_list=[" in out
     assert f"Verified: DDP of torch {torch.__version__} forms exactly these" in err
 
 
-def test_what_torch_would_form_instead_is_said(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_what_torch_would_form_instead_is_said(run: Callable[..., Outcome], monkeypatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr("xbench.schedules.ddp_tuned.supported", lambda: True)
     monkeypatch.setattr("xbench.schedules.ddp_tuned.formed", lambda gradients, caps: [["fc.weight"]])
-    _, _, err = run(capsys, str(GOLDEN), "--emit", "ddp", "--mode", "optimal")
+    _, _, err = run(str(GOLDEN), "--emit", "ddp", "--mode", "optimal")
     assert "forms 1 buckets, not these" in err
 
 
@@ -157,16 +157,16 @@ def with_contention(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_contention_is_planned_with_and_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_contention_is_planned_with_and_said(run: Callable[..., Outcome], tmp_path: Path) -> None:
     path = with_contention(tmp_path)
-    _, out, _ = run(capsys, path)
+    _, out, _ = run(path)
     text = " ".join(out.split())
     assert (
         "contention an all-reduce of 4.00 KiB to 1.00 MiB takes 1.5 times as long while the device computes, and "
         "computation 1.3 times as long beside one"
     ) in text
     assert "auto: as the record has it, not searched again: the buckets of 'ddp', after 10 steps each" in text
-    _, out, _ = run(capsys, path, "--rate", "10gbit", "--compute-scale", "2")
+    _, out, _ = run(path, "--rate", "10gbit", "--compute-scale", "2")
     text = " ".join(out.split())
     assert "as long beside one (simulated)" in text
     assert "auto: found by search in the simulator, not tried on real links" in text
@@ -174,19 +174,21 @@ def test_contention_is_planned_with_and_said(capsys: pytest.CaptureFixture[str],
     assert "caution Communication may slow another device down by more or less" in text
 
 
-def test_a_record_without_contention_says_that_communication_is_free(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, str(GOLDEN))
+def test_a_record_without_contention_says_that_communication_is_free(run: Callable[..., Outcome]) -> None:
+    _, out, _ = run(str(GOLDEN))
     assert "contention not measured: communication is taken as free for compute\n" in out
     assert "not searched again" not in out
 
 
-def test_the_written_record_is_planned_alike(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_written_record_is_planned_alike(
+    run: Callable[..., Outcome], capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = str(tmp_path / "what-if.json")
     words = ("--rate", "5gbit", "--workers", "4", "--json", path)
     made = with_contention(tmp_path)
-    capsys.readouterr()
-    _, first, _ = run(capsys, made, *words)
-    _, second, _ = run(capsys, path)
+    capfd.readouterr()
+    _, first, _ = run(made, *words)
+    _, second, _ = run(path)
     tables = [
         {line.split()[0]: line for line in out.splitlines() if line.startswith(" ") and line.strip()}
         for out in (first, second)
@@ -195,16 +197,16 @@ def test_the_written_record_is_planned_alike(capsys: pytest.CaptureFixture[str],
         assert tables[0][mode] == tables[1][mode]
 
 
-def test_auto_is_pasted_for_attach_and_for_ddp(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, str(GOLDEN), "--modes", "ddp,auto")
+def test_auto_is_pasted_for_attach_and_for_ddp(run: Callable[..., Outcome]) -> None:
+    code, out, _ = run(str(GOLDEN), "--modes", "ddp,auto")
     assert code == 0
     text = " ".join(out.split())
     assert "Use auto: predicted" in text
     assert "--emit ddp --mode auto the same buckets for DistributedDataParallel itself" in text
-    code, out, _ = run(capsys, str(GOLDEN), "--modes", "ddp,auto", "--emit", "python")
+    code, out, _ = run(str(GOLDEN), "--modes", "ddp,auto", "--emit", "python")
     assert code == 0
     assert 'schedule="auto", plan=buckets, wait="step"' in out
-    code, out, err = run(capsys, str(GOLDEN), "--emit", "ddp", "--mode", "auto")
+    code, out, err = run(str(GOLDEN), "--emit", "ddp", "--mode", "auto")
     assert code == 0
     assert out.startswith("# auto: ")
     assert "bucket_cap_mb_list=[" in out
@@ -258,17 +260,8 @@ def test_torch_is_not_needed(emit: str) -> None:
         (["--json", "/nowhere/at/all.json"], "the folder of '/nowhere/at/all.json' does not exist"),
     ],
 )
-def test_wrong_words(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
-    refused(capsys, [str(GOLDEN), *words], sentence)
-
-
-def refused(capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
-    code, out, err = run(capsys, *words)
-    assert (code, out) == (2, "")
-    assert sentence in err.splitlines()[0]
-    assert err.startswith("error: ")
-    assert all(line.startswith("  hint: ") for line in err.splitlines()[1:])
-    assert len(err.splitlines()) <= 2
+def test_wrong_words(refused: Callable[..., str], words: list[str], sentence: str) -> None:
+    assert sentence in refused("plan", GOLDEN, *words)
 
 
 COST = json.loads(GOLDEN.read_text())["cost_model"]
@@ -296,21 +289,19 @@ POINT = {"nbytes": 4096, "in_flight": 1, "alone_s": 0.002, "loaded_s": 0.003, "c
         ({"contention": {"launch_s": 0.1, "points": [POINT | {"nbytes": 0}]}}, "its contention is not valid"),
     ],
 )
-def test_wrong_records(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, change: dict[str, object], sentence: str
-) -> None:
+def test_wrong_records(refused: Callable[..., str], tmp_path: Path, change: dict[str, object], sentence: str) -> None:
     path = tmp_path / "record.json"
     path.write_text(json.dumps(json.loads(GOLDEN.read_text()) | change))
-    refused(capsys, [str(path)], sentence)
+    assert sentence in refused("plan", path)
 
 
-def test_times_that_are_not_finite(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_times_that_are_not_finite(refused: Callable[..., str], tmp_path: Path) -> None:
     for number in ("NaN", "Infinity", "1e999"):
         (tmp_path / "record.json").write_text(GOLDEN.read_text().replace('"ready_s": 0.018', f'"ready_s": {number}', 1))
-        refused(capsys, [str(tmp_path)], "Input should be a finite number")
+        assert "Input should be a finite number" in refused("plan", str(tmp_path))
 
 
-def test_a_missing_or_truncated_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    refused(capsys, [str(tmp_path / "none.json")], "there is no result file")
+def test_a_missing_or_truncated_file(refused: Callable[..., str], tmp_path: Path) -> None:
+    assert "there is no result file" in refused("plan", str(tmp_path / "none.json"))
     (tmp_path / "half.json").write_text(GOLDEN.read_text()[:500])
-    refused(capsys, [str(tmp_path / "half.json")], "is not whole JSON")
+    assert "is not whole JSON" in refused("plan", str(tmp_path / "half.json"))

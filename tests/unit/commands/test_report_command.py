@@ -7,12 +7,12 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from xbench import cli
-from xbench.commands.outputs import BESIDE, Output, beside, resolve
+from xbench.commands.options import BESIDE, Output, beside, resolve
 from xbench.errors import SpecError
 from xbench.records import dump, load, save
 
@@ -23,16 +23,9 @@ Outcome = tuple[int, str, str]
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """Run `xbench report` on words; (exit code, stdout, stderr)."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-
-    def call(*words: object) -> Outcome:
-        code = cli.main(["report", *map(str, words)])
-        return code, *capfd.readouterr()
-
-    return call
+def run(xbench: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """Run `xbench report` on words."""
+    return partial(xbench, "report")
 
 
 @pytest.fixture
@@ -111,7 +104,7 @@ def test_a_format_goes_to_a_file_beside_or_to_stdout(
 @pytest.mark.parametrize("words", [["--markdown", "-"], ["--json", "-"]], ids=str)
 def test_a_file_s_text_on_stdout_is_utf_8_whatever_the_terminal_is(words: list[str]) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "xbench.cli", "report", str(COMPARISON), *words]
+    command = [sys.executable, "-m", "xbench", "report", str(COMPARISON), *words]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
     assert "3×128×128 images" in done.stdout.decode("utf-8")
 

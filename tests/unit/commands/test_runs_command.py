@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from xbench import cli
 from xbench.record_files import run_folders
 from xbench.records import load, save
 from xbench.runs.run_folder import new_run_folder
@@ -23,18 +22,11 @@ Outcome = tuple[int, str, str]
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Outcome]:
-    """Run `xbench` on words in a folder of its own; (exit code, stdout, stderr)."""
+def run(xbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Outcome]:
+    """Run `xbench` on words in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "UTC")
-    for name in ("COLUMNS", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-
-    def call(*words: str) -> Outcome:
-        code = cli.main(list(words))
-        return code, *capfd.readouterr()
-
-    return call
+    return xbench
 
 
 def keep(name: str, kind: str, file: str = "record.json") -> Path:

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from xbench import cli
-from xbench.commands.themes import OTHER, ThemedCommand
+from xbench.commands.options import OTHER, ThemedCommand
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

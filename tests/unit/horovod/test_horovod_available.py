@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xbench import horovod
-from xbench.commands.modes import modes as modes_command
+from xbench.commands.workloads import modes as modes_command
 from xbench.errors import SpecError
 from xbench.runs.unavailable import check_available, check_real
 from xbench.schedules import parse_modes

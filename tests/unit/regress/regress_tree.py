@@ -61,6 +61,6 @@ Path(sys.argv[4]).write_text(json.dumps(made))
 
 
 def git(folder: Path, *words: str) -> str:
-    settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false")
+    settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false", "init.defaultBranch=main")
     command = ["git", *(word for one in settings for word in ("-c", one)), *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()

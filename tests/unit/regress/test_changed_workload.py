@@ -12,7 +12,7 @@ from test_regress_judge import BUCKETS, PLANNED, of, with_figure
 from xbench.errors import SpecError
 from xbench.records import Case, Regression, Side, Suite
 from xbench.regress import exit_code, load_suite, worth_timing
-from xbench.regress.comparable import workload_change
+from xbench.regress.metrics import workload_change
 from xbench.report import FORMATS
 from xbench.report import regression_sentences as told
 from xbench.report.formats.junit import cases

@@ -9,26 +9,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from regress_tree import git
 
 from xbench.errors import SpecError
 from xbench.regress.checkout import Repository, other_needs, short
-
-GIT = (
-    "git",
-    "-c",
-    "user.name=a",
-    "-c",
-    "user.email=a@b",
-    "-c",
-    "init.defaultBranch=main",
-    "-c",
-    "commit.gpgsign=false",
-)
-
-
-def git(folder: Path, *words: str) -> str:
-    done = subprocess.run([*GIT, *words], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_without_a_word_there_are_pairs_to_spare() -> None:
     of = suite()
     course = course_of(of, 10.0, pairs=None, left_s=600.0)
     assert (course.pairs, course.needed) == (pairs_for(of) + SPARE_PAIRS, pairs_for(of))
-    assert course.takes_s == pytest.approx(10.0 * course.pairs)
+    assert course.pair_s == 10.0
     assert not course.too_few
 
 
@@ -75,7 +75,7 @@ def test_a_course_fits_its_budget_unless_one_pair_does_not(cases: int, pair_s: f
     of = suite(*(check(f"check{number}") for number in range(cases)))
     course = course_of(of, pair_s, pairs=None, left_s=left_s)
     assert 1 <= course.pairs <= pairs_for(of) + SPARE_PAIRS
-    assert course.pairs == 1 or course.takes_s <= left_s * (1 + 1e-9)
+    assert course.pairs == 1 or course.pairs * course.pair_s <= left_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,7 @@ from xbench.report.formats.terminal import render
 from xbench.report.kinds import view_of
 from xbench.report.kinds.regression import command, regression_markdown, workflow_commands
 
-KINDS: dict[str, Callable[[], AnyRecord]] = {
-    "regression": made.slower,
-    "baseline": made.baseline,
-    "noise": made.noise,
-}
+KINDS: dict[str, Callable[[], AnyRecord]] = {"regression": made.slower, "baseline": made.baseline, "noise": made.noise}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from xbench.regress.checkout import Checkout, Incomparable
 from xbench.regress.protocol import VERSION, JobRequest
-from xbench.regress.revision_runner import Checkout, Incomparable
 
 ORDER = JobRequest(kind="look", workload="resnet18", modes=("ddp",), fabric="local:ranks=2")
 

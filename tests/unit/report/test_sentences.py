@@ -12,8 +12,8 @@ import sample_records as made
 from rich.console import Console
 from sample_kinds import GOLDEN
 
-from xbench.planning.replan import replan
-from xbench.planning.what_if import Change, read, what_if
+from xbench.planning.measured import read
+from xbench.planning.scenario import Change, replan, what_if
 from xbench.records import AnyRecord, CalibrationPoint, CostModel, EmulatedLink, ErrorBand, FabricRecord
 from xbench.report import FORMATS
 from xbench.report.formats.junit import cases
@@ -28,7 +28,7 @@ from xbench.report.sentences import (
     parts_line,
     step_line,
 )
-from xbench.stats.short_steps import MIN_PREDICTABLE_S, is_predictable, short_step_caution
+from xbench.stats.steps import MIN_PREDICTABLE_S, is_predictable, short_step_caution
 
 # --- an emulated link -------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 from kineto import LAYERS, READY, STEP, event, gpu_events, header, write
 
 from xbench.errors import UsageError
-from xbench.planning.what_if import measured
+from xbench.planning.measured import measured
 from xbench.records import Profile, load, save
 from xbench.traces.events import RankTrace, collect
 from xbench.traces.profile import TracedProfile, ranks_of, traced_profile

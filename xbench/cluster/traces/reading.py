@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from xbench.errors import SpecError, listed, nearest
-from xbench.regular_file import MIB, read_bounded, read_regular
+from xbench.record_files import MIB, read_bounded, read_regular
 from xbench.text import quoted
 
 MAX_BYTES = 1024 * MIB

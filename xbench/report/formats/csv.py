@@ -31,11 +31,11 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from xbench.characters import defused
 from xbench.errors import UsageError
 from xbench.records import AnyRecord
 from xbench.report.kinds import view_of
 from xbench.report.view import Table
+from xbench.text import defused
 
 
 def render(record: AnyRecord) -> str:

@@ -14,6 +14,7 @@ import click
 import pytest
 
 from xbench import cli
+from xbench.commands import report
 from xbench.commands.options import check_json, show_result, takes, write_json
 from xbench.config import RunConfig
 from xbench.errors import Interrupted, RankError, SpecError
@@ -21,23 +22,10 @@ from xbench.records import load, loads
 from xbench.spec import Effort, FabricSpec, WorkloadSpec
 from xbench.version import __version__
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 RECORD = GOLDEN / "comparison-v1.json"
 
 Outcome = tuple[int, str, str]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """Run `main` on words; (exit code, stdout, stderr)."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-
-    def call(*words: str) -> Outcome:
-        code = cli.main(list(words))
-        return code, *capfd.readouterr()
-
-    return call
 
 
 @pytest.fixture
@@ -48,29 +36,27 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def fail() -> None:
             raise error
 
-        from xbench.commands.schema import schema
-
-        monkeypatch.setattr(schema, "callback", fail)
+        monkeypatch.setattr(report.schema, "callback", fail)
 
     return set_up
 
 
-def test_help_lists_every_command(run: Callable[..., Outcome]) -> None:
-    code, out, err = run("--help")
+def test_help_lists_every_command(xbench: Callable[..., Outcome]) -> None:
+    code, out, err = xbench("--help")
     assert (code, err) == (0, "")
     for name, (_, summary) in cli.COMMANDS.items():
         assert f"\n  {name}" in out
         assert " ".join(summary.split()[:4]) in out
 
 
-def test_no_command_shows_the_help_and_is_a_usage_error(run: Callable[..., Outcome]) -> None:
-    code, out, err = run()
+def test_no_command_shows_the_help_and_is_a_usage_error(xbench: Callable[..., Outcome]) -> None:
+    code, out, err = xbench()
     assert (code, out) == (2, "")
     assert err.startswith("Usage: xbench")
 
 
-def test_version(run: Callable[..., Outcome]) -> None:
-    code, out, _ = run("--version")
+def test_version(xbench: Callable[..., Outcome]) -> None:
+    code, out, _ = xbench("--version")
     assert code == 0
     assert out == f"xbench {__version__}\n"
 
@@ -110,10 +96,8 @@ def test_version(run: Callable[..., Outcome]) -> None:
         (["report", str(RECORD), "--json", "/"], "--json: '/' is a folder", "write /record.json"),
     ],
 )  # fmt: skip
-def test_usage_errors(run: Callable[..., Outcome], words: list[str], sentence: str, hint: str | None) -> None:
-    code, out, err = run(*words)
-    assert (code, out) == (2, "")
-    assert err == f"error: {sentence}\n" + (f"  hint: {hint}\n" if hint else "")
+def test_usage_errors(refused: Callable[..., str], words: list[str], sentence: str, hint: str | None) -> None:
+    assert refused(*words) == f"error: {sentence}\n" + (f"  hint: {hint}\n" if hint else "")
 
 
 @pytest.mark.parametrize(
@@ -142,50 +126,48 @@ def test_usage_errors(run: Callable[..., Outcome], words: list[str], sentence: s
     ],
 )  # fmt: skip
 def test_every_exception_is_one_sentence_and_an_exit_code(
-    run: Callable[..., Outcome],
+    xbench: Callable[..., Outcome],
     failing: Callable[[BaseException], None],
     error: BaseException,
     code: int,
     sentence: str,
 ) -> None:
     failing(error)
-    got, out, err = run("schema")
+    got, out, err = xbench("schema")
     assert (got, out) == (code, "")
     assert err.lstrip("\n") == f"error: {sentence}\n"  # click ends the line of a ^C first
 
 
 @pytest.mark.parametrize("words", [["--debug", "schema"], ["schema", "--debug"]])
 def test_debug_shows_the_traceback_from_both_places(
-    run: Callable[..., Outcome], failing: Callable[[BaseException], None], words: list[str]
+    xbench: Callable[..., Outcome], failing: Callable[[BaseException], None], words: list[str]
 ) -> None:
     failing(ZeroDivisionError("here"))
-    code, _, err = run(*words)
+    code, _, err = xbench(*words)
     assert code == 1
     assert "raise error\nZeroDivisionError: here\n" in err
 
 
 def test_debug_shows_a_rank_s_own_traceback(
-    run: Callable[..., Outcome], failing: Callable[[BaseException], None]
+    xbench: Callable[..., Outcome], failing: Callable[[BaseException], None]
 ) -> None:
     failing(RankError("rank 1 on host 1 died", detail="Traceback of rank 1:\n  boom\n"))
-    assert "boom" not in run("schema")[2]
-    assert run("schema", "--debug")[2] == "error: rank 1 on host 1 died\nTraceback of rank 1:\n  boom\n"
+    assert "boom" not in xbench("schema")[2]
+    assert xbench("schema", "--debug")[2] == "error: rank 1 on host 1 died\nTraceback of rank 1:\n  boom\n"
 
 
-def test_debug_works_when_the_words_do_not_parse(run: Callable[..., Outcome]) -> None:
-    code, _, err = run("modes", "--nothing", "--debug")
+def test_debug_works_when_the_words_do_not_parse(xbench: Callable[..., Outcome]) -> None:
+    code, _, err = xbench("modes", "--nothing", "--debug")
     assert code == 2
     assert "Traceback" in err
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (1, 1), (3, 3), ("text", 0)])
 def test_a_command_may_return_its_exit_code(
-    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, returned: object, code: int
+    xbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, returned: object, code: int
 ) -> None:
-    from xbench.commands.schema import schema
-
-    monkeypatch.setattr(schema, "callback", lambda: returned)
-    assert run("schema")[0] == code
+    monkeypatch.setattr(report.schema, "callback", lambda: returned)
+    assert xbench("schema")[0] == code
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
@@ -212,34 +194,34 @@ def test_a_working_directory_that_is_gone_is_one_sentence(tmp_path: Path) -> Non
 @pytest.mark.parametrize("variable", ["NO_COLOR", None])
 def test_no_escape_codes_off_a_terminal(variable: str | None) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", **({variable: "1"} if variable else {})}
-    command = [sys.executable, "-m", "xbench.cli", "report", str(RECORD)]
+    command = [sys.executable, "-m", "xbench", "report", str(RECORD)]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
     assert b"\x1b[" not in done.stdout
     assert done.stderr == b""
     assert b"optimal is fastest" in done.stdout
 
 
-def test_report_prints_the_table_again(run: Callable[..., Outcome]) -> None:
-    code, out, err = run("report", str(RECORD))
+def test_report_prints_the_table_again(xbench: Callable[..., Outcome]) -> None:
+    code, out, err = xbench("report", str(RECORD))
     assert (code, err) == (0, "")
     shown = [line.rstrip() for line in out.splitlines()]
     named = (GOLDEN / "comparison-100.txt").read_text(encoding="utf-8").replace("plan RECORD ", f"plan {RECORD} ")
     assert shown == named.splitlines()
 
 
-def test_report_all_shows_every_layer(run: Callable[..., Outcome]) -> None:
+def test_report_all_shows_every_layer(xbench: Callable[..., Outcome]) -> None:
     record = load(GOLDEN / "profile-v1.json")
     last = record.layers[-1].name  # type: ignore[union-attr]
-    assert last not in run("report", str(GOLDEN / "profile-v1.json"))[1]
-    assert last in run("report", "--all", str(GOLDEN / "profile-v1.json"))[1]
+    assert last not in xbench("report", str(GOLDEN / "profile-v1.json"))[1]
+    assert last in xbench("report", "--all", str(GOLDEN / "profile-v1.json"))[1]
 
 
-def test_report_gives_stdout_to_json_alone(run: Callable[..., Outcome], tmp_path: Path) -> None:
-    code, out, err = run("report", str(RECORD), "--json", "-")
+def test_report_gives_stdout_to_json_alone(xbench: Callable[..., Outcome], tmp_path: Path) -> None:
+    code, out, err = xbench("report", str(RECORD), "--json", "-")
     assert code == 0
     assert loads(out) == load(RECORD)
     assert "optimal is fastest" in err
-    assert run("report", str(RECORD), "--json", str(tmp_path / "copy.json"))[0] == 0
+    assert xbench("report", str(RECORD), "--json", str(tmp_path / "copy.json"))[0] == 0
     assert load(tmp_path / "copy.json") == load(RECORD)
 
 
@@ -253,17 +235,17 @@ def test_report_needs_no_torch() -> None:
     assert "optimal is fastest" in done.stdout
 
 
-def test_modes_lists_every_mode(run: Callable[..., Outcome]) -> None:
+def test_modes_lists_every_mode(xbench: Callable[..., Outcome]) -> None:
     from xbench.modes import MODES
 
-    code, out, err = run("modes")
+    code, out, err = xbench("modes")
     assert (code, err) == (0, "")
     for entry in MODES:
         assert sum(line.split()[0] == entry.name and entry.summary in line for line in out.splitlines()) == 1
 
 
-def test_schema_is_json_schema(run: Callable[..., Outcome]) -> None:
-    code, out, err = run("schema")
+def test_schema_is_json_schema(xbench: Callable[..., Outcome]) -> None:
+    code, out, err = xbench("schema")
     assert (code, err) == (0, "")
     assert "Comparison" in json.loads(out)["$defs"]
 
@@ -278,22 +260,20 @@ def options(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     def command(config: RunConfig) -> None:
         got.append(config)
 
-    import xbench.commands.schema as module
-
-    monkeypatch.setattr(module, "schema", command)
+    monkeypatch.setattr(report, "schema", command)
     return got
 
 
 def test_options_that_are_not_given_leave_the_config_as_it_is(
-    run: Callable[..., Outcome], options: list[RunConfig]
+    xbench: Callable[..., Outcome], options: list[RunConfig]
 ) -> None:
-    assert run("schema")[0] == 0
+    assert xbench("schema")[0] == 0
     assert options == [RunConfig(workloads=(WorkloadSpec(name="resnet50"),))]
 
 
-def test_options_stand_in_the_config(run: Callable[..., Outcome], options: list[RunConfig]) -> None:
+def test_options_stand_in_the_config(xbench: Callable[..., Outcome], options: list[RunConfig]) -> None:
     words = ["--batch-size", "4", "--seed", "7", "--rounds", "3", "--fabric", "local:ranks=2", "--timeout", "1.5min"]
-    assert run("schema", *words, "--output", "here", "--compress", "bf16", "--overlap", "forward")[0] == 0
+    assert xbench("schema", *words, "--output", "here", "--compress", "bf16", "--overlap", "forward")[0] == 0
     assert options == [
         RunConfig(
             workloads=(WorkloadSpec(name="resnet50", batch_size=4, seed=7),),
@@ -308,8 +288,8 @@ def test_options_stand_in_the_config(run: Callable[..., Outcome], options: list[
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
-def test_a_device_may_be_one_gpu(run: Callable[..., Outcome], options: list[RunConfig], device: str) -> None:
-    assert run("schema", "--device", device)[0] == 0
+def test_a_device_may_be_one_gpu(xbench: Callable[..., Outcome], options: list[RunConfig], device: str) -> None:
+    assert xbench("schema", "--device", device)[0] == 0
     assert [config.device for config in options] == [device]
 
 
@@ -330,12 +310,9 @@ def test_a_device_may_be_one_gpu(run: Callable[..., Outcome], options: list[RunC
     ],
 )
 def test_values_that_cannot_work(
-    run: Callable[..., Outcome], options: list[RunConfig], words: list[str], sentence: str
+    refused: Callable[..., str], options: list[RunConfig], words: list[str], sentence: str
 ) -> None:
-    code, out, err = run("schema", *words)
-    assert (code, out) == (2, "")
-    assert err.splitlines()[0] == f"error: {sentence}"
-    assert len(err.splitlines()) == 2  # the hint
+    assert refused("schema", *words).startswith(f"error: {sentence}\n  hint: ")
     assert options == []
 
 
@@ -352,10 +329,7 @@ def test_json_is_written_where_it_is_asked_for(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize(("torchruns_own", "says"), [({}, True), ({"TORCHELASTIC_RUN_ID": "1"}, False)])
 def test_another_rank_is_silent_only_where_an_engine_started_it(
-    torchruns_own: dict[str, str],
-    says: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    torchruns_own: dict[str, str], says: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = {"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
     for name, value in (place | torchruns_own).items():
