@@ -28,7 +28,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -36,7 +36,8 @@ from xbench.errors import Interrupted, RankError, XbenchError
 from xbench.launch.agent_log import PEER_LOSS
 from xbench.launch.placement import RankAssignment
 from xbench.launch.rank_survey import BEAT_S, COLLECT_S, GONE_S, LOST_PEERS, OWN, Store, Survey
-from xbench.rank.journal import JournalReader
+from xbench.rank.events import Event
+from xbench.rank.journal import JournalReader, Take
 
 SIGNAL_S = 0.5
 """Time for a signal's handler to act in the main thread before the thread ends the process [s]."""
@@ -57,7 +58,7 @@ class HeartbeatMonitor:
     store: Store
     reader: JournalReader
     silence_s: float
-    take: Callable[[int, int, Mapping[str, Any]], None]
+    take: Take
     """Rank 0: takes (job, rank in the job, event) for every event of every rank, from the thread or the main thread."""
     abandon: Callable[[XbenchError], NoReturn]
     """Rank 0: saves the record and ends the process."""
@@ -158,11 +159,11 @@ class HeartbeatMonitor:
         said = [self._beats, self._moves, doing, self._sent, self._done, self._failure]
         self.store.set(f"alive/{self.rank}", json.dumps(said))
 
-    def _send(self, event: Mapping[str, Any]) -> None:
+    def _send(self, event: Event) -> None:
         if self.rank == 0:
             self.take(self.seats[0].job, self.seats[0].rank, event)
             return
-        self.store.set(f"events/{self.rank}/{self._sent}", json.dumps(event))
+        self.store.set(f"events/{self.rank}/{self._sent}", event.line())
         self._sent += 1
 
     # --- rank 0 ------------------------------------------------------------------------------------------------------

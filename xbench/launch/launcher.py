@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
 from xbench.fabrics.fabric import Fabric, HostSlot
@@ -28,7 +27,7 @@ from xbench.interrupts import interrupts_held
 from xbench.launch import agent_log
 from xbench.launch.monitor import AgentWatch, AuxiliaryWatch, Monitor, Probes, RankWatch, Verdict
 from xbench.launch.processes import ProcessGroups, Started
-from xbench.rank.journal import JournalReader, pid_alive
+from xbench.rank.journal import JournalReader, Take, pid_alive
 
 POLL_S = 0.05
 FULL_DISK_BYTES = 64 * 1024
@@ -77,7 +76,7 @@ def launch(
     argument: Path,
     directory: Path,
     *,
-    on_event: Callable[[int, int, dict[str, Any]], None],
+    on_event: Take,
     silence_s: float,
     auxiliaries: Sequence[AuxiliaryCommand] = (),
     on_note: OnNote = lambda job, rank, at_s, text: None,

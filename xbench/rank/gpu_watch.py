@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from xbench.profilers.gpu import NotAvailable, Sampler, find_device, load_nvml
+from xbench.rank.events import GpuMissing, GpuWatched
 from xbench.rank.journal import Journal
 
 
@@ -39,7 +40,7 @@ class GpuWatch:
             return
         window = self._sampler.window(begin_s, end_s)
         if window is not None:
-            self._journal.write("gpu", **facts, **asdict(window))
+            self._journal.write(GpuWatched(**facts, **asdict(window)))
         if self._sampler.failure is not None:
             self._missing(self._sampler.failure)
             self._sampler = None
@@ -51,7 +52,7 @@ class GpuWatch:
             self._sampler = None
 
     def _missing(self, reason: str) -> None:
-        self._journal.write("gpu_missing", reason=" ".join(reason.split()))
+        self._journal.write(GpuMissing(reason=" ".join(reason.split())))
 
 
 def names_of(properties: Any) -> tuple[str | None, str | None]:

@@ -4,7 +4,7 @@ A reference takes k steps from one saved state. It is DDP, or averaging by hand 
 (`rank.reference`). Then the schedule takes the same steps on the same batches. Each of its steps starts from the
 reference's state: with three or more ranks, the order of additions in an all-reduce depends on the buckets, and
 training amplifies the resulting rounding. After each step parameters must be bitwise equal across ranks. They must also
-be close to the reference's, relative to the update of that step (`rank.differences`):
+be close to the reference's, relative to the update of that step (`rank.parity_checker`):
 
     difference(p) = max|a - b| / (max|b - start| + 100 ε max|b| + 10⁻³ U),   U: the largest update of all parameters
 
@@ -46,8 +46,8 @@ from torch import Tensor
 
 from xbench.equal_ranks import digest
 from xbench.modes import mode_info
-from xbench.rank.differences import largest_difference, same_bits
-from xbench.rank.parity_checker import TOLERANCE, Reference, copies
+from xbench.rank.events import ParityChecked
+from xbench.rank.parity_checker import TOLERANCE, Reference, copies, gathered, largest_difference, same_bits
 from xbench.rank.program import block_id, whole_cycles
 from xbench.rank.reference import beside, weighted
 from xbench.rank.session import Session
@@ -68,7 +68,7 @@ def gate(session: Session, mode: ModeSpec) -> None:
     steps = session.run.effort.parity_steps
     what = f"gate {mode.text}"
     if is_partial(mode):
-        session.journal.write("parity", mode=mode.text, **agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
+        _tell(session, mode, agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
         return
     reference = session.reference
     assert reference is not None
@@ -115,8 +115,11 @@ def gate(session: Session, mode: ModeSpec) -> None:
             return ends
 
         late = read_too_early(end, reference.states[0], dist.group.WORLD)
-    verdict = judged.verdict(late)
-    session.journal.write("parity", mode=mode.text, **explained(verdict, reference, mode).model_dump())
+    _tell(session, mode, explained(judged.verdict(late), reference, mode))
+
+
+def _tell(session: Session, mode: ModeSpec, verdict: Parity) -> None:
+    session.journal.write(ParityChecked(mode=mode.text, **verdict.model_dump()))
 
 
 def explained(verdict: Parity, reference: Reference, mode: ModeSpec) -> Parity:
@@ -148,9 +151,7 @@ def read_too_early(
 
     def first(a: dict[str, Tensor], b: dict[str, Tensor]) -> str | None:
         mine = next((name for name, value in a.items() if not same_bits(value, b[name])), None)
-        found: list[str | None] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(found, mine, group=group)
-        return next((name for name in found if name is not None), None)
+        return next((name for name in gathered(mine, group) if name is not None), None)
 
     finished = end(True)
     name = first(end(False), finished)
@@ -160,12 +161,10 @@ def read_too_early(
     if first(again, finished) is None:
         return name
     worst, _ = largest_difference(end(False), finished, start, reordered=True)
-    found = [False] * dist.get_world_size(group)
-    dist.all_gather_object(found, worst <= TOLERANCE, group=group)
-    return None if all(found) else name
+    return None if all(gathered(worst <= TOLERANCE, group)) else name
 
 
-def agreement(session: Session, mode: ModeSpec, steps: int) -> dict[str, Any]:
+def agreement(session: Session, mode: ModeSpec, steps: int) -> Parity:
     """Return the verdict on a mode whose gradients are not DDP's: all ranks must have the same bits after each step."""
     digests: dict[str, str] = {}
 
@@ -183,8 +182,7 @@ def agreement(session: Session, mode: ModeSpec, steps: int) -> dict[str, Any]:
             session.train(handle, steps, f"gate {mode.text}", judge)
 
     trained(session.workload, session.snapshot, attached)
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, digests)
+    everyone = gathered(digests)
     unequal = [name for name in digests if any(other[name] != digests[name] for other in everyone)]
     return Parity(
         ok=not unequal,
@@ -195,4 +193,4 @@ def agreement(session: Session, mode: ModeSpec, steps: int) -> dict[str, Any]:
         worst_parameter=unequal[0] if unequal else None,
         reference=RANKS,
         message=f"ranks disagree on {unequal[0]!r}" if unequal else None,
-    ).model_dump()
+    )

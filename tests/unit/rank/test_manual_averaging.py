@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from xbench.rank.manual_averaging import averaged, give, local_gradients, trainable
+from xbench.rank.parity_power import averaged, give, local_gradients, trainable
 
 
 class Net(nn.Module):

@@ -12,9 +12,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from xbench.rank.differences import largest_difference, mean
 from xbench.rank.parity import read_too_early
-from xbench.rank.parity_checker import COMPRESSED_TOLERANCE, TOLERANCE, ParityChecker, compressed
+from xbench.rank.parity_checker import (
+    COMPRESSED_TOLERANCE,
+    TOLERANCE,
+    ParityChecker,
+    compressed,
+    largest_difference,
+    mean,
+)
 from xbench.records import Parity
 
 START = {"weight": torch.zeros(3), "bias": torch.zeros(1)}

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from xbench.rank import parity_power
-from xbench.rank.manual_averaging import Gradients, give, local_gradients, trainable
 from xbench.rank.parity_checker import ParityChecker, copies, momentum_of
+from xbench.rank.parity_power import Gradients, give, local_gradients, trainable
 from xbench.rank.reference import WEIGHTS
 from xbench.rank.snapshot import Snapshot
 

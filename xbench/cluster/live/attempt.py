@@ -8,17 +8,7 @@ A step is one of the whole batch: n_r of its B samples go to rank r, as evenly a
 do not divide the batch are served too. Rank r's loss is the mean over its n_r samples; weighted by n_r·w/B before
 backward, the mean over w ranks that DistributedDataParallel takes is the mean over the whole batch, exactly.
 
-Events of a journal, beside `error` and `hello` of `rank.journal`; `t` of each is the machine's monotonic clock [s]:
-
-| event | fields |
-| --- | --- |
-| hello | rank, pid, started_s: when Python ran our first line; `t` is when imports were done |
-| joined, built, ready | the process group is formed; the model is built; it is as in the checkpoint, and wrapped |
-| loaded | rank 0: steps of the checkpoint, 0 for none; skipped: files that were passed over, each with its reason |
-| depends | rank 0: what of the model depends on how a batch is shared, in words |
-| step | rank 0: step (from 1), loss: mean over the whole batch |
-| kept | rank 0: steps; began_s: when writing it began |
-| end | how: stopped or finished; steps |
+`rank.events` has the events of a journal.
 """
 
 from __future__ import annotations
@@ -27,10 +17,10 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from xbench.cluster.live.engine import AttemptProgress, LiveJob
 from xbench.errors import SpecError
+from xbench.rank.events import CheckpointKept, CheckpointLoaded, Event, RankFailed, StepTrained
 from xbench.rank.journal import JournalReader
 from xbench.spec import DeviceType, Spec, WorkloadSpec
 from xbench.workloads import family_of, parse_workload, resolve
@@ -124,27 +114,27 @@ def next_incarnation(folder: Path) -> Path:
     return made
 
 
-def events_of(incarnation: Path, rank: int = 0) -> list[dict[str, Any]]:
+def events_of(incarnation: Path, rank: int = 0) -> list[Event]:
     """Everything that a rank has told."""
     return JournalReader(incarnation, 0, rank).poll()
 
 
-def seen(look: AttemptProgress, event: dict[str, Any]) -> AttemptProgress:
+def seen(look: AttemptProgress, event: Event) -> AttemptProgress:
     """How an incarnation stands after rank 0 has told that; its end is another matter."""
-    match event["event"]:
-        case "loaded":
-            return look._replace(steps=event["steps"], kept_steps=event["steps"])
-        case "step":
-            return look._replace(state="training", steps=event["step"])
-        case "kept":
-            return look._replace(kept_steps=event["steps"])
+    match event:
+        case CheckpointLoaded():
+            return look._replace(steps=event.steps, kept_steps=event.steps)
+        case StepTrained():
+            return look._replace(state="training", steps=event.step)
+        case CheckpointKept():
+            return look._replace(kept_steps=event.steps)
     return look
 
 
-def errors_of(incarnation: Path, workers: int) -> list[tuple[int, dict[str, Any]]]:
+def errors_of(incarnation: Path, workers: int) -> list[tuple[int, RankFailed]]:
     """What ranks died of, by rank, as far as they could tell."""
     told = ((rank, event) for rank in range(workers) for event in events_of(incarnation, rank))
-    return [(rank, event) for rank, event in told if event["event"] == "error"]
+    return [(rank, event) for rank, event in told if isinstance(event, RankFailed)]
 
 
 def first_line(text: str) -> str:
@@ -157,6 +147,6 @@ def losses(folder: Path) -> dict[int, float]:
     found: dict[int, float] = {}
     for incarnation in incarnations(folder):
         for event in events_of(incarnation):
-            if event["event"] == "step":
-                found[int(event["step"])] = float(event["loss"])
+            if isinstance(event, StepTrained):
+                found[event.step] = event.loss
     return dict(sorted(found.items()))

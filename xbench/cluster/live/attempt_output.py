@@ -7,6 +7,7 @@ from pathlib import Path
 from xbench.cluster.live import checkpoints
 from xbench.cluster.live.attempt import STOP, AttemptSpec, seen
 from xbench.cluster.live.engine import OVER, AttemptProgress, State
+from xbench.rank.events import RankEnded
 from xbench.rank.journal import JournalReader
 
 
@@ -38,6 +39,6 @@ class Watched:
     def _read(self) -> None:
         """Take what the journal has said since."""
         for event in self._journal.poll():
-            if event["event"] == "end":
-                self._end = event["how"]
+            if isinstance(event, RankEnded):
+                self._end = event.how
             self._look = seen(self._look, event)

@@ -191,16 +191,15 @@ class LocalRunning(Watched):
         errors = errors_of(self.directory, self._program.workers)
         log = agent_log.tail(self.directory / LOG)
         for rank, event in errors:
-            if not agent_log.PEER_LOSS.search(event["message"]):
-                said = event["said"]
-                return f"rank {rank} {said}" if said else f"rank {rank}: {first_line(event['message'])}"
+            if not agent_log.PEER_LOSS.search(event.message):
+                return f"rank {rank} {event.said}" if event.said else f"rank {rank}: {first_line(event.message)}"
         told = {rank for rank, _ in errors}
         for code, rank_text in _EXIT.findall(log):
             if int(rank_text) not in told:
                 return f"rank {rank_text} {agent_log.describe_exit(int(code))}"
         if errors:
             rank, event = errors[0]
-            return f"rank {rank}: {first_line(event['message'])}"
+            return f"rank {rank}: {first_line(event.message)}"
         code = self._process.returncode
         if code and code < 0:
             return f"its agent {agent_log.describe_exit(code)}"

@@ -30,6 +30,7 @@ from xbench.cluster.live.engine import AttemptProgress, State
 from xbench.cluster.live.local_engine import MODULE, free
 from xbench.launch import agent_log
 from xbench.launch_guard import GUARD
+from xbench.rank.events import RankFailed
 
 PLACING_S = 120.0
 """Longest time [s] that actors may take to start once their bundles are there."""
@@ -165,7 +166,7 @@ class RayRunning(Watched):
     def _cause(self) -> str | None:
         """Error that a rank died of by itself; None where all that is known may be the effect of a lost node."""
         errors = errors_of(self.directory, self._program.workers)
-        causes = [(rank, event) for rank, event in errors if not agent_log.PEER_LOSS.search(event["message"])]
+        causes = [(rank, event) for rank, event in errors if not agent_log.PEER_LOSS.search(event.message)]
         if causes:
             return _said(causes)
         told = {rank for rank, _ in errors}
@@ -226,10 +227,10 @@ class RayRunning(Watched):
         return self._cause() or of_ray or (_said(errors) if errors else "it ended without saying how")
 
 
-def _said(errors: list[tuple[int, dict[str, Any]]]) -> str:
+def _said(errors: list[tuple[int, RankFailed]]) -> str:
     """The first of these errors."""
-    rank, event = min(errors, key=lambda one: one[1]["t"])
-    return f"rank {rank}: {event.get('said') or first_line(event['message'])}"
+    rank, event = min(errors, key=lambda one: one[1].t)
+    return f"rank {rank}: {event.said or first_line(event.message)}"
 
 
 class Worker:

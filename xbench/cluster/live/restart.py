@@ -36,6 +36,7 @@ from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, opened
 from xbench.cluster.live.restart_result import RESTARTS, compare_losses, record_of, times_of
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
+from xbench.rank.events import ShareDependent
 from xbench.record_files import FRAME, RECORD
 from xbench.records import Restart, RestartTimes
 from xbench.runs.build_records import now
@@ -307,4 +308,4 @@ class _Run:
 
 
 def _depends(incarnation: Path) -> list[str]:
-    return next((list(event["on"]) for event in events_of(incarnation) if event["event"] == "depends"), [])
+    return next((event.on for event in events_of(incarnation) if isinstance(event, ShareDependent)), [])

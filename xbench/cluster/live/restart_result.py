@@ -10,13 +10,23 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import TypeVar, get_args
 
+from xbench.rank.events import (
+    CheckpointKept,
+    Event,
+    GroupJoined,
+    ModelBuilt,
+    RankReady,
+    RankStarted,
+    StepTrained,
+)
 from xbench.records import LossCheck, Restart, RestartPart, RestartResult, RestartTimes
 from xbench.runs.frames import RestartFrame
 from xbench.stats.summary import median_estimate
 from xbench.units import format_seconds
 
+Kind = TypeVar("Kind", bound=Event)
 RESTARTS = "restarts.jsonl"
 """In the run's folder: a line of `RestartTimes` for each restart so far."""
 
@@ -61,40 +71,27 @@ def record_of(
 
 
 def times_of(
-    stopped: Sequence[dict[str, Any]],
-    started: Sequence[dict[str, Any]],
+    stopped: Sequence[Event],
+    started: Sequence[Event],
     asked_s: float,
     gone_s: float,
     from_workers: int,
     to_workers: int,
 ) -> RestartTimes:
     """The parts of one restart, from the two journals of rank 0 and from when the stop was asked for and done."""
-    first = {event["event"]: event for event in reversed(started)}
-    steps = [event for event in started if event["event"] == "step"]
-    last = [event for event in stopped if event["event"] == "step"][-1]
-    kept = [event for event in stopped if event["event"] == "kept"][-1]
-    hello = first["hello"]
-    ends = [
-        asked_s,
-        last["t"],
-        kept["t"],
-        gone_s,
-        hello["started_s"],
-        hello["t"],
-        first["joined"]["t"],
-        first["built"]["t"],
-        first["ready"]["t"],
-        first["step"]["t"],
-    ]
+    last, kept = _all_of(StepTrained, stopped)[-1], _all_of(CheckpointKept, stopped)[-1]
+    hello, steps = _all_of(RankStarted, started)[0], _all_of(StepTrained, started)
+    begun = [_all_of(kind, started)[0].t for kind in (GroupJoined, ModelBuilt, RankReady, StepTrained)]
+    ends = [asked_s, last.t, kept.t, gone_s, hello.started_s, hello.t, *begun]
     # The last step may have ended in the instant in which the stop was asked for.
     for place in range(1, len(ends)):
         ends[place] = max(ends[place], ends[place - 1])
     parts = [later - earlier for earlier, later in pairwise(ends)]
-    ordinary = [later["t"] - earlier["t"] for earlier, later in pairwise(steps)]
+    ordinary = [later.t - earlier.t for earlier, later in pairwise(steps)]
     return RestartTimes(
         from_workers=from_workers,
         to_workers=to_workers,
-        steps=last["step"],
+        steps=last.step,
         last_step_s=parts[0],
         checkpoint_s=parts[1],
         teardown_s=parts[2],
@@ -106,6 +103,10 @@ def times_of(
         first_step_s=parts[8],
         step_s=statistics.median(ordinary) if ordinary else parts[8],
     )
+
+
+def _all_of(kind: type[Kind], events: Iterable[Event]) -> list[Kind]:
+    return [event for event in events if isinstance(event, kind)]
 
 
 def compare_losses(
