@@ -30,8 +30,9 @@ from xbench.errors import SpecError, unknown
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from xbench.records import Regression
-    from xbench.regress.request import Kept, RegressRequest
+    from xbench.records import AnyRecord, Regression
+    from xbench.regress.request import RegressRequest
+    from xbench.runs.run_folder import Kept
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -154,13 +155,12 @@ def check_command(
 
     console = _console()
     kept = check(request, console)
-    regression: Regression = kept.record  # type: ignore[assignment]
     _show(kept, console, json_to, markdown_to, junit_to)
-    _write_formats(regression, markdown_to, junit_to, strict)
-    _tell_github(regression)
+    _write_formats(kept.record, markdown_to, junit_to, strict)
+    _tell_github(kept.record)
     if kept.error is not None:
         raise kept.error
-    return exit_code(regression, strict)
+    return exit_code(kept.record, strict)
 
 
 @regress.command("record", short_help="Measure the suite, and store a baseline.")
@@ -271,14 +271,14 @@ def _console() -> Console:
     return make_console()
 
 
-def _show(kept: Kept, console: Console, json_to: str | None, *taken: str | None) -> None:
+def _show(kept: Kept[AnyRecord], console: Console, json_to: str | None, *taken: str | None) -> None:
     console.print()
     show_result(kept.record, json_to, *taken)
     console.print(f"\nrecord: {kept.path}", highlight=False, soft_wrap=True)
     write_json(kept.record, json_to)
 
 
-def _stored(kept: Kept, console: Console, json_to: str | None) -> int:
+def _stored(kept: Kept[AnyRecord], console: Console, json_to: str | None) -> int:
     _show(kept, console, json_to)
     if kept.error is not None:
         raise kept.error

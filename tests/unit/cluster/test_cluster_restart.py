@@ -35,6 +35,7 @@ from xbench.records import Restart, dump, load, loads, save
 from xbench.report.formats import junit, markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.page.model import figures
+from xbench.runs import run_folder
 from xbench.runs.frames import RestartFrame, write_frame
 from xbench.runs.run_folder import keep
 
@@ -310,7 +311,7 @@ def test_a_stop_while_the_record_is_saved_comes_after_it(
         return keep(record, path)
 
     studied.then = staticmethod(made.restart)
-    monkeypatch.setattr(restarting, "keep", slowly)
+    monkeypatch.setattr(run_folder, "keep", slowly)
     record, path, interrupted = measure(RestartRequest("resnet18"), lambda said: None, tmp_path)
     assert isinstance(interrupted, Interrupted)
     assert load(path) == record == made.restart()

@@ -34,14 +34,13 @@ from xbench.cluster.live.checkpoints import candidates
 from xbench.cluster.live.engine import OVER, LiveJob
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, opened
 from xbench.cluster.live.restart_result import RESTARTS, compare_losses, record_of, times_of
-from xbench.errors import Interrupted, RunError, SpecError, XbenchError
-from xbench.interrupts import interrupts_held
+from xbench.errors import RunError, SpecError, XbenchError
 from xbench.rank.events import ShareDependent
 from xbench.record_files import FRAME, RECORD
 from xbench.records import Restart, RestartTimes
 from xbench.runs.build_records import now
 from xbench.runs.frames import RestartFrame, write_frame
-from xbench.runs.run_folder import keep, new_run_folder
+from xbench.runs.run_folder import Kept, measure_and_keep, new_run_folder
 from xbench.scratch import Scratch
 from xbench.spec import DeviceType
 from xbench.text import counted
@@ -77,9 +76,7 @@ class RestartRequest:
     command: str = field(default_factory=lambda: shlex.join(["xbench", *sys.argv[1:]]))
 
 
-def measure(
-    request: RestartRequest, say: Callable[[str], None], output: Path = Path("results/runs")
-) -> tuple[Restart, Path, XbenchError | None]:
+def measure(request: RestartRequest, say: Callable[[str], None], output: Path = Path("results/runs")) -> Kept[Restart]:
     """Do it all: the record, its file in a new folder of `output`, and the error that ended the study early, if any.
 
     Every restart is in `restarts.jsonl` there as soon as it was timed. Raises SpecError and WorkloadError before
@@ -88,27 +85,24 @@ def measure(
     job, found, device = _checked(request)
     folder = new_run_folder(output, "restart").absolute()
     times: list[RestartTimes] = []
-    with interrupts_held() as held:
-        study: _Study | None = None
-        error: XbenchError | None = None
-        try:
-            with held.let_through():
-                study = _Study(request, job, found, device, folder, times, say)
-                record = study.measured()
-        except (KeyboardInterrupt, OSError, XbenchError) as stopped:
-            error = _as_error(stopped)
-            if study is None or not times:
-                _forget(folder)
-                raise error from None
-            record = record_of(study.frame(), times, error=str(error))
-        path = keep(record, folder / RECORD)
-        return record, path, error or held.interrupted()
+    study: _Study | None = None
+    whole: Restart | None = None
 
+    def study_all() -> None:
+        nonlocal study, whole
+        study = _Study(request, job, found, device, folder, times, say)
+        whole = study.measured()
 
-def _as_error(stopped: BaseException) -> XbenchError:
-    if isinstance(stopped, XbenchError):
-        return stopped
-    return Interrupted("interrupted") if isinstance(stopped, KeyboardInterrupt) else RunError(str(stopped))
+    def record(error: XbenchError | None) -> Restart:
+        if whole is not None:
+            return whole
+        if study is None or not times:
+            _forget(folder)
+            assert error is not None
+            raise error
+        return record_of(study.frame(), times, error=str(error))
+
+    return measure_and_keep(study_all, record, lambda _: folder / RECORD)
 
 
 def _forget(folder: Path) -> None:
