@@ -39,6 +39,10 @@ class Event(BaseModel):
     event: ClassVar[str]
     t: float = Field(default_factory=time.monotonic)
 
+    def __init_subclass__(cls, event: str) -> None:
+        super().__init_subclass__()
+        cls.event = event
+
     def line(self) -> str:
         """Return the event as a line of JSON, without the fields that were not given."""
         given = self.model_dump(include=self.model_fields_set | {"t"})
@@ -48,10 +52,9 @@ class Event(BaseModel):
 # --- every rank ------------------------------------------------------------------------------------------------------
 
 
-class RankStarted(Event):
+class RankStarted(Event, event="hello"):
     """A rank runs. `started_s`: when Python ran its first line, in a job of a cluster."""
 
-    event = "hello"
     rank: int
     pid: int
     job: int = 0
@@ -59,51 +62,45 @@ class RankStarted(Event):
     started_s: float = 0.0
 
 
-class PhaseBegan(Event):
+class PhaseBegan(Event, event="phase"):
     """A phase begins. `name` is for messages ('gate ddp', 'round 2 optimal'), `number` its place in the program."""
 
-    event = "phase"
     name: str
     number: int = 0
 
 
-class ProfilePartBegan(Event):
+class ProfilePartBegan(Event, event="part"):
     """A part of the profile begins ('layers', 'link', 'contention')."""
 
-    event = "part"
     name: str
 
 
-class Remarked(Event):
+class Remarked(Event, event="remark"):
     """A sentence on the fabric, for the record."""
 
-    event = "remark"
     message: str
 
 
-class Warned(Event):
+class Warned(Event, event="warning"):
     """A problem that does not end the run."""
 
-    event = "warning"
     message: str
 
 
-class ModeFailed(Event):
+class ModeFailed(Event, event="failed"):
     """A mode could not run. The others continue."""
 
-    event = "failed"
     mode: str
     message: str
 
 
-class RankFailed(Event):
+class RankFailed(Event, event="error"):
     """A rank is about to end because of an error.
 
     `place` is the user's file:line. `told` is the sentence of an error of ours, `said` that of a known kind. `short_in`
     is the mode in which memory ran out.
     """
 
-    event = "error"
     message: str
     place: str | None = None
     kind: str | None = None
@@ -114,10 +111,9 @@ class RankFailed(Event):
     short_in: str | None = None
 
 
-class RankEnded(Event):
+class RankEnded(Event, event="end"):
     """The work is done, and no event follows. `how` and `steps` are those of a job of a cluster."""
 
-    event = "end"
     how: Literal["stopped", "finished"] | None = None
     steps: int | None = None
 
@@ -125,37 +121,33 @@ class RankEnded(Event):
 # --- profile and parity check ----------------------------------------------------------------------------------------
 
 
-class LinkCalibrated(Event):
+class LinkCalibrated(Event, event="calibration"):
     """An emulated link was calibrated."""
 
-    event = "calibration"
     points: list[CalibrationPoint]
 
 
-class StepProfiled(Event):
+class StepProfiled(Event, event="profile"):
     """Layers and step of a job. `series`: the raw times [s] by name."""
 
-    event = "profile"
     workload: WorkloadRecord
     layers: list[Layer]
     step: StepTimes
     series: dict[str, list[float]]
 
 
-class SchedulesPlanned(Event):
+class SchedulesPlanned(Event, event="plans"):
     """Plans of all schedules of a job, and the models that they were made with."""
 
-    event = "plans"
     cost_model: CostModel | None
     contention: Contention | None = None
     plans: dict[str, Plan]
     bounds: Bounds
 
 
-class ParityChecked(Parity, Event):
+class ParityChecked(Parity, Event, event="parity"):
     """Verdict of the parity check of a mode."""
 
-    event = "parity"
     mode: str
 
     @property
@@ -167,14 +159,13 @@ class ParityChecked(Parity, Event):
 # --- blocks and timelines --------------------------------------------------------------------------------------------
 
 
-class BlockTimed(Event):
+class BlockTimed(Event, event="block"):
     """A timed block.
 
     `stamps` [s on the machine's clock] has the start of the block, then the end of each step. The first `warmup` steps
     do not count. `pattern`: the job of each turn.
     """
 
-    event = "block"
     mode: str
     round: int
     position: int
@@ -183,10 +174,9 @@ class BlockTimed(Event):
     pattern: tuple[int, ...] | None = None
 
 
-class GpuWatched(Event):
+class GpuWatched(Event, event="gpu"):
     """A `profilers.gpu.Window` of this rank's GPU: the timed steps of a block, or the profile (`mode` None)."""
 
-    event = "gpu"
     mode: str | None
     round: int = 0
     device: str
@@ -203,27 +193,24 @@ class GpuWatched(Event):
     sampling_s: float
 
 
-class GpuMissing(Event):
+class GpuMissing(Event, event="gpu_missing"):
     """This rank's GPU has no counters, or no more."""
 
-    event = "gpu_missing"
     reason: str
 
 
-class StepRecorded(Event):
+class StepRecorded(Event, event="timeline"):
     """A recorded step of one of the first ranks: its start by rank 0's clock [s], and its two lanes from there."""
 
-    event = "timeline"
     mode: str
     began_s: float
     compute: list[Slice]
     communication: list[Slice]
 
 
-class TurnsRecorded(Event):
+class TurnsRecorded(Event, event="turns"):
     """Turns of a job by the host's clock [s]: start, end, and arrival of the gradients."""
 
-    event = "turns"
     mode: str
     turns: list[tuple[float, float, float | None]]
 
@@ -231,19 +218,17 @@ class TurnsRecorded(Event):
 # --- converge and regress --------------------------------------------------------------------------------------------
 
 
-class EpochTrained(Event):
+class EpochTrained(Event, event="epoch"):
     """A training has finished its epoch number `epoch`, counted from 1."""
 
-    event = "epoch"
     mode: str
     seed: int
     epoch: int
 
 
-class ModeTrained(Event):
+class ModeTrained(Event, event="trained"):
     """A rank's part of a finished training (`records.ConvergenceCurve`). `digest` is that of all parameters."""
 
-    event = "trained"
     mode: str
     seed: int
     train_loss: list[float]
@@ -259,10 +244,9 @@ class ModeTrained(Event):
     formula: WorkFormula | None = None
 
 
-class StepCounted(Event):
+class StepCounted(Event, event="counts"):
     """Operations of one step of a mode (`regress.protocol.Counts`)."""
 
-    event = "counts"
     mode: str
     collectives: float
     wire_bytes: float
@@ -272,51 +256,41 @@ class StepCounted(Event):
 # --- jobs of a cluster -----------------------------------------------------------------------------------------------
 
 
-class GroupJoined(Event):
+class GroupJoined(Event, event="joined"):
     """The process group is formed."""
 
-    event = "joined"
 
-
-class ModelBuilt(Event):
+class ModelBuilt(Event, event="built"):
     """The model is built."""
 
-    event = "built"
 
-
-class CheckpointLoaded(Event):
+class CheckpointLoaded(Event, event="loaded"):
     """Steps of the checkpoint, 0 without one, and files that were passed over, each with its reason. Rank 0."""
 
-    event = "loaded"
     steps: int
     skipped: list[str]
 
 
-class RankReady(Event):
+class RankReady(Event, event="ready"):
     """The model is as in the checkpoint, and wrapped."""
 
-    event = "ready"
 
-
-class ShareDependent(Event):
+class ShareDependent(Event, event="depends"):
     """Sentences on parts of the model that depend on how a batch is shared. Rank 0."""
 
-    event = "depends"
     on: list[str]
 
 
-class StepTrained(Event):
+class StepTrained(Event, event="step"):
     """Number of a step, counted from 1, and its mean loss over the whole batch. Rank 0."""
 
-    event = "step"
     step: int
     loss: float
 
 
-class CheckpointKept(Event):
+class CheckpointKept(Event, event="kept"):
     """A checkpoint is on the disk. `began_s`: when its writing began [s]. Rank 0."""
 
-    event = "kept"
     steps: int
     began_s: float
 

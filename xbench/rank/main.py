@@ -28,14 +28,7 @@ from xbench.modes import mode_info
 from xbench.rank import parity, rank_errors, reference
 from xbench.rank.events import BlockTimed, PhaseBegan, RankEnded, RankFailed, Warned
 from xbench.rank.profile_phase import profile_job
-from xbench.rank.program import (
-    JobPlan,
-    Phase,
-    Program,
-    steps_in_block,
-    turns_in_block,
-    whole_cycles,
-)
+from xbench.rank.program import JobPlan, Phase, Program, steps_in_block, turns_in_block, whole_cycles
 from xbench.rank.session import Session
 from xbench.rank.timeline_phase import record_timeline, record_turns
 from xbench.schedules import cycle_of

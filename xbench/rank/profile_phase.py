@@ -35,12 +35,7 @@ from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
 from xbench.profilers.collectives import measure_all_reduce, sizes
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
-from xbench.profilers.engine_cost import (
-    EngineCost,
-    bare_copy_cost,
-    measure_engine_cost,
-    summarise_engine_cost,
-)
+from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, measure_engine_cost, summarise_engine_cost
 from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
 from xbench.rank.autotune import try_candidates

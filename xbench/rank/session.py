@@ -32,11 +32,7 @@ from xbench.rank.gpu_watch import GpuWatch
 from xbench.rank.journal import Journal
 from xbench.rank.nvtx import Ranges
 from xbench.rank.parity_checker import Reference, compressed
-from xbench.rank.program import (
-    JobPlan,
-    Program,
-    job_times,
-)
+from xbench.rank.program import JobPlan, Program, job_times
 from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore
 from xbench.rank.snapshot import Snapshot
 from xbench.rank.store import rank_store

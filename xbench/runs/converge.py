@@ -161,11 +161,7 @@ class ConvergeRun(FabricRun[ConvergenceFrame, Convergence]):
             **self.training.model_dump(include={"seeds", "steps", "batch_size", "lr"}), steps_per_epoch=self.an_epoch
         )
         program = ConvergeProgram(
-            run=self.run,
-            launch=0,
-            phases=(Phase(kind="profile"),),
-            jobs=len(self.run.workloads),
-            training=training,
+            run=self.run, launch=0, phases=(Phase(kind="profile"),), jobs=len(self.run.workloads), training=training
         )
         outcome = self.start_ranks(program, RANK, self.folder, self._take)
         self.curves.warnings += outcome.warnings

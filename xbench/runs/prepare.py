@@ -18,16 +18,7 @@ from xbench.host import tuning
 from xbench.modes import IN_SEQUENCE, MODES, mode_info
 from xbench.schedules import obstacle
 from xbench.schedules.copies import chosen_copies
-from xbench.spec import (
-    Collectives,
-    Compress,
-    DeviceType,
-    FabricSpec,
-    ModeSpec,
-    RunSpec,
-    WorkloadSpec,
-    check_backend,
-)
+from xbench.spec import Collectives, Compress, DeviceType, FabricSpec, ModeSpec, RunSpec, WorkloadSpec, check_backend
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2

@@ -31,15 +31,7 @@ from xbench.fabrics import parse_fabric
 from xbench.interrupts import interrupts_held
 from xbench.rank.program import BLOCK_S
 from xbench.record_files import RECORD
-from xbench.records import (
-    Comparison,
-    Environment,
-    Validation,
-    ValidationCell,
-    WorkloadRecord,
-    load,
-    of_kind,
-)
+from xbench.records import Comparison, Environment, Validation, ValidationCell, WorkloadRecord, load, of_kind
 from xbench.runs.build_records import command_line, now
 from xbench.runs.execute import execute
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder

@@ -9,14 +9,7 @@ from rich.console import Console
 from samples_of_runs import A, block, run_of
 
 from xbench.errors import SpecError
-from xbench.rank.events import (
-    EpochTrained,
-    Event,
-    ModeFailed,
-    PhaseBegan,
-    ProfilePartBegan,
-    SchedulesPlanned,
-)
+from xbench.rank.events import EpochTrained, Event, ModeFailed, PhaseBegan, ProfilePartBegan, SchedulesPlanned
 from xbench.rank.program import Phase, phases
 from xbench.records import Bounds, Plan
 from xbench.runs.converge import sized
