@@ -61,19 +61,10 @@ def test_devices_add_up_their_power_and_share_everything_else() -> None:
         seconds_per_sample=0.01,
     )  # fmt: skip
     assert found == GpuUse(
-        devices=2,
-        readings=100,
-        utilisation=0.9,
-        memory_peak_bytes=300,
-        power_w=1400 / 6 + 250,
-        energy_j_per_sample=(1400 / 6 + 250) * 0.01,
-        sm_clock_mhz=1500.0,
-        memory_clock_mhz=2600.0,
-        temperature_max_c=71,
-        throttled=["power cap"],
-        throttled_share=0.04,
-        sampling_share=0.06 / 8,
-    )
+        devices=2, readings=100, utilisation=0.9, memory_peak_bytes=300, power_w=1400 / 6 + 250,
+        energy_j_per_sample=(1400 / 6 + 250) * 0.01, sm_clock_mhz=1500.0, memory_clock_mhz=2600.0, temperature_max_c=71,
+        throttled=["power cap"], throttled_share=0.04, sampling_share=0.06 / 8,
+    )  # fmt: skip
 
 
 def test_a_device_that_does_not_say_its_energy_leaves_none() -> None:

@@ -37,12 +37,8 @@ def timeline(mode: str) -> Phase:
     return Phase(kind="timeline", mode=mode)
 
 
-PHASES = (
-    PROFILE, gate("ddp"), gate("single"), gate("wfbp"),
-    block(0, "ddp"), block(0, "single"), block(0, "wfbp"),
-    block(1, "wfbp"), block(1, "ddp"), block(1, "single"),
-    timeline("ddp"), timeline("single"), timeline("wfbp"),
-)  # fmt: skip
+ORDER = ((0, "ddp"), (0, "single"), (0, "wfbp"), (1, "wfbp"), (1, "ddp"), (1, "single"))
+PHASES = (PROFILE, *map(gate, MODES), *(block(round_, mode) for round_, mode in ORDER), *map(timeline, MODES))
 
 
 def short(number: int, mode: str | None, modes: list[str] = MODES) -> OomTracker:
@@ -55,32 +51,20 @@ def short(number: int, mode: str | None, modes: list[str] = MODES) -> OomTracker
     return shortages
 
 
-def test_an_interrupted_round_is_timed_again_as_a_whole_without_the_mode() -> None:
-    shortages = short(9, "single")
-    assert shortages.failed() == "single"
-    assert shortages.rest(PHASES) == (
-        block(1, "wfbp"), block(1, "ddp"), timeline("ddp"), timeline("wfbp"),
-    )  # fmt: skip
-    assert shortages.without(phases_of(1)) == tuple(p for p in phases_of(1) if p.mode != "single")
-
-
-def phases_of(launch: int) -> tuple[Phase, ...]:
-    return phases(RUN, launch)
-
-
-def test_gates_and_timelines_go_on_after_it() -> None:
-    shortages = short(2, "single")
-    assert shortages.failed() == "single"
-    assert shortages.rest(PHASES)[:3] == (gate("wfbp"), block(0, "ddp"), block(0, "wfbp"))
-    shortages = short(12, "wfbp")
-    assert shortages.failed() == "wfbp"
-    assert shortages.rest(PHASES) == ()
-
-
-def test_a_gate_that_was_interrupted_by_its_reference_is_tried_again() -> None:
-    shortages = short(2, "ddp")
-    assert shortages.failed() == "ddp"
-    assert shortages.rest(PHASES)[0] == gate("single")
+@pytest.mark.parametrize(
+    ("at", "mode", "start"),
+    [
+        (9, "single", 7),  # an interrupted round is timed again as a whole
+        (2, "single", 2),
+        (2, "ddp", 2),  # it was the reference of a gate, which is tried again
+        (12, "wfbp", 12),
+    ],
+)
+def test_what_is_left_of_the_launch_is_run_without_the_mode(at: int, mode: str, start: int) -> None:
+    shortages = short(at, mode)
+    assert shortages.failed() == mode
+    assert shortages.rest(PHASES) == tuple(phase for phase in PHASES[start:] if phase.mode != mode)
+    assert shortages.without(phases(RUN, 1)) == tuple(phase for phase in phases(RUN, 1) if phase.mode != mode)
 
 
 def test_a_mode_fails_once() -> None:
@@ -93,15 +77,8 @@ def test_a_mode_fails_once() -> None:
 
 
 @pytest.mark.parametrize("mode", [None, "ddp"])
-def test_without_a_mode_to_blame_the_run_is_over(mode: str | None) -> None:
+def test_another_error_or_another_mode_is_no_shortage(mode: str | None) -> None:
     assert short(0, mode, ["single", "wfbp"]).failed() is None
-
-
-def test_another_error_is_no_shortage() -> None:
-    shortages = OomTracker(MODES)
-    shortages.begin()
-    shortages.take(0, 0, RankFailed(message="RuntimeError: x"))
-    assert shortages.failed() is None
 
 
 # --- the launches of a run --------------------------------------------------------------------------------------------
@@ -156,7 +133,7 @@ def launched(
 def test_the_others_go_on_and_later_launches_leave_the_mode_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first = phases_of(0)
+    first = phases(RUN, 0)
     at = next(n for n, p in enumerate(first) if p.kind == "block" and p.round == 1 and p.mode == "single")
     starts, collector, said, plans = launched(monkeypatch, tmp_path, {0: (at, "single")})
     assert [name for name, _ in starts] == ["launch0", "launch0-2", "launch1"]

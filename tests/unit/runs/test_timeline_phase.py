@@ -53,37 +53,20 @@ def kept(collector: Collector, label: str = "real") -> Comparison:
 def test_a_recorded_step_comes_over_the_journal_into_the_record_labelled_as_the_fabric_is(
     tmp_path: Path, label: str
 ) -> None:
-    collector = collector_of(run_of("ddp,wfbp"))
-    for mode in ("ddp", "wfbp"):
+    collector = collector_of(run_of("ddp,wfbp,single"))
+    for mode in ("ddp", "wfbp", "single"):
         timed(collector, mode, 1.0)
-    for event in journaled(tmp_path, recorded("wfbp")):
-        collector.take(0, 0, event)
-    record = kept(collector, label)
-    timeline = record.modes["wfbp"].timeline
+    for rank, mode, began_s in ((1, "wfbp", 99.875), (0, "wfbp", 100.0), (1, "single", 100.0)):
+        (event,) = journaled(tmp_path / f"{rank}-{mode}", recorded(mode, began_s))
+        collector.take(0, rank, event)
+    modes = kept(collector, label).modes
+    timeline = modes["wfbp"].timeline
     assert timeline is not None
     assert (timeline.label, timeline.compute, timeline.communication) == (label, COMPUTE, LINK)
-    assert record.modes["ddp"].timeline is None  # a journal without the event, as of a run that was killed
-
-
-def test_the_same_step_of_other_ranks_stands_beside_it(tmp_path: Path) -> None:
-    collector = collector_of(run_of("ddp"))
-    timed(collector, "ddp", 1.0)
-    for rank, began_s in ((1, 99.875), (0, 100.0)):
-        (event,) = journaled(tmp_path / str(rank), recorded("ddp", began_s))
-        collector.take(0, rank, event)
-    mode = kept(collector, "emulated").modes["ddp"]
-    assert mode.timeline is not None
-    (other,) = mode.other_ranks
-    assert (other.rank, other.starts_s, other.label, other.compute) == (1, -0.125, "emulated", COMPUTE)
-
-
-def test_a_step_that_rank_0_does_not_have_is_no_step(tmp_path: Path) -> None:
-    collector = collector_of(run_of("ddp"))
-    timed(collector, "ddp", 1.0)
-    (event,) = journaled(tmp_path, recorded("ddp"))
-    collector.take(0, 1, event)
-    mode = kept(collector).modes["ddp"]
-    assert (mode.timeline, mode.other_ranks) == (None, [])
+    (other,) = modes["wfbp"].other_ranks  # the same step, beside it
+    assert (other.rank, other.starts_s, other.label, other.compute) == (1, -0.125, label, COMPUTE)
+    for mode in ("ddp", "single"):  # no event, as of a run that was killed; a step that rank 0 does not have
+        assert (modes[mode].timeline, modes[mode].other_ranks) == (None, [])
 
 
 def test_turns_of_all_jobs_come_in_order_of_time(tmp_path: Path) -> None:
