@@ -49,9 +49,8 @@ from xbench.modes import mode_info
 from xbench.rank.events import ParityChecked
 from xbench.rank.parity_checker import TOLERANCE, Reference, copies, gathered, largest_difference, same_bits
 from xbench.rank.program import block_id, whole_cycles
-from xbench.rank.reference import beside, weighted
+from xbench.rank.reference import beside, steps_of
 from xbench.rank.session import Session
-from xbench.rank.snapshot import trained
 from xbench.records import RANKS, Parity
 from xbench.schedules import cycle_of, defers_update
 from xbench.schedules.base import Handle
@@ -73,33 +72,23 @@ def gate(session: Session, mode: ModeSpec) -> None:
     reference = session.reference
     assert reference is not None
 
-    def steps_of(train: Callable[[Handle], None]) -> None:
-        def attached() -> None:
-            with session.attach(mode) as handle, weighted(session):
-                train(handle)
-
-        trained(session.workload, session.snapshot, attached)
-
     judged = beside(session, reference)
 
     def judge() -> None:
         judged.step(session.loss)
 
-    if mode_info(mode.name).sharing == "in turns":
-        block, pattern = block_id("gate", mode), tuple(range(session.program.jobs))
-        steps_of(
-            lambda handle: session.train_in_turns(handle, block, pattern, steps, what, mark=lambda: None, applied=judge)
-        )
-    else:
+    def train(handle: Handle) -> None:
+        def finished() -> None:
+            handle.finish()
+            judge()
 
-        def alone(handle: Handle) -> None:
-            def finished() -> None:
-                handle.finish()
-                judge()
-
+        if mode_info(mode.name).sharing == "in turns":
+            block, pattern = block_id("gate", mode), tuple(range(session.program.jobs))
+            session.train_in_turns(handle, block, pattern, steps, what, mark=lambda: None, applied=judge)
+        else:
             session.train(handle, steps, what, finished)
 
-        steps_of(alone)
+    steps_of(session, mode, train)
     late = None
     if defers_update(session.plans[session.job].carrier_of(mode)) and reference.comparable:
 
@@ -111,7 +100,7 @@ def gate(session: Session, mode: ModeSpec) -> None:
                 handle.finish()
                 ends.update(copies(session.workload.model.named_parameters()))
 
-            steps_of(run)
+            steps_of(session, mode, run)
             return ends
 
         late = read_too_early(end, reference.states[0], dist.group.WORLD)
@@ -168,20 +157,15 @@ def agreement(session: Session, mode: ModeSpec, steps: int) -> Parity:
     """Return the verdict on a mode whose gradients are not DDP's: all ranks must have the same bits after each step."""
     digests: dict[str, str] = {}
 
-    def digested() -> None:
-        for name, value in session.workload.model.named_parameters():
-            digests[name] = digest(value, digests.get(name, ""))
+    def train(handle: Handle) -> None:
+        def judge() -> None:
+            handle.finish()
+            for name, value in session.workload.model.named_parameters():
+                digests[name] = digest(value, digests.get(name, ""))
 
-    def attached() -> None:
-        with session.attach(mode) as handle:
+        session.train(handle, steps, f"gate {mode.text}", judge)
 
-            def judge() -> None:
-                handle.finish()
-                digested()
-
-            session.train(handle, steps, f"gate {mode.text}", judge)
-
-    trained(session.workload, session.snapshot, attached)
+    steps_of(session, mode, train)
     everyone = gathered(digests)
     unequal = [name for name in digests if any(other[name] != digests[name] for other in everyone)]
     return Parity(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,6 +62,16 @@ def weighted(session: Session) -> Iterator[None]:
         yield
     finally:
         session.weights = None
+
+
+def steps_of(session: Session, mode: ModeSpec, train: Callable[[Handle], None], *, exact: bool = False) -> None:
+    """Call `train` with a mode attached, from the snapshot's state and with weighted losses. Restore the state."""
+
+    def attached() -> None:
+        with session.attach(mode, exact=exact) as handle, weighted(session):
+            train(handle)
+
+    trained(session.workload, session.snapshot, attached)
 
 
 def make(session: Session) -> Reference:
@@ -157,25 +167,19 @@ def _by_ddp(session: Session) -> Reference:
         reference.states.append(copies(session.workload.model.named_parameters()))
         _watch_loss(session, len(reference.states) - 1)
 
-    def train() -> None:
-        with session.attach(DDP, exact=True) as handle, weighted(session):
-            session.train(handle, session.run.effort.parity_steps, "gate ddp", keep)
+    def train(handle: Handle) -> None:
+        session.train(handle, session.run.effort.parity_steps, "gate ddp", keep)
         reference.momentum = copies(momentum_of(session.workload).items())
 
     session.lost = None
-    trained(session.workload, session.snapshot, train)
+    steps_of(session, DDP, train, exact=True)
     return reference
 
 
 def _ddp_again(session: Session, reference: Reference) -> bool:
     """True if DDP gives the same result in a second run."""
-    judged = beside(session, reference, exact=True)
-
-    def train() -> None:
-        with session.attach(DDP, exact=True) as handle, weighted(session):
-            session.train(handle, session.run.effort.parity_steps, "gate ddp again", judged.step)
-
-    trained(session.workload, session.snapshot, train)
+    judged, steps = beside(session, reference, exact=True), session.run.effort.parity_steps
+    steps_of(session, DDP, lambda handle: session.train(handle, steps, "gate ddp again", judged.step), exact=True)
     return judged.verdict().ok
 
 
