@@ -16,7 +16,6 @@ import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from xbench.errors import WorkloadError
 from xbench.modes import mode_info
-from xbench.rank.events import EpochTrained, ModeTrained, PhaseBegan, RankEnded
+from xbench.rank.events import EpochTrained, ModeTrained, PhaseBegan
 from xbench.rank.main import Rank, main
-from xbench.rank.partial_work import work_by_band
+from xbench.rank.partial_work import kept_bytes, work_by_band
 from xbench.rank.program import ConvergeProgram, TrainingPlan, block_id
 from xbench.records import WorkFormula
 from xbench.schedules import cycle_of
@@ -64,11 +63,7 @@ class ConvergeRank(Rank):
                     self.barrier(f"{mode.text} {number}")
                     if self.job < len(seeds):
                         self.trained(mode, seeds[self.job], number)
-        self.barrier("end")
-        if self.turns is not None:
-            self.turns.leave()
-        self.gpu.stop()
-        self.journal.write(RankEnded())
+        self.finish()
 
     def rounds(self, mode: ModeSpec) -> list[list[int]]:
         """Return the seeds that are trained at once, by job. An odd last seed is paired with the first, once more."""
@@ -270,27 +265,6 @@ def _loss(outputs: Any, labels: Any) -> Tensor:
 def loop_seed(rank: int) -> int:
     """Return a rank's seed for the training loop, far from the seeds of weights."""
     return 7919 * (rank + 1)
-
-
-def kept_bytes(model: torch.nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor, int]:
-    """Return the result of `forward()`, and the bytes that autograd keeps for backward.
-
-    Each piece of memory counts once; parameters do not count.
-    """
-    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
-    alive: list[Tensor] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = storage.nbytes()
-            alive.append(tensor.detach())  # freed memory could be reused, and counted again
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = forward()
-    return result, sum(kept.values())
 
 
 def device_bytes(table: Path = Path("/proc/self/net/dev")) -> int:

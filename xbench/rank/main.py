@@ -60,6 +60,10 @@ class Rank(Session):
                 self.block(phase, number)
             elif phase.kind == "timeline":
                 self.timeline(phase, number)
+        self.finish()
+
+    def finish(self) -> None:
+        """Leave together with the other ranks, after all phases."""
         self.barrier("end")
         if self.turns is not None:
             self.turns.leave()

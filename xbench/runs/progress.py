@@ -149,17 +149,14 @@ class Progress:
         if self._console.is_terminal:
             self._show(text)
 
-    def close(self) -> None:
-        """Remove the line that is redrawn."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        """Remove the line that is redrawn."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
 
 
 class Trainings:

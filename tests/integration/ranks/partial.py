@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import xbench
 from xbench.errors import UsageError
 from xbench.planning.partial import Split
-from xbench.rank.converge import kept_bytes
+from xbench.rank.partial_work import kept_bytes
 from xbench.schedules.base import Handle
 from xbench.schedules.spb import PartialBackpropEngine
 from xbench.torch_compile import plain_name
