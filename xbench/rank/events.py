@@ -49,9 +49,6 @@ class Event(BaseModel):
         return json.dumps({"event": self.event, **given}) + "\n"
 
 
-# --- every rank ------------------------------------------------------------------------------------------------------
-
-
 class RankStarted(Event, event="hello"):
     """A rank runs. `started_s`: when Python ran its first line, in a job of a cluster."""
 
@@ -118,9 +115,6 @@ class RankEnded(Event, event="end"):
     steps: int | None = None
 
 
-# --- profile and parity check ----------------------------------------------------------------------------------------
-
-
 class LinkCalibrated(Event, event="calibration"):
     """An emulated link was calibrated."""
 
@@ -154,9 +148,6 @@ class ParityChecked(Parity, Event, event="parity"):
     def verdict(self) -> Parity:
         """The verdict alone."""
         return Parity(**self.model_dump(include=set(Parity.model_fields)))
-
-
-# --- blocks and timelines --------------------------------------------------------------------------------------------
 
 
 class BlockTimed(Event, event="block"):
@@ -215,9 +206,6 @@ class TurnsRecorded(Event, event="turns"):
     turns: list[tuple[float, float, float | None]]
 
 
-# --- converge and regress --------------------------------------------------------------------------------------------
-
-
 class EpochTrained(Event, event="epoch"):
     """A training has finished its epoch number `epoch`, counted from 1."""
 
@@ -251,9 +239,6 @@ class StepCounted(Event, event="counts"):
     collectives: float
     wire_bytes: float
     peak_bytes: int | None
-
-
-# --- jobs of a cluster -----------------------------------------------------------------------------------------------
 
 
 class GroupJoined(Event, event="joined"):

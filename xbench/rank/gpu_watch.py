@@ -57,9 +57,7 @@ class GpuWatch:
 
 def names_of(properties: Any) -> tuple[str | None, str | None]:
     """Return (UUID, PCI bus id) from torch's device properties, in NVML's format. None for a missing one."""
-    uuid = getattr(properties, "uuid", None)
-    bus = getattr(properties, "pci_bus_id", None)
-    if bus is None:
-        return (None if uuid is None else str(uuid)), None
+    uuid, bus = getattr(properties, "uuid", None), getattr(properties, "pci_bus_id", None)
     domain, place = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
-    return (None if uuid is None else str(uuid)), f"{domain:08x}:{bus:02x}:{place:02x}.0"
+    pci_bus_id = None if bus is None else f"{domain:08x}:{bus:02x}:{place:02x}.0"
+    return (None if uuid is None else str(uuid)), pci_bus_id

@@ -19,7 +19,7 @@ from xbench.errors import SpecError, UsageError
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.rank.events import Event, ModeFailed, ModeTrained, Warned
 from xbench.rank.program import ConvergeProgram, Phase, TrainingPlan
-from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkloadRecord
+from xbench.records import Convergence, ConvergenceCurve, Dataset, Training
 from xbench.runs.fabric_run import FabricRun
 from xbench.runs.frames import ConvergenceFrame
 from xbench.runs.prepare import prepare
@@ -49,6 +49,9 @@ DIGITS = Dataset(
     classes=CLASSES,
 )
 PROFILE_STEPS = 8
+LR = {"sgd": 0.01, "adamw": 1e-4}
+"""Default initial learning rate by optimizer."""
+
 Value = TypeVar("Value")
 
 
@@ -117,7 +120,7 @@ def execute(config: ConvergeConfig, console: Console) -> Kept[Convergence]:
     seeds = [config.workloads[0].seed + place for place in range(config.seeds)]
     training = Training(
         seeds=seeds, steps=steps, samples=steps * batch, epochs=steps / an_epoch, batch_size=record.batch_size,
-        optimizer=record.spec.optimizer, lr=_lr(config, record),
+        optimizer=record.spec.optimizer, lr=config.lr if config.lr is not None else LR[record.spec.optimizer],
     )  # fmt: skip
     folder = new_run_folder(config.output, f"convergence-{record.title.replace(':', '-')}")
     progress = Progress(console, launches=1)
@@ -175,7 +178,9 @@ class ConvergeRun(FabricRun[ConvergenceFrame, Convergence]):
 
 def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | None) -> Convergence:
     """Build the record of the complete curves. `error` is the reason why others are missing."""
-    run = frame.run
+    run, whole = frame.run, curves.whole
+    cycles = {mode.text: cycle_of(mode) for mode in run.modes}
+    odd = odd_steps.sentences((f"{one.mode}, seed {one.seed}", one.steps_s, cycles[one.mode]) for one in whole)
     return Convergence(
         created=frame.created,
         command=frame.command,
@@ -184,30 +189,14 @@ def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | Non
         label=frame.label,
         complete=error is None,
         error=error,
-        warnings=[*frame.warnings, *curves.warnings, *_odd_steps(run, curves.whole)],
+        warnings=[*frame.warnings, *curves.warnings, *odd],
         workload=frame.workload,
         dataset=DIGITS,
         training=frame.training,
         reference=run.reference or run.modes[0].text,
-        modes=converged(
-            {mode.text: cycle_of(mode) for mode in run.modes},
-            curves.whole,
-            run.reference or "",
-            curves.failed,
-            complete=error is None,
-        ),
-        curves=curves.whole,
+        modes=converged(cycles, whole, run.reference or "", curves.failed, complete=error is None),
+        curves=whole,
     )
-
-
-def _odd_steps(run: RunSpec, curves: Sequence[ConvergenceCurve]) -> list[str]:
-    """Return sentences about steps far from the others of their curve."""
-    cycles = {mode.text: cycle_of(mode) for mode in run.modes}
-    return odd_steps.sentences((f"{one.mode}, seed {one.seed}", one.steps_s, cycles[one.mode]) for one in curves)
-
-
-def _lr(config: ConvergeConfig, record: WorkloadRecord) -> float:
-    return config.lr if config.lr is not None else {"sgd": 0.01, "adamw": 1e-4}[record.spec.optimizer]
 
 
 class Curves:

@@ -14,21 +14,7 @@ from itertools import pairwise
 
 from xbench.modes import mode_info
 from xbench.planning.turns import LETTERS
-from xbench.rank.events import (
-    BlockTimed,
-    Event,
-    GpuMissing,
-    GpuWatched,
-    LinkCalibrated,
-    ModeFailed,
-    ParityChecked,
-    Remarked,
-    SchedulesPlanned,
-    StepProfiled,
-    StepRecorded,
-    TurnsRecorded,
-    Warned,
-)
+from xbench.rank import events
 from xbench.records import (
     Bounds,
     CalibrationPoint,
@@ -73,53 +59,53 @@ class Collector:
         self.parity: dict[str, list[Parity]] = {}
         self.failed: dict[str, str] = {}
         self.patterns: dict[str, str] = {}
-        self.timelines: dict[str, dict[int, StepRecorded]] = {}
+        self.timelines: dict[str, dict[int, events.StepRecorded]] = {}
         self.turns: dict[str, dict[int, list[TurnTaken]]] = {}
         self.warnings: list[str] = []
         self.remarks: list[str] = []
         self.calibration: list[CalibrationPoint] = []
         self.gpu = GpuFindings()
-        self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], BlockTimed]] = {}
+        self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], events.BlockTimed]] = {}
         self.launch = 0
 
     def begin_launch(self, launch: int) -> None:
         """Assign the following events to this launch."""
         self.launch = launch
 
-    def take(self, job: int, rank: int, event: Event) -> None:
+    def take(self, job: int, rank: int, event: events.Event) -> None:
         """Take one journal event."""
         found = self.jobs[job]
         match event:
-            case StepProfiled():
+            case events.StepProfiled():
                 found.workload, found.layers = event.workload, event.layers
                 found.step, found.series = event.step, event.series
-            case SchedulesPlanned():
+            case events.SchedulesPlanned():
                 found.cost_model, found.contention = event.cost_model, event.contention
                 found.plans, found.bounds = event.plans, event.bounds
-            case ParityChecked():
+            case events.ParityChecked():
                 if rank == 0:
                     self.parity.setdefault(event.mode, []).append(event.verdict)
-            case ModeFailed():
+            case events.ModeFailed():
                 self.failed.setdefault(event.mode, event.message)
-            case StepRecorded():
+            case events.StepRecorded():
                 self.timelines.setdefault(event.mode, {})[rank] = event
-            case TurnsRecorded():
+            case events.TurnsRecorded():
                 self.turns.setdefault(event.mode, {})[job] = [
                     TurnTaken(job=job, start_s=start_s, computed_s=computed_s, arrived_s=arrived_s)
                     for start_s, computed_s, arrived_s in event.turns
                 ]
-            case Warned():
+            case events.Warned():
                 self._warn(event.message)
-            case Remarked():
+            case events.Remarked():
                 if event.message not in self.remarks:
                     self.remarks.append(event.message)
-            case LinkCalibrated():
+            case events.LinkCalibrated():
                 self.calibration = self.calibration or event.points
-            case GpuMissing():
+            case events.GpuMissing():
                 self.gpu.missing = self.gpu.missing or event.reason
-            case GpuWatched():
+            case events.GpuWatched():
                 self.gpu.take(self.launch, job, event)
-            case BlockTimed():
+            case events.BlockTimed():
                 self.raw_blocks.setdefault((self.launch, event.mode, event.round), {})[(job, rank)] = event
                 if event.pattern:
                     self.patterns[event.mode] = "".join(LETTERS[j] for j in event.pattern)
@@ -140,7 +126,7 @@ class Collector:
         return sorted(result, key=lambda s: (s.launch, s.position, s.job))
 
     def _block_samples(
-        self, launch: int, mode: str, round_: int, blocks: Mapping[tuple[int, int], BlockTimed], origin_s: float
+        self, launch: int, mode: str, round_: int, blocks: Mapping[tuple[int, int], events.BlockTimed], origin_s: float
     ) -> list[Sample]:
         fabric = self.run.fabric
         world = fabric.processes
@@ -184,7 +170,7 @@ class Collector:
         return result
 
     def _together(
-        self, blocks: Mapping[tuple[int, int], BlockTimed], jobs: Sequence[int], world: int
+        self, blocks: Mapping[tuple[int, int], events.BlockTimed], jobs: Sequence[int], world: int
     ) -> dict[int, float]:
         """Return the steps per second of each job while all of them ran, on the slowest rank."""
         rates: dict[int, float] = {}

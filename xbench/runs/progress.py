@@ -15,15 +15,7 @@ from rich.console import Console
 from rich.status import Status
 
 from xbench.modes import mode_info
-from xbench.rank.events import (
-    BlockTimed,
-    EpochTrained,
-    Event,
-    ModeFailed,
-    PhaseBegan,
-    ProfilePartBegan,
-    SchedulesPlanned,
-)
+from xbench.rank import events
 from xbench.rank.program import Phase
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.compare import MARGIN
@@ -66,21 +58,21 @@ class Progress:
         self._launch, self._phases, self._current = launch, phases, None
         self._show(f"{self._place()}: starting the ranks")
 
-    def take(self, rank: int, event: Event) -> None:
+    def take(self, rank: int, event: events.Event) -> None:
         """Take one event of the first job."""
         if rank != 0:
             return
         match event:
-            case ProfilePartBegan():
+            case events.ProfilePartBegan():
                 self._part = event.name
                 self._show_part(event.t)
-            case PhaseBegan():
+            case events.PhaseBegan():
                 self._phase(event)
-            case SchedulesPlanned() if self._run is not None:
+            case events.SchedulesPlanned() if self._run is not None:
                 steps_s = {mode: plan.predicted_step_s for mode, plan in event.plans.items()}
                 for sentence in predicted_slower(self._run, steps_s):
                     self.say(sentence)
-            case BlockTimed():
+            case events.BlockTimed():
                 timed = event.stamps[event.warmup :]
                 if len(timed) > 1:
                     self._steps_s.setdefault(event.mode, []).append((timed[-1] - timed[0]) / (len(timed) - 1))
@@ -96,7 +88,7 @@ class Progress:
         since_s = self._current[1] if self._current is not None else at_s
         self._show(f"{self._place()}: profile, {self._part}{count}, {clock(at_s - since_s)} so far")
 
-    def _phase(self, event: PhaseBegan) -> None:
+    def _phase(self, event: events.PhaseBegan) -> None:
         self._part = None
         if self._current is not None:
             before, since_s = self._current
@@ -173,18 +165,18 @@ class Trainings:
         self._done = 0
         self._taken_s = 0.0
 
-    def take(self, job: int, rank: int, event: Event) -> None:
+    def take(self, job: int, rank: int, event: events.Event) -> None:
         """Take one event of a rank's journal."""
-        if isinstance(event, ModeFailed):
+        if isinstance(event, events.ModeFailed):
             self._of.pop(event.mode, None)
         if (job, rank) != (0, 0):
             return
         match event:
-            case ProfilePartBegan() | PhaseBegan(number=0):
+            case events.ProfilePartBegan() | events.PhaseBegan(number=0):
                 self._progress.take(rank, event)
-            case PhaseBegan() if self._began_s is None:
+            case events.PhaseBegan() if self._began_s is None:
                 self._began_s = event.t
-            case EpochTrained():
+            case events.EpochTrained():
                 self._done += 1
                 self._taken_s = event.t - (self._began_s or 0.0)
                 place = f"{event.mode}, seed {event.seed}, epoch {event.epoch} of {self._epochs} done"

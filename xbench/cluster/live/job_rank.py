@@ -38,18 +38,7 @@ from xbench.cluster.live import checkpoints  # noqa: E402
 from xbench.cluster.live.attempt import MEETING, PROGRAM, STOP, AttemptSpec, share  # noqa: E402
 from xbench.cluster.live.samples import Order, loop_seed, samples_of  # noqa: E402
 from xbench.gpu_errors import explain  # noqa: E402
-from xbench.rank.events import (  # noqa: E402
-    CheckpointKept,
-    CheckpointLoaded,
-    GroupJoined,
-    ModelBuilt,
-    RankEnded,
-    RankFailed,
-    RankReady,
-    RankStarted,
-    ShareDependent,
-    StepTrained,
-)
+from xbench.rank import events  # noqa: E402
 from xbench.rank.journal import Journal  # noqa: E402
 from xbench.rank.store import rank_store  # noqa: E402
 from xbench.workloads.build import build, place  # noqa: E402
@@ -71,7 +60,7 @@ class JobRank:
         self.program = AttemptSpec.model_validate_json((directory / PROGRAM).read_text(encoding="utf-8"))
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.journal = Journal(directory, 0, self.rank)
-        self.journal.write(RankStarted(rank=self.rank, pid=os.getpid(), started_s=STARTED_S))
+        self.journal.write(events.RankStarted(rank=self.rank, pid=os.getpid(), started_s=STARTED_S))
         self.device = torch.device("cpu")
         self.steps = 0
         self.kept: int | None = None
@@ -90,17 +79,17 @@ class JobRank:
         backend = "nccl" if program.device == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=PATIENCE)
         dist.all_reduce(torch.zeros(1, device=self.device))  # connections are made by the first collective
-        self.journal.write(GroupJoined())
+        self.journal.write(events.GroupJoined())
         self.workload = build(program.workload, self.device)
         self.samples = samples_of(self.workload, program.batch_size)
         self.order = Order(program.workload.seed, self.samples.count, program.batch_size)
         self.mine = share(program.batch_size, self.world, self.rank)
         self.weight = len(self.mine) * self.world / program.batch_size
-        self.journal.write(ModelBuilt())
+        self.journal.write(events.ModelBuilt())
         self.load()
         ids = [self.device.index] if self.device.type == "cuda" else None
         self.parallel = DistributedDataParallel(self.workload.model, device_ids=ids)
-        self.journal.write(RankReady())
+        self.journal.write(events.RankReady())
 
     def meet(self) -> Store:
         """The store at which all ranks meet, which rank 0 keeps."""
@@ -127,7 +116,7 @@ class JobRank:
             checkpoints.clear_parts(self.folder)
             self.steps, content, skipped = checkpoints.newest(self.folder, key)
             self.store.set("steps", str(self.steps))
-            self.journal.write(CheckpointLoaded(steps=self.steps, skipped=skipped))
+            self.journal.write(events.CheckpointLoaded(steps=self.steps, skipped=skipped))
         else:
             self.steps = int(self.store.get("steps"))
             content = checkpoints.at(self.folder, key, self.steps)
@@ -148,11 +137,11 @@ class JobRank:
             loss, stop = self.step()
             self.steps += 1
             if self.rank == 0:
-                self.journal.write(StepTrained(step=self.steps, loss=loss))
+                self.journal.write(events.StepTrained(step=self.steps, loss=loss))
             if stop or self.steps >= program.steps or self.steps % program.checkpoint_steps == 0:
                 self.keep()
         how: Literal["finished", "stopped"] = "finished" if self.steps >= program.steps else "stopped"
-        self.journal.write(RankEnded(how=how, steps=self.steps))
+        self.journal.write(events.RankEnded(how=how, steps=self.steps))
         self.part()
 
     def part(self) -> None:
@@ -205,7 +194,7 @@ class JobRank:
             self.told.append(BATCH_NORM)
         if not torch.equal(before, self.generator()):
             self.told.append(RANDOM)
-        self.journal.write(ShareDependent(on=self.told))
+        self.journal.write(events.ShareDependent(on=self.told))
 
     def keep(self) -> None:
         """Rank 0 writes a checkpoint; the others go on, and wait for it at the next collective."""
@@ -218,7 +207,7 @@ class JobRank:
         torch.save(state, stream)
         checkpoints.write(self.folder, self.program.key, self.steps, stream.getbuffer())
         self.kept = self.steps
-        self.journal.write(CheckpointKept(steps=self.steps, began_s=began_s))
+        self.journal.write(events.CheckpointKept(steps=self.steps, began_s=began_s))
 
 
 def main(argv: list[str]) -> NoReturn:
@@ -231,7 +220,7 @@ def main(argv: list[str]) -> NoReturn:
         said = explain(type(error).__name__, str(error), rank.program.workload)
         with suppress(OSError):
             message, known = f"{type(error).__name__}: {error}", said.what if said is not None else None
-            rank.journal.write(RankFailed(message=message, traceback=traceback.format_exc(), said=known))
+            rank.journal.write(events.RankFailed(message=message, traceback=traceback.format_exc(), said=known))
         print(traceback.format_exc(), file=sys.stderr, flush=True)
         os._exit(1)  # not sys.exit: see `rank.main`
     sys.stdout.flush()
