@@ -24,7 +24,7 @@ WORDS = ["compare", "synthetic:layers=6,bytes=16k", "--quick", "--steps", "3", "
          "--fabric", "local:ranks=2"]  # fmt: skip
 SAME_SECOND = "import sys, time; time.strftime = lambda form: '20260131-142501'; import xbench.cli as cli; "
 SLOW_SAVE = (
-    "import pathlib, sys, time; import xbench.cli as cli; import xbench.runs.execute as run; keep = run.keep\n"
+    "import pathlib, sys, time; import xbench.cli as cli; import xbench.runs.fabric_run as run; keep = run.keep\n"
     "def slowly(*given):\n"
     "    pathlib.Path(sys.argv[1], 'saving').touch(); time.sleep(2); return keep(*given)\n"
     "run.keep = slowly\n"

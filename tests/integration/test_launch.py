@@ -52,7 +52,7 @@ class Run:
             fabric, jobs, "launched_rank", argument, folder, on_event=keep, silence_s=silence_s, auxiliaries=auxiliaries
         )
         self.error = self.outcome.error
-        self.pids = [event["pid"] for _, _, event in self.events if event["event"] == "hello"]
+        self.pids = [event.pid for _, _, event in self.events if event.event == "hello"]
 
     def left(self):
         """Processes that outlived the launch."""
@@ -68,18 +68,13 @@ def test_two_jobs_end_well_each_rank_on_its_own_core(fabric, tmp_path):
     run = Run(fabric, tmp_path, jobs=2, steps=3, auxiliaries=[beside])
     assert run.error is None, run.error.detail
     assert run.outcome.warnings == []
-    blocks = {(job, rank): event for job, rank, event in run.events if event["event"] == "block"}
-    assert set(blocks) == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    for (_, rank), block in blocks.items():
-        assert block["sum"] == 2000.0  # a thousand ones of either rank
-        assert block["cores"] == list(fabric.hosts[rank].cores[0])
-        assert block["omp"] == str(len(fabric.hosts[rank].cores[0]))
-    assert [event["event"] for job, rank, event in run.events if (job, rank) == (1, 1)] == [
-        "hello",
-        "phase",
-        "block",
-        "end",
-    ]
+    seen = {(job, rank): json.loads(event.message) for job, rank, event in run.events if event.event == "remark"}
+    assert set(seen) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    for (_, rank), said in seen.items():
+        cores = list(fabric.hosts[rank].cores[0])
+        assert said == [2000.0, cores, str(len(cores))]  # a thousand ones of either rank
+    events = [event.event for job, rank, event in run.events if (job, rank) == (1, 1)]
+    assert events == ["hello", "phase", "remark", "end"]
     assert Path(tmp_path / f"{beside.name}-host1.log").read_text() == "beside\n"
     assert run.left() == []
 
@@ -119,7 +114,7 @@ def test_a_link_that_goes_down_is_named(tmp_path):
     with open_fabric(parse_fabric("shaped:hosts=2,rate=1gbit")) as raised:
 
         def cut(job, rank, event):
-            if event["event"] == "phase" and rank == 1:
+            if event.event == "phase" and rank == 1:
                 links.run(["ip", "-n", raised.hosts[1].name, "link", "set", raised.hosts[1].interface, "down"])
 
         run = Run(raised, tmp_path, steps=1000, pause_s=0.05, silence_s=8.0, on_event=cut)
@@ -157,7 +152,7 @@ PARENT = """
     (folder / "plan.json").write_text(json.dumps({"steps": 1000000, "pause_s": 0.01}))
     with open_fabric(parse_fabric("shaped:hosts=2,rate=1gbit"), sys.argv[2]) as fabric:
         def tell(job, rank, event):
-            print(event["event"], event.get("pid", 0), flush=True)
+            print(event.event, getattr(event, "pid", 0), flush=True)
         try:
             launch(fabric, 1, "launched_rank", folder / "plan.json", folder, on_event=tell, silence_s=60.0)
         except Interrupted as error:

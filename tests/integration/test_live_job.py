@@ -14,6 +14,7 @@ from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob, events_o
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free
 from xbench.cluster.live.samples import EPOCH_STEPS
 from xbench.errors import RunError, SpecError
+from xbench.rank.events import CheckpointLoaded, RankStarted
 
 pytestmark = pytest.mark.integration
 
@@ -42,6 +43,10 @@ def at_step(running: LocalRunning, step: int) -> AttemptProgress:
     return look
 
 
+def pid_of(running: LocalRunning, rank: int) -> int:
+    return next(event.pid for event in events_of(running.directory, rank) if isinstance(event, RankStarted))
+
+
 def finished(engine: LocalEngine, asked: LiveJob, folder: Path, slots: tuple[int, ...]) -> AttemptProgress:
     """Launch, and wait until it is over."""
     return engine.start(asked, folder, slots).wait(PATIENCE_S)
@@ -59,7 +64,7 @@ def test_losses_go_on_over_one_two_and_one_worker(engine: LocalEngine, tmp_path:
         look = running.wait(PATIENCE_S)
         assert look.state == ("stopped" if look.steps < 60 else "finished")
         assert steps < look.steps == look.kept_steps
-        assert events_of(incarnations(tmp_path / "cut")[part])[-1]["steps"] == look.steps
+        assert events_of(incarnations(tmp_path / "cut")[part])[-1].steps == look.steps  # type: ignore[attr-defined]
         steps = look.steps
     assert steps == 60
     assert finished(engine, asked, tmp_path / "whole", (0, 1)) == AttemptProgress("finished", 60, 60)
@@ -76,7 +81,7 @@ def test_a_killed_rank_fails_the_incarnation_and_leaves_its_checkpoint(engine: L
     at_step(running, 25)
     with pytest.raises(RunError, match="another incarnation of it lives"):
         engine.start(asked, tmp_path, (0,))
-    victim = events_of(running.directory, rank=1)[0]["pid"]
+    victim = pid_of(running, 1)
     os.kill(victim, signal.SIGKILL)
     look = running.wait(PATIENCE_S)
     assert (look.state, look.reason) == ("failed", "rank 1 was killed (SIGKILL)")
@@ -87,9 +92,9 @@ def test_a_killed_rank_fails_the_incarnation_and_leaves_its_checkpoint(engine: L
     assert checkpoints.newest(tmp_path, key)[0] == look.kept_steps
     again = engine.start(asked, tmp_path, (1, 0))
     at_step(again, look.kept_steps + 3)
-    loaded = next(event for event in events_of(again.directory) if event["event"] == "loaded")
-    assert (loaded["steps"], loaded["skipped"]) == (look.kept_steps, [])
-    pids = [events_of(again.directory, rank)[0]["pid"] for rank in (0, 1)]
+    loaded = next(event for event in events_of(again.directory) if isinstance(event, CheckpointLoaded))
+    assert (loaded.steps, loaded.skipped) == (look.kept_steps, [])
+    pids = [pid_of(again, rank) for rank in (0, 1)]
     again.kill()
     look = again.wait(PATIENCE_S)
     assert (look.state, look.reason) == ("failed", "it was killed as asked")

@@ -32,7 +32,7 @@ OTHER_MEANINGS = [  # modules in which the name of a mode means something else
     ("xbench.spec", "horovod"),  # the library of --backend, here and below
     ("xbench.config", "horovod"),
     ("xbench.rank.transport", "horovod"),
-    ("xbench.runs.unavailable", "horovod"),
+    ("xbench.runs.prepare", "horovod"),
 ]
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
@@ -44,12 +44,8 @@ OVER_LIMITS = {
     "xbench/commands/cluster.py:restart_command",
     "xbench/commands/cluster.py:run_command",
     # whole runs, and the launch that they call
-    "xbench/runs/converge.py:execute",
     "xbench/launch/launcher.py:launch",
     "xbench/runs/prepare.py:prepare",
-    "xbench/runs/execute.py:_launches",
-    "xbench/runs/execute.py:execute",
-    "xbench/runs/validate.py:validate",
 }
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "pydantic", "rich")
 
@@ -256,6 +252,23 @@ def test_records_are_told_apart_by_class_in_one_place_only() -> None:
     """Others ask the record, or its view: `view_of` for a report, `of_kind` where one kind alone will do."""
     found = {str(path.relative_to(ROOT)) for path in SOURCES if _asks_for_kind(ast.parse(path.read_text("utf-8")))}
     assert {name for name in found if not name.startswith(KNOWS_KINDS)} == set(KNOWS_KINDS_TOO)
+
+
+def _keys(node: ast.AST) -> list[ast.expr | None]:
+    """The keys that a dictionary is written or read with."""
+    if isinstance(node, ast.Dict):
+        return list(node.keys)
+    if isinstance(node, ast.Subscript):
+        return [node.slice]
+    return list(node.args[:1]) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".get") else []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_events_of_a_journal_are_dictionaries_in_one_module_only(path: Path) -> None:
+    """Everybody else writes and reads the classes of `rank.events`."""
+    keys = [key for node in ast.walk(ast.parse(path.read_text("utf-8"))) for key in _keys(node)]
+    named = [key for key in keys if isinstance(key, ast.Constant) and key.value == "event"]
+    assert bool(named) == (path == ROOT / "xbench" / "rank" / "events.py")
 
 
 def test_every_kind_of_record_has_a_view() -> None:

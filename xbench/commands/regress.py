@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from xbench.records import Regression
-    from xbench.regress.request import Kept, RegressRequest
+    from xbench.regress.request import RegressRequest
+    from xbench.runs.run_folder import Kept
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -149,14 +150,13 @@ def check_command(
 
     console = make_console()
     kept = check(request, console)
-    regression: Regression = kept.record  # type: ignore[assignment]
-    show_run(console, regression, kept.path, json_to, markdown_to, junit_to)
-    write_text(markdown_to, lambda: regression_markdown(regression))
-    write_text(junit_to, lambda: junit.render(regression, strict))
-    _tell_github(regression)
+    show_run(console, kept.record, kept.path, json_to, markdown_to, junit_to)
+    write_text(markdown_to, lambda: regression_markdown(kept.record))
+    write_text(junit_to, lambda: junit.render(kept.record, strict))
+    _tell_github(kept.record)
     if kept.error is not None:
         raise kept.error
-    return exit_code(regression, strict)
+    return exit_code(kept.record, strict)
 
 
 @regress.command("record", short_help="Measure the suite, and store a baseline.")

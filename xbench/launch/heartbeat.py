@@ -28,14 +28,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from xbench.errors import Interrupted, RankError, XbenchError
 from xbench.launch.rank_survey import BEAT_S, COLLECT_S, GONE_S, LOST_PEERS, OWN, Survey
 from xbench.launch.rendezvous import RankAssignment
-from xbench.rank.journal import JournalReader
+from xbench.rank.journal import JournalReader, Take
 
 SIGNAL_S = 0.5
 """Time for a signal's handler to act in the main thread before the thread ends the process [s]."""
@@ -56,7 +56,7 @@ class HeartbeatMonitor:
     store: Any
     reader: JournalReader
     silence_s: float
-    take: Callable[[int, int, Mapping[str, Any]], None]
+    take: Take
     """Rank 0: takes (job, rank in the job, event) for every event of every rank, from the thread or the main thread."""
     abandon: Callable[[XbenchError], NoReturn]
     """Rank 0: saves the record and ends the process."""

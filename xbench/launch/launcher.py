@@ -27,7 +27,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -37,7 +36,7 @@ from xbench.interrupts import interrupts_held
 from xbench.launch.agent import AGENT, tail
 from xbench.launch.monitor import AgentWatch, AuxiliaryWatch, Monitor, Probes, RankWatch, Verdict
 from xbench.launch_guard import GUARD
-from xbench.rank.journal import JournalReader, pid_alive
+from xbench.rank.journal import JournalReader, Take, pid_alive
 
 POLL_S = 0.05
 TERMINATE_S = 3.0
@@ -157,7 +156,7 @@ def launch(
     argument: Path,
     directory: Path,
     *,
-    on_event: Callable[[int, int, dict[str, Any]], None],
+    on_event: Take,
     silence_s: float,
     auxiliaries: Sequence[AuxiliaryCommand] = (),
     on_note: OnNote = lambda job, rank, at_s, text: None,

@@ -16,11 +16,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from xbench.errors import FabricError, RankError, RunError, XbenchError
 from xbench.launch.agent import describe_exit, exit_codes, last_words, lost_peers, stopped_by_agent
-from xbench.rank.journal import JournalReader, pid_alive, process_state
+from xbench.rank.events import Event, PhaseBegan, RankEnded, RankFailed, RankStarted
+from xbench.rank.journal import JournalReader, Take, pid_alive, process_state
 
 COLLECT_S = 1.0
 START_S = 180.0
@@ -53,7 +53,7 @@ class RankWatch:
     """True if several jobs run, so that messages must name the job."""
     pid: int | None = None
     phase: str | None = None
-    error: dict[str, Any] | None = None
+    error: RankFailed | None = None
     ended: bool = False
     gone_s: float | None = None
     noted: tuple[float, str] | None = None
@@ -118,7 +118,7 @@ class Monitor:
         ranks: Sequence[RankWatch],
         agents: Sequence[AgentWatch],
         auxiliaries: Sequence[AuxiliaryWatch],
-        on_event: Callable[[int, int, dict[str, Any]], None],
+        on_event: Take,
         silence_s: float,
         probes: Probes,
         *,
@@ -176,16 +176,16 @@ class Monitor:
                 self._changed_s = self._probes.clock()
                 self._on_note(rank.reader.job, rank.reader.rank, *noted)
 
-    def _take(self, rank: RankWatch, event: dict[str, Any]) -> None:
-        name = event.get("event")
-        if name == "hello":
-            rank.pid = int(event["pid"])
-        elif name == "phase":
-            rank.phase = str(event.get("name", "")) or None
-        elif name == "error":
-            rank.error = event
-        elif name == "end":
-            rank.ended = True
+    def _take(self, rank: RankWatch, event: Event) -> None:
+        match event:
+            case RankStarted():
+                rank.pid = event.pid
+            case PhaseBegan():
+                rank.phase = event.name
+            case RankFailed():
+                rank.error = event
+            case RankEnded():
+                rank.ended = True
 
     def _trouble(self) -> bool:
         return (
@@ -315,16 +315,14 @@ class Monitor:
         return None
 
 
-def _raised(rank: RankWatch, error: dict[str, Any]) -> Cause:
-    message = " ".join(str(error.get("message", "")).split()).rstrip(" .:,;") or "an error without a message"
+def _raised(rank: RankWatch, error: RankFailed) -> Cause:
+    message = " ".join(error.message.split()).rstrip(" .:,;") or "an error without a message"
     weight = LOST_PEERS if lost_peers(message) else RAISED
-    at_s = float(error.get("t", 0.0))
-    place = f": {error['place']}" if error.get("place") else ""
-    what = f" {error['said']}" if error.get("said") else f"{place} raised {message}"
-    if error.get("told"):  # an error of ours is a sentence already
-        what = f": {error['told']}"
-    told = RankError(f"{rank}{rank.doing}{what}", hint=error.get("hint"), detail=error.get("traceback"))
-    return Cause(RAISED if error.get("said") else weight, at_s, told)
+    what = f" {error.said}" if error.said else f"{f': {error.place}' if error.place else ''} raised {message}"
+    if error.told:  # an error of ours is a sentence already
+        what = f": {error.told}"
+    told = RankError(f"{rank}{rank.doing}{what}", hint=error.hint, detail=error.traceback)
+    return Cause(RAISED if error.said else weight, error.t, told)
 
 
 def _left(rank: RankWatch, code: int | None, log: str) -> Cause:

@@ -6,12 +6,14 @@ Of torch.distributed's store it needs `check`, `multi_get` and `delete_key`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from xbench.errors import RankError, XbenchError
 from xbench.launch.rendezvous import RankAssignment
+from xbench.rank.events import parse
+from xbench.rank.journal import Take
 
 BEAT_S = 1.0
 COLLECT_S = 1.5
@@ -42,7 +44,7 @@ class Survey:
     seats: Sequence[RankAssignment]
     store: Any
     silence_s: float
-    take: Callable[[int, int, Mapping[str, Any]], None]
+    take: Take
     """Takes (job, rank in the job, event) for every new event."""
     clock: Callable[[], float]
     seen: list[_Seen] = field(default_factory=list)
@@ -79,7 +81,7 @@ class Survey:
         if not keys:
             return
         for key, text in zip(keys, self.store.multi_get(keys), strict=True):
-            self.take(seat.job, seat.rank, json.loads(text))
+            self.take(seat.job, seat.rank, parse(text))
             self.store.delete_key(key)
         seen.taken = sent
 

@@ -80,17 +80,18 @@ def try_candidates(session: Session, planner: Planner, plans: Mapping[str, Plan]
 
     `unused` holds the bytes of each parameter that got no gradient during profiling.
     """
+    trial = Trial(session, planner, unused)
     planned = plans["auto"]
     favourite = Candidate(
         planned.carrier or "auto", _indices(planner, planned), planned.predicted_step_s, planned.carrier, planned.parts
     )
-    shortlist, refused = _attachable(session, planner, _shortlist(planner, plans, favourite), unused)
+    shortlist, refused = trial.attachable(_shortlist(planner, plans, favourite))
     shortlist = _affordable(shortlist)
     rounds, steps = _rounds(shortlist), _steps(favourite.step_s)
     if rounds == 0:
         why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
         return planner.carried(shortlist[0]).model_copy(update={"note": why + refused})
-    found = _run(session, planner, shortlist, rounds, steps, unused)
+    found = trial.run(shortlist, rounds, steps)
     fitting = [(one.step_s, c) for one, c in zip(found, shortlist, strict=True)]
     off = statistics.median(step_s / c.step_s for step_s, c in fitting)
     again = ""
@@ -101,7 +102,7 @@ def try_candidates(session: Session, planner: Planner, plans: Mapping[str, Plan]
             best = _fastest(found)
             second = [shortlist[best], replace(better, name="planned again", step_s=fitted.step_of(better).step_s)]
             again = f"; predictions were {off - 1:+.0%} off, so it was planned again"
-            known, new = _run(session, planner, second, rounds, steps, unused)
+            known, new = trial.run(second, rounds, steps)
             shortlist.append(second[1])
             found.append(replace(new, step_s=found[best].step_s * new.step_s / known.step_s))
     chosen = _fastest(found)
@@ -154,31 +155,6 @@ def _alike(one: Candidate, other: Candidate) -> bool:
     return (one.buckets, one.carrier, one.parts) == (other.buckets, other.carrier, other.parts)
 
 
-def _attachable(
-    session: Session, planner: Planner, shortlist: Sequence[Candidate], unused: Mapping[str, int]
-) -> tuple[list[Candidate], str]:
-    """Return candidates whose schedule accepts the model, and a note on the others. All ranks refuse alike.
-
-    A schedule that waits in the forward pass refuses only in one, so a forward pass is run.
-    """
-    kept: list[Candidate] = []
-    said: dict[str, str] = {}
-    for candidate in shortlist:
-        try:
-            if candidate.carrier is not None:
-                detach = _attach(session, planner, candidate, unused)
-                try:
-                    with torch.no_grad():
-                        session.workload.forward_loss()
-                finally:
-                    detach()
-        except UsageError as error:
-            said.setdefault(str(candidate.carrier), str(error))
-        else:
-            kept.append(candidate)
-    return kept, "".join(f"; {carrier} was not tried: {why}" for carrier, why in said.items())
-
-
 def _indices(planner: Planner, plan: Plan) -> Buckets:
     place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
     return [[place[name] for name in names] for names in plan.buckets]
@@ -207,94 +183,105 @@ def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
     return kept
 
 
-def _engine_of(session: Session, planner: Planner, buckets: Buckets, unused: Sequence[str]) -> Engine:
-    """Attach our engine with these buckets and one for each parameter without a gradient. Raises UsageError."""
-    model, optimizer = session.workload.model, session.workload.optimizer
-    copies, compress = session.run.copies, session.run.compress
-    named = _named(planner, buckets, unused)
-    return Engine(model, optimizer, named, group=session.group, wait="step", copies=copies, compress=compress)
+@dataclass(frozen=True)
+class Trial:
+    """Real steps of candidates. `unused` holds the bytes of each parameter that got no gradient during profiling."""
 
+    session: Session
+    planner: Planner
+    unused: Mapping[str, int]
 
-def _named(planner: Planner, buckets: Buckets, unused: Iterable[str]) -> list[list[str]]:
-    names = [gradient.name for gradient in planner.step.gradients]
-    return [[names[index] for index in bucket] for bucket in buckets] + [[name] for name in unused]
+    def attachable(self, shortlist: Sequence[Candidate]) -> tuple[list[Candidate], str]:
+        """Return candidates whose schedule accepts the model, and a note on the others. All ranks refuse alike.
 
-
-def _attach(session: Session, planner: Planner, candidate: Candidate, unused: Mapping[str, int]) -> Callable[[], None]:
-    """Attach a candidate and return a function that detaches it. Raises UsageError if its schedule refuses."""
-    if candidate.carrier is None:
-        return _engine_of(session, planner, candidate.buckets, list(unused)).detach
-    schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
-    setup = AttachConfig(
-        session.workload.model,
-        session.workload.optimizer,
-        buckets=_named(planner, candidate.buckets, unused),
-        group=session.group,
-        wait="step",
-        unused_parameters=bool(unused),
-        copies=session.run.copies,
-        compress=session.run.compress,
-        parts=candidate.parts.followed_by(list(unused.values())) if candidate.parts is not None else None,
-    )
-    return schedule().attach(setup).detach
-
-
-def _run(
-    session: Session,
-    planner: Planner,
-    shortlist: Sequence[Candidate],
-    rounds: int,
-    steps: int,
-    unused: Mapping[str, int],
-) -> list[CandidateTiming]:
-    """Return each candidate's step time over all ranks.
-
-    The number of turns is that of `rounds` rounds of all candidates. FINALISTS share the second half.
-    """
-    everyone = list(range(len(shortlist)))
-    first = rounds // 2 if len(shortlist) > FINALISTS and rounds >= 2 * MIN_ROUNDS else rounds
-    times = _in_turns(session, planner, shortlist, first, steps, unused)
-    final = everyone
-    if first < rounds:
-        step_s = _in_pairs(times, steps)
-        final = [0, *sorted(everyone[1:], key=lambda place: step_s[place])[: FINALISTS - 1]]
-        more = (rounds - first) * len(shortlist) // FINALISTS
-        second = _in_turns(session, planner, [shortlist[place] for place in final], more, steps, unused)
-        for place, row in zip(final, second, strict=True):
-            times[place] += row
-    session.workload.optimizer.zero_grad(set_to_none=True)
-    return [
-        CandidateTiming(step_s, len(times[place]), place in final)
-        for place, step_s in enumerate(_in_pairs(times, steps))
-    ]
-
-
-def _in_turns(
-    session: Session,
-    planner: Planner,
-    shortlist: Sequence[Candidate],
-    rounds: int,
-    steps: int,
-    unused: Mapping[str, int],
-) -> list[list[float]]:
-    """Return `rounds` times `steps` step times [s] of each candidate, over all ranks. The order rotates by round."""
-    times: list[list[list[float]]] = [[] for _ in shortlist]
-    for number in range(rounds):
-        for offset in range(len(shortlist)):
-            place = (number + offset) % len(shortlist)
-            candidate = shortlist[place]
-            detach = _attach(session, planner, candidate, unused)
-            dist.all_reduce(torch.zeros(1, device=session.device))
-            times[place].append([])
+        A schedule that waits in the forward pass refuses only in one, so a forward pass is run.
+        """
+        kept: list[Candidate] = []
+        said: dict[str, str] = {}
+        for candidate in shortlist:
             try:
-                for _ in range(1 + steps):
-                    session.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
-                    times[place][-1].append(session.timed_step())
-            finally:
-                detach()
-    took_s = _steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=session.device))
-    rows: list[list[float]] = took_s[:, :, 1:].flatten(1).tolist()
-    return rows
+                if candidate.carrier is not None:
+                    detach = self.attach(candidate)
+                    try:
+                        with torch.no_grad():
+                            self.session.workload.forward_loss()
+                    finally:
+                        detach()
+            except UsageError as error:
+                said.setdefault(str(candidate.carrier), str(error))
+            else:
+                kept.append(candidate)
+        return kept, "".join(f"; {carrier} was not tried: {why}" for carrier, why in said.items())
+
+    def attach(self, candidate: Candidate) -> Callable[[], None]:
+        """Attach a candidate and return a function that detaches it. Raises UsageError if its schedule refuses.
+
+        Each parameter without a gradient has a bucket of its own.
+        """
+        session = self.session
+        model, optimizer = session.workload.model, session.workload.optimizer
+        copies, compress = session.run.copies, session.run.compress
+        names = [gradient.name for gradient in self.planner.step.gradients]
+        buckets = [[names[index] for index in bucket] for bucket in candidate.buckets]
+        buckets += [[name] for name in self.unused]
+        if candidate.carrier is None:
+            group = session.group
+            return Engine(model, optimizer, buckets, group=group, wait="step", copies=copies, compress=compress).detach
+        schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
+        setup = AttachConfig(
+            model,
+            optimizer,
+            buckets=buckets,
+            group=session.group,
+            wait="step",
+            unused_parameters=bool(self.unused),
+            copies=copies,
+            compress=compress,
+            parts=candidate.parts.followed_by(list(self.unused.values())) if candidate.parts is not None else None,
+        )
+        return schedule().attach(setup).detach
+
+    def run(self, shortlist: Sequence[Candidate], rounds: int, steps: int) -> list[CandidateTiming]:
+        """Return each candidate's step time over all ranks.
+
+        The number of turns is that of `rounds` rounds of all candidates. FINALISTS share the second half.
+        """
+        everyone = list(range(len(shortlist)))
+        first = rounds // 2 if len(shortlist) > FINALISTS and rounds >= 2 * MIN_ROUNDS else rounds
+        times = self.in_turns(shortlist, first, steps)
+        final = everyone
+        if first < rounds:
+            step_s = _in_pairs(times, steps)
+            final = [0, *sorted(everyone[1:], key=lambda place: step_s[place])[: FINALISTS - 1]]
+            more = (rounds - first) * len(shortlist) // FINALISTS
+            second = self.in_turns([shortlist[place] for place in final], more, steps)
+            for place, row in zip(final, second, strict=True):
+                times[place] += row
+        self.session.workload.optimizer.zero_grad(set_to_none=True)
+        return [
+            CandidateTiming(step_s, len(times[place]), place in final)
+            for place, step_s in enumerate(_in_pairs(times, steps))
+        ]
+
+    def in_turns(self, shortlist: Sequence[Candidate], rounds: int, steps: int) -> list[list[float]]:
+        """Return `rounds` times `steps` step times [s] of each candidate, over all ranks. The order rotates."""
+        times: list[list[list[float]]] = [[] for _ in shortlist]
+        for number in range(rounds):
+            for offset in range(len(shortlist)):
+                place = (number + offset) % len(shortlist)
+                candidate = shortlist[place]
+                detach = self.attach(candidate)
+                dist.all_reduce(torch.zeros(1, device=self.session.device))
+                times[place].append([])
+                try:
+                    for _ in range(1 + steps):
+                        self.session.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
+                        times[place][-1].append(self.session.timed_step())
+                finally:
+                    detach()
+        took_s = _steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=self.session.device))
+        rows: list[list[float]] = took_s[:, :, 1:].flatten(1).tolist()
+        return rows
 
 
 def _steps_of_ranks(own_s: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,6 @@ import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +27,21 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from xbench.errors import WorkloadError
 from xbench.modes import mode_info
+from xbench.rank.events import EpochTrained, ModeTrained, PhaseBegan
 from xbench.rank.main import Rank, main
-from xbench.rank.partial_work import work_by_band
-from xbench.rank.program import Program, block_id
+from xbench.rank.partial_work import kept_bytes, work_by_band
+from xbench.rank.program import ConvergeProgram, TrainingPlan, block_id
+from xbench.records import WorkFormula
 from xbench.schedules import cycle_of
 from xbench.schedules.base import Handle
 from xbench.schedules.spb import PartialBackpropEngine
-from xbench.spec import ModeSpec, Spec
+from xbench.spec import ModeSpec
 from xbench.torch_compile import cut_by_ddp
 from xbench.workloads.build import build
 from xbench.workloads.digits import CLASSES, Digits, digits, enlarged
 from xbench.workloads.workload import Workload
 
 TEST_BATCH = 128
-
-
-class TrainingPlan(Spec):
-    """Training that every mode does. `seeds` determine weights and sample order; `lr` is the initial rate, falling to
-    0."""
-
-    seeds: tuple[int, ...]
-    steps: int
-    steps_per_epoch: int
-    batch_size: int
-    lr: float
-
-
-class ConvergeProgram(Program):
-    """Argument of every rank."""
-
-    training: TrainingPlan
 
 
 class ConvergeRank(Rank):
@@ -70,7 +54,7 @@ class ConvergeRank(Rank):
         self.training = self.program.training
         self.data = digits()
         self.note("profile")
-        self.journal.write("phase", name="profile", number=0)
+        self.journal.write(PhaseBegan(name="profile", number=0))
         self._check(self.workload)
         self.profile()
         for mode in self.run.modes:
@@ -79,11 +63,7 @@ class ConvergeRank(Rank):
                     self.barrier(f"{mode.text} {number}")
                     if self.job < len(seeds):
                         self.trained(mode, seeds[self.job], number)
-        self.barrier("end")
-        if self.turns is not None:
-            self.turns.leave()
-        self.gpu.stop()
-        self.journal.write("end")
+        self.finish()
 
     def rounds(self, mode: ModeSpec) -> list[list[int]]:
         """Return the seeds that are trained at once, by job. An odd last seed is paired with the first, once more."""
@@ -111,7 +91,7 @@ class ConvergeRank(Rank):
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         self.losses: list[Tensor] = []
-        self.journal.write("phase", name=f"{mode.text}, seed {seed}", number=1)
+        self.journal.write(PhaseBegan(name=f"{mode.text}, seed {seed}", number=1))
         found: dict[str, list[float]] = {"test_loss": [], "test_accuracy": [], "steps_s": []}
         sent = 0
         with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
@@ -126,15 +106,14 @@ class ConvergeRank(Rank):
                 loss, accuracy = self.tested()
                 found["test_loss"].append(loss)
                 found["test_accuracy"].append(accuracy)
-                self.journal.write("epoch", mode=mode.text, seed=seed, epoch=len(found["test_accuracy"]))
+                self.journal.write(EpochTrained(mode=mode.text, seed=seed, epoch=len(found["test_accuracy"])))
                 dist.all_reduce(torch.zeros(1, device=self.device))  # all ranks begin the next step together
             agreed = self.digest()
             peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
             # Two jobs at once would count each other's turns. The first seed is counted for all.
             first = seed == self.training.seeds[0] and not mode.paired
             counted = self.counted(handle, cycle_of(mode)) if first else {}
-        self.journal.write(
-            "trained",
+        trained = ModeTrained(
             mode=mode.text,
             seed=seed,
             train_loss=[float(loss) for loss in torch.stack(self.losses[: self.training.steps]).cpu()],
@@ -144,6 +123,7 @@ class ConvergeRank(Rank):
             **found,
             **counted,
         )
+        self.journal.write(trained)
         self.workload.optimizer.zero_grad(set_to_none=True)
         gc.collect()
 
@@ -229,8 +209,8 @@ class ConvergeRank(Rank):
             "formula": self.formula(handle.engine, cycle) if isinstance(handle.engine, PartialBackpropEngine) else None,
         }
 
-    def formula(self, engine: PartialBackpropEngine, cycle: int) -> dict[str, float]:
-        """Return the fields of `WorkFormula` for this rank, from one more forward pass at full depth."""
+    def formula(self, engine: PartialBackpropEngine, cycle: int) -> WorkFormula:
+        """Return the formula for this rank, from one more forward pass at full depth."""
         self.batches.next()
         now = {parameter: parameter.requires_grad for parameter in engine.parameters.values()}
         for parameter in now:
@@ -247,11 +227,11 @@ class ConvergeRank(Rank):
         for parameter, needed in now.items():
             parameter.requires_grad_(needed)
         steps = [work.up_to(engine.split.level(engine.worker, step)) for step in range(cycle)]
-        return {
-            "sent_bytes": engine.split.sent_bytes(band_bytes)[engine.worker],
-            "activation_bytes": sum(kept for kept, _ in steps) / cycle,
-            "backward_flops": sum(flops for _, flops in steps) / cycle,
-        }
+        return WorkFormula(
+            sent_bytes=engine.split.sent_bytes(band_bytes)[engine.worker],
+            activation_bytes=sum(kept for kept, _ in steps) / cycle,
+            backward_flops=sum(flops for _, flops in steps) / cycle,
+        )
 
 
 class Batches:
@@ -285,27 +265,6 @@ def _loss(outputs: Any, labels: Any) -> Tensor:
 def loop_seed(rank: int) -> int:
     """Return a rank's seed for the training loop, far from the seeds of weights."""
     return 7919 * (rank + 1)
-
-
-def kept_bytes(model: torch.nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor, int]:
-    """Return the result of `forward()`, and the bytes that autograd keeps for backward.
-
-    Each piece of memory counts once; parameters do not count.
-    """
-    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
-    alive: list[Tensor] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in parameters:
-            kept[storage.data_ptr()] = storage.nbytes()
-            alive.append(tensor.detach())  # freed memory could be reused, and counted again
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = forward()
-    return result, sum(kept.values())
 
 
 def device_bytes(table: Path = Path("/proc/self/net/dev")) -> int:

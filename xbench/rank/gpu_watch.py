@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from xbench.profilers.gpu import NotAvailable, Sampler, find_device, load_nvml
+from xbench.rank.events import GpuMissing, GpuWatched
 from xbench.rank.journal import Journal
 
 
@@ -39,7 +40,7 @@ class GpuWatch:
             return
         window = self._sampler.window(begin_s, end_s)
         if window is not None:
-            self._journal.write("gpu", **facts, **asdict(window))
+            self._journal.write(GpuWatched(**facts, **asdict(window)))
         if self._sampler.failure is not None:
             self._missing(self._sampler.failure)
             self._sampler = None
@@ -51,14 +52,12 @@ class GpuWatch:
             self._sampler = None
 
     def _missing(self, reason: str) -> None:
-        self._journal.write("gpu_missing", reason=" ".join(reason.split()))
+        self._journal.write(GpuMissing(reason=" ".join(reason.split())))
 
 
 def names_of(properties: Any) -> tuple[str | None, str | None]:
     """Return (UUID, PCI bus id) from torch's device properties, in NVML's format. None for a missing one."""
-    uuid = getattr(properties, "uuid", None)
-    bus = getattr(properties, "pci_bus_id", None)
-    if bus is None:
-        return (None if uuid is None else str(uuid)), None
+    uuid, bus = getattr(properties, "uuid", None), getattr(properties, "pci_bus_id", None)
     domain, place = getattr(properties, "pci_domain_id", 0), getattr(properties, "pci_device_id", 0)
-    return (None if uuid is None else str(uuid)), f"{domain:08x}:{bus:02x}:{place:02x}.0"
+    pci_bus_id = None if bus is None else f"{domain:08x}:{bus:02x}:{place:02x}.0"
+    return (None if uuid is None else str(uuid)), pci_bus_id

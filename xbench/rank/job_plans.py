@@ -6,13 +6,13 @@ Nothing here imports torch, because plans may come from a record as well as from
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from xbench.modes import MODES, mode_info
 from xbench.planning.bounds import bounds
 from xbench.planning.contention import link_pace
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
+from xbench.rank.events import SchedulesPlanned
 from xbench.rank.program import JobPlan
 from xbench.records import Contention as ContentionRecord
 from xbench.records import Plan
@@ -20,18 +20,13 @@ from xbench.records import Plan
 
 def job_plan(
     planner: Planner, plans: Mapping[str, Plan], compute_s: float, contention: ContentionRecord | None
-) -> tuple[JobPlan, dict[str, Any]]:
+) -> tuple[JobPlan, SchedulesPlanned]:
     """Return the `JobPlan` of these plans, and the journal's event. Every rank gets the same."""
     step, cost = planner.step, planner.cost
     curve = CostCurve.of(cost) if cost is not None else CostCurve.line(0.0, 0.0)
     lower = bounds(step.gradients, curve, compute_s=compute_s, **link_pace(contention), **step.parts)
     paced = {info.name: plans[info.paced_by] for info in MODES if info.paced_by is not None and info.paced_by in plans}
-    event = {
-        "cost_model": cost.model_dump() if cost is not None else None,
-        "contention": contention.model_dump() if contention is not None else None,
-        "plans": {name: p.model_dump() for name, p in plans.items()},
-        "bounds": lower.model_dump(),
-    }
+    event = SchedulesPlanned(cost_model=cost, contention=contention, plans=dict(plans), bounds=lower)
     buckets = {name: p.buckets if mode_info(name).takes_plan else None for name, p in plans.items()}
     for info in MODES:
         taken = next((plans[other].buckets for other in info.buckets_of if other in plans), None)

@@ -1,28 +1,8 @@
 """Journal of a rank: events that the rank writes while it runs, and the parent's reader.
 
 Each rank owns two files in the launch's directory. `job0-rank1.jsonl` has one event a line. `job0-rank1.state` is a
-fixed-size note of the rank's current work, rewritten in mapped memory (about 2 µs). Events survive the rank: a run that
-dies keeps every finished block. Neither file needs a network, so a dead link can still be reported.
-
-Events, by their `event` field (`t` is time.monotonic() of the machine, added to each):
-
-| event | fields |
-| --- | --- |
-| hello | rank, job, host, pid |
-| phase | name: the phase that begins, for messages ('gate ddp', 'round 2 optimal') |
-| part | name: the part of the profile that begins ('layers', 'link', 'contention') |
-| profile | layers, step times, cost points (`rank.profile_phase`) |
-| parity | mode, and the fields of `records.Parity` |
-| block | mode, round, position, warmup, stamps [s on the machine's clock], pattern (`rank.blocks`) |
-| timeline | mode, start of the step by rank 0's clock, slices of its two lanes by this rank's: ranks 0 to 7 |
-| turns | mode, [start, end, arrival of the gradients] of each turn by the host's clock: rank 0 of each job |
-| gpu | mode (null: the profile), round, and the fields of `profilers.gpu.Window`: its timed steps, this rank's GPU |
-| gpu_missing | reason: why this rank's GPU has no counters, or no more |
-| warning | message: a problem that does not end the run |
-| epoch | mode, seed, epoch: number of finished epochs of this training (`converge`) |
-| failed | mode, message: this mode could not run, the others continue |
-| error | message, traceback: this rank is about to end; place: user's file:line; told, said, hint; short_in: a mode |
-| end | no event follows |
+fixed-size note of the rank's current work, rewritten in mapped memory (about 2 µs). Events (`rank.events`) survive the
+rank: a run that dies keeps every finished block. Neither file needs a network, so a dead link can still be reported.
 
 A journal has one owner: it is created once, and never opened again to write. This module needs no torch, because both
 sides import it.
@@ -31,16 +11,15 @@ sides import it.
 from __future__ import annotations
 
 import io
-import json
 import mmap
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from xbench.errors import RunError
+from xbench.rank.events import Event, Warned, parse
 
 STATE_BYTES = 256
 
@@ -53,27 +32,21 @@ class Journal:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        job: int,
-        rank: int,
-        *,
-        listener: Callable[[int, dict[str, Any]], None] | None = None,
+        self, directory: Path, job: int, rank: int, *, listener: Callable[[int, Event], None] | None = None
     ) -> None:
         stem = f"job{job}-rank{rank}"
         self._rank = rank
         self._listener = listener
-        self._events = new_file(directory / f"{stem}.jsonl")
+        self._events = _new_file(directory / f"{stem}.jsonl")
         self._state = open(directory / f"{stem}.state", "w+b")
         self._state.truncate(STATE_BYTES)
         self._map = mmap.mmap(self._state.fileno(), STATE_BYTES)
 
-    def write(self, event: str, **fields: Any) -> None:
+    def write(self, event: Event) -> None:
         """Append one event. Raises OSError if the disk is full."""
-        content = {"event": event, "t": time.monotonic(), **fields}
-        write_line(self._events, content)
+        _write_line(self._events, event)
         if self._listener is not None:
-            self._listener(self._rank, content)
+            self._listener(self._rank, event)
 
     def note(self, state: str) -> None:
         """Note the rank's current work: 'optimal step 12: waiting for gradients'."""
@@ -87,7 +60,7 @@ class Journal:
         self._events.close()
 
 
-def new_file(path: Path) -> io.FileIO:
+def _new_file(path: Path) -> io.FileIO:
     """Open a journal's file to write without a buffer. Raises RunError if it exists."""
     try:
         return open(path, "xb", buffering=0)
@@ -95,9 +68,9 @@ def new_file(path: Path) -> io.FileIO:
         raise RunError(f"{str(path)!r} belongs to another rank", hint="give each run a folder of its own") from None
 
 
-def write_line(stream: io.FileIO, event: Mapping[str, Any]) -> None:
+def _write_line(stream: io.FileIO, event: Event) -> None:
     """Append an event, whole or not at all. Raises OSError, with the system's reason, if it does not fit."""
-    data = (json.dumps(event) + "\n").encode()
+    data = event.line().encode()
     begin = stream.tell()
     written = 0
     try:
@@ -116,21 +89,22 @@ class Journals:
         self._directory = directory
         self._files: dict[tuple[int, int], io.FileIO] = {}
 
-    def write(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
+    def write(self, job: int, rank: int, event: Event) -> None:
         """Append one event of one rank. Raises OSError."""
         if (job, rank) not in self._files:
             self._directory.mkdir(exist_ok=True)
-            self._files[job, rank] = new_file(self._directory / f"job{job}-rank{rank}.jsonl")
-        write_line(self._files[job, rank], event)
+            self._files[job, rank] = _new_file(self._directory / f"job{job}-rank{rank}.jsonl")
+        _write_line(self._files[job, rank], event)
 
 
-Take = Callable[[int, int, Mapping[str, Any]], None]
+Take = Callable[[int, int, Event], None]
+"""Function of a job, a rank and an event of it."""
 
 
 def kept_by(journals: Journals, take: Take) -> Take:
     """Return `take` preceded by writing each event to disk, if there is room."""
 
-    def kept(job: int, rank: int, event: Mapping[str, Any]) -> None:
+    def kept(job: int, rank: int, event: Event) -> None:
         with suppress(OSError):
             journals.write(job, rank, event)
         take(job, rank, event)
@@ -151,7 +125,7 @@ class JournalReader:
         self._state = directory / f"job{job}-rank{rank}.state"
         self._offset = 0
 
-    def poll(self) -> list[dict[str, Any]]:
+    def poll(self) -> list[Event]:
         """Return the events since the last poll."""
         try:
             with open(self._path, "rb") as stream:
@@ -163,14 +137,11 @@ class JournalReader:
         self._offset += whole
         return [self._event(line) for line in data[:whole].split(b"\n") if line]
 
-    def _event(self, line: bytes) -> dict[str, Any]:
+    def _event(self, line: bytes) -> Event:
         try:
-            event = json.loads(line)
-            if isinstance(event, dict) and isinstance(event.get("event"), str):
-                return event
-        except (ValueError, RecursionError):
-            pass
-        return {"event": "warning", "message": f"{self._path.name} has a broken line, which was left out"}
+            return parse(line)
+        except ValueError:
+            return Warned(t=0.0, message=f"{self._path.name} has a broken line, which was left out")
 
     def state(self) -> tuple[float, str] | None:
         """Return (time.monotonic() of the note, the note), or None before the first."""

@@ -9,10 +9,12 @@ those phases, and the other job sleeps meanwhile.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,25 +23,16 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import XbenchError
-from xbench.gpu_errors import Said, explain
 from xbench.host import tuning
 from xbench.modes import mode_info
-from xbench.rank import parity, reference, refusal
-from xbench.rank.blocks import tell_block, tell_loss
+from xbench.rank import parity, rank_errors, reference
+from xbench.rank.events import BlockTimed, PhaseBegan, RankEnded, RankFailed, Warned
 from xbench.rank.profile_phase import profile_job
-from xbench.rank.program import (
-    JobPlan,
-    Phase,
-    Program,
-    steps_in_block,
-    turns_in_block,
-    whole_cycles,
-)
-from xbench.rank.rank_errors import message_of, place_of
+from xbench.rank.program import JobPlan, Phase, Program, steps_in_block, turns_in_block, whole_cycles
 from xbench.rank.session import Session
 from xbench.rank.timeline_phase import record_timeline, record_turns
 from xbench.schedules import cycle_of
-from xbench.spec import ModeSpec, RunSpec
+from xbench.spec import ModeSpec
 from xbench.stats.blocks import twins
 from xbench.torch_compile import cut_by_ddp
 
@@ -57,7 +50,7 @@ class Rank(Session):
                 "timeline": f"timeline {phase.mode}",
             }
             self.under = None
-            self.journal.write("phase", name=name[phase.kind], number=number)
+            self.journal.write(PhaseBegan(name=name[phase.kind], number=number))
             self.note(name[phase.kind])
             if phase.kind == "profile":
                 self.profile()
@@ -67,11 +60,15 @@ class Rank(Session):
                 self.block(phase, number)
             elif phase.kind == "timeline":
                 self.timeline(phase, number)
+        self.finish()
+
+    def finish(self) -> None:
+        """Leave together with the other ranks, after all phases."""
         self.barrier("end")
         if self.turns is not None:
             self.turns.leave()
         self.gpu.stop()
-        self.journal.write("end")
+        self.journal.write(RankEnded())
 
     # --- profile ---------------------------------------------------------------------------------------------------
 
@@ -105,14 +102,14 @@ class Rank(Session):
         if self.reference is None and self.takes_part(mode) and not parity.is_partial(mode):
             self.reference = reference.make(self)
         if not self.refuses(mode) and self.takes_part(mode):
-            refusal.attempt(self, mode, lambda: parity.gate(self, mode))
+            rank_errors.attempt(self, mode, lambda: parity.gate(self, mode))
             if self.run.tunes_ranks:
                 tuning.return_freed_memory()  # it held several states of the network
-        refusal.settle(self, mode)
+        rank_errors.settle(self, mode)
 
     def refuses(self, mode: ModeSpec) -> bool:
-        """True if a mode is left out (`refusal.refuses`)."""
-        return refusal.refuses(self, mode)
+        """True if a mode is left out (`rank_errors.refuses`)."""
+        return rank_errors.refuses(self, mode)
 
     # --- timed blocks ----------------------------------------------------------------------------------------------
 
@@ -123,13 +120,13 @@ class Rank(Session):
             return
         if mode_info(mode.name).together:
             self.barrier(f"block {number}")
-            refusal.attempt(self, mode, lambda: self.timed(phase, mode, number))
+            rank_errors.attempt(self, mode, lambda: self.timed(phase, mode, number))
         else:
             for job in range(self.program.jobs):
                 self.barrier(f"block {number} job {job}")
                 if job == self.job and self.takes_part(mode):
-                    refusal.attempt(self, mode, lambda: self.timed(phase, mode, number))
-        refusal.settle(self, mode)
+                    rank_errors.attempt(self, mode, lambda: self.timed(phase, mode, number))
+        rank_errors.settle(self, mode)
 
     def timed(self, phase: Phase, mode: ModeSpec, number: int) -> None:
         """Attach, warm up, time, detach, report."""
@@ -179,9 +176,38 @@ class Rank(Session):
                 record_timeline(self, mode)
 
 
-def explained(run: RunSpec, job: int, error: BaseException) -> Said | None:
-    """Return an error of a rank of this job as a sentence, if it is of a known kind; else None."""
-    return explain(type(error).__name__, str(error), run.workloads[job])
+def tell_block(
+    session: Session,
+    mode: ModeSpec,
+    place: tuple[int, int],
+    warmup: int,
+    origin: tuple[float, Any],
+    stamps: Sequence[Any],
+    pattern: tuple[int, ...] | None = None,
+) -> None:
+    """Write a block to the rank's journal, and free its stamps.
+
+    `place` is round and position. `origin` is one instant, on the machine's clock [s] and as a stamp. The first of
+    `stamps` is the start of the block, each other one the end of a step. The first `warmup` steps do not count.
+    """
+    session.clock.flush()
+    origin_s, began = origin
+    stamps_s = [round(origin_s + session.clock.elapsed_s(began, stamp), 7) for stamp in stamps]
+    turn, position = place
+    session.journal.write(
+        BlockTimed(mode=mode.text, round=turn, position=position, warmup=warmup, stamps=stamps_s, pattern=pattern)
+    )
+    session.clock.reset()
+    session.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=turn)
+
+
+def tell_loss(session: Session, mode: ModeSpec, what: str) -> None:
+    """Write a warning if the block's last loss is infinite or NaN on this rank, once per mode."""
+    loss = float(session.loss.sum()) if session.loss is not None else 0.0
+    if not math.isfinite(loss) and mode.text not in session.told_lost:
+        session.told_lost.add(mode.text)
+        told = f"{what}: the loss of rank {session.rank} is {loss} at the end of the block"
+        session.journal.write(Warned(message=told))
 
 
 def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type[Rank] = Rank) -> NoReturn:
@@ -194,12 +220,11 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
         rank.start()
         rank.go()
     except BaseException as error:
-        said = explained(rank.run, rank.job, error)
+        said = rank_errors.explained(rank.run, rank.job, error)
         with suppress(OSError):
-            rank.journal.write(
-                "error",
-                message=message_of(error),
-                place=place_of(error),
+            failed = RankFailed(
+                message=rank_errors.message_of(error),
+                place=rank_errors.place_of(error),
                 kind=type(error).__name__,
                 traceback=traceback.format_exc(),
                 told=str(error) if isinstance(error, XbenchError) else None,
@@ -207,6 +232,7 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
                 hint=said.hint if said is not None else getattr(error, "hint", None),
                 short_in=rank.under if said is not None and said.out_of_memory else None,
             )
+            rank.journal.write(failed)
         print(traceback.format_exc(), file=sys.stderr, flush=True)
         # sys.exit could block for ever: background threads of a backend whose peer is gone can keep the interpreter
         # alive.

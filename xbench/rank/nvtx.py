@@ -10,6 +10,7 @@ Without `--nvtx` nothing is called. With it but without Nsight, a range costs we
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -73,22 +74,27 @@ class Ranges:
 
     def turns(self, turns: TurnTaker) -> TurnTaker:
         """Return the same turns, each as a range from the grant of the device until it is passed on."""
-        return turns if self._nvtx is None else _RangedTurns(turns, self)
+        if self._nvtx is None:
+            return turns
+        numbers = itertools.count(1)
 
-
-class _RangedTurns:
-    """Counted turns of one block."""
-
-    def __init__(self, turns: TurnTaker, ranges: Ranges) -> None:
-        self._turns, self._ranges, self._taken = turns, ranges, 0
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Hold the device for the body of a `with`."""
-        with self._turns.turn():
-            self._taken += 1
-            with self._ranges.step(self._taken, "turn"):
+        @contextmanager
+        def ranged(turns: TurnTaker) -> Iterator[None]:
+            with turns.turn(), self.step(next(numbers), "turn"):
                 yield
+
+        return HeldTurns(turns, ranged)
+
+
+class HeldTurns:
+    """Turns of one block, each of which is the context that `hold` makes of them."""
+
+    def __init__(self, turns: TurnTaker, hold: Callable[[TurnTaker], AbstractContextManager[None]]) -> None:
+        self._turns, self._hold = turns, hold
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Hold the device for the body of a `with`."""
+        return self._hold(self._turns)
 
     def end_block(self) -> None:
         """Take no more turns in this block."""

@@ -4,7 +4,7 @@ A reference takes k steps from one saved state. It is DDP, or averaging by hand 
 (`rank.reference`). Then the schedule takes the same steps on the same batches. Each of its steps starts from the
 reference's state: with three or more ranks, the order of additions in an all-reduce depends on the buckets, and
 training amplifies the resulting rounding. After each step parameters must be bitwise equal across ranks. They must also
-be close to the reference's, relative to the update of that step (`rank.differences`):
+be close to the reference's, relative to the update of that step (`rank.parity_checker`):
 
     difference(p) = max|a - b| / (max|b - start| + 100 ε max|b| + 10⁻³ U),   U: the largest update of all parameters
 
@@ -46,12 +46,11 @@ from torch import Tensor
 
 from xbench.equal_ranks import digest
 from xbench.modes import mode_info
-from xbench.rank.differences import largest_difference, same_bits
-from xbench.rank.parity_checker import TOLERANCE, Reference, copies
+from xbench.rank.events import ParityChecked
+from xbench.rank.parity_checker import TOLERANCE, Reference, copies, gathered, largest_difference, same_bits
 from xbench.rank.program import block_id, whole_cycles
-from xbench.rank.reference import beside, weighted
+from xbench.rank.reference import beside, steps_of
 from xbench.rank.session import Session
-from xbench.rank.snapshot import trained
 from xbench.records import RANKS, Parity
 from xbench.schedules import cycle_of, defers_update
 from xbench.schedules.base import Handle
@@ -68,38 +67,28 @@ def gate(session: Session, mode: ModeSpec) -> None:
     steps = session.run.effort.parity_steps
     what = f"gate {mode.text}"
     if is_partial(mode):
-        session.journal.write("parity", mode=mode.text, **agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
+        _tell(session, mode, agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
         return
     reference = session.reference
     assert reference is not None
-
-    def steps_of(train: Callable[[Handle], None]) -> None:
-        def attached() -> None:
-            with session.attach(mode) as handle, weighted(session):
-                train(handle)
-
-        trained(session.workload, session.snapshot, attached)
 
     judged = beside(session, reference)
 
     def judge() -> None:
         judged.step(session.loss)
 
-    if mode_info(mode.name).sharing == "in turns":
-        block, pattern = block_id("gate", mode), tuple(range(session.program.jobs))
-        steps_of(
-            lambda handle: session.train_in_turns(handle, block, pattern, steps, what, mark=lambda: None, applied=judge)
-        )
-    else:
+    def train(handle: Handle) -> None:
+        def finished() -> None:
+            handle.finish()
+            judge()
 
-        def alone(handle: Handle) -> None:
-            def finished() -> None:
-                handle.finish()
-                judge()
-
+        if mode_info(mode.name).sharing == "in turns":
+            block, pattern = block_id("gate", mode), tuple(range(session.program.jobs))
+            session.train_in_turns(handle, block, pattern, steps, what, mark=lambda: None, applied=judge)
+        else:
             session.train(handle, steps, what, finished)
 
-        steps_of(alone)
+    steps_of(session, mode, train)
     late = None
     if defers_update(session.plans[session.job].carrier_of(mode)) and reference.comparable:
 
@@ -111,12 +100,15 @@ def gate(session: Session, mode: ModeSpec) -> None:
                 handle.finish()
                 ends.update(copies(session.workload.model.named_parameters()))
 
-            steps_of(run)
+            steps_of(session, mode, run)
             return ends
 
         late = read_too_early(end, reference.states[0], dist.group.WORLD)
-    verdict = judged.verdict(late)
-    session.journal.write("parity", mode=mode.text, **explained(verdict, reference, mode).model_dump())
+    _tell(session, mode, explained(judged.verdict(late), reference, mode))
+
+
+def _tell(session: Session, mode: ModeSpec, verdict: Parity) -> None:
+    session.journal.write(ParityChecked(mode=mode.text, **verdict.model_dump()))
 
 
 def explained(verdict: Parity, reference: Reference, mode: ModeSpec) -> Parity:
@@ -148,9 +140,7 @@ def read_too_early(
 
     def first(a: dict[str, Tensor], b: dict[str, Tensor]) -> str | None:
         mine = next((name for name, value in a.items() if not same_bits(value, b[name])), None)
-        found: list[str | None] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(found, mine, group=group)
-        return next((name for name in found if name is not None), None)
+        return next((name for name in gathered(mine, group) if name is not None), None)
 
     finished = end(True)
     name = first(end(False), finished)
@@ -160,31 +150,23 @@ def read_too_early(
     if first(again, finished) is None:
         return name
     worst, _ = largest_difference(end(False), finished, start, reordered=True)
-    found = [False] * dist.get_world_size(group)
-    dist.all_gather_object(found, worst <= TOLERANCE, group=group)
-    return None if all(found) else name
+    return None if all(gathered(worst <= TOLERANCE, group)) else name
 
 
-def agreement(session: Session, mode: ModeSpec, steps: int) -> dict[str, Any]:
+def agreement(session: Session, mode: ModeSpec, steps: int) -> Parity:
     """Return the verdict on a mode whose gradients are not DDP's: all ranks must have the same bits after each step."""
     digests: dict[str, str] = {}
 
-    def digested() -> None:
-        for name, value in session.workload.model.named_parameters():
-            digests[name] = digest(value, digests.get(name, ""))
+    def train(handle: Handle) -> None:
+        def judge() -> None:
+            handle.finish()
+            for name, value in session.workload.model.named_parameters():
+                digests[name] = digest(value, digests.get(name, ""))
 
-    def attached() -> None:
-        with session.attach(mode) as handle:
+        session.train(handle, steps, f"gate {mode.text}", judge)
 
-            def judge() -> None:
-                handle.finish()
-                digested()
-
-            session.train(handle, steps, f"gate {mode.text}", judge)
-
-    trained(session.workload, session.snapshot, attached)
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, digests)
+    steps_of(session, mode, train)
+    everyone = gathered(digests)
     unequal = [name for name in digests if any(other[name] != digests[name] for other in everyone)]
     return Parity(
         ok=not unequal,
@@ -195,4 +177,4 @@ def agreement(session: Session, mode: ModeSpec, steps: int) -> dict[str, Any]:
         worst_parameter=unequal[0] if unequal else None,
         reference=RANKS,
         message=f"ranks disagree on {unequal[0]!r}" if unequal else None,
-    ).model_dump()
+    )

@@ -59,6 +59,17 @@ def work_by_band(
     )
 
 
+def kept_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor, int]:
+    """Return the result of `forward()`, and the bytes that autograd keeps for backward.
+
+    Each piece of memory counts once; parameters do not count.
+    """
+    watch = _Watch(model, 1)
+    with torch.autograd.graph.saved_tensors_hooks(watch.keep, lambda tensor: tensor):
+        result = forward()
+    return result, sum(size for size, _ in watch.kept.values())
+
+
 class _Watch:
     """Observer of a forward pass. `since` is the lowest band so far, k + 1 before the first layer."""
 
@@ -75,7 +86,7 @@ class _Watch:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._parameters:
             self.kept[storage.data_ptr()] = (storage.nbytes(), self.since)  # the last use is the lowest
-            self._alive.append(tensor.detach())
+            self._alive.append(tensor.detach())  # freed memory could be reused, and counted again
         return tensor
 
     def others(self) -> None:

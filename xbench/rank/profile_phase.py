@@ -35,16 +35,13 @@ from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.profilers.collectives import measure_all_reduce, sizes
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
-from xbench.profilers.engine_cost import (
-    EngineCost,
-    bare_copy_cost,
-    measure_engine_cost,
-    summarise_engine_cost,
-)
+from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, measure_engine_cost, summarise_engine_cost
 from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
 from xbench.rank.autotune import try_candidates
+from xbench.rank.events import StepProfiled
 from xbench.rank.job_plans import complete, job_plan, with_missing
+from xbench.rank.parity_checker import gathered
 from xbench.rank.program import JobPlan
 from xbench.rank.session import Session
 from xbench.records import Contention as ContentionRecord
@@ -103,12 +100,9 @@ class _Measured:
     def keep(self, session: Session) -> None:
         """Write the profile to the journal of rank 0."""
         if session.rank == 0:
+            workload = session.workload.describe()
             session.journal.write(
-                "profile",
-                workload=session.workload.describe().model_dump(),
-                layers=[layer.model_dump() for layer in self.layers],
-                step=self.step.model_dump(),
-                series=samples(self.raws),
+                StepProfiled(workload=workload, layers=self.layers, step=self.step, series=samples(self.raws))
             )
 
 
@@ -138,7 +132,7 @@ def profile_job(session: Session) -> JobPlan:
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
     plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers)})
     if session.rank == 0:
-        session.journal.write("plans", **event)
+        session.journal.write(event)
     return complete(plan, missing, sometimes_missing=sometimes)
 
 
@@ -306,10 +300,3 @@ def with_loaded(layers: list[Layer], ready_s: Mapping[str, float]) -> list[Layer
         )
         for layer in layers
     ]
-
-
-def gathered(value: Any) -> list[Any]:
-    """Return the value of every rank, on every rank."""
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values

@@ -70,13 +70,29 @@ class Program(Spec):
     phases: tuple[Phase, ...]
     jobs: int = 1
     plans: tuple[JobPlan, ...] = ()
-    measure_collectives: bool = True
     turn_sockets: tuple[str, ...] = ()
     emulated: EmulatedLink | None = None
 
     def mode(self, text: str) -> ModeSpec:
         """Return the mode of that name."""
         return next(mode for mode in self.run.modes if mode.text == text)
+
+
+class TrainingPlan(Spec):
+    """Training that every mode of `converge` does. `seeds` determine weights and sample order; `lr` is the initial
+    rate, falling to 0."""
+
+    seeds: tuple[int, ...]
+    steps: int
+    steps_per_epoch: int
+    batch_size: int
+    lr: float
+
+
+class ConvergeProgram(Program):
+    """Argument of every rank of `converge`."""
+
+    training: TrainingPlan
 
 
 def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:

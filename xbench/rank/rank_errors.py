@@ -1,7 +1,12 @@
-"""Description of an error in a rank: the line of the user's code that raised it, and its message.
+"""Errors in a rank: their description, and modes that a job's model or ranks cannot run.
 
-The rank writes both to its journal, and the parent makes a sentence of them.
-"""
+The description is the line of the user's code that raised the error, and its message. The rank writes both to its
+journal, and the parent makes a sentence of them.
+
+A mode that cannot be run fails, and the others continue. Ranks that took different branches would wait for each other
+for ever. So a mode that fails on one rank is left out on all. Ranks agree while no collective of the mode is in
+progress. That is after attaching, and after a parity check or a block that a schedule ended with a UsageError, which it
+raises on all ranks alike. `runs.launch_policy` handles memory that runs out within a step."""
 
 from __future__ import annotations
 
@@ -9,10 +14,21 @@ import os
 import re
 import sysconfig
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
-from xbench.gpu_errors import explain
-from xbench.spec import RunSpec
+import torch
+import torch.distributed as dist
+
+from xbench.errors import UsageError
+from xbench.gpu_errors import Said, explain
+from xbench.host.tuning import raise_gloo_threads
+from xbench.modes import mode_info
+from xbench.rank.events import ModeFailed
+from xbench.rank.program import block_id
+from xbench.rank.session import Session
+from xbench.schedules import defers_update
+from xbench.spec import ModeSpec, RunSpec
 
 MOST = 1200
 """Maximum length of an error's text [characters]: DDP's longest message, with the indices of a hundred parameters."""
@@ -47,8 +63,6 @@ def place_of(error: BaseException) -> str | None:
     Code is the user's if it is neither ours nor torch's. Files outside the standard library and installed packages are
     preferred.
     """
-    import torch
-
     ours = (str(Path(__file__).parents[1]) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<")
     installed = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
@@ -56,7 +70,92 @@ def place_of(error: BaseException) -> str | None:
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else None
 
 
+def explained(run: RunSpec, job: int, error: BaseException) -> Said | None:
+    """Return an error of a rank of this job as a sentence, if it is of a known kind; else None."""
+    return explain(type(error).__name__, str(error), run.workloads[job])
+
+
 def shortage_of(run: RunSpec, job: int, error: BaseException) -> str | None:
     """Return 'ran out of memory with …' for an error of that kind; None for any other."""
-    said = explain(type(error).__name__, str(error), run.workloads[job])
+    said = explained(run, job, error)
     return said.what if said is not None and said.out_of_memory else None
+
+
+# --- modes that are refused ------------------------------------------------------------------------------------------
+
+
+def refuses(session: Session, mode: ModeSpec) -> bool:
+    """True if a schedule refuses one of the jobs' models, or its buckets do not fit in memory. Tested once per mode.
+
+    The mode is then left out on all ranks and for all jobs.
+    """
+    if mode.text not in session.refused:
+        agreed = _agreed(session, mode, _refusal(session, mode))
+        session.barrier(f"everybody has tried {mode.text}")
+        session.refused[mode.text] = agreed or session.board.has(_marker(mode))
+    return session.refused[mode.text]
+
+
+def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
+    """Call `act()`. If a schedule raises a UsageError in it, the mode has failed.
+
+    An error in a turn ends the run, because the other job waits for its own turn.
+    """
+    refused: str | None = None
+    try:
+        act()
+    except UsageError as error:
+        if mode_info(mode.name).sharing == "in turns":
+            raise
+        refused = str(error)
+        session.snapshot.restore(session.workload)
+    if _agreed(session, mode, refused):
+        session.refused[mode.text] = True
+
+
+def settle(session: Session, mode: ModeSpec) -> None:
+    """After a parity check or a block, leave out for all jobs a mode that failed for one."""
+    if session.program.jobs > 1:
+        session.barrier(f"{mode.text} is done")
+        if session.board.has(_marker(mode)):
+            session.refused[mode.text] = True
+
+
+def _agreed(session: Session, mode: ModeSpec, refused: str | None) -> bool:
+    """True if any rank of this job refuses. Collective."""
+    if refused is not None:
+        session.journal.write(ModeFailed(mode=mode.text, message=refused))
+    anyone = torch.tensor([float(refused is not None)], device=session.device)
+    dist.all_reduce(anyone, op=dist.ReduceOp.MAX)
+    if anyone.item():
+        session.board.put(_marker(mode), "")
+    return bool(anyone.item())
+
+
+def _marker(mode: ModeSpec) -> str:
+    return f"refused-{block_id('', mode)}"
+
+
+def _refusal(session: Session, mode: ModeSpec) -> str | None:
+    """Return why this rank cannot attach a mode, or None.
+
+    A schedule that waits in the forward pass refuses only in one, so a forward pass is run.
+    """
+    reference = session.reference
+    if reference is not None and reference.ddp_refusal is not None and mode_info(mode.carrier).reducer == "ddp":
+        return f"DDP cannot train this model: {reference.ddp_refusal}"
+    try:
+        with session.attach(mode) as handle:
+            if session.run.backend == "gloo" and session.run.tunes_ranks:
+                raise_gloo_threads()  # threads of groups that the schedule made for itself
+            if defers_update(session.plans[session.job].carrier_of(mode)):
+                with torch.no_grad():
+                    session.workload.forward_loss(handle.model)
+    except UsageError as error:
+        return str(error)
+    except (RuntimeError, MemoryError) as error:
+        said = shortage_of(session.run, session.job, error)
+        if said is None:
+            raise
+        return f"rank {session.rank} {said}"
+    return None

@@ -1,7 +1,7 @@
 """Reference steps of the parity check, made once for each workload.
 
 They are DistributedDataParallel's if DDP can train the model (`ddp_refusal`). Otherwise they are those of averaging by
-hand (`rank.manual_averaging`), which needs only a backward pass on each rank and an all-reduce of each gradient.
+hand (`rank.parity_power`), which needs only a backward pass on each rank and an all-reduce of each gradient.
 
 The reference itself is tested before any schedule. Averaging by hand takes the same steps from the same states, and
 must give the same result. It does not if two runs of the model from one state differ; then no comparison is possible.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,9 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 from xbench.equal_ranks import digest
 from xbench.errors import UsageError, WorkloadError
 from xbench.gpu_errors import shortage
-from xbench.rank import manual_averaging, parity_power
-from xbench.rank.manual_averaging import Gradients
-from xbench.rank.parity_checker import ParityChecker, Reference, copies, momentum_of
+from xbench.rank import parity_power
+from xbench.rank.parity_checker import ParityChecker, Reference, copies, gathered, momentum_of
+from xbench.rank.parity_power import Gradients
 from xbench.rank.session import Session
 from xbench.rank.snapshot import expanded_buffer, trained
 from xbench.records import BY_HAND
@@ -62,6 +62,16 @@ def weighted(session: Session) -> Iterator[None]:
         yield
     finally:
         session.weights = None
+
+
+def steps_of(session: Session, mode: ModeSpec, train: Callable[[Handle], None], *, exact: bool = False) -> None:
+    """Call `train` with a mode attached, from the snapshot's state and with weighted losses. Restore the state."""
+
+    def attached() -> None:
+        with session.attach(mode, exact=exact) as handle, weighted(session):
+            train(handle)
+
+    trained(session.workload, session.snapshot, attached)
 
 
 def make(session: Session) -> Reference:
@@ -124,9 +134,7 @@ def ddp_refusal(session: Session) -> str | None:
         )
     else:
         said = _rehearsed(session)
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, said)
-    return next((each for each in everyone if each is not None), None)
+    return next((each for each in gathered(said) if each is not None), None)
 
 
 def _rehearsed(session: Session) -> str | None:
@@ -159,25 +167,19 @@ def _by_ddp(session: Session) -> Reference:
         reference.states.append(copies(session.workload.model.named_parameters()))
         _watch_loss(session, len(reference.states) - 1)
 
-    def train() -> None:
-        with session.attach(DDP, exact=True) as handle, weighted(session):
-            session.train(handle, session.run.effort.parity_steps, "gate ddp", keep)
+    def train(handle: Handle) -> None:
+        session.train(handle, session.run.effort.parity_steps, "gate ddp", keep)
         reference.momentum = copies(momentum_of(session.workload).items())
 
-    _start_watching(session)
-    trained(session.workload, session.snapshot, train)
+    session.lost = None
+    steps_of(session, DDP, train, exact=True)
     return reference
 
 
 def _ddp_again(session: Session, reference: Reference) -> bool:
     """True if DDP gives the same result in a second run."""
-    judged = beside(session, reference, exact=True)
-
-    def train() -> None:
-        with session.attach(DDP, exact=True) as handle, weighted(session):
-            session.train(handle, session.run.effort.parity_steps, "gate ddp again", judged.step)
-
-    trained(session.workload, session.snapshot, train)
+    judged, steps = beside(session, reference, exact=True), session.run.effort.parity_steps
+    steps_of(session, DDP, lambda handle: session.train(handle, steps, "gate ddp again", judged.step), exact=True)
     return judged.verdict().ok
 
 
@@ -201,14 +203,14 @@ def _averaged(
         for step in range(session.run.effort.parity_steps):
             session.note(f"gate: averaging by hand, step {step + 1}")
             session.forward_backward(handle)
-            parameters = manual_averaging.trainable(workload.model)
-            mine = manual_averaging.local_gradients(parameters)
+            parameters = parity_power.trainable(workload.model)
+            mine = parity_power.local_gradients(parameters)
             try:
-                mean = manual_averaging.averaged(parameters, mine)
+                mean = parity_power.averaged(parameters, mine)
             except (RuntimeError, TypeError, ValueError) as error:
                 raise UsageError(f"averaging by hand cannot be done: {' '.join(str(error).split())[:300]}") from error
             check_parameters(session, made.states[0])
-            manual_averaging.give(parameters, mean)
+            parity_power.give(parameters, mean)
             workload.optimizer.step()
             if judged is None:
                 made.states.append(copies(workload.model.named_parameters()))
@@ -221,7 +223,7 @@ def _averaged(
         buffers.update((name, digest(buffer)) for name, buffer in workload.model.named_buffers())
 
     if judged is None:
-        _start_watching(session)
+        session.lost = None
     with weighted(session):
         trained(workload, session.snapshot, train)
     return made, judged, local, averaged, buffers
@@ -251,17 +253,12 @@ def _nothing(session: Session, refusal: str, why: str) -> Reference:
 
 def _uneven(buffers: dict[str, str]) -> str | None:
     """Return the first buffer that differs among ranks. Batch-norm's come last: training does not read them."""
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, buffers)
+    everyone = gathered(buffers)
     uneven = [name for name in buffers if any(other.get(name) != buffers[name] for other in everyone)]
     return min(uneven, key=lambda name: "running_" in name, default=None)
 
 
 # --- losses that are not finite ------------------------------------------------------------------------------------
-
-
-def _start_watching(session: Session) -> None:
-    session.lost = None
 
 
 def _watch_loss(session: Session, step: int) -> None:
@@ -273,7 +270,6 @@ def _watch_loss(session: Session, step: int) -> None:
 
 def _lost(session: Session, reference: Reference) -> str | None:
     """Return a sentence on a loss or parameter of the reference's steps that is not finite; None if all are."""
-    everyone: list[Any] = [None] * dist.get_world_size()
     broken = next(
         (
             name
@@ -282,7 +278,7 @@ def _lost(session: Session, reference: Reference) -> str | None:
         ),
         None,
     )
-    dist.all_gather_object(everyone, (session.lost, broken))
+    everyone = gathered((session.lost, broken))
     for number, (lost, _) in enumerate(everyone):
         if lost is not None:
             return f"the loss of rank {number} is {lost[1]} at step {lost[0]}, so there is nothing to compare"

@@ -27,15 +27,12 @@ from xbench.modes import MODES
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.profilers.layers import bare_step
+from xbench.rank.events import Event, LinkCalibrated, ProfilePartBegan, RankStarted, Remarked
 from xbench.rank.gpu_watch import GpuWatch
 from xbench.rank.journal import Journal
 from xbench.rank.nvtx import Ranges
 from xbench.rank.parity_checker import Reference, compressed
-from xbench.rank.program import (
-    JobPlan,
-    Program,
-    job_times,
-)
+from xbench.rank.program import JobPlan, Program, job_times
 from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore
 from xbench.rank.snapshot import Snapshot
 from xbench.rank.store import rank_store
@@ -55,7 +52,7 @@ class Session:
         program: Program,
         job: int,
         directory: Path,
-        listener: Callable[[int, dict[str, Any]], None] | None = None,
+        listener: Callable[[int, Event], None] | None = None,
         store: Any = None,
     ) -> None:
         self.program = program
@@ -68,7 +65,7 @@ class Session:
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.host = int(os.environ.get("GROUP_RANK", "0"))
         self.journal = Journal(directory, job, self.rank, listener=listener)
-        self.journal.write("hello", rank=self.rank, job=job, host=self.host, pid=os.getpid())
+        self.journal.write(RankStarted(rank=self.rank, job=job, host=self.host, pid=os.getpid()))
         self.plans: list[JobPlan] = list(program.plans)
         self.refused: dict[str, bool] = {}
         self.under: str | None = None
@@ -95,7 +92,7 @@ class Session:
         if self.run.tunes_ranks and not tuning.keep_freed_memory() and self.rank == 0:
             name = tuning.allocator_variable()
             if name is not None:
-                self.journal.write("remark", message=f"freed memory is returned as {name} in the environment says")
+                self.journal.write(Remarked(message=f"freed memory is returned as {name} in the environment says"))
         if self.device.type == "cuda":
             # Ranks that share GPUs are assigned round-robin. If there is no GPU, the next line raises the reason.
             own = self.local_rank % max(1, torch.cuda.device_count())
@@ -122,9 +119,9 @@ class Session:
             if self.program.jobs > 1:
                 meet_at = Path(f"{self.program.turn_sockets[self.host]}-link{self.local_rank}")
             self.group, found, remarks = emulate(self.program.emulated, self.device, shared=shared, meet_at=meet_at)
-            self.journal.write("calibration", points=[point.model_dump() for point in found])
+            self.journal.write(LinkCalibrated(points=found))
             for sentence in remarks:
-                self.journal.write("remark", message=sentence)
+                self.journal.write(Remarked(message=sentence))
         elif self.run.backend == "gloo":
             dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
             if self.run.tunes_ranks:
@@ -147,7 +144,7 @@ class Session:
 
     def part(self, name: str) -> None:
         """Begin a part of the profile. The parent shows its name."""
-        self.journal.write("part", name=name)
+        self.journal.write(ProfilePartBegan(name=name))
 
     def barrier(self, name: str) -> None:
         """Wait for the other jobs on this device, then for our own other ranks."""
@@ -213,9 +210,9 @@ class Session:
             return
         self.said = True
         if self.run.copies == "fused":
-            self.journal.write("remark", message=describe_pack_backend(self.device))
+            self.journal.write(Remarked(message=describe_pack_backend(self.device)))
         if self.run.compress is not None:
-            self.journal.write("remark", message=compressed(self.run.compress))
+            self.journal.write(Remarked(message=compressed(self.run.compress)))
 
     def forward_backward(self, handle: Handle) -> None:
         """Zero the gradients, run forward and backward."""

@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from copy import copy
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from xbench.crossover.job import TurnTaker
 from xbench.profilers.clock import Mark
 from xbench.profilers.collectives import clock_offsets
 from xbench.profilers.timeline import Lanes, TimelineRecorder
+from xbench.rank.events import StepRecorded, TurnsRecorded, Warned
+from xbench.rank.nvtx import HeldTurns
 from xbench.rank.session import Session
 from xbench.schedules import defers_update
-from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
-from xbench.workloads.workload import Workload
 
 STEPS = 3
 SLOW_STEP_S = 5.0
@@ -40,25 +38,6 @@ MAX_RANKS = 8
 
 ROUNDS, WARM_ROUNDS = 4, 2
 """Rounds of turns that are recorded, and rounds of warm-up before them."""
-
-
-@dataclass(frozen=True)
-class _Attached:
-    """Workload with its model under a schedule, as the recorder needs it."""
-
-    workload: Workload
-    handle: Handle
-
-    @property
-    def model(self) -> nn.Module:
-        return self.handle.model
-
-    @property
-    def optimizer(self) -> Optimizer:
-        return self.workload.optimizer
-
-    def forward_loss(self) -> Tensor:
-        return self.workload.forward_loss(self.handle.model)
 
 
 def steps_to_record(predicted_s: float) -> int:
@@ -79,6 +58,8 @@ def record_timeline(session: Session, mode: ModeSpec) -> None:
     recording = TimelineRecorder(workload.model, session.clock, in_order=dist.get_backend() == "nccl")
     ahead_s = clock_offsets(None, session.device).offset_s[session.rank]
     with recording as recorder, session.attach(mode) as handle:
+        attached = copy(workload)
+        attached.model = handle.model
         watched = _agreed(session, mode, lambda: handle.watch(recorder.watch))
         handle.watch_waits(recorder.waiting)
         if watched:
@@ -88,7 +69,7 @@ def record_timeline(session: Session, mode: ModeSpec) -> None:
             session.train(handle, session.run.effort.warmup_steps if steps > 1 else 1, f"{what}, warm-up", lambda: None)
             for step in range(steps):
                 session.note(f"{what}, step {step + 1}")
-                recorder.run_step(_Attached(workload, handle))
+                recorder.run_step(attached)
             session.device_idle()
             session.clock.flush()
     workload.optimizer.zero_grad(set_to_none=True)
@@ -124,12 +105,9 @@ def _write(session: Session, mode: ModeSpec, recorder: TimelineRecorder, origin_
     if session.rank >= MAX_RANKS or not 0 <= place < len(recorded):
         return
     step = recorded[place]
+    began_s = round(origin_s + session.clock.elapsed_s(origin, step.began), 7)
     session.journal.write(
-        "timeline",
-        mode=mode.text,
-        began_s=round(origin_s + session.clock.elapsed_s(origin, step.began), 7),
-        compute=[part.model_dump() for part in step.compute],
-        communication=[part.model_dump() for part in step.communication],
+        StepRecorded(mode=mode.text, began_s=began_s, compute=step.compute, communication=step.communication)
     )
 
 
@@ -156,7 +134,7 @@ def record_turns(session: Session, mode: ModeSpec, number: int) -> None:
     session.clock.reset()
     if session.rank == 0:
         taken = watched.taken()[pattern.count(session.job) * WARM_ROUNDS :]
-        session.journal.write("turns", mode=mode.text, turns=taken)
+        session.journal.write(TurnsRecorded(mode=mode.text, turns=taken))
 
 
 class Watched:
@@ -169,7 +147,7 @@ class Watched:
 
     def over(self, turns: TurnTaker) -> TurnTaker:
         """Return the same turns, recorded."""
-        return _WatchedTurns(turns, self)
+        return HeldTurns(turns, self.turn)
 
     @contextmanager
     def turn(self, turns: TurnTaker) -> Iterator[None]:
@@ -186,16 +164,5 @@ class Watched:
         return [(since_s, until_s, arrived_s[place]) for place, (since_s, until_s) in enumerate(self._held_s)]
 
 
-class _WatchedTurns:
-    def __init__(self, turns: TurnTaker, watched: Watched) -> None:
-        self._turns, self._watched = turns, watched
-
-    def turn(self) -> AbstractContextManager[None]:
-        return self._watched.turn(self._turns)
-
-    def end_block(self) -> None:
-        self._turns.end_block()
-
-
 def _warn(session: Session, mode: ModeSpec, error: Exception) -> None:
-    session.journal.write("warning", message=f"no measured timeline of {mode.text}: {error}")
+    session.journal.write(Warned(message=f"no measured timeline of {mode.text}: {error}"))

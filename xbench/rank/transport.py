@@ -16,6 +16,7 @@ from xbench import horovod
 from xbench.horovod.options import UNFUSED
 from xbench.host.tuning import raise_thread
 from xbench.modes import mode_info
+from xbench.rank.events import Remarked
 from xbench.rank.journal import Journal
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec, RunSpec
@@ -40,7 +41,7 @@ class Transport:
         if self._over_horovod:
             self.group = new_group()
         if rank == 0:
-            journal.write("remark", message=self._remark())
+            journal.write(Remarked(message=self._remark()))
 
     def _remark(self) -> str:
         said = f"Horovod {horovod.version()}, built against torch {horovod.built_against()}"

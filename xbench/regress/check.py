@@ -17,7 +17,7 @@ from typing import Literal
 from rich.console import Console
 
 from xbench import environment
-from xbench.errors import XbenchError
+from xbench.errors import SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD
 from xbench.records import Baseline, Check, Failure, Noise, NoiseFloor, Regression, Side
@@ -26,12 +26,12 @@ from xbench.regress.judge import floors_of, judge, launch_floors, suspected, wor
 from xbench.regress.metrics import METRICS, workload_change
 from xbench.regress.protocol import version
 from xbench.regress.record import find_baseline, folder_of, noise_of, read_baseline
-from xbench.regress.request import Kept, RegressRequest, guarded, head_tree, measuring_of, nothing_measured, speaker
+from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
 from xbench.runs.build_records import now
-from xbench.runs.run_folder import keep, new_run_folder
+from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 
 
-def check(request: RegressRequest, console: Console) -> Kept:
+def check(request: RegressRequest, console: Console) -> Kept[Regression]:
     """Measure, judge, confirm. Errors before a launch are raised; later ones are in the result."""
     checking = Checking(request, console)
     return checking.against_revision(request.base) if request.base is not None else checking.against_baseline()
@@ -52,7 +52,7 @@ class Checking:
 
     # --- against a revision ------------------------------------------------------------------------------------------
 
-    def against_revision(self, revision: str) -> Kept:
+    def against_revision(self, revision: str) -> Kept[Regression]:
         """Measure both sides now. Raises SpecError for a revision that does not exist."""
         repository = Repository.around(self.request.folder)
         commit = repository.commit_of(revision)
@@ -108,7 +108,7 @@ class Checking:
 
     # --- against a baseline ------------------------------------------------------------------------------------------
 
-    def against_baseline(self) -> Kept:
+    def against_baseline(self) -> Kept[Regression]:
         """Measure head now, and compare it with a stored base. Raises RecordError for an unreadable one."""
         self.against = "baseline"
         given = self.request.baseline
@@ -251,15 +251,13 @@ class Checking:
         with interrupts_held():
             keep(self._record(None, complete=False), self.path)
 
-    def _ended(self, measure: Callable[[], None]) -> Kept:
-        with interrupts_held() as held:
-            error = guarded(measure, held)
-            if self.head is None:
+    def _ended(self, measure: Callable[[], None]) -> Kept[Regression]:
+        def made(error: XbenchError | None) -> Regression:
+            if self.head is None or isinstance(error, SpecError):
                 raise nothing_measured(self.measuring, error)
-            record = judge(self._record(error, complete=error is None))
-            path = keep(record, self.path)
-            interrupted = held.interrupted()
-        return Kept(record, path, error or interrupted)
+            return judge(self._record(error, complete=error is None))
+
+        return measure_and_keep(measure, made, lambda _: self.path)
 
 
 def _measured(check: Check) -> Check:

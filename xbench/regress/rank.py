@@ -28,10 +28,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from xbench.emulation.group import EmulatedGroup
 from xbench.modes import mode_info
-from xbench.rank.blocks import tell_block
+from xbench.rank.events import ModeFailed, StepCounted
 from xbench.rank.job_plans import complete
-from xbench.rank.main import Rank, main
-from xbench.rank.profile_phase import gathered
+from xbench.rank.main import Rank, main, tell_block
+from xbench.rank.parity_checker import gathered
 from xbench.rank.program import JobPlan, Phase, Program, whole_cycles
 from xbench.regress.alternation import Turns
 from xbench.schedules import cycle_of
@@ -98,21 +98,22 @@ class LaunchRank(Rank):
             mode = self.program.mode(name)
             library = mode_info(mode.carrier).library
             if library is not None:
-                self.journal.write("failed", mode=name, message=f"{library}'s own collectives cannot be counted")
+                self.journal.write(ModeFailed(mode=name, message=f"{library}'s own collectives cannot be counted"))
             elif not self.refuses(mode):
                 cycles[name] = self._count(counter, mode)
         found = counter.read()
         for name, cycle in cycles.items():
             seen = found[name]
             peaks = gathered(seen.peak_bytes)
+            known = [peak for peak in peaks if peak is not None]
             if self.rank == 0:
-                self.journal.write(
-                    "counts",
+                counted = StepCounted(
                     mode=name,
                     collectives=seen.collectives / cycle,
                     wire_bytes=seen.wire_bytes / cycle,
-                    peak_bytes=None if None in peaks else max(peaks),
+                    peak_bytes=max(known) if len(known) == len(peaks) else None,
                 )
+                self.journal.write(counted)
 
     def _count(self, counter: Counter, mode: ModeSpec) -> int:
         """Count one mode. Return the number of steps in its window."""

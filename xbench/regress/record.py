@@ -25,9 +25,9 @@ from xbench.regress.checkout import Checkout
 from xbench.regress.judge import floors_of, launch_floors
 from xbench.regress.metrics import wall_clock
 from xbench.regress.protocol import version
-from xbench.regress.request import Kept, RegressRequest, guarded, head_tree, measuring_of, nothing_measured, speaker
+from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
 from xbench.runs.build_records import now
-from xbench.runs.run_folder import keep, new_run_folder
+from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.runs.tune import format_minutes
 
 ANY = "any"
@@ -39,7 +39,7 @@ CALIBRATION_PAIRS = 20
 """Enough pairs to resample those of a check many times and see their spread."""
 
 
-def record(request: RegressRequest, console: Console) -> Kept:
+def record(request: RegressRequest, console: Console) -> Kept[Baseline | Noise]:
     """Measure the suite and store it. Errors before a launch are raised; later ones are returned.
 
     An incomplete record is stored among the runs, and replaces no baseline.
@@ -65,7 +65,7 @@ def record(request: RegressRequest, console: Console) -> Kept:
     return recording.run(measure, made, BASELINE)
 
 
-def calibrate(request: RegressRequest, console: Console) -> Kept:
+def calibrate(request: RegressRequest, console: Console) -> Kept[Baseline | Noise]:
     """Measure this tree against itself (A/A), to find the difference between two launches of the same code here.
 
     The stored floors are for checks with as many pairs as a check of this suite would have. A check of another number
@@ -146,19 +146,21 @@ class _Recording:
         with interrupts_held():
             keep(made(None, complete=False), self._unfinished)
 
-    def run(self, measure: Callable[[], None], made: _Make, name: str) -> Kept:
+    def run(self, measure: Callable[[], None], made: _Make, name: str) -> Kept[Baseline | Noise]:
         """Measure, and save the record: as `name` in this machine's folder if it is complete."""
-        with interrupts_held() as held:
-            error = guarded(measure, held)
-            if self._side is None:
+
+        def ended(error: XbenchError | None) -> Baseline | Noise:
+            if self._side is None or isinstance(error, SpecError):
                 raise nothing_measured(self.measuring, error)
-            record = made(error, complete=error is None)
+            return made(error, complete=error is None)
+
+        def path_of(record: Baseline | Noise) -> Path:
             stored = folder_of(self._request.folder) / record.machine / name
-            path = stored if error is None else self._unfinished
+            path = stored if record.complete else self._unfinished
             _say_what_goes(path, record, self.say)
-            path = keep(record, path)
-            interrupted = held.interrupted()
-        return Kept(record, path, error or interrupted)
+            return path
+
+        return measure_and_keep(measure, ended, path_of)
 
 
 def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], None]) -> None:

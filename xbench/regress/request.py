@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from rich.console import Console
 
-from xbench.errors import Interrupted, RunError, SpecError, XbenchError
-from xbench.interrupts import Held
-from xbench.records import AnyRecord, Suite
+from xbench.errors import RunError, SpecError, XbenchError
+from xbench.records import Suite
 from xbench.regress.checkout import Checkout, Repository, short
 from xbench.regress.metrics import layer_of
 from xbench.regress.session import Measuring
@@ -41,14 +40,6 @@ class RegressRequest:
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
     command: str = "xbench regress"
-
-
-class Kept(NamedTuple):
-    """A record, its path, and the error that ended it early, if any."""
-
-    record: AnyRecord
-    path: Path
-    error: XbenchError | None
 
 
 def speaker(console: Console) -> Callable[[str], None]:
@@ -85,24 +76,6 @@ def head_tree(request: RegressRequest) -> tuple[Checkout, str | None]:
     revision = repository.head()
     title = f"this tree ({short(revision)})" if revision is not None else "this tree"
     return Checkout("head", repository.root, folder, repository.root, title), revision
-
-
-def guarded(measure: Callable[[], None], held: Held) -> XbenchError | None:
-    """Return the error that ended `measure` early, interruptions included. Usage errors are raised.
-
-    Signals that `held` holds can interrupt `measure`. Afterwards they are held again, so that the measurements are
-    saved.
-    """
-    try:
-        with held.let_through():
-            measure()
-    except KeyboardInterrupt:
-        return Interrupted("interrupted")
-    except SpecError:
-        raise
-    except XbenchError as error:
-        return error
-    return None
 
 
 def nothing_measured(measuring: Measuring, error: XbenchError | None) -> XbenchError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from xbench.modes import EXACT, UNMERGED, mode_info
 from xbench.planning.measured import read
 from xbench.planning.partial import backward_s_of
 from xbench.planning.scenario import Change, Scenario, what_if
+from xbench.rank.events import Event, StepCounted
 from xbench.rank.job_plans import job_plan
+from xbench.rank.journal import Take
 from xbench.rank.program import JobPlan, Phase
 from xbench.regress.protocol import Block, Counts, JobRequest, JobResult, PlannedFigures, version
 from xbench.runs.event_collector import Collector
@@ -143,9 +145,9 @@ def _launched(made: JobResult, order: JobRequest, run: RunSpec, plan: JobPlan) -
     found = Collector(run, [made.samples_per_step // run.fabric.world_size])
     counted: dict[str, Counts] = {}
 
-    def take(job: int, rank: int, event: Mapping[str, Any]) -> None:
-        if event["event"] == "counts":
-            counted[event["mode"]] = Counts.model_validate(event)
+    def take(job: int, rank: int, event: Event) -> None:
+        if isinstance(event, StepCounted):
+            counted[event.mode] = Counts.model_validate(event, from_attributes=True)
         else:
             found.take(job, rank, event)
 
@@ -196,9 +198,7 @@ def _programs(order: JobRequest, run: RunSpec, plan: JobPlan) -> list[dict[str, 
     return [{**program, "counted": part} for part in ([[mode] for mode in modes] if order.held else [modes])]
 
 
-def _ranks(
-    program: Mapping[str, Any], run: RunSpec, fabric: Fabric, folder: Path, take: Callable[[int, int, Any], None]
-) -> XbenchError | None:
+def _ranks(program: Mapping[str, Any], run: RunSpec, fabric: Fabric, folder: Path, take: Take) -> XbenchError | None:
     """Start the ranks and wait for their end. Return the error that ended them early."""
     emulated = fabric.emulated.model_dump(mode="json") if fabric.emulated is not None else None
     argument = folder / "program.json"

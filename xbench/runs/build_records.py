@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -13,25 +15,26 @@ from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.planning.turns import LETTERS, JobTimes, round_s
+from xbench.rank.events import StepRecorded
 from xbench.records import (
     RANKS,
     Bounds,
     Comparison,
-    EmulatedLink,
-    Environment,
     Estimate,
     FabricRecord,
     Job,
     Label,
     ModeResult,
     Profile,
+    RankTimeline,
     Ratio,
     Sample,
-    WorkloadRecord,
+    Timeline,
+    TurnTaken,
 )
 from xbench.registry import imported
 from xbench.runs.event_collector import Collector, JobFindings
-from xbench.runs.recorded_steps import in_order, other_ranks, timeline
+from xbench.runs.frames import RunFrame
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.blocks import mode_values, twins
@@ -45,45 +48,31 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class RunMetadata:
-    """Fields of a record besides measurements."""
-
-    def __init__(
-        self,
-        command: str,
-        environment: Environment,
-        fabric: FabricRecord,
-        workloads: Sequence[WorkloadRecord],
-        created: str | None = None,
-    ) -> None:
-        self.command = command
-        self.environment = environment
-        self.fabric = fabric
-        self.workloads = list(workloads)
-        self.created = created or now()
-        self.warnings: list[str] = []
-        self.emulated: EmulatedLink | None = None
-
-    def fields(self, run: RunSpec, found: Collector, *, complete: bool, error: str | None) -> dict[str, Any]:
-        """Return the fields that every kind of record has, by name."""
-        return {
-            "created": self.created,
-            "command": self.command,
-            "spec": run,
-            "environment": self.environment,
-            "fabric": _as_measured(self.fabric, found),
-            "emulated": self.emulated and self.emulated.model_copy(update={"calibration": found.calibration}),
-            "complete": complete,
-            "error": error,
-            "warnings": [*self.warnings, *found.warnings, *found.gpu.warnings()],
-        }
+def command_line() -> str:
+    """Return the command that was typed."""
+    return shlex.join(["xbench", *sys.argv[1:]]).encode(errors="replace").decode()
 
 
-def profile_record(run: RunSpec, frame: RunMetadata, found: Collector, *, complete: bool, error: str | None) -> Profile:
-    """Build the record of `xbench profile`."""
+def _fields(frame: RunFrame, found: Collector, error: str | None) -> dict[str, Any]:
+    """Return the fields that every kind of record has, by name."""
+    return {
+        "created": frame.created,
+        "command": frame.command,
+        "spec": frame.run,
+        "environment": frame.environment,
+        "fabric": _as_measured(frame.fabric, found),
+        "emulated": frame.emulated and frame.emulated.model_copy(update={"calibration": found.calibration}),
+        "complete": error is None,
+        "error": error,
+        "warnings": [*frame.warnings, *found.warnings, *found.gpu.warnings()],
+    }
+
+
+def profile_record(frame: RunFrame, found: Collector, error: str | None = None) -> Profile:
+    """Build the record of `xbench profile`. `error` is the reason why the run ended early."""
     job = found.jobs[0]
     return Profile(
-        **frame.fields(run, found, complete=complete, error=error),
+        **_fields(frame, found, error),
         workload=job.workload or frame.workloads[0],
         layers=job.layers,
         step=job.step,
@@ -97,20 +86,19 @@ def profile_record(run: RunSpec, frame: RunMetadata, found: Collector, *, comple
     )
 
 
-def comparison_record(
-    run: RunSpec, frame: RunMetadata, found: Collector, *, complete: bool, error: str | None
-) -> Comparison:
-    """Build the record of `xbench compare`."""
+def comparison_record(frame: RunFrame, found: Collector, error: str | None = None) -> Comparison:
+    """Build the record of `xbench compare`. `error` is the reason why the run ended early."""
+    run = frame.run
     samples = flagged(found.samples())
     reference = run.reference or run.modes[0].text
     values = {mode.text: mode_values(run, mode, samples) for mode in run.modes}
     step = reference_batch(run, found)
     modes = {
-        mode.text: _mode_result(run, mode, values, step, reference, found, frame.fabric.label, complete)
+        mode.text: _mode_result(run, mode, values, step, reference, found, frame.fabric.label, error is None)
         for mode in run.modes
     }
     modes = _with_exposed(run, modes, found)
-    fields = frame.fields(run, found, complete=complete, error=error)
+    fields = _fields(frame, found, error)
     fields["warnings"] += odd_sample_sentences(samples, {mode.text: cycle_of(mode) for mode in run.modes})
     return Comparison(
         **fields,
@@ -207,12 +195,54 @@ def _mode_result(
         ratio_to=own if own != reference else None,
         blocks=len(blocks),
         plan=plan,
-        timeline=timeline(recorded, label),
-        other_ranks=other_ranks(recorded, label),
-        turns=in_order(itertools.chain(*found.turns.get(mode.text, {}).values())),
+        timeline=_timeline(recorded, label),
+        other_ranks=_other_ranks(recorded, label),
+        turns=_in_order(itertools.chain(*found.turns.get(mode.text, {}).values())),
         pattern=pattern,
         gpu=found.gpu.of_mode(mode.text, per_sample.median),
     )
+
+
+def _timeline(steps: Mapping[int, StepRecorded], label: Label) -> Timeline | None:
+    """Return rank 0's step with the fabric's label; None without one. `steps` is by rank."""
+    first = steps.get(0)
+    if first is None:
+        return None
+    return Timeline(label=label, compute=first.compute, communication=first.communication)
+
+
+def _other_ranks(steps: Mapping[int, StepRecorded], label: Label) -> list[RankTimeline]:
+    """Return the same step on the other ranks that kept it; empty if rank 0 has none."""
+    if 0 not in steps:
+        return []
+    return [
+        RankTimeline(
+            label=label,
+            compute=step.compute,
+            communication=step.communication,
+            rank=rank,
+            starts_s=round(step.began_s - steps[0].began_s, 7),
+        )
+        for rank, step in sorted(steps.items())
+        if rank > 0
+    ]
+
+
+def _in_order(turns: Iterable[TurnTaken]) -> list[TurnTaken]:
+    """Return turns of all jobs by their start, relative to the first one's."""
+    taken = sorted(turns, key=lambda turn: turn.start_s)
+    if not taken:
+        return []
+    began_s = taken[0].start_s
+    return [
+        TurnTaken(
+            job=turn.job,
+            start_s=round(turn.start_s - began_s, 7),
+            computed_s=round(turn.computed_s - began_s, 7),
+            arrived_s=round(turn.arrived_s - began_s, 7) if turn.arrived_s is not None else None,
+        )
+        for turn in taken
+    ]
 
 
 def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str | None) -> float | None:

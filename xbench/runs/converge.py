@@ -7,41 +7,31 @@ its curves. If this process is killed, `runs.rebuild` builds the record from the
 from __future__ import annotations
 
 import importlib.util
-import json
-import shlex
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from rich.console import Console
 
-from xbench import environment
 from xbench.config import ConvergeConfig
-from xbench.errors import Interrupted, RunError, SpecError, UsageError, XbenchError
-from xbench.fabrics import open_fabric
-from xbench.fabrics.fabric import Fabric
-from xbench.interrupts import interrupts_held
-from xbench.launch.launcher import AuxiliaryCommand, launch
+from xbench.errors import SpecError, UsageError
 from xbench.modes import IN_SEQUENCE, mode_info
-from xbench.rank.program import Phase
-from xbench.record_files import RECORD
-from xbench.records import Convergence, ConvergenceCurve, Dataset, Training, WorkFormula, WorkloadRecord
-from xbench.runs.build_records import now
-from xbench.runs.converge_progress import Trainings
-from xbench.runs.frames import ConvergenceFrame, write_frame
+from xbench.rank.events import Event, ModeFailed, ModeTrained, Warned
+from xbench.rank.program import ConvergeProgram, Phase, TrainingPlan
+from xbench.records import Convergence, ConvergenceCurve, Dataset, Training
+from xbench.runs.fabric_run import FabricRun
+from xbench.runs.frames import ConvergenceFrame
 from xbench.runs.prepare import prepare
-from xbench.runs.progress import Progress
-from xbench.runs.run_folder import keep, new_run_folder
+from xbench.runs.progress import Progress, Trainings
+from xbench.runs.run_folder import Kept, new_run_folder
 from xbench.schedules import cycle_of
-from xbench.scratch import socket_folder
 from xbench.spec import Effort, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, odd_step_sentences, steps_of_all
 from xbench.units import format_percent, format_seconds
 from xbench.workloads.catalog import facts_of, family_of
+from xbench.workloads.probe import Preflight
 
 RANK = "xbench.rank.converge"
 TRAIN, TEST, CLASSES = 1437, 360, 10
@@ -57,6 +47,10 @@ DIGITS = Dataset(
     classes=CLASSES,
 )
 PROFILE_STEPS = 8
+LR = {"sgd": 0.01, "adamw": 1e-4}
+"""Default initial learning rate by optimizer."""
+
+Value = TypeVar("Value")
 
 
 IMAGE_SIZE, BATCH_SIZE = 32, 32
@@ -109,8 +103,8 @@ def steps_of(config: ConvergeConfig, batch: int) -> tuple[int, int]:
     return steps, an_epoch
 
 
-def execute(config: ConvergeConfig, console: Console) -> tuple[Convergence, Path, XbenchError | None]:
-    """Train, and write the record. Return it with its path and the error that ended it early. Raises earlier errors."""
+def execute(config: ConvergeConfig, console: Console) -> Kept[Convergence]:
+    """Train, and save the record. Errors before the fabric is open are raised; later ones are in the result."""
     check(config)
     effort = Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS)
     workload = sized(config.workloads[0])
@@ -124,64 +118,67 @@ def execute(config: ConvergeConfig, console: Console) -> tuple[Convergence, Path
     seeds = [config.workloads[0].seed + place for place in range(config.seeds)]
     training = Training(
         seeds=seeds, steps=steps, samples=steps * batch, epochs=steps / an_epoch, batch_size=record.batch_size,
-        optimizer=record.spec.optimizer, lr=_lr(config, record),
+        optimizer=record.spec.optimizer, lr=config.lr if config.lr is not None else LR[record.spec.optimizer],
     )  # fmt: skip
     folder = new_run_folder(config.output, f"convergence-{record.title.replace(':', '-')}")
-
     progress = Progress(console, launches=1)
-    trainings = Trainings(progress, run.modes, config.seeds, -(-steps // an_epoch))
-    say = progress.say
     for note in notes:
-        say(note)
-    say(f"{record.title}: {record.input}, batch {record.batch_size} a worker, {run.device}")
-    say(f"{len(run.modes)} modes, {config.seeds} seeds of each, {steps} steps a seed ({training.epochs:.3g} epochs)")
-    curves = Curves(world, run, an_epoch, say, trainings.standing)
-    warnings = [*found.warnings, *environment.noise_warnings()]
-    error: XbenchError | None = None
-    with interrupts_held() as held:
-        with ExitStack() as stack:
-            stack.enter_context(progress)
-            with held.let_through():
-                facts = environment.capture(found.environment_facts())
-                fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
-            frame = ConvergenceFrame(
-                created=now(),
-                command=shlex.join(["xbench", *sys.argv[1:]]),
-                run=run,
-                environment=facts,
-                fabric=fabric.describe(run.backend),
-                label=fabric.label,
-                workload=record,
-                training=training,
-                an_epoch=an_epoch,
-                warnings=warnings,
-            )
+        progress.say(note)
+    progress.say(f"{record.title}: {record.input}, batch {record.batch_size} a worker, {run.device}")
+    counts = f"{len(run.modes)} modes, {config.seeds} seeds of each, {steps} steps a seed"
+    progress.say(f"{counts} ({training.epochs:.3g} epochs)")
+    return ConvergeRun(run, found, progress, folder, training, an_epoch).execute()
 
-            def updated() -> ConvergenceFrame:
-                now_known = {"fabric": fabric.describe(run.backend), "warnings": [*warnings, *fabric.warnings]}
-                return frame.model_copy(update=now_known)
 
-            try:
-                with held.let_through():
-                    fabric.measure_bandwidth()
-                    write_frame(updated(), folder)
-                    error = _launch(run, training, an_epoch, fabric, folder, curves, trainings, progress)
-            except KeyboardInterrupt:
-                error = Interrupted("interrupted")
-            except OSError as failed:
-                error = RunError(f"the launch could not go on: {failed}")
-            except XbenchError as caught:
-                error = caught
-            frame = updated()
-        made = convergence_record(frame, curves, str(error) if error is not None else None)
-        path = keep(made, folder / RECORD)
-        interrupted = held.interrupted()
-    return made, path, error or interrupted
+class ConvergeRun(FabricRun[ConvergenceFrame, Convergence]):
+    """A run with one launch, which trains everything."""
+
+    def __init__(
+        self, run: RunSpec, found: Preflight, progress: Progress, folder: Path, training: Training, an_epoch: int
+    ) -> None:
+        super().__init__(run, found, progress, folder)
+        self.training, self.an_epoch = training, an_epoch
+        self.trainings = Trainings(progress, run.modes, len(training.seeds), -(-training.steps // an_epoch))
+        self.curves = Curves(run.fabric.world_size, run, an_epoch, progress.say, self.trainings.standing)
+
+    def frame(self) -> ConvergenceFrame:
+        """Return the record's fields besides its curves."""
+        return ConvergenceFrame(
+            **self.fields(),
+            label=self.fabric.label,
+            workload=self.found.workloads[0].record,
+            training=self.training,
+            an_epoch=self.an_epoch,
+        )
+
+    def record(self, frame: ConvergenceFrame, error: str | None) -> Convergence:
+        """Return the record of the complete curves."""
+        return convergence_record(frame, self.curves, error)
+
+    def measure(self) -> None:
+        """Start the ranks and wait for their end. Raises the error that ended them early."""
+        self.write_frame()
+        training = TrainingPlan(
+            **self.training.model_dump(include={"seeds", "steps", "batch_size", "lr"}), steps_per_epoch=self.an_epoch
+        )
+        program = ConvergeProgram(
+            run=self.run, launch=0, phases=(Phase(kind="profile"),), jobs=len(self.run.workloads), training=training
+        )
+        outcome = self.start_ranks(program, RANK, self.folder, self._take)
+        self.curves.warnings += outcome.warnings
+        if outcome.error is not None:
+            raise outcome.error
+
+    def _take(self, job: int, rank: int, event: Event) -> None:
+        self.trainings.take(job, rank, event)
+        self.curves.take(job, rank, event)
 
 
 def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | None) -> Convergence:
     """Build the record of the complete curves. `error` is the reason why others are missing."""
-    run = frame.run
+    run, whole = frame.run, curves.whole
+    cycles = {mode.text: cycle_of(mode) for mode in run.modes}
+    odd = odd_step_sentences((f"{one.mode}, seed {one.seed}", one.steps_s, cycles[one.mode]) for one in whole)
     return Convergence(
         created=frame.created,
         command=frame.command,
@@ -190,30 +187,14 @@ def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | Non
         label=frame.label,
         complete=error is None,
         error=error,
-        warnings=[*frame.warnings, *curves.warnings, *_odd_steps(run, curves.whole)],
+        warnings=[*frame.warnings, *curves.warnings, *odd],
         workload=frame.workload,
         dataset=DIGITS,
         training=frame.training,
         reference=run.reference or run.modes[0].text,
-        modes=converged(
-            {mode.text: cycle_of(mode) for mode in run.modes},
-            curves.whole,
-            run.reference or "",
-            curves.failed,
-            complete=error is None,
-        ),
-        curves=curves.whole,
+        modes=converged(cycles, whole, run.reference or "", curves.failed, complete=error is None),
+        curves=whole,
     )
-
-
-def _odd_steps(run: RunSpec, curves: Sequence[ConvergenceCurve]) -> list[str]:
-    """Return sentences about steps far from the others of their curve."""
-    cycles = {mode.text: cycle_of(mode) for mode in run.modes}
-    return odd_step_sentences((f"{one.mode}, seed {one.seed}", one.steps_s, cycles[one.mode]) for one in curves)
-
-
-def _lr(config: ConvergeConfig, record: WorkloadRecord) -> float:
-    return config.lr if config.lr is not None else {"sgd": 0.01, "adamw": 1e-4}[record.spec.optimizer]
 
 
 class Curves:
@@ -229,23 +210,23 @@ class Curves:
         self.whole: list[ConvergenceCurve] = []
         self.failed: dict[str, str] = {}
         self.warnings: list[str] = []
-        self._parts: dict[tuple[str, int, int], dict[int, Mapping[str, Any]]] = {}
+        self._parts: dict[tuple[str, int, int], dict[int, ModeTrained]] = {}
         self._world, self._run, self._an_epoch, self._say = world, run, an_epoch, say
         self._standing = standing
 
-    def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
+    def take(self, job: int, rank: int, event: Event) -> None:
         """Take one event of a rank's journal."""
-        if event["event"] == "failed":
-            if event["mode"] not in self.failed:
-                self.failed[event["mode"]] = event["message"]
-                self._say(f"{event['mode']} cannot train this: {event['message']}")
-        elif event["event"] == "warning" and event["message"] not in self.warnings:
-            self.warnings.append(event["message"])
-        elif event["event"] == "trained":
-            parts = self._parts.setdefault((event["mode"], event["seed"], job), {})
-            parts[rank] = event
-            if len(parts) == self._world:
-                self._add(event["mode"], event["seed"], [parts[place] for place in range(self._world)])
+        match event:
+            case ModeFailed() if event.mode not in self.failed:
+                self.failed[event.mode] = event.message
+                self._say(f"{event.mode} cannot train this: {event.message}")
+            case Warned() if event.message not in self.warnings:
+                self.warnings.append(event.message)
+            case ModeTrained():
+                parts = self._parts.setdefault((event.mode, event.seed, job), {})
+                parts[rank] = event
+                if len(parts) == self._world:
+                    self._add([parts[place] for place in range(self._world)])
 
     def _steps_s(self, mode: str, per_rank_s: Sequence[Sequence[float]]) -> list[float]:
         """Return step times of all ranks (`stats.steps`). Ranks begin each epoch together."""
@@ -258,27 +239,28 @@ class Curves:
             for step_s in steps_of_all([steps_s[start : start + self._an_epoch] for steps_s in per_rank_s])
         ]
 
-    def _add(self, mode: str, seed: int, parts: Sequence[Mapping[str, Any]]) -> None:
+    def _add(self, parts: Sequence[ModeTrained]) -> None:
+        first = parts[0]
+        mode, seed = first.mode, first.seed
         if any(curve.mode == mode and curve.seed == seed for curve in self.whole):
             return  # an odd number of seeds in pairs trains one of them twice
-        first = parts[0]
         # On one machine all workers share the device, so every worker counts the traffic of all.
         hosts = self._run.fabric.hosts
-        sent = [part["sent_bytes"] for part in parts if part["sent_bytes"]]
+        sent = [part.sent_bytes for part in parts if part.sent_bytes]
         curve = ConvergenceCurve(
             mode=mode,
             seed=seed,
-            train_loss=[sum(losses) / len(losses) for losses in zip(*(p["train_loss"] for p in parts), strict=True)],
-            test_loss=first["test_loss"],
-            test_accuracy=first["test_accuracy"],
-            steps_s=self._steps_s(mode, [part["steps_s"] for part in parts]),
+            train_loss=[sum(losses) / len(losses) for losses in zip(*(p.train_loss for p in parts), strict=True)],
+            test_loss=first.test_loss,
+            test_accuracy=first.test_accuracy,
+            steps_s=self._steps_s(mode, [part.steps_s for part in parts]),
             sent_bytes=sum(sent) / len(sent) * hosts / self._world if sent else None,
-            activation_bytes=[p["activation_bytes"] for p in parts if "activation_bytes" in p],
-            activation_peak_bytes=[p["activation_peak_bytes"] for p in parts if "activation_peak_bytes" in p],
-            backward_flops=[p["backward_flops"] for p in parts if "backward_flops" in p],
-            formula=[WorkFormula(**p["formula"]) for p in parts if p.get("formula")],
-            device_peak_bytes=[p["device_peak_bytes"] for p in parts if p["device_peak_bytes"] is not None],
-            ranks_agree=len({p["digest"] for p in parts}) == 1,
+            activation_bytes=_known(p.activation_bytes for p in parts),
+            activation_peak_bytes=_known(p.activation_peak_bytes for p in parts),
+            backward_flops=_known(p.backward_flops for p in parts),
+            formula=_known(p.formula for p in parts),
+            device_peak_bytes=_known(p.device_peak_bytes for p in parts),
+            ranks_agree=len({p.digest for p in parts}) == 1,
         )
         self.whole.append(curve)
         steps = sorted(curve.steps_s)
@@ -288,57 +270,5 @@ class Curves:
         )
 
 
-def _launch(
-    run: RunSpec,
-    training: Training,
-    an_epoch: int,
-    fabric: Fabric,
-    folder: Path,
-    curves: Curves,
-    trainings: Trainings,
-    progress: Progress,
-) -> XbenchError | None:
-    """Start the ranks and wait for their end. Return the error that ended them early."""
-    program: dict[str, Any] = {
-        "run": run.model_dump(mode="json"),
-        "launch": 0,
-        "phases": [Phase(kind="profile").model_dump()],
-        "jobs": len(run.workloads),
-        "training": {
-            "seeds": training.seeds, "steps": training.steps, "steps_per_epoch": an_epoch,
-            "batch_size": training.batch_size, "lr": training.lr,
-        },
-    }  # fmt: skip
-    with ExitStack() as stack:
-        auxiliaries: list[AuxiliaryCommand] = []
-        if len(run.workloads) > 1:
-            sockets = Path(stack.enter_context(socket_folder()))
-            paths = [str(sockets / f"turns{host}") for host in range(run.fabric.hosts)]
-            program["turn_sockets"] = paths
-            arbiter = [sys.executable, "-m", "xbench.crossover.arbiter"]
-            counts = ["--jobs", str(len(run.workloads)), "--devices", str(run.fabric.ranks)]
-            auxiliaries = [
-                AuxiliaryCommand(host, [*arbiter, "--socket", path, *counts]) for host, path in enumerate(paths)
-            ]
-        argument = folder / "program.json"
-        with argument.open("x", encoding="utf-8") as stream:
-            json.dump(program, stream)
-
-        def on_event(job: int, rank: int, event: Mapping[str, Any]) -> None:
-            trainings.take(job, rank, event)
-            curves.take(job, rank, event)
-
-        progress.begin_launch(0, (Phase(kind="profile"),))
-        outcome = launch(
-            fabric,
-            len(run.workloads),
-            RANK,
-            argument.resolve(),
-            folder.resolve(),
-            on_event=on_event,
-            silence_s=run.timeout_s,
-            auxiliaries=auxiliaries,
-            on_note=lambda job, rank, at_s, text: progress.note(rank, at_s, text) if job == 0 else None,
-        )
-    curves.warnings += outcome.warnings
-    return outcome.error
+def _known(values: Iterable[Value | None]) -> list[Value]:
+    return [value for value in values if value is not None]

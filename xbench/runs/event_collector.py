@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from xbench.modes import mode_info
 from xbench.planning.turns import LETTERS
+from xbench.rank import events
 from xbench.records import (
     Bounds,
     CalibrationPoint,
@@ -23,31 +24,29 @@ from xbench.records import (
     Parity,
     Plan,
     Sample,
-    Slice,
     StepTimes,
     TurnTaken,
     WorkloadRecord,
 )
 from xbench.runs.gpu_use import GpuFindings
-from xbench.runs.recorded_steps import RecordedStep
 from xbench.schedules import cycle_of
 from xbench.spec import RunSpec
 from xbench.stats.blocks import overlap_rates
 from xbench.stats.steps import longest_steps, steps_of_all
 
 
+@dataclass
 class JobFindings:
     """Profile and plans of one job."""
 
-    def __init__(self) -> None:
-        self.workload: WorkloadRecord | None = None
-        self.layers: list[Layer] = []
-        self.step: StepTimes | None = None
-        self.series: dict[str, list[float]] = {}
-        self.cost_model: CostModel | None = None
-        self.contention: Contention | None = None
-        self.plans: dict[str, Plan] = {}
-        self.bounds: Bounds | None = None
+    workload: WorkloadRecord | None = None
+    layers: list[Layer] = field(default_factory=list)
+    step: StepTimes | None = None
+    series: dict[str, list[float]] = field(default_factory=dict)
+    cost_model: CostModel | None = None
+    contention: Contention | None = None
+    plans: dict[str, Plan] = field(default_factory=dict)
+    bounds: Bounds | None = None
 
 
 class Collector:
@@ -60,62 +59,56 @@ class Collector:
         self.parity: dict[str, list[Parity]] = {}
         self.failed: dict[str, str] = {}
         self.patterns: dict[str, str] = {}
-        self.timelines: dict[str, dict[int, RecordedStep]] = {}
+        self.timelines: dict[str, dict[int, events.StepRecorded]] = {}
         self.turns: dict[str, dict[int, list[TurnTaken]]] = {}
         self.warnings: list[str] = []
         self.remarks: list[str] = []
         self.calibration: list[CalibrationPoint] = []
         self.gpu = GpuFindings()
-        self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], dict[str, Any]]] = {}
+        self.raw_blocks: dict[tuple[int, str, int], dict[tuple[int, int], events.BlockTimed]] = {}
         self.launch = 0
 
     def begin_launch(self, launch: int) -> None:
         """Assign the following events to this launch."""
         self.launch = launch
 
-    def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
+    def take(self, job: int, rank: int, event: events.Event) -> None:
         """Take one journal event."""
-        kind = event["event"]
-        if kind == "profile":
-            found = self.jobs[job]
-            found.workload = WorkloadRecord.model_validate(event["workload"])
-            found.layers = [Layer.model_validate(layer) for layer in event["layers"]]
-            found.step = StepTimes.model_validate(event["step"])
-            found.series = event["series"]
-        elif kind == "plans":
-            found = self.jobs[job]
-            found.cost_model = CostModel.model_validate(event["cost_model"]) if event["cost_model"] else None
-            found.contention = Contention.model_validate(event["contention"]) if event.get("contention") else None
-            found.plans = {name: Plan.model_validate(plan) for name, plan in event["plans"].items()}
-            found.bounds = Bounds.model_validate(event["bounds"])
-        elif kind == "parity":
-            if rank == 0:
-                fields = {key: value for key, value in event.items() if key in Parity.model_fields}
-                self.parity.setdefault(event["mode"], []).append(Parity.model_validate(fields))
-        elif kind == "failed":
-            self.failed.setdefault(event["mode"], event["message"])
-        elif kind == "timeline":
-            step = RecordedStep(event["began_s"], _slices(event["compute"]), _slices(event["communication"]))
-            self.timelines.setdefault(event["mode"], {})[rank] = step
-        elif kind == "turns":
-            self.turns.setdefault(event["mode"], {})[job] = [
-                TurnTaken(job=job, start_s=start_s, computed_s=computed_s, arrived_s=arrived_s)
-                for start_s, computed_s, arrived_s in event["turns"]
-            ]
-        elif kind == "warning":
-            self._warn(event["message"])
-        elif kind == "remark":
-            if event["message"] not in self.remarks:
-                self.remarks.append(event["message"])
-        elif kind == "calibration":
-            self.calibration = self.calibration or [CalibrationPoint(**point) for point in event["points"]]
-        elif kind in ("gpu", "gpu_missing"):
-            self.gpu.take(self.launch, job, event)
-        elif kind == "block":
-            key = (self.launch, event["mode"], event["round"])
-            self.raw_blocks.setdefault(key, {})[(job, rank)] = dict(event)
-            if event.get("pattern"):
-                self.patterns[event["mode"]] = "".join(LETTERS[j] for j in event["pattern"])
+        found = self.jobs[job]
+        match event:
+            case events.StepProfiled():
+                found.workload, found.layers = event.workload, event.layers
+                found.step, found.series = event.step, event.series
+            case events.SchedulesPlanned():
+                found.cost_model, found.contention = event.cost_model, event.contention
+                found.plans, found.bounds = event.plans, event.bounds
+            case events.ParityChecked():
+                if rank == 0:
+                    self.parity.setdefault(event.mode, []).append(event.verdict)
+            case events.ModeFailed():
+                self.failed.setdefault(event.mode, event.message)
+            case events.StepRecorded():
+                self.timelines.setdefault(event.mode, {})[rank] = event
+            case events.TurnsRecorded():
+                self.turns.setdefault(event.mode, {})[job] = [
+                    TurnTaken(job=job, start_s=start_s, computed_s=computed_s, arrived_s=arrived_s)
+                    for start_s, computed_s, arrived_s in event.turns
+                ]
+            case events.Warned():
+                self._warn(event.message)
+            case events.Remarked():
+                if event.message not in self.remarks:
+                    self.remarks.append(event.message)
+            case events.LinkCalibrated():
+                self.calibration = self.calibration or event.points
+            case events.GpuMissing():
+                self.gpu.missing = self.gpu.missing or event.reason
+            case events.GpuWatched():
+                self.gpu.take(self.launch, job, event)
+            case events.BlockTimed():
+                self.raw_blocks.setdefault((self.launch, event.mode, event.round), {})[(job, rank)] = event
+                if event.pattern:
+                    self.patterns[event.mode] = "".join(LETTERS[j] for j in event.pattern)
 
     def _warn(self, sentence: str) -> None:
         if sentence not in self.warnings:  # several ranks may write the same warning
@@ -126,14 +119,14 @@ class Collector:
         result: list[Sample] = []
         starts: dict[int, float] = {}
         for (launch, _, _), blocks in self.raw_blocks.items():
-            first = min(block["stamps"][0] for block in blocks.values() if block["stamps"])
+            first = min(block.stamps[0] for block in blocks.values() if block.stamps)
             starts[launch] = min(first, starts.get(launch, first))
         for (launch, mode, round_), blocks in self.raw_blocks.items():
             result += self._block_samples(launch, mode, round_, blocks, starts[launch])
         return sorted(result, key=lambda s: (s.launch, s.position, s.job))
 
     def _block_samples(
-        self, launch: int, mode: str, round_: int, blocks: Mapping[tuple[int, int], Mapping[str, Any]], origin_s: float
+        self, launch: int, mode: str, round_: int, blocks: Mapping[tuple[int, int], events.BlockTimed], origin_s: float
     ) -> list[Sample]:
         fabric = self.run.fabric
         world = fabric.processes
@@ -154,8 +147,8 @@ class Collector:
         result = []
         for job in whole:
             ranks = [blocks[(job, rank)] for rank in range(world)]
-            warmup = int(ranks[0]["warmup"])
-            steps = step_times([block["stamps"] for block in ranks], communicates=ran.carrier != "compute")
+            warmup = ranks[0].warmup
+            steps = step_times([block.stamps for block in ranks], communicates=ran.carrier != "compute")
             timed = steps[warmup:]
             if not timed:
                 continue
@@ -163,34 +156,30 @@ class Collector:
                 Sample(
                     launch=launch,
                     round=round_,
-                    position=int(ranks[0]["position"]),
+                    position=ranks[0].position,
                     mode=mode,
                     job=job,
                     steps_s=timed,
                     step_s=1.0 / rates[job] if together else block_step_s(name, timed, cycle),
                     warmup_s=steps[:warmup],
                     samples_per_step=self.batch_sizes[job] * fabric.world_size,
-                    started_s=max(0.0, min(block["stamps"][0] for block in ranks) - origin_s),
+                    started_s=max(0.0, min(block.stamps[0] for block in ranks) - origin_s),
                     gpu=self.gpu.of_block(launch, mode, round_, job),
                 )
             )
         return result
 
     def _together(
-        self, blocks: Mapping[tuple[int, int], Mapping[str, Any]], jobs: Sequence[int], world: int
+        self, blocks: Mapping[tuple[int, int], events.BlockTimed], jobs: Sequence[int], world: int
     ) -> dict[int, float]:
         """Return the steps per second of each job while all of them ran, on the slowest rank."""
         rates: dict[int, float] = {}
         for rank in range(world):
-            timed = [blocks[(job, rank)]["stamps"][int(blocks[(job, rank)]["warmup"]) :] for job in jobs]
-            window = overlap_rates(timed)
+            ran = [blocks[(job, rank)] for job in jobs]
+            window = overlap_rates([block.stamps[block.warmup :] for block in ran])
             for job, rate in zip(jobs, window.rates_per_s, strict=True):
                 rates[job] = min(rate, rates.get(job, rate))
         return rates
-
-
-def _slices(lane: Sequence[Mapping[str, Any]]) -> list[Slice]:
-    return [Slice.model_validate(part) for part in lane]
 
 
 def step_times(stamps: Sequence[Sequence[float]], *, communicates: bool = True) -> list[float]:

@@ -1,49 +1,36 @@
-"""A whole run: resolve the request, set up the fabric, launch the ranks, keep measurements, build the record.
+"""`xbench compare`, `profile` and `tune`: resolve the request, launch the ranks as a policy decides, build the record.
 
-    RunConfig → prepare → RunSpec → fabric → launches → Collector → record.json
-
-After the first rank has started, a record is always written: complete, or marked incomplete with the reason. If this
-process is killed, the run's folder holds the sources of that record: its frame and its journals (`runs.rebuild`). A
-signal that asks to stop ends the measurement at once, and is held while the record is built.
+RunConfig → prepare → RunSpec → fabric → launches → Collector → record.json
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import shlex
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 
-from xbench import environment
 from xbench.config import RunConfig
-from xbench.errors import Interrupted, RunError, SpecError, XbenchError
-from xbench.fabrics import open_fabric
-from xbench.fabrics.fabric import Fabric
-from xbench.interrupts import interrupts_held
-from xbench.launch.launcher import AuxiliaryCommand, Outcome, launch
-from xbench.rank.journal import Journals, kept_by
+from xbench.errors import SpecError, XbenchError
+from xbench.rank.events import Event
+from xbench.rank.journal import Journals, Take, kept_by
 from xbench.rank.program import JobPlan, Program
-from xbench.record_files import RECORD
 from xbench.records import Comparison, Profile
-from xbench.runs.build_records import RunMetadata, comparison_record, profile_record
+from xbench.runs.build_records import comparison_record, profile_record
 from xbench.runs.event_collector import Collector
 from xbench.runs.external_launch import excused, our_rank, run_inside
-from xbench.runs.frames import RunFrame, write_frame
-from xbench.runs.launch_policy import FixedLaunches, LaunchPolicy
-from xbench.runs.oom import OomTracker
+from xbench.runs.fabric_run import FabricRun
+from xbench.runs.frames import RunFrame
+from xbench.runs.launch_policy import FixedLaunches, LaunchPolicy, LaunchSpec, OomTracker
 from xbench.runs.prepare import prepare
 from xbench.runs.progress import Progress
-from xbench.runs.run_folder import keep, new_run_folder
-from xbench.runs.unavailable import backend_of
-from xbench.scratch import socket_folder
+from xbench.runs.run_folder import new_run_folder
 from xbench.spec import RunSpec
+from xbench.workloads.probe import Preflight
 
 WORKER = "xbench.rank.main"
 
@@ -90,180 +77,121 @@ def execute(config: RunConfig, console: Console, course: LaunchPolicy | None = N
     course = course or FixedLaunches(run)
     notes += course.check(run)
     progress = Progress(console, launches=course.launches, run=run)
-    records = [item.record for item in found.workloads]
-    for workload in records:
-        progress.say(
-            f"{workload.title}: {workload.input}, batch {workload.batch_size} a rank, {workload.dtype}, {run.device}"
-        )
-        if len(set(run.workloads)) == 1:
-            break
-    for note in notes:
+    for item in found.workloads[: 1 if len(set(run.workloads)) == 1 else None]:
+        told = item.record
+        progress.say(f"{told.title}: {told.input}, batch {told.batch_size} a rank, {told.dtype}, {run.device}")
+    for note in [*notes, f"fabric {run.fabric}"]:
         progress.say(note)
     name = "-".join(dict.fromkeys(_safe(spec.title) for spec in run.workloads))
     folder = new_run_folder(config.output, f"{config.title or config.kind}-{name}") if speaks else config.output
-    collector = Collector(run, [item.record.batch_size for item in found.workloads])
-    error: XbenchError | None = None
-    command = shlex.join(["xbench", *sys.argv[1:]]).encode(errors="replace").decode()
-    warnings = [*found.warnings, *environment.noise_warnings()]
-    plans: list[JobPlan] = []
-    path = folder / RECORD
-    make = profile_record if run.kind == "profile" else comparison_record
-    with interrupts_held() as held:
-        with ExitStack() as stack:
-            stack.enter_context(progress)
-            with held.let_through():
-                facts = environment.capture(found.environment_facts())
-                fabric = stack.enter_context(open_fabric(run.fabric, device=run.device))
-            frame = RunMetadata(command, facts, fabric.describe(backend_of(run)), records)
-
-            def update() -> RunMetadata:
-                """Update the frame with the state of the fabric and of the policy."""
-                frame.fabric, frame.emulated = fabric.describe(backend_of(run)), fabric.emulated
-                frame.warnings = [*warnings, *fabric.warnings, *course.warnings]
-                return frame
-
-            def write() -> None:
-                with suppress(OSError):  # the launch reports a full disk, and the record has other places
-                    write_frame(RunFrame.of(course.ran(run), update(), collector), folder)
-
-            def abandon(error: XbenchError) -> NoReturn:
-                """Save the measurements and end the process, if it is itself stuck in a collective."""
-                try:
-                    record = make(run, update(), collector, complete=False, error=str(error))
-                    progress.say(f"\nrecord: {keep(record, path)}")
-                    progress.say(f"error: {error}" + (f"\n  hint: {error.hint}" if error.hint else ""))
-                finally:
-                    sys.stderr.flush()
-                    os._exit(error.exit_code)
-
-            try:
-                with held.let_through():
-                    progress.say(f"fabric {run.fabric}")
-                    fabric.measure_bandwidth()
-                    if run.fabric.name == "cluster":
-                        if speaks:
-                            write()
-                        take = kept_by(Journals(folder / "launch0"), collector.take) if speaks else collector.take
-                        run_inside(run, collector, progress, abandon, take)
-                    else:
-                        _launches(course, run, fabric, folder, collector, progress, warnings, plans, write)
-            except XbenchError as caught:
-                error = caught
-            except OSError as failed:  # a launch could not make a folder, file or process
-                error = RunError(f"the launches could not go on: {failed}")
-            except KeyboardInterrupt:
-                error = Interrupted("interrupted")
-            update()
-        run = course.ran(run)
-        record = make(run, frame, collector, complete=error is None, error=str(error) if error is not None else None)
-        if speaks:
-            path = keep(record, path)
-        interrupted = held.interrupted()
-    return Result(record, path, error or interrupted, speaks, tuple(plans))
+    running = ModeRun(run, found, progress, folder, course, saves=speaks)
+    kept = running.execute()
+    return Result(*kept, speaks, tuple(running.plans))
 
 
-def _launches(
-    course: LaunchPolicy,
-    run: RunSpec,
-    fabric: Fabric,
-    folder: Path,
-    collector: Collector,
-    progress: Progress,
-    warnings: list[str],
-    plans: list[JobPlan],
-    write: Callable[[], None],
-) -> None:
-    """Run all launches in turn. `plans` gets the first one's plans. Raises the error of the first that fails.
+class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
+    """A run that times modes, or profiles. `course` decides on each launch; `plans` are the first one's."""
 
-    `write` saves the frame, before the first launch and after each change. A mode that runs out of memory fails without
-    ending the run (`runs.oom`).
-    """
-    shortages = OomTracker([mode.text for mode in run.modes])
-    for number in itertools.count():
-        leg = course.leg(number, collector, plans)
-        if leg is None:
+    def __init__(
+        self,
+        run: RunSpec,
+        found: Preflight,
+        progress: Progress,
+        folder: Path,
+        course: LaunchPolicy,
+        *,
+        saves: bool = True,
+    ) -> None:
+        super().__init__(run, found, progress, folder, saves=saves)
+        self.course = course
+        self.plans: list[JobPlan] = []
+        self.collector = Collector(run, [item.record.batch_size for item in found.workloads])
+        self.shortages = OomTracker([mode.text for mode in run.modes])
+
+    def frame(self) -> RunFrame:
+        """Return the frame, with the modes that the policy ran and those that have failed."""
+        fields = self.fields()
+        return RunFrame(
+            **fields | {"run": self.course.ran(self.run), "warnings": [*fields["warnings"], *self.course.warnings]},
+            emulated=self.fabric.emulated,
+            workloads=[item.record for item in self.found.workloads],
+            failed=self.collector.failed,
+        )
+
+    def record(self, frame: RunFrame, error: str | None) -> Profile | Comparison:
+        """Return the record of the collected events."""
+        make = profile_record if self.run.kind == "profile" else comparison_record
+        return make(frame, self.collector, error)
+
+    def measure(self) -> None:
+        """Run all launches in turn. Raises the error of the first that fails.
+
+        A mode that runs out of memory fails without ending the run (`launch_policy.OomTracker`).
+        """
+        if self.run.fabric.name == "cluster":
+            self._measure_inside()
             return
-        for sentence in leg.says:
-            progress.say(sentence)
-        write()
-        collector.begin_launch(number)
-        left = shortages.without(leg.phases)
+        for number in itertools.count():
+            leg = self.course.leg(number, self.collector, self.plans)
+            if leg is None:
+                return
+            for sentence in leg.says:
+                self.progress.say(sentence)
+            self.write_frame()
+            self.collector.begin_launch(number)
+            self._launch(leg, number)
+
+    def _launch(self, leg: LaunchSpec, number: int) -> None:
+        """Start the ranks, and start them anew without each mode that ran out of memory."""
+        left = self.shortages.without(leg.phases)
         for start in itertools.count(1):
-            left = tuple(phase for phase in left if phase.mode not in collector.failed)
-            directory = folder / (f"launch{number}" if start == 1 else f"launch{number}-{start}")
+            left = tuple(phase for phase in left if phase.mode not in self.collector.failed)
+            directory = self.folder / (f"launch{number}" if start == 1 else f"launch{number}-{start}")
             directory.mkdir()
-            jobs = len(run.workloads)
+            jobs, plans = len(self.run.workloads), tuple(self.plans)
             program = Program(
-                run=leg.run, launch=number, phases=left, jobs=jobs, plans=tuple(plans), emulated=fabric.emulated
+                run=leg.run, launch=number, phases=left, jobs=jobs, plans=plans, emulated=self.fabric.emulated
             )
-            outcome = _launch(program, fabric, directory, collector, progress, shortages)
-            warnings += outcome.warnings
-            write()
-            if number == 0 and not plans:
-                plans += _plans(directory, jobs)
+            self.shortages.begin()
+            outcome = self.start_ranks(program, WORKER, directory, self._take)
+            self.warnings += outcome.warnings
+            self.write_frame()
+            if number == 0 and not self.plans:
+                self.plans += _plans(directory, jobs)
             if outcome.error is None:
-                break
-            mode = shortages.failed() if plans else None
+                return
+            mode = self.shortages.failed() if self.plans else None
             if mode is None:
                 raise outcome.error
             hint = f" ({outcome.error.hint})" if outcome.error.hint else ""
-            collector.failed.setdefault(mode, f"{outcome.error}{hint}")
-            write()
-            progress.say(f"{mode} has failed, and the others go on in new ranks: {outcome.error}{hint}")
-            left = shortages.rest(left)
+            self.collector.failed.setdefault(mode, f"{outcome.error}{hint}")
+            self.write_frame()
+            self.progress.say(f"{mode} has failed, and the others go on in new ranks: {outcome.error}{hint}")
+            left = self.shortages.rest(left)
             if not left:
-                break
+                return
 
+    def _take(self, job: int, rank: int, event: Event) -> None:
+        self.collector.take(job, rank, event)
+        self.shortages.take(job, rank, event)
+        if job == 0:
+            self.progress.take(rank, event)
 
-def _launch(
-    program: Program,
-    fabric: Fabric,
-    directory: Path,
-    collector: Collector,
-    progress: Progress,
-    shortages: OomTracker,
-) -> Outcome:
-    """Run one start of the ranks to the end, with the arbiters that several jobs need."""
-    run = program.run
-    progress.begin_launch(program.launch, program.phases)
-    shortages.begin()
-    with ExitStack() as stack:
-        auxiliaries: list[AuxiliaryCommand] = []
-        if program.jobs > 1:
-            sockets = Path(stack.enter_context(socket_folder()))
-            paths = [str(sockets / f"turns{host}") for host in range(run.fabric.hosts)]
-            program = program.model_copy(update={"turn_sockets": tuple(paths)})
-            auxiliaries = [AuxiliaryCommand(host, _arbiter(path, run)) for host, path in enumerate(paths)]
-        argument = directory / "program.json"
-        with argument.open("x", encoding="utf-8") as stream:
-            stream.write(program.model_dump_json())
+    def _measure_inside(self) -> None:
+        """Run the one launch of ranks that another launcher started."""
+        take: Take = self.collector.take
+        if self.saves:
+            self.write_frame()
+            take = kept_by(Journals(self.folder / "launch0"), take)
+        run_inside(self.run, self.collector, self.progress, self._abandon, take)
 
-        def on_event(job: int, rank: int, event: Mapping[str, Any]) -> None:
-            collector.take(job, rank, event)
-            shortages.take(job, rank, event)
-            if job == 0:
-                progress.take(rank, event)
-
-        def on_note(job: int, rank: int, at_s: float, text: str) -> None:
-            if job == 0:
-                progress.note(rank, at_s, text)
-
-        return launch(
-            fabric,
-            program.jobs,
-            WORKER,
-            argument.resolve(),
-            directory.resolve(),
-            on_event=on_event,
-            silence_s=run.timeout_s,
-            auxiliaries=auxiliaries,
-            on_note=on_note,
-        )
-
-
-def _arbiter(path: str, run: RunSpec) -> list[str]:
-    module = [sys.executable, "-m", "xbench.crossover.arbiter"]
-    return [*module, "--socket", path, "--jobs", str(len(run.workloads)), "--devices", str(run.fabric.ranks)]
+    def _abandon(self, error: XbenchError) -> NoReturn:
+        """Save the measurements and end the process, if it is itself stuck in a collective."""
+        try:
+            self.save_and_say(error)
+        finally:
+            sys.stderr.flush()
+            os._exit(error.exit_code)
 
 
 def _plans(directory: Path, jobs: int) -> tuple[JobPlan, ...]:

@@ -165,7 +165,7 @@ def _go(
 
 def _told(watch: HeartbeatMonitor, run: RunSpec, job: int, error: Exception) -> XbenchError:
     """Return the cause of an error, once the other ranks have reported theirs."""
-    from xbench.rank.main import explained
+    from xbench.rank.rank_errors import explained
 
     said = explained(run, job, error)
     if isinstance(error, XbenchError):

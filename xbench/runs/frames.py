@@ -12,8 +12,6 @@ from typing import Literal
 from xbench.record_files import FRAME, write_whole
 from xbench.records import EmulatedLink, Environment, FabricRecord, Label, Training, WorkloadRecord
 from xbench.records.parts import Part
-from xbench.runs.build_records import RunMetadata
-from xbench.runs.event_collector import Collector
 from xbench.spec import RunSpec
 
 
@@ -36,27 +34,6 @@ class RunFrame(MeasuredFrame):
     emulated: EmulatedLink | None
     workloads: list[WorkloadRecord]
     failed: dict[str, str]
-
-    @classmethod
-    def of(cls, run: RunSpec, frame: RunMetadata, found: Collector) -> RunFrame:
-        """Return the current frame of a live run."""
-        return cls(
-            created=frame.created,
-            command=frame.command,
-            run=run,
-            environment=frame.environment,
-            fabric=frame.fabric,
-            emulated=frame.emulated,
-            workloads=frame.workloads,
-            warnings=frame.warnings,
-            failed=found.failed,
-        )
-
-    def frame(self) -> RunMetadata:
-        """Return the frame as `runs.build_records` takes it."""
-        frame = RunMetadata(self.command, self.environment, self.fabric, self.workloads, self.created)
-        frame.emulated, frame.warnings = self.emulated, list(self.warnings)
-        return frame
 
 
 class ConvergenceFrame(MeasuredFrame):
@@ -95,6 +72,6 @@ class RestartFrame(Part):
     warnings: list[str]
 
 
-def write_frame(frame: RunFrame | ConvergenceFrame | LiveFrame | RestartFrame, folder: Path) -> None:
+def write_frame(frame: MeasuredFrame | LiveFrame | RestartFrame, folder: Path) -> None:
     """Write the frame atomically. Raises OSError."""
     write_whole(frame.model_dump_json(indent=1) + "\n", folder / FRAME)

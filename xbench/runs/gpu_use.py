@@ -8,32 +8,29 @@ communication. Throttled clocks become a warning, because times under them are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from xbench.profilers.gpu import median_of_known
+from xbench.rank.events import GpuWatched
 from xbench.records import GpuUse
-
-Window = Mapping[str, Any]
 
 
 class GpuFindings:
-    """Collector of the events `gpu` and `gpu_missing`, in any order between ranks."""
+    """Collector of windows, in any order between ranks. `missing`: why a GPU has none."""
 
     def __init__(self) -> None:
         self.missing: str | None = None
-        self._profile: list[Window] = []
-        self._blocks: dict[str, dict[tuple[int, int], list[Window]]] = {}
+        self._profile: list[GpuWatched] = []
+        self._blocks: dict[str, dict[tuple[int, int], list[tuple[int, GpuWatched]]]] = {}
 
-    def take(self, launch: int, job: int, event: Mapping[str, Any]) -> None:
-        """Take one event of launch number `launch`, from a rank of `job`."""
-        if event["event"] == "gpu_missing":
-            self.missing = self.missing or str(event["reason"])
-        elif event["mode"] is None:
+    def take(self, launch: int, job: int, event: GpuWatched) -> None:
+        """Take one window of launch number `launch`, from a rank of `job`."""
+        if event.mode is None:
             self._profile.append(event)
         else:
-            blocks = self._blocks.setdefault(event["mode"], {})
-            blocks.setdefault((launch, event["round"]), []).append({**event, "job": job})
+            self._blocks.setdefault(event.mode, {}).setdefault((launch, event.round), []).append((job, event))
 
     def of_profile(self) -> GpuUse | None:
         """Return the use during the profile of layers and links."""
@@ -42,11 +39,11 @@ class GpuFindings:
     def of_block(self, launch: int, mode: str, round_: int, job: int) -> GpuUse | None:
         """Return one block of one job, without the energy of a sample: its devices may have served another job too."""
         windows = self._blocks.get(mode, {}).get((launch, round_), [])
-        return use_of([window for window in windows if window["job"] == job])
+        return use_of([window for of, window in windows if of == job])
 
     def of_mode(self, mode: str, seconds_per_sample: float) -> GpuUse | None:
         """Return the use over all blocks of a mode."""
-        return use_of([w for windows in self._blocks.get(mode, {}).values() for w in windows], seconds_per_sample)
+        return use_of([w for windows in self._blocks.get(mode, {}).values() for _, w in windows], seconds_per_sample)
 
     def warnings(self) -> list[str]:
         """Return warnings of throttled clocks: one for the profile, and one for all modes with the same reasons."""
@@ -56,10 +53,10 @@ class GpuFindings:
             found.append(f"the profile was made while the GPU's clocks were throttled ({', '.join(reasons)})")
         alike: dict[tuple[str, ...], list[str]] = {}
         for mode, blocks in self._blocks.items():
-            reasons = _throttled(window for windows in blocks.values() for window in windows)
-            slow = sum(1 for windows in blocks.values() if _throttled(windows))
-            if reasons:
-                alike.setdefault(tuple(sorted(reasons)), []).append(f"{slow} of {len(blocks)} blocks of {mode}")
+            by_block = [_throttled(window for _, window in windows) for windows in blocks.values()]
+            if reasons := sorted(set(itertools.chain(*by_block))):
+                slow = sum(1 for found_here in by_block if found_here)
+                alike.setdefault(tuple(reasons), []).append(f"{slow} of {len(blocks)} blocks of {mode}")
         found += [
             f"the GPU's clocks were throttled ({', '.join(reasons)}) in {', '.join(where)}: times of a slower GPU"
             for reasons, where in alike.items()
@@ -67,49 +64,49 @@ class GpuFindings:
         return found
 
 
-def use_of(windows: Sequence[Window], seconds_per_sample: float | None = None) -> GpuUse | None:
+def use_of(windows: Sequence[GpuWatched], seconds_per_sample: float | None = None) -> GpuUse | None:
     """Combine windows of any number of devices; None without any."""
     if not windows:
         return None
     power_w = _power_w(windows)
-    readings = sum(window["readings"] for window in windows)
-    seconds = sum(window["seconds"] for window in windows)
+    readings = sum(window.readings for window in windows)
+    seconds = sum(window.seconds for window in windows)
     return GpuUse(
-        devices=len({window["device"] for window in windows}),
+        devices=len({window.device for window in windows}),
         readings=readings,
-        utilisation=median_of_known(window["utilisation"] for window in windows),
-        memory_peak_bytes=_most(window["memory_peak_bytes"] for window in windows),
+        utilisation=median_of_known(window.utilisation for window in windows),
+        memory_peak_bytes=_most(window.memory_peak_bytes for window in windows),
         power_w=power_w,
         energy_j_per_sample=power_w * seconds_per_sample if power_w is not None and seconds_per_sample else None,
-        sm_clock_mhz=median_of_known(window["sm_clock_mhz"] for window in windows),
-        memory_clock_mhz=median_of_known(window["memory_clock_mhz"] for window in windows),
-        temperature_max_c=_most(window["temperature_max_c"] for window in windows),
+        sm_clock_mhz=median_of_known(window.sm_clock_mhz for window in windows),
+        memory_clock_mhz=median_of_known(window.memory_clock_mhz for window in windows),
+        temperature_max_c=_most(window.temperature_max_c for window in windows),
         throttled=_throttled(windows),
         throttled_share=_throttled_share(windows),
-        sampling_share=sum(window["sampling_s"] for window in windows) / seconds,
+        sampling_share=sum(window.sampling_s for window in windows) / seconds,
     )
 
 
-def _power_w(windows: Sequence[Window]) -> float | None:
+def _power_w(windows: Sequence[GpuWatched]) -> float | None:
     """Return the mean power of all devices together [W]; None unless every one of them reports its energy."""
     total_w = 0.0
-    for device in dict.fromkeys(window["device"] for window in windows):
-        seen = [w for w in windows if w["device"] == device and w["energy_j"] is not None]
+    for device in dict.fromkeys(window.device for window in windows):
+        seen = [(w.energy_j, w.seconds) for w in windows if w.device == device and w.energy_j is not None]
         if not seen:
             return None
-        total_w += sum(window["energy_j"] for window in seen) / sum(window["seconds"] for window in seen)
+        total_w += sum(energy_j for energy_j, _ in seen) / sum(seconds for _, seconds in seen)
     return total_w
 
 
-def _throttled_share(windows: Sequence[Window]) -> float | None:
+def _throttled_share(windows: Sequence[GpuWatched]) -> float | None:
     """Return the share of readings with throttled clocks; None if no device reports them."""
-    told = [window for window in windows if window["throttled_readings"] is not None]
-    readings = sum(window["readings"] for window in told)
-    return sum(window["throttled_readings"] for window in told) / readings if readings else None
+    told = [(w.throttled_readings, w.readings) for w in windows if w.throttled_readings is not None]
+    readings = sum(count for _, count in told)
+    return sum(throttled for throttled, _ in told) / readings if readings else None
 
 
-def _throttled(windows: Iterable[Window]) -> list[str]:
-    return list(dict.fromkeys(reason for window in windows for reason in window["throttled"]))
+def _throttled(windows: Iterable[GpuWatched]) -> list[str]:
+    return list(dict.fromkeys(reason for window in windows for reason in window.throttled))
 
 
 def _most(values: Iterable[Any]) -> Any:

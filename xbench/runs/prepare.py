@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from xbench import gpu_errors
+from xbench import gpu_errors, horovod
 from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics import choose, rootless
@@ -14,9 +14,8 @@ from xbench.fabrics.cluster import cluster_rank, divided, ranks_around
 from xbench.fabrics.rendezvous import check_meeting_point
 from xbench.host import tuning
 from xbench.modes import IN_SEQUENCE, MODES, mode_info
-from xbench.runs.unavailable import check_available, check_real
-from xbench.schedules import chosen_copies
-from xbench.spec import DeviceType, FabricSpec, ModeSpec, RunSpec, WorkloadSpec, check_backend
+from xbench.schedules import chosen_copies, obstacle
+from xbench.spec import Collectives, Compress, DeviceType, FabricSpec, ModeSpec, RunSpec, WorkloadSpec, check_backend
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
@@ -212,3 +211,49 @@ def _ranks_here(fabric: FabricSpec, jobs: int) -> int:
     if ours is not None and (ours.world_size > 1 or fabric.name == "cluster"):
         return max(1, ours.local_world_size // jobs)
     return 2 if fabric.name == "auto" else fabric.processes
+
+
+# --- Horovod ---------------------------------------------------------------------------------------------------------
+
+
+def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compress: Compress | None) -> list[str]:
+    """Return messages on modes that will fail here, while the others run.
+
+    Raises SpecError if no other mode could run, or if Horovod would carry all modes. Nothing here imports Horovod.
+    """
+    if collectives == "horovod":
+        why = horovod.obstacle()
+        if why is not None:
+            raise SpecError(f"--backend horovod: {why}", hint=f"{horovod.INSTALL} builds it")
+        if compress is not None:
+            raise SpecError(
+                f"--backend horovod sends gradients as they are, or as fp16, and not as {compress}",
+                hint="leave --compress or --backend out",
+            )
+    reasons = {mode.text: why for mode in modes if (why := obstacle(mode.carrier)) is not None}
+    remedies = {mode.text: mode_info(mode.carrier).remedy for mode in modes if mode.text in reasons}
+    builds = {text: f"{command} builds it" for text, command in remedies.items() if command is not None}
+    useful = [mode for mode in modes if mode.name != "compute"]
+    if reasons and all(mode.text in reasons for mode in useful):
+        first = next(iter(reasons))
+        raise SpecError(f"mode {first!r} cannot run here: {reasons[first]}", hint=builds.get(first))
+    remedy = {text: f" ({built})" for text, built in builds.items()}
+    return [f"mode {text} cannot run here: {why}{remedy.get(text, '')}" for text, why in reasons.items()]
+
+
+def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec], collectives: Collectives) -> None:
+    """Raise SpecError for Horovod on emulated links: its collectives are real, and would take no emulated time."""
+    if fabric.name != "emulated":
+        return
+    named = [mode.text for mode in modes if mode_info(mode.carrier).library is not None]
+    if named or collectives == "horovod":
+        what = f"mode {named[0]!r} sends" if named else "--backend horovod sends"
+        raise SpecError(
+            f"{what} by Horovod itself, over links that are there, and those of {fabric} are emulated",
+            hint="try --fabric shaped:hosts=2,rate=1gbit",
+        )
+
+
+def backend_of(run: RunSpec) -> str:
+    """Return the backend of our schedules for the record: gloo, nccl, or horovod over one of them."""
+    return f"horovod ({run.backend})" if run.collectives == "horovod" else run.backend

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from textwrap import TextWrapper
-from typing import Any
 
 from rich.console import Console
 from rich.status import Status
 
 from xbench.modes import mode_info
+from xbench.rank import events
 from xbench.rank.program import Phase
-from xbench.spec import RunSpec
+from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.compare import MARGIN
 from xbench.units import format_percent, format_seconds
 
@@ -58,23 +58,24 @@ class Progress:
         self._launch, self._phases, self._current = launch, phases, None
         self._show(f"{self._place()}: starting the ranks")
 
-    def take(self, rank: int, event: Mapping[str, Any]) -> None:
+    def take(self, rank: int, event: events.Event) -> None:
         """Take one event of the first job."""
         if rank != 0:
             return
-        if event["event"] == "part":
-            self._part = str(event["name"])
-            self._show_part(float(event["t"]))
-        elif event["event"] == "phase":
-            self._phase(int(event["number"]), str(event["name"]), float(event["t"]))
-        elif event["event"] == "plans" and self._run is not None:
-            steps_s = {mode: float(plan["predicted_step_s"]) for mode, plan in event["plans"].items()}
-            for sentence in predicted_slower(self._run, steps_s):
-                self.say(sentence)
-        elif event["event"] == "block" and len(event["stamps"]) > 1:
-            timed = event["stamps"][int(event["warmup"]) :]
-            if len(timed) > 1:
-                self._steps_s.setdefault(event["mode"], []).append((timed[-1] - timed[0]) / (len(timed) - 1))
+        match event:
+            case events.ProfilePartBegan():
+                self._part = event.name
+                self._show_part(event.t)
+            case events.PhaseBegan():
+                self._phase(event)
+            case events.SchedulesPlanned() if self._run is not None:
+                steps_s = {mode: plan.predicted_step_s for mode, plan in event.plans.items()}
+                for sentence in predicted_slower(self._run, steps_s):
+                    self.say(sentence)
+            case events.BlockTimed():
+                timed = event.stamps[event.warmup :]
+                if len(timed) > 1:
+                    self._steps_s.setdefault(event.mode, []).append((timed[-1] - timed[0]) / (len(timed) - 1))
 
     def note(self, rank: int, at_s: float, text: str) -> None:
         """Show a note of a rank of the first job. `at_s` is the machine's monotonic time [s]."""
@@ -87,19 +88,19 @@ class Progress:
         since_s = self._current[1] if self._current is not None else at_s
         self._show(f"{self._place()}: profile, {self._part}{count}, {clock(at_s - since_s)} so far")
 
-    def _phase(self, number: int, name: str, t: float) -> None:
+    def _phase(self, event: events.PhaseBegan) -> None:
         self._part = None
         if self._current is not None:
-            before, since = self._current
-            self._durations_s.setdefault(self._kind(before), []).append(t - since)
-        self._current = (number, t)
-        phase = self._phases[number]
-        parts = [self._place(), f"parity check of {phase.mode}" if phase.kind == "parity" else name]
+            before, since_s = self._current
+            self._durations_s.setdefault(self._kind(before), []).append(event.t - since_s)
+        self._current = (event.number, event.t)
+        phase = self._phases[event.number]
+        parts = [self._place(), f"parity check of {phase.mode}" if phase.kind == "parity" else event.name]
         if phase.kind == "block" and self._steps_s.get(phase.mode):
             whose = " of one of the jobs" if mode_info(phase.mode.partition("@")[0].partition(":")[0]).together else ""
             step = format_seconds(statistics.median(self._steps_s[phase.mode]))
             parts.append(f"median step{whose} so far {step}")
-        left_s = self._left_s(number)
+        left_s = self._left_s(event.number)
         if left_s is not None:
             parts.append(f"about {clock(left_s)} left")
         self._show(": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:]))
@@ -140,17 +141,53 @@ class Progress:
         if self._console.is_terminal:
             self._show(text)
 
-    def close(self) -> None:
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
         """Remove the line that is redrawn."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
-    def __enter__(self) -> Progress:
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+class Trainings:
+    """Trainings of `xbench converge`, of the first job: the last epoch, those that are done, and the time left.
+
+    Two jobs in turns train one seed each at the same time.
+    """
+
+    def __init__(self, progress: Progress, modes: Sequence[ModeSpec], seeds: int, epochs: int) -> None:
+        self._progress = progress
+        self._of = {mode.text: (seeds + 1) // 2 if mode.paired else seeds for mode in modes}
+        self._epochs = epochs
+        self._began_s: float | None = None
+        self._done = 0
+        self._taken_s = 0.0
+
+    def take(self, job: int, rank: int, event: events.Event) -> None:
+        """Take one event of a rank's journal."""
+        if isinstance(event, events.ModeFailed):
+            self._of.pop(event.mode, None)
+        if (job, rank) != (0, 0):
+            return
+        match event:
+            case events.ProfilePartBegan() | events.PhaseBegan(number=0):
+                self._progress.take(rank, event)
+            case events.PhaseBegan() if self._began_s is None:
+                self._began_s = event.t
+            case events.EpochTrained():
+                self._done += 1
+                self._taken_s = event.t - (self._began_s or 0.0)
+                place = f"{event.mode}, seed {event.seed}, epoch {event.epoch} of {self._epochs} done"
+                self._progress.redraw(f"{place}; {self.standing()}")
+
+    def standing(self) -> str:
+        """Return '2 of 9 trainings done, about 6 min left'."""
+        total = sum(self._of.values())
+        left = total * self._epochs - self._done
+        told = f"{self._done // self._epochs} of {total} trainings done"
+        return f"{told}, about {clock(self._taken_s / self._done * left)} left" if self._done and left > 0 else told
 
 
 def predicted_slower(run: RunSpec, steps_s: Mapping[str, float]) -> list[str]:

@@ -6,14 +6,14 @@ skipped with a warning. Nothing is written. Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from xbench.errors import RecordError
-from xbench.rank.journal import JournalReader
+from xbench.rank.journal import JournalReader, Take
 from xbench.record_files import FRAME
 from xbench.records import Comparison, Convergence, Profile
 from xbench.runs.build_records import comparison_record, profile_record
@@ -32,19 +32,27 @@ def measured(folder: Path) -> Profile | Comparison:
     stored = read_frame(folder, RunFrame)
     found = Collector(stored.run, [workload.batch_size for workload in stored.workloads])
     found.failed.update(stored.failed)
-    for number, launch in launches(folder):
-        found.begin_launch(number)
-        _replay(launch, found.take, found.warnings)
     make = profile_record if stored.run.kind == "profile" else comparison_record
-    return made(folder, lambda: make(stored.run, stored.frame(), found, complete=False, error=WHY))
+
+    def record() -> Profile | Comparison:
+        for number, launch in launches(folder):
+            found.begin_launch(number)
+            _replay(launch, found.take)
+        return make(stored, found, WHY)
+
+    return made(folder, record)
 
 
 def convergence(folder: Path) -> Convergence:
     """Rebuild the record of a convergence study. Raises RecordError."""
     stored = read_frame(folder, ConvergenceFrame)
     curves = Curves(stored.run.fabric.world_size, stored.run, stored.an_epoch, lambda said: None)
-    _replay(folder, curves.take, curves.warnings)
-    return made(folder, lambda: convergence_record(stored, curves, WHY))
+
+    def record() -> Convergence:
+        _replay(folder, curves.take)
+        return convergence_record(stored, curves, WHY)
+
+    return made(folder, record)
 
 
 def launches(folder: Path) -> list[tuple[int, Path]]:
@@ -57,26 +65,15 @@ def launches(folder: Path) -> list[tuple[int, Path]]:
     return [(number, launch) for number, _, launch in sorted(found)]
 
 
-def events_of(launch: Path) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Yield (job, rank, event) of all journals of a launch, by the time of each."""
+def _replay(launch: Path, take: Take) -> None:
+    """Pass on the events of all journals of a launch, by the time of each."""
     found = []
     for path in launch.glob("job*-rank*.jsonl"):
         job, _, rank = path.stem.removeprefix("job").partition("-rank")
         if job.isdecimal() and rank.isdecimal():
-            at_s = 0.0
-            for event in JournalReader(launch, int(job), int(rank)).poll():
-                at_s = t if isinstance(t := event.get("t"), float) else at_s
-                found.append((at_s, int(job), int(rank), event))
-    for _, job_, rank_, event in sorted(found, key=lambda one: one[:3]):
-        yield job_, rank_, event
-
-
-def _replay(launch: Path, take: Callable[[int, int, Mapping[str, Any]], None], warnings: list[str]) -> None:
-    for job, rank, event in events_of(launch):
-        try:
-            take(job, rank, event)
-        except (LookupError, ValueError, TypeError, AttributeError):
-            warnings.append(f"{launch.name}/job{job}-rank{rank}.jsonl: a broken {event['event']!r} was left out")
+            found += [(int(job), int(rank), event) for event in JournalReader(launch, int(job), int(rank)).poll()]
+    for job_, rank_, event in sorted(found, key=lambda one: (one[2].t, one[0], one[1])):
+        take(job_, rank_, event)
 
 
 def read_frame(folder: Path, kind: type[F]) -> F:

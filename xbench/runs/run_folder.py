@@ -1,15 +1,23 @@
-"""Folder of a run. No two runs share one. The record is saved in it, or elsewhere if its disk is full."""
+"""Folder of a run, and the save of its record however its measurement ended.
+
+No two runs share a folder. The record is saved in it, or elsewhere if its disk is full.
+"""
 
 from __future__ import annotations
 
 import secrets
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
-from xbench.errors import RunError, SpecError
+from xbench.errors import Interrupted, RunError, SpecError, XbenchError
+from xbench.interrupts import Held, interrupts_held
 from xbench.records import AnyRecord, save
+
+R = TypeVar("R", bound=AnyRecord, covariant=True)
 
 _TOKEN = secrets.token_hex(4)
 """Suffix of file names outside the run's own folder, so that no other process uses or guesses them."""
@@ -39,6 +47,44 @@ def new_run_folder(output: Path, name: str) -> Path:
             folder = output / f"{began}-{number}"
         except OSError as failed:
             raise SpecError(f"--output: {str(folder)!r} cannot be made: {failed.strerror}") from None
+
+
+class Kept(NamedTuple, Generic[R]):
+    """A record, its path, and the error that ended its measurement early, if any."""
+
+    record: R
+    path: Path
+    error: XbenchError | None
+
+
+def ended_by(measure: Callable[[], None], held: Held) -> XbenchError | None:
+    """Call `measure`, which the signals that `held` holds can interrupt. Return the error that ended it early, or None.
+
+    Afterwards signals are held again, so that the measurements are saved.
+    """
+    try:
+        with held.let_through():
+            measure()
+    except XbenchError as error:
+        return error
+    except OSError as failed:  # no folder, file or process could be made
+        return RunError(f"the launches could not go on: {failed}")
+    except KeyboardInterrupt:
+        return Interrupted("interrupted")
+    return None
+
+
+def measure_and_keep(
+    measure: Callable[[], None], make: Callable[[XbenchError | None], R], path_of: Callable[[R], Path]
+) -> Kept[R]:
+    """Measure, and save what `make` makes of the measurements and of the error that ended them early, if any.
+
+    Passes on an error of `make`, which raises if there is nothing to record.
+    """
+    with interrupts_held() as held:
+        error = ended_by(measure, held)
+        record = make(error)
+        return Kept(record, keep(record, path_of(record)), error or held.interrupted())
 
 
 def keep(record: AnyRecord, path: Path) -> Path:

@@ -214,7 +214,7 @@ class Tune:
             stamp
             for (number, _, _), ranks in found.raw_blocks.items()
             for block in ranks.values()
-            for stamp in block["stamps"]
+            for stamp in block.stamps
             if number == launch
         ]
         if not stamps or expected_s <= 0:

@@ -17,8 +17,6 @@ The record is saved after every cell. A run that dies keeps its cells, and `resu
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -33,18 +31,10 @@ from xbench.fabrics import parse_fabric
 from xbench.interrupts import interrupts_held
 from xbench.rank.program import BLOCK_S
 from xbench.record_files import RECORD
-from xbench.records import (
-    Comparison,
-    Environment,
-    Validation,
-    ValidationCell,
-    WorkloadRecord,
-    load,
-    of_kind,
-)
-from xbench.runs.build_records import now
+from xbench.records import Comparison, Environment, Validation, ValidationCell, WorkloadRecord, load, of_kind
+from xbench.runs.build_records import command_line, now
 from xbench.runs.execute import execute
-from xbench.runs.run_folder import keep, new_run_folder
+from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.runs.validation_cells import cell_of, failed_cell, unsteady
 from xbench.spec import Effort, FabricSpec, WorkloadSpec
 from xbench.stats.validation import goals, summaries
@@ -60,8 +50,8 @@ GUESSED_COMPUTE_S = 0.5
 AGAIN = 1
 
 
-def validate(config: ValidateConfig, console: Console) -> tuple[Validation, Path, XbenchError | None]:
-    """Run every missing cell. Return the record, its path, and the error that ended it early, if any.
+def validate(config: ValidateConfig, console: Console) -> Kept[Validation]:
+    """Run every missing cell, and save the record after each.
 
     A cell that fails is kept with its reason, and the others run. Raises UsageError before anything is launched, also
     if the resumed record has other modes.
@@ -86,13 +76,19 @@ def validate(config: ValidateConfig, console: Console) -> tuple[Validation, Path
         )
     found = probe(list(config.workloads), config.device, max(f.world_size for f in config.matrix.all))
     workloads = [item.record for item in found.workloads]
-    place = new_run_folder(config.output, "validation") / RECORD
+    path = new_run_folder(config.output, "validation") / RECORD
     done = list(config.resume.cells) if config.resume is not None else []
     kept: list[ValidationCell] = []
-    error: XbenchError | None = None
     described = environment.capture(found.model_dump())
     cells = list(product(config.matrix.all, zip(found.specs, workloads, strict=True)))
-    with interrupts_held() as held:
+
+    def so_far(error: XbenchError | None) -> Validation:
+        complete = len(kept) == len(cells)
+        known = kept if complete else [*kept, *_missing(done, kept)]
+        told = str(error) if error is not None and not complete else None
+        return record(config, described, known, complete=complete, error=told)
+
+    def measure() -> None:
         for number, (fabric, (spec, workload)) in enumerate(cells):
             before = next((cell for cell in done if _same(cell, spec, fabric)), None)
             if before is not None:
@@ -100,29 +96,17 @@ def validate(config: ValidateConfig, console: Console) -> tuple[Validation, Path
                 continue
             effort = effort_for(workload, fabric, kept, config)
             console.print(f"cell {number + 1} of {len(cells)}: {workload.title} on {fabric}", highlight=False)
-            try:
-                with held.let_through():
-                    cell, error = _run_cell(config, spec, workload, fabric, effort, kept, console)
+            cell, interrupted = _run_cell(config, spec, workload, fabric, effort, kept, console)
+            with interrupts_held():
                 kept.append(cell)
-            except KeyboardInterrupt:
-                error = Interrupted("interrupted")
-            except Interrupted as caught:
-                error = caught
-            finally:
-                partial = record(config, described, [*kept, *_missing(done, kept)], complete=False)
-                kept_at = keep(partial, place)
-            error = held.interrupted() or error
-            if error is not None:
-                break
-        complete = len(kept) == len(cells)
-        cells_made = kept if complete else [*kept, *_missing(done, kept)]
-        told = str(error) if error is not None and not complete else None
-        made = record(config, described, cells_made, complete=complete, error=told)
-        kept_at = keep(made, place)
-        error = held.interrupted() or error
+                keep(so_far(None), path)
+            if interrupted is not None:
+                raise interrupted
+
+    made, kept_at, error = measure_and_keep(measure, so_far, lambda _: path)
     if error is None and all(cell.error is not None for cell in kept):
         error = RunError("no cell was measured", hint="its reasons are in the record")
-    return made, kept_at, error
+    return Kept(made, kept_at, error)
 
 
 def record(
@@ -137,7 +121,7 @@ def record(
     fitted = [cell for cell in cells if cell.predicted_on == cell.fabric.world_size]
     return Validation(
         created=now(),
-        command=shlex.join(["xbench", *sys.argv[1:]]),
+        command=command_line(),
         environment=described,
         modes=[mode.text for mode in config.modes],
         overlap=config.overlap,

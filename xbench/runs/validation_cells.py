@@ -102,8 +102,7 @@ def unsteady(cell: ValidationCell) -> bool:
     """True if the machine's speed changed between profile and blocks by enough to matter in the steps."""
     moved_s = abs((cell.compute_blocks_s or cell.compute_s) - cell.compute_s)
     shortest_s = min(
-        (point.measured_step_s.median for point in cell.points if mode_info(point.mode).trains),
-        default=cell.compute_s,
+        (point.measured_step_s.median for point in cell.points if mode_info(point.mode).trains), default=cell.compute_s
     )
     return moved_s > STATIONARY * cell.compute_s and moved_s > FELT * shortest_s
 

@@ -12,6 +12,7 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 
+from xbench.rank.events import PhaseBegan, RankEnded, RankFailed, RankStarted, Remarked
 from xbench.rank.journal import Journal
 
 
@@ -26,9 +27,9 @@ def main(argument, job, directory):
     import torch.distributed as dist
 
     journal = Journal(Path(directory), job, rank)
-    journal.write("hello", rank=rank, job=job, host=int(os.environ["GROUP_RANK"]), pid=os.getpid())
+    journal.write(RankStarted(rank=rank, job=job, host=int(os.environ["GROUP_RANK"]), pid=os.getpid()))
     try:
-        journal.write("phase", name="joining")
+        journal.write(PhaseBegan(name="joining"))
         dist.init_process_group("gloo", timeout=timedelta(seconds=plan.get("timeout_s", 60)))
         for step in range(plan["steps"]):
             journal.note(f"step {step}: computing")
@@ -38,13 +39,12 @@ def main(argument, job, directory):
             journal.note(f"step {step}: waiting for gradients")
             dist.all_reduce(tensor)
             time.sleep(plan.get("pause_s", 0))
-        journal.write(
-            "block", sum=float(tensor.sum()), cores=sorted(os.sched_getaffinity(0)), omp=os.environ["OMP_NUM_THREADS"]
-        )
+        seen = [float(tensor.sum()), sorted(os.sched_getaffinity(0)), os.environ["OMP_NUM_THREADS"]]
+        journal.write(Remarked(message=json.dumps(seen)))
         dist.destroy_process_group()
-        journal.write("end")
+        journal.write(RankEnded())
     except Exception as error:
-        journal.write("error", message=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+        journal.write(RankFailed(message=f"{type(error).__name__}: {error}", traceback=traceback.format_exc()))
         os._exit(1)
     if trouble == "after end":
         os._exit(9)

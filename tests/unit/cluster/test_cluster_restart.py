@@ -21,10 +21,21 @@ from xbench.cluster.live.restart import RestartRequest, measure
 from xbench.cluster.live.restart_result import compare_losses, loss_sentence, times_of
 from xbench.commands.cluster import cluster
 from xbench.errors import Interrupted, RecordError, RunError, SpecError
+from xbench.rank.events import (
+    CheckpointKept,
+    CheckpointLoaded,
+    GroupJoined,
+    ModelBuilt,
+    RankEnded,
+    RankReady,
+    RankStarted,
+    StepTrained,
+)
 from xbench.records import Restart, dump, load, loads, save
 from xbench.report.formats import junit, markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.page.model import figures
+from xbench.runs import run_folder
 from xbench.runs.frames import RestartFrame, write_frame
 from xbench.runs.run_folder import keep
 
@@ -34,26 +45,22 @@ STOPS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 BATCH_NORM = "batch normalisation takes its statistics over a worker's own samples"
 
 
-def event(name: str, t: float, **fields: Any) -> dict[str, Any]:
-    return {"event": name, "t": t, **fields}
-
-
 STOPPED = [
-    event("step", 9.0, step=6, loss=1.0),
-    event("step", 10.5, step=7, loss=1.0),
-    event("kept", 11.25, steps=7, began_s=10.5),
-    event("end", 11.25, how="stopped", steps=7),
+    StepTrained(t=9.0, step=6, loss=1.0),
+    StepTrained(t=10.5, step=7, loss=1.0),
+    CheckpointKept(t=11.25, steps=7, began_s=10.5),
+    RankEnded(t=11.25, how="stopped", steps=7),
 ]
 STARTED = [
-    event("hello", 15.0, rank=0, pid=1, started_s=13.0),
-    event("joined", 15.5),
-    event("built", 16.5),
-    event("loaded", 16.75, steps=7, skipped=[]),
-    event("ready", 17.0),
-    event("step", 20.0, step=8, loss=1.0),
-    event("step", 21.0, step=9, loss=1.0),
-    event("step", 23.0, step=10, loss=1.0),
-    event("step", 24.0, step=11, loss=1.0),
+    RankStarted(t=15.0, rank=0, pid=1, started_s=13.0),
+    GroupJoined(t=15.5),
+    ModelBuilt(t=16.5),
+    CheckpointLoaded(t=16.75, steps=7, skipped=[]),
+    RankReady(t=17.0),
+    StepTrained(t=20.0, step=8, loss=1.0),
+    StepTrained(t=21.0, step=9, loss=1.0),
+    StepTrained(t=23.0, step=10, loss=1.0),
+    StepTrained(t=24.0, step=11, loss=1.0),
 ]
 
 
@@ -65,7 +72,7 @@ def test_the_parts_of_a_restart() -> None:
         "step_s": 1.0,
     }  # fmt: skip
     assert found.launch_s == 5.0
-    assert found.total_s == 10.0 == STARTED[5]["t"] - 10.0
+    assert found.total_s == 10.0 == STARTED[5].t - 10.0
     assert found.lost_s == 8.5
 
 
@@ -283,7 +290,7 @@ def test_a_stop_while_the_record_is_saved_comes_after_it(
         return keep(record, path)
 
     studied.then = staticmethod(made.restart)
-    monkeypatch.setattr(restarting, "keep", slowly)
+    monkeypatch.setattr(run_folder, "keep", slowly)
     record, path, interrupted = measure(RestartRequest("resnet18"), lambda said: None, tmp_path)
     assert isinstance(interrupted, Interrupted)
     assert load(path) == record == made.restart()

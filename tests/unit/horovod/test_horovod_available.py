@@ -9,7 +9,7 @@ import pytest
 from xbench import horovod
 from xbench.commands.workloads import modes as modes_command
 from xbench.errors import SpecError
-from xbench.runs.unavailable import check_available, check_real
+from xbench.runs.prepare import check_available, check_real
 from xbench.schedules import parse_modes
 from xbench.spec import FabricSpec
 

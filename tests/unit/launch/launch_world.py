@@ -1,6 +1,7 @@
 """A launch on a clock that the test turns: hosts, ranks, agents and links, without processes."""
 
 from xbench.launch.monitor import COLLECT_S, AgentWatch, AuxiliaryWatch, Monitor, Probes, RankWatch
+from xbench.rank.events import BlockTimed, RankFailed, RankStarted
 from xbench.rank.journal import Journal, JournalReader
 
 SILENCE_S = 60.0
@@ -35,14 +36,14 @@ class World:
             link_fault=lambda: self.fault,
             disk_full=lambda: self.full,
         )
-        take = lambda job, rank, event: self.events.append((job, rank, event["event"]))  # noqa: E731
+        take = lambda job, rank, event: self.events.append((job, rank, event.event))  # noqa: E731
         self.notes = []
         noted = lambda job, rank, at_s, text: self.notes.append((job, rank, text))  # noqa: E731
         self.monitor = Monitor(watches, agents, auxiliaries, take, SILENCE_S, probes, start_s=START_S, on_note=noted)
 
     def hello(self, rank, job=0):
         journal = self.journals[job, rank] = Journal(self.folder, job, rank)
-        journal.write("hello", rank=rank, job=job, host=rank, pid=self.pid(rank, job))
+        journal.write(RankStarted(rank=rank, job=job, host=rank, pid=self.pid(rank, job)))
         return journal
 
     def hello_all(self, ranks=2, jobs=1):
@@ -74,6 +75,9 @@ class World:
         return verdict.error
 
 
-def error(message, t=None):
-    fields = {"message": message, "traceback": f"Traceback\n{message}"}
-    return {**fields, **({"t": t} if t is not None else {})}
+def error(message, **fields):
+    return RankFailed(message=message, traceback=f"Traceback\n{message}", **fields)
+
+
+def block():
+    return BlockTimed(mode="ddp", round=0, position=0, warmup=0, stamps=[0.0, 1.0])

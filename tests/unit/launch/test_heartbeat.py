@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
+from launch_world import block
 
 from xbench.errors import XbenchError
 from xbench.launch import heartbeat
 from xbench.launch.heartbeat import HeartbeatMonitor
 from xbench.launch.rank_survey import COLLECT_S, GONE_S
 from xbench.launch.rendezvous import RankAssignment
+from xbench.rank.events import Event, PhaseBegan, RankEnded
 from xbench.rank.journal import Journal, JournalReader
 
 
@@ -77,8 +78,8 @@ class Ranks:
     def clock(self) -> float:
         return self.now
 
-    def take(self, job: int, rank: int, event: Mapping[str, Any]) -> None:
-        self.taken.append((job, rank, event["event"]))
+    def take(self, job: int, rank: int, event: Event) -> None:
+        self.taken.append((job, rank, event.event))
 
     def abandon(self, error: XbenchError) -> NoReturn:
         raise Left(f"abandoned: {error}")
@@ -104,9 +105,9 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
 
 
 def test_what_any_rank_measured_is_at_rank_0_a_beat_later(ranks: Ranks) -> None:
-    ranks.journals[0].write("block", mode="ddp")
-    ranks.journals[2].write("phase", name="profile")
-    ranks.journals[2].write("block", mode="ddp")
+    ranks.journals[0].write(block())
+    ranks.journals[2].write(PhaseBegan(name="profile"))
+    ranks.journals[2].write(block())
     ranks.beat(2, 1, 0)
     ranks.beat(2, 1, 0)
     assert sorted(ranks.taken) == [(0, 0, "block"), (0, 2, "block"), (0, 2, "phase")]
@@ -116,7 +117,7 @@ def test_what_any_rank_measured_is_at_rank_0_a_beat_later(ranks: Ranks) -> None:
 def test_a_rank_that_fails_ends_all_with_its_own_words(ranks: Ranks) -> None:
     ranks.beat(0, 1, 2)
     ranks.journals[1].note("optimal step 3")
-    ranks.journals[1].write("block", mode="ddp")
+    ranks.journals[1].write(block())
     ranks.watches[1].fail("raised RuntimeError: out of luck", None)
     assert (0, 1, "block") not in ranks.taken
     ranks.beat(0, 2)
@@ -186,8 +187,8 @@ def test_ranks_without_rank_0_end_themselves(ranks: Ranks, capsys: pytest.Captur
 
 def test_a_good_end_waits_for_all_events(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks.beat(0, 1, 2)
-    ranks.journals[1].write("end")
-    ranks.journals[2].write("end")
+    ranks.journals[1].write(RankEnded())
+    ranks.journals[2].write(RankEnded())
     for rank in (1, 2):
         ranks.watches[rank]._done = True
         ranks.watches[rank]._post()

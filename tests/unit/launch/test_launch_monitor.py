@@ -1,14 +1,13 @@
 """The monitor on a clock that the test turns: every way for a launch to end, exactly."""
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launch_world import SILENCE_S, START_S, World, error
+from launch_world import SILENCE_S, START_S, World, block, error
 
 from xbench.errors import FabricError, RankError, RunError
 from xbench.launch.monitor import COLLECT_S, END_S
+from xbench.rank.events import PhaseBegan, RankEnded
 
 KILLED_9 = "E0101 torch] failed (exitcode: -9) local_rank: 0 (pid: {pid}) of binary: python\n"
 
@@ -21,8 +20,8 @@ def world(tmp_path):
 def test_all_ranks_end_and_all_agents_leave(world):
     world.hello_all()
     for journal in world.journals.values():
-        journal.write("block", mode="ddp")
-        journal.write("end")
+        journal.write(block())
+        journal.write(RankEnded())
     assert world.monitor.poll() is None
     world.agent(0, 0)
     assert world.monitor.poll() is None
@@ -37,7 +36,7 @@ def test_all_ranks_end_and_all_agents_leave(world):
 def test_an_agent_that_will_not_leave_is_a_warning(world):
     world.hello_all()
     for journal in world.journals.values():
-        journal.write("end")
+        journal.write(RankEnded())
     world.agent(0, 0)
     assert world.monitor.poll() is None
     assert world.wait(END_S - 1) is None
@@ -48,9 +47,9 @@ def test_an_agent_that_will_not_leave_is_a_warning(world):
 
 def test_an_error_of_ones_own_comes_before_the_loss_of_a_peer(world):
     world.hello_all()
-    world.journals[0, 0].write("error", **error("RuntimeError: [gloo/pair.cc:538] Connection closed by peer"))
+    world.journals[0, 0].write(error("RuntimeError: [gloo/pair.cc:538] Connection closed by peer"))
     world.journals[0, 1].note("optimal step 12: computing")
-    world.journals[0, 1].write("error", **error("ValueError: shapes differ\nmore of it"))
+    world.journals[0, 1].write(error("ValueError: shapes differ\nmore of it"))
     told = world.cause()
     assert isinstance(told, RankError)
     assert str(told) == "rank 1 on host 1 (optimal step 12: computing) raised ValueError: shapes differ more of it"
@@ -59,8 +58,8 @@ def test_an_error_of_ones_own_comes_before_the_loss_of_a_peer(world):
 
 def test_a_kill_comes_before_every_error(world):
     world.hello_all()
-    world.journals[0, 0].write("error", **error("ValueError: anything"))
-    world.journals[0, 1].write("phase", name="round 2 optimal")
+    world.journals[0, 0].write(error("ValueError: anything"))
+    world.journals[0, 1].write(PhaseBegan(name="round 2 optimal"))
     world.die(1)
     assert world.monitor.poll() is None
     world.logs[0, 1] = KILLED_9.format(pid=world.pid(1))
@@ -73,14 +72,14 @@ def test_the_earliest_of_equals_is_the_cause(world):
     world.hello_all()
     for rank, at_s in ((0, 20.0), (1, 10.0)):
         with open(world.folder / f"job0-rank{rank}.jsonl", "a") as stream:
-            stream.write(json.dumps({"event": "error", **error(f"ValueError: {rank}", at_s)}) + "\n")
+            stream.write(error(f"ValueError: {rank}", t=at_s).line())
     assert str(world.cause()) == "rank 1 on host 1 raised ValueError: 1"
 
 
 def test_a_rank_that_its_agent_ended_is_no_cause(tmp_path):
     world = World(tmp_path, hosts=1, ranks=2)
     world.hello_all()
-    world.journals[0, 1].write("error", **error("RuntimeError: Connection reset by peer"))
+    world.journals[0, 1].write(error("RuntimeError: Connection reset by peer"))
     world.die(0)
     world.die(1)
     world.agent(0, 1)
@@ -103,7 +102,7 @@ def test_an_agent_that_ends_its_ranks_and_never_says_why(world):
     world.hello_all()
     world.journals[0, 1].note("ddp step 2")
     world.die(1)
-    world.journals[0, 0].write("end")
+    world.journals[0, 0].write(RankEnded())
     world.logs[0, 1] = f"W0101 Sending process {world.pid(1)} closing signal SIGTERM\n"
     assert world.monitor.poll() is None
     assert world.wait(END_S - 1) is None
@@ -115,9 +114,9 @@ def test_an_end_that_is_read_late_is_no_trouble(world):
     world.hello_all()
     world.agent(0, 0)
     assert world.monitor.poll() is None
-    world.journals[0, 0].write("end")
+    world.journals[0, 0].write(RankEnded())
     assert world.wait(COLLECT_S) is None
-    world.journals[0, 1].write("end")
+    world.journals[0, 1].write(RankEnded())
     world.agent(1, 0)
     assert world.monitor.poll().error is None
 
@@ -149,7 +148,7 @@ def test_the_link_is_named_when_ranks_only_lost_each_other(world):
     world.hello_all()
     world.fault = "the link of host 1 is down"
     for journal in world.journals.values():
-        journal.write("error", **error("RuntimeError: Timed out waiting 3000ms for recv operation"))
+        journal.write(error("RuntimeError: Timed out waiting 3000ms for recv operation"))
     told = world.cause()
     assert isinstance(told, FabricError)
     assert str(told) == "the link of host 1 is down, so the ranks lost each other"
@@ -159,7 +158,7 @@ def test_a_stopped_rank_is_named_when_the_other_gave_up(world):
     world.hello_all()
     world.journals[0, 1].note("ddp step 3")
     world.states[world.pid(1)] = "T"
-    world.journals[0, 0].write("error", **error("RuntimeError: Timed out waiting 3000ms for recv operation"))
+    world.journals[0, 0].write(error("RuntimeError: Timed out waiting 3000ms for recv operation"))
     assert str(world.cause()) == "rank 1 on host 1 (ddp step 3) was stopped, and the others gave up waiting"
 
 
@@ -183,7 +182,7 @@ def test_ranks_that_never_start_are_explained_by_the_log(world):
 
 def test_an_agent_that_leaves_before_its_ranks_are_done(world):
     world.hello_all()
-    world.journals[0, 0].write("end")
+    world.journals[0, 0].write(RankEnded())
     world.agent(1, 0)
     assert str(world.cause()) == "rank 1 on host 1 did not finish"
 
@@ -191,7 +190,7 @@ def test_an_agent_that_leaves_before_its_ranks_are_done(world):
 def test_a_rank_that_dies_after_its_end_is_told(world):
     world.hello_all()
     for journal in world.journals.values():
-        journal.write("end")
+        journal.write(RankEnded())
     world.die(1)
     world.agent(0, 0)
     world.agent(1, 1)
@@ -247,7 +246,7 @@ def test_any_sign_of_life_of_any_rank_ends_the_silence(world, rank):
         if step % 2:
             world.journals[0, rank].note(f"step {step}")
         else:
-            world.journals[0, rank].write("phase", name=f"phase {step}")
+            world.journals[0, rank].write(PhaseBegan(name=f"phase {step}"))
         assert world.monitor.poll() is None
     assert world.wait(SILENCE_S) is not None
 
@@ -264,7 +263,7 @@ def test_a_link_that_is_down_is_found_long_before_the_silence_counts(world):
 def test_messages_name_the_job_where_there_are_two(tmp_path):
     world = World(tmp_path, jobs=2)
     world.hello_all(jobs=2)
-    world.journals[1, 0].write("error", **error("ValueError: no"))
+    world.journals[1, 0].write(error("ValueError: no"))
     assert str(world.cause()) == "rank 0 of job 1 on host 0 raised ValueError: no"
 
 
@@ -301,13 +300,13 @@ def test_whatever_happens_a_launch_ends(tmp_path_factory, occurrences):
         journal = world.journals[0, rank]
         match what:
             case "event":
-                journal.write("block", mode="ddp")
+                journal.write(block())
             case "note":
                 journal.note("step")
             case "error":
-                journal.write("error", message="x", traceback="y")
+                journal.write(error("x"))
             case "end":
-                journal.write("end")
+                journal.write(RankEnded())
             case "die":
                 world.die(rank)
             case "agent":
@@ -326,7 +325,7 @@ def test_what_a_rank_says_for_people_takes_the_place_of_its_exception(world):
     world.hello_all()
     world.journals[0, 1].note("round 2 wfbp step 3: computing")
     told = {"said": "ran out of GPU memory: 2.00 GiB were wanted", "hint": "a smaller --batch-size needs less"}
-    world.journals[0, 1].write("error", **error("OutOfMemoryError: CUDA out of memory. Tried"), **told)
+    world.journals[0, 1].write(error("OutOfMemoryError: CUDA out of memory. Tried", **told))
     found = world.cause()
     assert str(found) == (
         "rank 1 on host 1 (round 2 wfbp step 3: computing) ran out of GPU memory: 2.00 GiB were wanted"
@@ -337,16 +336,16 @@ def test_what_a_rank_says_for_people_takes_the_place_of_its_exception(world):
 
 def test_an_explained_error_is_a_cause_even_where_its_text_speaks_of_lost_peers(world):
     world.hello_all()
-    world.journals[0, 0].write("error", **error("RuntimeError: connection closed by peer", t=1.0))
+    world.journals[0, 0].write(error("RuntimeError: connection closed by peer", t=1.0))
     text = "DistBackendError: NCCL error, timeout: Duplicate GPU detected"
-    world.journals[0, 1].write("error", **error(text, t=2.0), said="found another rank on its GPU", hint=None)
+    world.journals[0, 1].write(error(text, t=2.0, said="found another rank on its GPU"))
     assert str(world.cause()) == "rank 1 on host 1 found another rank on its GPU"
 
 
 def test_an_error_names_the_users_line_and_all_it_says(world):
     world.hello_all()
     world.journals[0, 1].note("profile step 2 of 10")
-    world.journals[0, 1].write("error", **error("RuntimeError: no way:\n  at all."), place="train.py:12")
+    world.journals[0, 1].write(error("RuntimeError: no way:\n  at all.", place="train.py:12"))
     told = str(world.cause())
     assert told == "rank 1 on host 1 (profile step 2 of 10): train.py:12 raised RuntimeError: no way: at all"
 
@@ -363,7 +362,7 @@ def test_a_note_is_handed_on_once(world):
 
 def test_an_error_of_ours_is_a_sentence_already(world):
     world.hello_all()
-    world.journals[0, 1].write("error", **error("WorkloadError: no"), told="parameter 'a' is new", hint="run it once")
+    world.journals[0, 1].write(error("WorkloadError: no", told="parameter 'a' is new", hint="run it once"))
     cause = world.cause()
     assert str(cause) == "rank 1 on host 1: parameter 'a' is new"
     assert cause.hint == "run it once"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from xbench.modes import tried_modes
 from xbench.planning.auto import Candidate
 from xbench.planning.plans import Planner
 from xbench.rank import autotune
-from xbench.rank.autotune import CandidateTiming, try_candidates
+from xbench.rank.autotune import CandidateTiming, Trial, try_candidates
 from xbench.records import Layer, Plan, Tensor
 
 RANK: Any = object()
@@ -95,28 +95,18 @@ class Runs:
         self.shortlists: list[list[Candidate]] = []
         self.rounds: list[int] = []
         self.steps: list[int] = []
-        self.unused: list[Mapping[str, int]] = []
 
-    def __call__(
-        self,
-        rank: Any,
-        planner: Planner,
-        shortlist: Sequence[Candidate],
-        rounds: int,
-        steps: int,
-        unused: Mapping[str, int],
-    ) -> list[CandidateTiming]:
+    def __call__(self, shortlist: Sequence[Candidate], rounds: int, steps: int) -> list[CandidateTiming]:
         self.shortlists.append(list(shortlist))
         self.rounds.append(rounds)
         self.steps.append(steps)
-        self.unused.append(unused)
         return [CandidateTiming(step_s, rounds * steps) for step_s in self.times(shortlist)]
 
 
 def tried(
     monkeypatch: pytest.MonkeyPatch, runs: Runs, planner: Planner = PLANNER, modes: Sequence[str] | None = None
 ) -> tuple[Plan, dict[str, Plan]]:
-    monkeypatch.setattr(autotune, "_run", runs)
+    monkeypatch.setattr(Trial, "run", runs)
     plans = planner.plans(modes)
     return try_candidates(RANK, planner, plans, {"unused.weight": 4}), plans
 
@@ -135,7 +125,6 @@ def test_the_short_list_is_the_favourite_and_rivals_that_are_close(monkeypatch: 
         buckets = autotune._indices(PLANNER, plans[mode])
         close = PLANNER.simulate("auto", buckets).step_s <= limit_s
         assert (buckets in on_list) == close, mode
-    assert runs.unused == [{"unused.weight": 4}]
     assert (runs.rounds, runs.steps) == ([autotune._rounds(shortlist)], [2])
     assert plan.note is not None
     assert plan.note.startswith(f"the buckets of 'auto', after {2 * runs.rounds[0]} steps each of: auto ")
@@ -214,19 +203,19 @@ SLOW = COST.model_copy(update={"beta_s_per_byte": 4e-7})  # 0.1 s for all: more 
 AHEAD = Planner(replace(STEP, forward_s=0.06), SLOW, SHARED, layers=LAYERS, overlap="forward")
 
 
-def without_attaching(rank: Any, planner: Planner, shortlist: list[Candidate], unused: Any) -> tuple[Any, str]:
+def without_attaching(trial: Trial, shortlist: list[Candidate]) -> tuple[list[Candidate], str]:
     return shortlist, ""
 
 
 def refusing(name: str) -> Callable[..., tuple[list[Candidate], str]]:
-    def attachable(rank: Any, planner: Planner, shortlist: list[Candidate], unused: Any) -> tuple[Any, str]:
+    def attachable(trial: Trial, shortlist: list[Candidate]) -> tuple[list[Candidate], str]:
         return [c for c in shortlist if c.carrier != name], f"; {name} was not tried: a module is called twice"
 
     return attachable
 
 
 def test_schedules_that_travel_on_are_tried_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune, "_attachable", without_attaching)
+    monkeypatch.setattr(Trial, "attachable", without_attaching)
     runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
     plan, plans = tried(monkeypatch, runs, AHEAD)
     [shortlist] = runs.shortlists
@@ -246,7 +235,7 @@ def test_the_note_says_of_how_many_steps_each(monkeypatch: pytest.MonkeyPatch) -
     def halved(*_: Any) -> list[CandidateTiming]:
         return [CandidateTiming(0.1, 24), CandidateTiming(0.2, 8, in_final=False)]
 
-    monkeypatch.setattr(autotune, "_run", halved)
+    monkeypatch.setattr(Trial, "run", halved)
     planner = replace(PLANNER, contention=None)
     plan = try_candidates(RANK, planner, planner.plans(["auto", "wfbp"]), {})
     assert plan.note == "the buckets of 'auto', after 8 to 24 steps each of: auto 100 ms, wfbp 200 ms"
@@ -255,7 +244,7 @@ def test_the_note_says_of_how_many_steps_each(monkeypatch: pytest.MonkeyPatch) -
 def test_a_schedule_that_refuses_the_model_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     carrier = AHEAD.plan("auto").carrier
     assert carrier is not None
-    monkeypatch.setattr(autotune, "_attachable", refusing(carrier))
+    monkeypatch.setattr(Trial, "attachable", refusing(carrier))
     runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
     plan, _ = tried(monkeypatch, runs, AHEAD)
     assert carrier not in {candidate.carrier for candidate in runs.shortlists[0]}
@@ -265,7 +254,7 @@ def test_a_schedule_that_refuses_the_model_is_left_out_and_named(monkeypatch: py
 
 
 def test_where_our_engine_is_faster_in_truth_it_carries_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune, "_attachable", without_attaching)
+    monkeypatch.setattr(Trial, "attachable", without_attaching)
     runs = Runs(lambda shortlist: [c.step_s * (1.05 if c.carrier else 0.5) for c in shortlist])
     plan, _ = tried(monkeypatch, runs, replace(AHEAD, contention=None))
     assert (plan.carrier, plan.parts) == (None, None)

@@ -12,9 +12,8 @@ import torch.distributed as dist
 from autotune_planner import PLANNER, candidates
 
 from xbench.planning.auto import Candidate
-from xbench.planning.plans import Planner
 from xbench.rank import autotune
-from xbench.rank.autotune import CandidateTiming
+from xbench.rank.autotune import CandidateTiming, Trial
 
 
 class TimedRank:
@@ -45,13 +44,13 @@ def test_a_turn_is_timed_from_its_start_to_the_last_rank_s_end(monkeypatch: pyte
     monkeypatch.setattr(autotune.dist, "all_reduce", all_reduce)
     attached: list[str] = []
 
-    def attach(rank: Any, planner: Planner, candidate: Candidate, unused: Any) -> Callable[[], None]:
+    def attach(trial: Trial, candidate: Candidate) -> Callable[[], None]:
         attached.append(candidate.name)
         return lambda: None
 
-    monkeypatch.setattr(autotune, "_attach", attach)
+    monkeypatch.setattr(Trial, "attach", attach)
     rank: Any = TimedRank([3.0, 4.0, 2.0, 4.0] * 4)
-    found = autotune._run(rank, PLANNER, candidates(1.0, 1.0), 2, 3, {})
+    found = Trial(rank, PLANNER, {}).run(candidates(1.0, 1.0), 2, 3)
     # ends 3 7 9 13 here and 5 7 11 13 there: steps of 2, 4 and 2 after a warm-up of 5
     assert found == [CandidateTiming(2.0, 6), CandidateTiming(2.0, 6)]
     assert attached == ["c0", "c1", "c1", "c0"]
@@ -65,9 +64,7 @@ class Turns:
         self.step_s = step_s
         self.taken: list[tuple[list[str], int]] = []
 
-    def __call__(
-        self, rank: Any, planner: Planner, shortlist: Sequence[Candidate], rounds: int, steps: int, unused: Any
-    ) -> list[list[float]]:
+    def __call__(self, shortlist: Sequence[Candidate], rounds: int, steps: int) -> list[list[float]]:
         begun = sum(before for _, before in self.taken)
         self.taken.append(([candidate.name for candidate in shortlist], rounds))
         return [
@@ -77,8 +74,9 @@ class Turns:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, turns: Turns, count: int, rounds: int) -> list[CandidateTiming]:
-    monkeypatch.setattr(autotune, "_in_turns", turns)
-    return autotune._run(TimedRank([]), PLANNER, candidates(*[1.0] * count), rounds, 2, {})
+    monkeypatch.setattr(Trial, "in_turns", turns)
+    rank: Any = TimedRank([])
+    return Trial(rank, PLANNER, {}).run(candidates(*[1.0] * count), rounds, 2)
 
 
 def test_half_of_the_turns_are_for_the_favourite_and_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:

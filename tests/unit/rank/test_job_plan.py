@@ -38,7 +38,7 @@ def test_parts_and_carriers_go_to_the_blocks() -> None:
         "ddp",
     ]
     assert plan.link_s == dict.fromkeys(PLANS, 0.5 + 10 + 0.5 + 2)
-    assert event["plans"]["auto"]["carrier"] == "priority"
+    assert event.plans["auto"].carrier == "priority"
 
 
 def test_what_got_no_gradient_has_buckets_and_parts_after_all_others() -> None:

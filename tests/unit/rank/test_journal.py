@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
-import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -12,40 +12,55 @@ from typing import Any
 import pytest
 
 from xbench.errors import RunError
+from xbench.rank.events import (
+    Event,
+    ParityChecked,
+    PhaseBegan,
+    RankEnded,
+    RankFailed,
+    RankStarted,
+    StepTrained,
+    Warned,
+    parse,
+)
 from xbench.rank.journal import Journal, JournalReader, Journals, kept_by
+from xbench.records import Parity
+
+HELLO, END = RankStarted(t=1.0, rank=1, pid=1), RankEnded(t=2.0)
 
 
 def test_a_second_owner_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path, 0, 1)
-    journal.write("hello", pid=1)
+    journal.write(HELLO)
     with pytest.raises(RunError, match=r"job0-rank1.jsonl' belongs to another rank"):
         Journal(tmp_path, 0, 1)
-    journal.write("end")
-    assert [event["event"] for event in JournalReader(tmp_path, 0, 1).poll()] == ["hello", "end"]
+    journal.write(END)
+    assert JournalReader(tmp_path, 0, 1).poll() == [HELLO, END]
 
 
 def test_a_last_line_that_was_cut_off_is_left_out_until_it_is_whole(tmp_path: Path) -> None:
     path, reader = tmp_path / "job0-rank0.jsonl", JournalReader(tmp_path, 0, 0)
-    path.write_bytes(b'{"event": "hello"}\n{"event": "blo')
-    assert [event["event"] for event in reader.poll()] == ["hello"]
-    with path.open("ab") as stream:
-        stream.write(b'ck"}\n')
-    assert [event["event"] for event in reader.poll()] == ["block"]
+    path.write_text(HELLO.line() + END.line()[:10])
+    assert reader.poll() == [HELLO]
+    with path.open("a") as stream:
+        stream.write(END.line()[10:])
+    assert reader.poll() == [END]
 
 
 @pytest.mark.parametrize(
-    "broken", [b'{"event": "blo', b"\xff\x00", b"[1]", b'{"mode": 3}', b'{"event": 4}', b"[" * 99999]
+    "broken",
+    [b'{"event": "blo', b"\xff\x00", b"[1]", b'{"mode": 3}', b'{"event": 4}', b'{"event": "block"}', b"[" * 99999],
 )
 def test_a_broken_line_in_the_middle_is_told(tmp_path: Path, broken: bytes) -> None:
-    (tmp_path / "job0-rank0.jsonl").write_bytes(b'{"event": "hello"}\n' + broken + b'\n{"event": "end"}\n')
-    told = JournalReader(tmp_path, 0, 0).poll()
-    assert [event["event"] for event in told] == ["hello", "warning", "end"]
-    assert told[1]["message"] == "job0-rank0.jsonl has a broken line, which was left out"
+    lines = HELLO.line().encode() + broken + b"\n" + END.line().encode()
+    (tmp_path / "job0-rank0.jsonl").write_bytes(lines)
+    warned = Warned(t=0.0, message="job0-rank0.jsonl has a broken line, which was left out")
+    assert JournalReader(tmp_path, 0, 0).poll() == [HELLO, warned, END]
 
 
 def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path, 0, 0)
-    journal.write("hello")
+    journal.write(HELLO)
 
     class Full(io.FileIO):
         room = 10
@@ -60,19 +75,37 @@ def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch: py
     journal._events = Full(tmp_path / "job0-rank0.jsonl", "r+b")
     journal._events.seek(0, io.SEEK_END)
     with pytest.raises(OSError, match="quota") as full:
-        journal.write("block", stamps=[0.0] * 100)
+        journal.write(Warned(message="word " * 100))
     assert full.value.errno == errno.EDQUOT
     Full.room = 10_000
-    journal.write("error", message="the disk is full")
-    assert [event["event"] for event in JournalReader(tmp_path, 0, 0).poll()] == ["hello", "error"]
+    journal.write(END)
+    assert JournalReader(tmp_path, 0, 0).poll() == [HELLO, END]
 
 
 def test_events_from_other_machines_are_on_disk_before_they_are_taken(tmp_path: Path) -> None:
-    taken = []
-    take = kept_by(Journals(tmp_path / "launch0"), lambda job, rank, event: taken.append((job, rank, event["event"])))
-    take(0, 0, {"event": "hello", "t": 1.0})
-    take(0, 1, {"event": "hello", "t": 1.0})
-    take(0, 1, {"event": "end", "t": 2.0})
-    assert taken == [(0, 0, "hello"), (0, 1, "hello"), (0, 1, "end")]
-    lines = (tmp_path / "launch0" / "job0-rank1.jsonl").read_text().splitlines()
-    assert [json.loads(line)["event"] for line in lines] == ["hello", "end"]
+    taken: list[tuple[int, int, Event]] = []
+    take = kept_by(Journals(tmp_path / "launch0"), lambda *event: taken.append(event))
+    said: list[tuple[int, int, Event]] = [(0, 0, HELLO), (0, 1, HELLO), (0, 1, END)]
+    for event in said:
+        take(*event)
+    assert taken == said
+    assert (tmp_path / "launch0" / "job0-rank1.jsonl").read_text() == HELLO.line() + END.line()
+
+
+def test_an_event_is_a_line_of_the_fields_that_were_given() -> None:
+    assert PhaseBegan(t=1.5, name="gate ddp").line() == '{"event": "phase", "t": 1.5, "name": "gate ddp"}\n'
+    failed = RankFailed(t=1.5, message="no", hint=None)
+    assert failed.line() == '{"event": "error", "t": 1.5, "message": "no", "hint": null}\n'
+    lost = StepTrained(t=1.5, step=3, loss=math.nan)
+    assert math.isnan(parse(lost.line()).loss)  # type: ignore[attr-defined]
+
+
+def test_a_reader_ignores_fields_of_another_version() -> None:
+    assert parse(b'{"event": "end", "t": 2.0, "mood": "good"}') == END
+
+
+def test_every_event_of_the_parity_check_is_its_verdict() -> None:
+    verdict = Parity(ok=True, max_relative_difference=0.0, tolerance=0.02, bitwise_across_ranks=True, steps=3)
+    found = parse(ParityChecked(mode="ddp", **verdict.model_dump()).line())
+    assert isinstance(found, ParityChecked)
+    assert (found.mode, found.verdict) == ("ddp", verdict)

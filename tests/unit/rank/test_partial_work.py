@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from xbench.rank.converge import kept_bytes
-from xbench.rank.partial_work import WorkByBand, work_by_band
+from xbench.rank.partial_work import WorkByBand, kept_bytes, work_by_band
 
 
 class Attention(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from xbench.fabrics.local import LocalFabric
 from xbench.launch import launcher as module
 from xbench.launch.launcher import Outcome, launch
 from xbench.launch.monitor import Verdict
+from xbench.rank.events import BlockTimed
+from xbench.rank.journal import Take
 from xbench.rank.program import JobPlan
 from xbench.regress import worker_command
 from xbench.regress.protocol import JobRequest, JobResult
@@ -63,12 +65,9 @@ STAMPS = [0.0, 0.02, 0.04, 0.06, 3.06, 3.08]
 def test_a_launch_of_regress_does_not_count_on_changed_links(
     monkeypatch: pytest.MonkeyPatch, error: XbenchError | None, blocks: int
 ) -> None:
-    def ranks(
-        program: Mapping[str, Any], run: RunSpec, fabric: Any, folder: Path, take: Callable[[int, int, Any], None]
-    ) -> XbenchError | None:
+    def ranks(program: Mapping[str, Any], run: RunSpec, fabric: Any, folder: Path, take: Take) -> XbenchError | None:
         for rank in (0, 1):
-            event = {"event": "block", "mode": "ddp", "round": 0, "position": 0, "warmup": 1, "stamps": STAMPS}
-            take(0, rank, event)
+            take(0, rank, BlockTimed(mode="ddp", round=0, position=0, warmup=1, stamps=STAMPS))
         return error
 
     monkeypatch.setattr(worker_command, "_ranks", ranks)

@@ -3,70 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
 
 import pytest
+from samples_of_runs import LOCAL, A, B, block, collector_of, frame, run_of, timed
 
 from xbench.config import RunConfig
 from xbench.errors import SpecError
-from xbench.records import (
-    Bounds,
-    Comparison,
-    CostModel,
-    CostPoint,
-    Environment,
-    FabricRecord,
-    Parity,
-    Plan,
-    WorkloadRecord,
-    dump,
-    loads,
-)
+from xbench.rank.events import ParityChecked, Remarked
+from xbench.records import Bounds, Comparison, CostModel, CostPoint, Parity, Plan, dump, loads
 from xbench.report.answer import answer, own_steps, references, verdict, winners
 from xbench.report.charts.bars import time_per_sample
 from xbench.report.formats import markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.sentences import columns_line
-from xbench.runs.build_records import RunMetadata, comparison_record, profile_record
-from xbench.runs.event_collector import Collector
+from xbench.runs.build_records import comparison_record, profile_record
 from xbench.runs.prepare import beside, check_request, default_reference
 from xbench.schedules import parse_modes
-from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
-
-LOCAL = FabricSpec(name="local", ranks=2)
-A = WorkloadSpec(name="resnet18", batch_size=4)
-B = WorkloadSpec(name="vgg11", batch_size=2)
-
-
-def frame(workloads: tuple[WorkloadSpec, ...]) -> RunMetadata:
-    environment = Environment(hostname="h", cpu="c", cores=2, memory_bytes=1, python="3.11", torch="2.15", device="cpu",
-                              device_count=0, xbench="0", commit=None)  # fmt: skip
-    fabric = FabricRecord(name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2,
-                          world_size=2)  # fmt: skip
-    records = [
-        WorkloadRecord(
-            spec=s, title=s.title, parameters=1, tensors=1, grad_bytes=4, batch_size=s.batch_size or 1, input=""
-        )
-        for s in workloads
-    ]
-    return RunMetadata("xbench compare", environment, fabric, records)
-
-
-def timed(collector: Collector, mode: str, job: int, step_s: float, *, rounds: int = 6, start: float = 0.0) -> None:
-    for round_ in range(rounds):
-        stamps = [start + round_ * 100 + i * step_s for i in range(30)]
-        for rank in range(2):
-            event: dict[str, Any] = {"event": "block", "mode": mode, "round": round_, "position": round_, "warmup": 1}
-            collector.take(job, rank, event | {"stamps": stamps, "pattern": None})
+from xbench.spec import WorkloadSpec
 
 
 def compare(modes: str, workloads: tuple[WorkloadSpec, ...], steps: dict[str, list[float]]) -> Comparison:
-    run = RunSpec(kind="comparison", workloads=workloads, modes=parse_modes(modes), fabric=LOCAL, effort=Effort())
-    collector = Collector(run, [spec.batch_size or 1 for spec in workloads])
+    collector = collector_of(run_of(modes, *workloads))
     for mode, per_job in steps.items():
         for job, step_s in enumerate(per_job):
-            timed(collector, mode, job, step_s)
-    record = comparison_record(run, frame(workloads), collector, complete=True, error=None)
+            timed(collector, mode, step_s, job=job)
+    record = comparison_record(frame(collector.run), collector)
     assert loads(dump(record)) == record
     return record
 
@@ -169,10 +130,10 @@ def test_exposed_communication_is_the_step_beyond_the_control() -> None:
 
 def test_what_a_mode_removed_is_a_share_of_what_it_may_overlap() -> None:
     """DDP takes 1 s; 0.6 s is the bound while forward waits, and 0.4 s where it does not."""
-    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("compute,ddp,optimal,dear,auto"), fabric=LOCAL)
-    collector = Collector(run, [4])
+    run = run_of("compute,ddp,optimal,dear,auto")
+    collector = collector_of(run)
     for mode, step_s in (("compute", 0.3), ("ddp", 1.0), ("optimal", 0.8), ("dear", 0.7), ("auto", 0.7)):
-        timed(collector, mode, 0, step_s)
+        timed(collector, mode, step_s)
     plan = Plan(mode="dear", buckets=[["a"]], bucket_bytes=[4], predicted_step_s=0.7, predicted_exposed_s=0.4)
     carried = plan.model_copy(update={"mode": "auto", "carrier": "dear"})
     job = collector.jobs[0]
@@ -182,7 +143,7 @@ def test_what_a_mode_removed_is_a_share_of_what_it_may_overlap() -> None:
         backend="gloo", world_size=2, alpha_s=0.0, beta_s_per_byte=1e-6, alpha_ci95=(0, 0), beta_ci95=(1e-6, 1e-6),
         max_relative_residual=0.0, points=[],
     )  # fmt: skip
-    record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
+    record = comparison_record(frame(run), collector)
     shares = {name: mode.removed_share for name, mode in record.modes.items()}
     assert shares["optimal"] == pytest.approx(0.2 / 0.4)
     assert shares["dear"] == shares["auto"] == pytest.approx(0.3 / 0.6)
@@ -192,10 +153,10 @@ def test_what_a_mode_removed_is_a_share_of_what_it_may_overlap() -> None:
 
 
 def test_a_mode_that_fails_the_gate_shows_no_time() -> None:
-    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("ddp,wfbp"), fabric=LOCAL)
-    collector = Collector(run, [4])
-    timed(collector, "ddp", 0, 1.0)
-    timed(collector, "wfbp", 0, 0.1)
+    run = run_of("ddp,wfbp")
+    collector = collector_of(run)
+    timed(collector, "ddp", 1.0)
+    timed(collector, "wfbp", 0.1)
     verdict = Parity(
         ok=False,
         max_relative_difference=0.5,
@@ -205,8 +166,8 @@ def test_a_mode_that_fails_the_gate_shows_no_time() -> None:
         worst_parameter="fc.weight",
         message="'fc.weight' differs from DDP's by 0.5 of its update",
     )
-    collector.take(0, 0, {"event": "parity", "mode": "wfbp", **verdict.model_dump()})
-    record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
+    collector.take(0, 0, ParityChecked(mode="wfbp", **verdict.model_dump()))
+    record = comparison_record(frame(run), collector)
     failed = record.modes["wfbp"]
     assert failed.status == "failed"
     assert failed.step_s is None
@@ -215,51 +176,48 @@ def test_a_mode_that_fails_the_gate_shows_no_time() -> None:
 
 
 def test_a_mode_whose_turn_never_came_is_not_measured_and_has_not_failed() -> None:
-    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("ddp,wfbp"), fabric=LOCAL)
-    record = comparison_record(run, frame((A,)), Collector(run, [4]), complete=False, error="rank 1 was killed")
+    run = run_of("ddp,wfbp")
+    record = comparison_record(frame(run), collector_of(run), "rank 1 was killed")
     assert not record.complete
     assert record.error == "rank 1 was killed"
     assert {(mode.status, mode.error) for mode in record.modes.values()} == {("not measured", None)}
-    whole = comparison_record(run, frame((A,)), Collector(run, [4]), complete=True, error=None)
+    whole = comparison_record(frame(run), collector_of(run))
     assert {(mode.status, mode.error) for mode in whole.modes.values()} == {("failed", "nothing was measured")}
 
 
 def test_a_disturbed_block_is_flagged_and_kept() -> None:
-    run = RunSpec(kind="comparison", workloads=(A,), modes=parse_modes("ddp"), fabric=LOCAL)
-    collector = Collector(run, [4])
-    timed(collector, "ddp", 0, 1.0, rounds=8)
+    run = run_of("ddp")
+    collector = collector_of(run)
+    timed(collector, "ddp", 1.0, rounds=8)
     stamps = [1000.0 + i * 5.0 for i in range(5)]
     for rank in range(2):
-        block = {"event": "block", "mode": "ddp", "round": 9, "position": 9, "warmup": 1, "pattern": None}
-        collector.take(0, rank, {**block, "stamps": stamps})
-    record = comparison_record(run, frame((A,)), collector, complete=True, error=None)
+        collector.take(0, rank, block("ddp", stamps, 9))
+    record = comparison_record(frame(run), collector)
     assert [sample.outlier for sample in record.samples] == [False] * 8 + [True]
     assert record.modes["ddp"].blocks == 9
 
 
 @pytest.mark.parametrize("kind", ["profile", "comparison"])
-def test_either_kind_of_record_says_how_it_was_made(kind: Literal["profile", "comparison"]) -> None:
-    modes = parse_modes("ddp") if kind == "comparison" else ()
-    run = RunSpec(kind=kind, workloads=(A,), modes=modes, fabric=LOCAL)
-    said = frame((A,))
-    said.warnings.append("the machine is busy")
+def test_either_kind_of_record_says_how_it_was_made(kind: str) -> None:
+    run = run_of("ddp" if kind == "comparison" else "")
+    said = frame(run, warnings=["the machine is busy"])
     make = comparison_record if kind == "comparison" else profile_record
-    record = make(run, said, Collector(run, [4]), complete=False, error="interrupted")
+    record = make(said, collector_of(run), "interrupted")
     assert (record.created, record.command, record.spec) == (said.created, "xbench compare", run)
     assert (record.environment, record.fabric) == (said.environment, said.fabric)
     assert (record.complete, record.error, record.warnings) == (False, "interrupted", ["the machine is busy"])
 
 
 @pytest.mark.parametrize("kind", ["profile", "comparison"])
-def test_what_ranks_remark_is_told_of_the_fabric_once(kind: Literal["profile", "comparison"]) -> None:
-    run = RunSpec(kind=kind, workloads=(A,), modes=parse_modes("ddp") if kind == "comparison" else (), fabric=LOCAL)
-    collector = Collector(run, [4])
+def test_what_ranks_remark_is_told_of_the_fabric_once(kind: str) -> None:
+    run = run_of("ddp" if kind == "comparison" else "")
+    collector = collector_of(run)
     for launch in range(2):
         collector.begin_launch(launch)
-        collector.take(0, 0, {"event": "remark", "message": "threads run first"})
+        collector.take(0, 0, Remarked(message="threads run first"))
     make = comparison_record if kind == "comparison" else profile_record
-    record = make(run, frame((A,)), collector, complete=True, error=None)
-    assert record.fabric.notes == [*frame((A,)).fabric.notes, "threads run first"]
+    record = make(frame(run), collector)
+    assert record.fabric.notes == [*frame(run).fabric.notes, "threads run first"]
 
 
 def request(modes: str, *workloads: WorkloadSpec) -> RunConfig:
@@ -308,9 +266,8 @@ def test_the_reference_is_ddp_else_of_the_first_question(modes: str, reference: 
     ],
 )
 def test_one_job_is_compared_with_one_and_two_with_two(reference: str, to: list[str]) -> None:
-    modes = parse_modes("compute,ddp,wfbp,crossover,sequential")
-    run = RunSpec(kind="comparison", workloads=(A, A), modes=modes, reference=reference, fabric=LOCAL)
-    assert [run.reference_of(mode) for mode in modes] == to
+    run = run_of("compute,ddp,wfbp,crossover,sequential", A, A, reference=reference)
+    assert [run.reference_of(mode) for mode in run.modes] == to
 
 
 def test_different_jobs_at_once_bring_their_control_along() -> None:
@@ -346,12 +303,12 @@ def test_turns_and_gradients_that_travel_on_exclude_each_other() -> None:
 @pytest.mark.parametrize(("compress", "bits_per_s"), [(None, 8e6), ("bf16", 4e6)])
 def test_bus_bandwidth_is_of_the_bytes_that_travelled(compress: str | None, bits_per_s: float) -> None:
     """Sizes of collectives are those before compression: 1 MB in a second between two ranks."""
-    run = RunSpec(kind="profile", workloads=(A,), fabric=LOCAL, compress=compress)  # type: ignore[arg-type]
-    collector = Collector(run, [4])
+    run = run_of(compress=compress)
+    collector = collector_of(run)
     collector.jobs[0].cost_model = CostModel(
         backend="gloo", world_size=2, alpha_s=0.0, beta_s_per_byte=1e-6, alpha_ci95=(0, 0), beta_ci95=(1e-6, 1e-6),
         max_relative_residual=0.0,
         points=[CostPoint(nbytes=10**6, transfer_s=1.0, ci95=(1, 1), wait_s=0.0, repetitions=1)],
     )  # fmt: skip
-    record = profile_record(run, frame((A,)), collector, complete=True, error=None)
+    record = profile_record(frame(run), collector)
     assert record.fabric.allreduce_bps == pytest.approx(bits_per_s)

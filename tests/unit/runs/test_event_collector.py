@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from samples_of_runs import A, block, collector_of, run_of
 
-from xbench.runs.event_collector import Collector, block_step_s, step_times
-from xbench.schedules import parse_modes
-from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
-
-LOCAL = FabricSpec(name="local", ranks=2)
-
-
-def run_of(modes: str, *workloads: str) -> RunSpec:
-    specs = tuple(WorkloadSpec(name=name, batch_size=4) for name in workloads or ("resnet18",))
-    return RunSpec(kind="comparison", workloads=specs, modes=parse_modes(modes), fabric=LOCAL, effort=Effort())
-
-
-def block(mode: str, stamps: list[float], *, round_: int = 0, position: int = 0, warmup: int = 1) -> dict[str, Any]:
-    return {"event": "block", "t": 0.0, "mode": mode, "round": round_, "position": position, "warmup": warmup,
-            "stamps": stamps, "pattern": None}  # fmt: skip
+from xbench.rank.events import LinkCalibrated, ModeFailed
+from xbench.rank.program import phases, steps_in_block, whole_cycles
+from xbench.records import CalibrationPoint
+from xbench.runs.event_collector import block_step_s, step_times
+from xbench.spec import Effort, FabricSpec
 
 
 def test_a_step_is_over_when_its_last_rank_is_done() -> None:
@@ -32,7 +21,7 @@ def test_without_communication_a_step_takes_as_long_as_its_slowest_rank() -> Non
     stamps = [[0.0, 1.0, 3.0, 4.0], [0.5, 2.0, 3.5, 4.5]]
     assert step_times(stamps, communicates=False) == [1.5, 2.0, 1.0]
     for mode, steps_s in (("compute", [2.0, 1.0]), ("ddp", [1.5, 1.0])):
-        collector = Collector(run_of(mode), [4])
+        collector = collector_of(run_of(mode))
         for rank, own in enumerate(stamps):
             collector.take(0, rank, block(mode, own))
         (sample,) = collector.samples()
@@ -40,7 +29,7 @@ def test_without_communication_a_step_takes_as_long_as_its_slowest_rank() -> Non
 
 
 def test_a_block_is_the_median_of_its_steps_and_its_warmup_is_kept_apart() -> None:
-    collector = Collector(run_of("ddp"), [4])
+    collector = collector_of(run_of("ddp"))
     collector.take(0, 0, block("ddp", [10.0, 19.0, 20.0, 22.0, 25.0]))
     collector.take(0, 1, block("ddp", [10.0, 12.0, 13.0, 15.0, 18.0]))
     (sample,) = collector.samples()
@@ -52,7 +41,7 @@ def test_a_block_is_the_median_of_its_steps_and_its_warmup_is_kept_apart() -> No
 
 
 def test_a_block_that_one_rank_has_not_finished_is_not_a_sample() -> None:
-    collector = Collector(run_of("ddp"), [4])
+    collector = collector_of(run_of("ddp"))
     collector.take(0, 0, block("ddp", [0.0, 1.0, 2.0, 3.0]))
     assert collector.samples() == []
 
@@ -63,7 +52,7 @@ def test_sequential_is_a_mean_like_its_rivals() -> None:
 
 
 def test_two_jobs_at_once_are_cut_to_their_common_window() -> None:
-    collector = Collector(run_of("concurrent", "resnet18", "resnet18"), [4, 4])
+    collector = collector_of(run_of("concurrent", A, A))
     for rank in range(2):
         collector.take(0, rank, block("concurrent", [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]))
         collector.take(1, rank, block("concurrent", [0.0, 2.0, 4.0, 6.0]))
@@ -74,14 +63,14 @@ def test_two_jobs_at_once_are_cut_to_their_common_window() -> None:
 
 
 def test_two_jobs_at_once_need_both() -> None:
-    collector = Collector(run_of("concurrent", "resnet18", "resnet18"), [4, 4])
+    collector = collector_of(run_of("concurrent", A, A))
     for rank in range(2):
         collector.take(0, rank, block("concurrent", [0.0, 1.0, 2.0, 3.0]))
     assert collector.samples() == []
 
 
 def test_samples_come_in_the_order_in_which_they_were_timed_over_launches() -> None:
-    collector = Collector(run_of("ddp,single"), [4])
+    collector = collector_of(run_of("ddp,single"))
     for launch in (0, 1):
         collector.begin_launch(launch)
         for position, mode in enumerate(("single", "ddp")):
@@ -93,16 +82,16 @@ def test_samples_come_in_the_order_in_which_they_were_timed_over_launches() -> N
 
 
 def test_the_first_failure_of_a_mode_and_its_turn_pattern_are_kept() -> None:
-    collector = Collector(run_of("crossover", "resnet18", "resnet18"), [4, 4])
-    collector.take(0, 0, {"event": "failed", "mode": "crossover", "message": "first"})
-    collector.take(0, 1, {"event": "failed", "mode": "crossover", "message": "second"})
-    collector.take(0, 0, block("crossover", [0.0, 1.0]) | {"pattern": [0, 0, 1]})
+    collector = collector_of(run_of("crossover", A, A))
+    collector.take(0, 0, ModeFailed(mode="crossover", message="first"))
+    collector.take(0, 1, ModeFailed(mode="crossover", message="second"))
+    collector.take(0, 0, block("crossover", [0.0, 1.0], pattern=(0, 0, 1)))
     assert collector.failed == {"crossover": "first"}
     assert collector.patterns == {"crossover": "AAB"}
 
 
 def test_jobs_that_were_never_at_work_together_make_no_sample_and_a_warning() -> None:
-    collector = Collector(run_of("concurrent", "resnet18", "resnet18"), [4, 4])
+    collector = collector_of(run_of("concurrent", A, A))
     for rank in range(2):
         collector.take(0, rank, block("concurrent", [0.0, 1.0, 2.0]))
         collector.take(1, rank, block("concurrent", [5.0, 6.0, 7.0]))
@@ -113,16 +102,43 @@ def test_jobs_that_were_never_at_work_together_make_no_sample_and_a_warning() ->
 
 
 def test_a_rank_that_stands_for_many_workers_makes_their_samples() -> None:
-    run = run_of("ddp").model_copy(update={"fabric": FabricSpec(name="emulated", workers=64, ranks=1)})
-    collector = Collector(run, [4])
+    collector = collector_of(run_of("ddp", fabric=FabricSpec(name="emulated", workers=64, ranks=1)))
     collector.take(0, 0, block("ddp", [0.0, 1.0, 2.0, 3.0]))
     (sample,) = collector.samples()
     assert sample.samples_per_step == 256
 
 
 def test_a_calibration_is_kept_from_the_first_who_tells_it() -> None:
-    collector = Collector(run_of("ddp"), [4])
+    collector = collector_of(run_of("ddp"))
     for rank, got_s in ((0, 0.0011), (1, 0.0012)):
-        point = {"asked_s": 0.001, "got_s": got_s, "ci95": (got_s, got_s)}
-        collector.take(0, rank, {"event": "calibration", "points": [point]})
+        point = CalibrationPoint(asked_s=0.001, got_s=got_s, ci95=(got_s, got_s))
+        collector.take(0, rank, LinkCalibrated(points=[point]))
     assert [point.got_s for point in collector.calibration] == [0.0011]
+
+
+# --- modes whose steps differ and repeat ----------------------------------------------------------------------------
+
+
+def test_a_block_is_the_median_of_whole_cycles() -> None:
+    assert block_step_s("spb", [1.0, 3.0, 1.0, 3.0, 2.0, 6.0], 2) == 2.0
+    assert block_step_s("spb", [1.0, 3.0, 50.0], 2) == 2.0
+    assert block_step_s("ddp", [1.0, 3.0, 50.0]) == 3.0
+    assert block_step_s("spb", [1.0, 2.0], 4) == pytest.approx(1.5)
+
+
+def test_steps_are_rounded_up_to_whole_cycles() -> None:
+    assert [whole_cycles(steps, 4) for steps in (1, 4, 5)] == [4, 4, 8]
+    assert whole_cycles(7, 1) == 7
+
+
+def test_partial_modes_are_held_to_one_network() -> None:
+    run = run_of("compute,ddp,spb", effort=Effort(rounds=1))
+    assert [phase.mode for phase in phases(run, 0) if phase.kind == "parity"] == ["ddp", "spb"]
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps"), [(0.001, 400), (0.008, 375), (0.5, 6), (2.0, 4), (0.0, 50)], ids=lambda value: f"{value:g}"
+)
+def test_a_block_fills_three_seconds_within_reason(step_s: float, steps: int) -> None:
+    assert steps_in_block(run_of("compute,ddp"), step_s) == steps
+    assert steps_in_block(run_of("compute,ddp", effort=Effort(steps=7)), step_s) == 7

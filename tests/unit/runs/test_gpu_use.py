@@ -10,20 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from test_build_records import A, frame, timed
+from samples_of_runs import A, collector_of, frame, run_of, timed
 
 from xbench.profilers.gpu import NotAvailable, Window
 from xbench.rank import gpu_watch
+from xbench.rank.events import GpuMissing, GpuWatched
 from xbench.rank.gpu_watch import GpuWatch, names_of
 from xbench.rank.journal import Journal
 from xbench.records import Comparison, GpuUse, dump, loads
 from xbench.runs.build_records import comparison_record, profile_record
 from xbench.runs.event_collector import Collector
 from xbench.runs.gpu_use import GpuFindings, use_of
-from xbench.schedules import parse_modes
-from xbench.spec import Effort, FabricSpec, RunSpec
-
-LOCAL = FabricSpec(name="local", ranks=2)
 
 
 def window(device: str = "GPU-0", **changes: Any) -> dict[str, Any]:
@@ -36,17 +33,16 @@ def window(device: str = "GPU-0", **changes: Any) -> dict[str, Any]:
     return asdict(made) | changes
 
 
-def event(mode: str | None, round_: int = 0, device: str = "GPU-0", **changes: Any) -> dict[str, Any]:
-    return {"event": "gpu", "t": 0.0, "mode": mode, "round": round_, **window(device, **changes)}
+def event(mode: str | None, round_: int = 0, device: str = "GPU-0", **changes: Any) -> GpuWatched:
+    return GpuWatched(mode=mode, round=round_, **window(device, **changes))
 
 
-def run_of(modes: str, jobs: int = 1) -> RunSpec:
-    specs = parse_modes(modes)
-    return RunSpec(kind="comparison", workloads=(A,) * jobs, modes=specs, fabric=LOCAL, effort=Effort())
+def seen(device: str = "GPU-0", **changes: Any) -> GpuWatched:
+    return event(None, 0, device, **changes)
 
 
-def record_of(collector: Collector) -> Comparison:
-    record = comparison_record(collector.run, frame(collector.run.workloads), collector, complete=True, error=None)
+def recorded(collector: Collector) -> Comparison:
+    record = comparison_record(frame(collector.run), collector)
     assert loads(dump(record)) == record
     return record
 
@@ -57,40 +53,31 @@ def record_of(collector: Collector) -> Comparison:
 def test_devices_add_up_their_power_and_share_everything_else() -> None:
     found = use_of(
         [
-            window("GPU-0", energy_j=600.0, utilisation=0.8, memory_peak_bytes=100, temperature_max_c=60),
-            window("GPU-0", energy_j=800.0, utilisation=0.9, seconds=4.0, readings=60, throttled=["power cap"],
+            seen("GPU-0", energy_j=600.0, utilisation=0.8, memory_peak_bytes=100, temperature_max_c=60),
+            seen("GPU-0", energy_j=800.0, utilisation=0.9, seconds=4.0, readings=60, throttled=["power cap"],
                    throttled_readings=4),
-            window("GPU-1", energy_j=500.0, utilisation=1.0, memory_peak_bytes=300, temperature_max_c=71),
+            seen("GPU-1", energy_j=500.0, utilisation=1.0, memory_peak_bytes=300, temperature_max_c=71),
         ],
         seconds_per_sample=0.01,
     )  # fmt: skip
     assert found == GpuUse(
-        devices=2,
-        readings=100,
-        utilisation=0.9,
-        memory_peak_bytes=300,
-        power_w=1400 / 6 + 250,
-        energy_j_per_sample=(1400 / 6 + 250) * 0.01,
-        sm_clock_mhz=1500.0,
-        memory_clock_mhz=2600.0,
-        temperature_max_c=71,
-        throttled=["power cap"],
-        throttled_share=0.04,
-        sampling_share=0.06 / 8,
-    )
+        devices=2, readings=100, utilisation=0.9, memory_peak_bytes=300, power_w=1400 / 6 + 250,
+        energy_j_per_sample=(1400 / 6 + 250) * 0.01, sm_clock_mhz=1500.0, memory_clock_mhz=2600.0, temperature_max_c=71,
+        throttled=["power cap"], throttled_share=0.04, sampling_share=0.06 / 8,
+    )  # fmt: skip
 
 
 def test_a_device_that_does_not_say_its_energy_leaves_none() -> None:
-    found = use_of([window("GPU-0"), window("GPU-1", energy_j=None)], 0.01)
+    found = use_of([seen("GPU-0"), seen("GPU-1", energy_j=None)], 0.01)
     assert found is not None
     assert (found.power_w, found.energy_j_per_sample) == (None, None)
-    found = use_of([window(energy_j=None), window(energy_j=100.0)], 0.01)  # a first block before the counter was read
+    found = use_of([seen(energy_j=None), seen(energy_j=100.0)], 0.01)  # a first block before the counter was read
     assert found is not None
     assert found.power_w == 50.0
 
 
 def test_a_device_that_does_not_tell_of_throttles_is_not_taken_for_a_sound_one() -> None:
-    found = use_of([window(throttled_readings=None)])
+    found = use_of([seen(throttled_readings=None)])
     assert found is not None
     assert (found.throttled, found.throttled_share) == ([], None)
 
@@ -108,14 +95,14 @@ def test_nothing_seen_is_nothing() -> None:
 
 
 def test_every_block_and_mode_has_what_its_ranks_saw() -> None:
-    collector = Collector(run_of("ddp,wfbp"), [4])
+    collector = collector_of(run_of("ddp,wfbp"))
     for mode, watts in (("ddp", 300.0), ("wfbp", 200.0)):
-        timed(collector, mode, 0, 0.8, rounds=3)
+        timed(collector, mode, 0.8, rounds=3)
         for round_ in range(3):
             for rank in range(2):
                 joules = 2 * watts + 100 * round_
                 collector.take(0, rank, event(mode, round_, f"GPU-{rank}", energy_j=joules))
-    record = record_of(collector)
+    record = recorded(collector)
     ddp = record.modes["ddp"].gpu
     assert ddp is not None
     assert (ddp.devices, ddp.readings, ddp.power_w) == (2, 120, 700.0)  # 600, 700 and 800 J in 2 s, twice
@@ -128,31 +115,31 @@ def test_every_block_and_mode_has_what_its_ranks_saw() -> None:
 
 
 def test_two_jobs_on_one_device_do_not_count_its_power_twice() -> None:
-    collector = Collector(run_of("sequential,crossover", jobs=2), [4, 4])
+    collector = collector_of(run_of("sequential,crossover", A, A))
     for job in range(2):
-        timed(collector, "sequential", job, 0.8)
-        timed(collector, "crossover", job, 1.0)
+        timed(collector, "sequential", 0.8, job=job)
+        timed(collector, "crossover", 1.0, job=job)
         for rank in range(2):
             collector.take(job, rank, event("crossover", 0, f"GPU-{rank}"))
-    use = record_of(collector).modes["crossover"].gpu
+    use = recorded(collector).modes["crossover"].gpu
     assert use is not None
     assert (use.devices, use.power_w) == (2, 600.0)
     assert use.energy_j_per_sample == pytest.approx(600.0 / 16)  # two steps of 8 samples a second
-    (first, second) = [s.gpu for s in record_of(collector).samples if s.mode == "crossover" and s.gpu]
+    (first, second) = [s.gpu for s in recorded(collector).samples if s.mode == "crossover" and s.gpu]
     assert first == second
 
 
 def test_throttled_clocks_are_a_warning_that_names_mode_and_reason() -> None:
-    collector = Collector(run_of("ddp,wfbp"), [4])
+    collector = collector_of(run_of("ddp,wfbp"))
     collector.take(0, 0, event(None, throttled=["thermal slowdown by the driver"], throttled_readings=9))
     for mode in ("ddp", "wfbp"):
-        timed(collector, mode, 0, 0.8, rounds=3)
+        timed(collector, mode, 0.8, rounds=3)
         for round_ in range(3):
             hot = mode == "wfbp" and round_ < 2
             reasons = ["power cap", "power brake"][: 1 + round_] if hot else []
             collector.take(0, 0, event(mode, round_, throttled=reasons, throttled_readings=5 * hot))
             collector.take(0, 1, event(mode, round_, "GPU-1"))
-    record = record_of(collector)
+    record = recorded(collector)
     assert record.warnings == [
         "the profile was made while the GPU's clocks were throttled (thermal slowdown by the driver)",
         "the GPU's clocks were throttled (power brake, power cap) in 2 of 3 blocks of wfbp: times of a slower GPU",
@@ -177,14 +164,14 @@ def test_the_same_round_of_two_launches_is_two_blocks() -> None:
 
 
 def test_a_profile_has_what_was_seen_while_it_was_made_and_why_it_was_not() -> None:
-    run = RunSpec(kind="profile", workloads=(A,), fabric=LOCAL)
-    collector = Collector(run, [4])
+    run = run_of()
+    collector = collector_of(run)
     collector.take(0, 0, event(None))
-    collector.take(0, 1, {"event": "gpu_missing", "reason": "GPU is lost, after 3 readings"})
-    collector.take(0, 0, {"event": "gpu_missing", "reason": "a second reason"})
-    record = profile_record(run, frame((A,)), collector, complete=True, error=None)
+    collector.take(0, 1, GpuMissing(reason="GPU is lost, after 3 readings"))
+    collector.take(0, 0, GpuMissing(reason="a second reason"))
+    record = profile_record(frame(run), collector)
     assert loads(dump(record)) == record
-    assert record.gpu == use_of([window()])
+    assert record.gpu == use_of([seen()])
     assert record.gpu_missing == "GPU is lost, after 3 readings"
 
 

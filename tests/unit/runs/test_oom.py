@@ -7,19 +7,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from samples_of_runs import run_of
 
 from xbench.errors import RankError
 from xbench.launch.launcher import Outcome
+from xbench.rank.events import PhaseBegan, RankFailed
 from xbench.rank.program import JobPlan, Phase, Program, phases
-from xbench.runs import execute as running
+from xbench.runs import execute, fabric_run
 from xbench.runs.event_collector import Collector
-from xbench.runs.launch_policy import FixedLaunches
-from xbench.runs.oom import OomTracker
-from xbench.schedules import parse_modes
-from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
+from xbench.runs.execute import ModeRun
+from xbench.runs.launch_policy import FixedLaunches, OomTracker
+from xbench.spec import Effort
 
 MODES = ["ddp", "single", "wfbp"]
 PROFILE = Phase(kind="profile")
+RUN = run_of(",".join(MODES), effort=Effort(launches=2, rounds=2), reference="ddp")
 PLAN = JobPlan(buckets={}, step_s={}, exposed_s={}, link_s={}, compute_s=1.0)
 
 
@@ -35,12 +37,8 @@ def timeline(mode: str) -> Phase:
     return Phase(kind="timeline", mode=mode)
 
 
-PHASES = (
-    PROFILE, gate("ddp"), gate("single"), gate("wfbp"),
-    block(0, "ddp"), block(0, "single"), block(0, "wfbp"),
-    block(1, "wfbp"), block(1, "ddp"), block(1, "single"),
-    timeline("ddp"), timeline("single"), timeline("wfbp"),
-)  # fmt: skip
+ORDER = ((0, "ddp"), (0, "single"), (0, "wfbp"), (1, "wfbp"), (1, "ddp"), (1, "single"))
+PHASES = (PROFILE, *map(gate, MODES), *(block(round_, mode) for round_, mode in ORDER), *map(timeline, MODES))
 
 
 def short(number: int, mode: str | None, modes: list[str] = MODES) -> OomTracker:
@@ -48,44 +46,25 @@ def short(number: int, mode: str | None, modes: list[str] = MODES) -> OomTracker
     shortages = OomTracker(modes)
     shortages.begin()
     for rank in range(2):
-        shortages.take(0, rank, {"event": "phase", "number": number, "name": "round", "t": 0.0})
-    shortages.take(0, 1, {"event": "error", "message": "OutOfMemoryError: CUDA", "short_in": mode, "t": 0.0})
+        shortages.take(0, rank, PhaseBegan(number=number, name="round"))
+    shortages.take(0, 1, RankFailed(message="OutOfMemoryError: CUDA", short_in=mode))
     return shortages
 
 
-def test_an_interrupted_round_is_timed_again_as_a_whole_without_the_mode() -> None:
-    shortages = short(9, "single")
-    assert shortages.failed() == "single"
-    assert shortages.rest(PHASES) == (
-        block(1, "wfbp"), block(1, "ddp"), timeline("ddp"), timeline("wfbp"),
-    )  # fmt: skip
-    assert shortages.without(phases_of(1)) == tuple(p for p in phases_of(1) if p.mode != "single")
-
-
-def phases_of(launch: int) -> tuple[Phase, ...]:
-    return phases(run_spec(), launch)
-
-
-def run_spec() -> RunSpec:
-    return RunSpec(
-        kind="comparison", workloads=(WorkloadSpec(name="resnet18", batch_size=4),), modes=parse_modes(",".join(MODES)),
-        fabric=FabricSpec(name="local", ranks=2), effort=Effort(launches=2, rounds=2), reference="ddp",
-    )  # fmt: skip
-
-
-def test_gates_and_timelines_go_on_after_it() -> None:
-    shortages = short(2, "single")
-    assert shortages.failed() == "single"
-    assert shortages.rest(PHASES)[:3] == (gate("wfbp"), block(0, "ddp"), block(0, "wfbp"))
-    shortages = short(12, "wfbp")
-    assert shortages.failed() == "wfbp"
-    assert shortages.rest(PHASES) == ()
-
-
-def test_a_gate_that_was_interrupted_by_its_reference_is_tried_again() -> None:
-    shortages = short(2, "ddp")
-    assert shortages.failed() == "ddp"
-    assert shortages.rest(PHASES)[0] == gate("single")
+@pytest.mark.parametrize(
+    ("at", "mode", "start"),
+    [
+        (9, "single", 7),  # an interrupted round is timed again as a whole
+        (2, "single", 2),
+        (2, "ddp", 2),  # it was the reference of a gate, which is tried again
+        (12, "wfbp", 12),
+    ],
+)
+def test_what_is_left_of_the_launch_is_run_without_the_mode(at: int, mode: str, start: int) -> None:
+    shortages = short(at, mode)
+    assert shortages.failed() == mode
+    assert shortages.rest(PHASES) == tuple(phase for phase in PHASES[start:] if phase.mode != mode)
+    assert shortages.without(phases(RUN, 1)) == tuple(phase for phase in phases(RUN, 1) if phase.mode != mode)
 
 
 def test_a_mode_fails_once() -> None:
@@ -93,20 +72,13 @@ def test_a_mode_fails_once() -> None:
     assert shortages.failed() == "ddp"
     shortages.begin()
     assert shortages.failed() is None
-    shortages.take(0, 0, {"event": "error", "message": "", "short_in": "ddp", "t": 0.0})
+    shortages.take(0, 0, RankFailed(message="", short_in="ddp"))
     assert shortages.failed() is None  # as everybody's reference it cannot be left out
 
 
 @pytest.mark.parametrize("mode", [None, "ddp"])
-def test_without_a_mode_to_blame_the_run_is_over(mode: str | None) -> None:
+def test_another_error_or_another_mode_is_no_shortage(mode: str | None) -> None:
     assert short(0, mode, ["single", "wfbp"]).failed() is None
-
-
-def test_another_error_is_no_shortage() -> None:
-    shortages = OomTracker(MODES)
-    shortages.begin()
-    shortages.take(0, 0, {"event": "error", "message": "RuntimeError: x", "traceback": "", "t": 0.0})
-    assert shortages.failed() is None
 
 
 # --- the launches of a run --------------------------------------------------------------------------------------------
@@ -131,10 +103,13 @@ class Said:
 def launched(
     monkeypatch: pytest.MonkeyPatch, folder: Path, dies: dict[int, tuple[int, str | None]]
 ) -> tuple[list[tuple[str, tuple[Phase, ...]]], Collector, Said, list[JobPlan]]:
-    """Run all launches of `run_spec`; the n-th start of the ranks dies in a phase, short of memory in a mode."""
+    """Run all launches of `RUN`; the n-th start of the ranks dies in a phase, short of memory in a mode."""
     starts: list[tuple[str, tuple[Phase, ...]]] = []
-    run = run_spec()
-    collector, said, plans = Collector(run, [4]), Said(), []
+    run, said = RUN, Said()
+    found: Any = SimpleNamespace(warnings=[], workloads=[SimpleNamespace(record=SimpleNamespace(batch_size=4))])
+    running = ModeRun(run, found, said, folder, FixedLaunches(run))  # type: ignore[arg-type]
+    running.fabric = SimpleNamespace(emulated=None)  # type: ignore[assignment]
+    monkeypatch.setattr(running, "write_frame", lambda: None)
 
     def launch(fabric: Any, jobs: int, module: str, argument: Path, directory: Path, **options: Any) -> Outcome:
         program = Program.model_validate_json(argument.read_text())
@@ -144,23 +119,21 @@ def launched(
             (directory / "plan0.json").write_text(PLAN.model_dump_json())
         at, mode = dies.get(number, (len(program.phases), None))
         for place in range(min(at + 1, len(program.phases))):
-            options["on_event"](0, 1, {"event": "phase", "number": place, "name": "", "t": 0.0})
+            options["on_event"](0, 1, PhaseBegan(number=place, name=""))
         if number not in dies:
             return Outcome(None, [], [])
-        options["on_event"](0, 1, {"event": "error", "message": "", "short_in": mode, "t": 0.0})
+        options["on_event"](0, 1, RankFailed(message="", short_in=mode))
         return Outcome(RankError("rank 1 on host 0 ran out of GPU memory", hint="a smaller batch"), [], [])
 
-    monkeypatch.setattr(running, "launch", launch)
-    running._launches(
-        FixedLaunches(run), run, SimpleNamespace(emulated=None), folder, collector, said, [], plans, lambda: None
-    )  # type: ignore[arg-type]
-    return starts, collector, said, plans
+    monkeypatch.setattr(fabric_run, "launch", launch)
+    running.measure()
+    return starts, running.collector, said, running.plans
 
 
 def test_the_others_go_on_and_later_launches_leave_the_mode_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first = phases_of(0)
+    first = phases(RUN, 0)
     at = next(n for n, p in enumerate(first) if p.kind == "block" and p.round == 1 and p.mode == "single")
     starts, collector, said, plans = launched(monkeypatch, tmp_path, {0: (at, "single")})
     assert [name for name, _ in starts] == ["launch0", "launch0-2", "launch1"]
@@ -188,6 +161,6 @@ def test_a_run_that_cannot_go_on_ends_with_the_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dies: dict[int, tuple[int, str | None]]
 ) -> None:
     if dies == {0: (0, "ddp")}:  # while profiling there is no plan to go on with
-        monkeypatch.setattr(running, "_plans", lambda directory, jobs: ())
+        monkeypatch.setattr(execute, "_plans", lambda directory, jobs: ())
     with pytest.raises(RankError, match="rank 1 on host 0 ran out of GPU memory"):
         launched(monkeypatch, tmp_path, dies)

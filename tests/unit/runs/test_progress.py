@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import pytest
 from rich.console import Console
+from samples_of_runs import A, block, run_of
 
 from xbench.errors import SpecError
+from xbench.rank.events import EpochTrained, Event, ModeFailed, PhaseBegan, ProfilePartBegan, SchedulesPlanned
 from xbench.rank.program import Phase, phases
+from xbench.records import Bounds, Plan
 from xbench.runs.converge import sized
-from xbench.runs.converge_progress import Trainings
-from xbench.runs.progress import Progress, predicted_slower
+from xbench.runs.progress import Progress, Trainings, predicted_slower
 from xbench.schedules import parse_modes
-from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
+from xbench.spec import RunSpec
 from xbench.workloads import parse_workload
 
 
@@ -28,10 +29,6 @@ class Shown:
         monkeypatch.setattr(self.progress, "_show", self.lines.append)
 
 
-def event(kind: str, t: float, **fields: Any) -> dict[str, Any]:
-    return {"event": kind, "t": t, **fields}
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_profile_names_its_parts_and_on_a_terminal_how_far_each_is(
     monkeypatch: pytest.MonkeyPatch, terminal: bool
@@ -40,15 +37,15 @@ def test_a_profile_names_its_parts_and_on_a_terminal_how_far_each_is(
     progress = shown.progress
     progress.begin_launch(0, (Phase(kind="profile"), Phase(kind="parity", mode="ddp")))
     progress.note(0, 99.0, "starting 1 of 2")
-    progress.take(0, event("phase", 100.0, name="profile", number=0))
-    progress.take(0, event("part", 100.0, name="layers"))
+    progress.take(0, PhaseBegan(t=100.0, name="profile", number=0))
+    progress.take(0, ProfilePartBegan(t=100.0, name="layers"))
     progress.note(0, 103.2, "profile step 3 of 8")
     progress.note(1, 103.3, "profile step 4 of 8")
     progress.note(0, 103.4, "waiting for gradients")
-    progress.take(1, event("part", 105.0, name="link"))
-    progress.take(0, event("part", 112.0, name="link"))
+    progress.take(1, ProfilePartBegan(t=105.0, name="link"))
+    progress.take(0, ProfilePartBegan(t=112.0, name="link"))
     progress.note(0, 120.0, "all-reduce 12 of 24: 4096 bytes")
-    progress.take(0, event("phase", 165.0, name="gate ddp", number=1))
+    progress.take(0, PhaseBegan(t=165.0, name="gate ddp", number=1))
     progress.note(0, 166.0, "gate, step 1 of 3")
     counts = (
         ["launch 1 of 1: profile, layers 3 of 8, 3 s so far"],
@@ -83,13 +80,13 @@ def test_converge_says_what_is_done_and_what_is_left(monkeypatch: pytest.MonkeyP
     trainings = Trainings(shown.progress, parse_modes("ddp,spb,crossover"), seeds=3, epochs=2)
     assert trainings.standing() == "0 of 8 trainings done"  # two seeds at a time under crossover
     shown.progress.begin_launch(0, (Phase(kind="profile"),))
-    trainings.take(0, 0, event("phase", 10.0, name="profile", number=0))
-    trainings.take(0, 0, event("part", 11.0, name="layers"))
-    trainings.take(0, 0, event("phase", 100.0, name="ddp, seed 0", number=1))
-    trainings.take(0, 0, event("epoch", 130.0, mode="ddp", seed=0, epoch=1))
-    trainings.take(0, 1, event("epoch", 130.0, mode="ddp", seed=0, epoch=1))
-    trainings.take(0, 0, event("epoch", 160.0, mode="ddp", seed=0, epoch=2))
-    trainings.take(1, 0, event("failed", 161.0, mode="spb", message="no"))
+    trainings.take(0, 0, PhaseBegan(t=10.0, name="profile", number=0))
+    trainings.take(0, 0, ProfilePartBegan(t=11.0, name="layers"))
+    trainings.take(0, 0, PhaseBegan(t=100.0, name="ddp, seed 0", number=1))
+    trainings.take(0, 0, EpochTrained(t=130.0, mode="ddp", seed=0, epoch=1))
+    trainings.take(0, 1, EpochTrained(t=130.0, mode="ddp", seed=0, epoch=1))
+    trainings.take(0, 0, EpochTrained(t=160.0, mode="ddp", seed=0, epoch=2))
+    trainings.take(1, 0, ModeFailed(t=161.0, mode="spb", message="no"))
     assert trainings.standing() == "1 of 5 trainings done, about 4 min left"
     assert shown.lines == [
         "launch 1 of 1: starting the ranks",
@@ -116,22 +113,19 @@ def test_converge_takes_small_images_and_a_batch_of_32_unless_told_otherwise() -
 STEPS_S = {"compute": 0.3, "ddp": 0.0202, "optimal": 0.0255, "single": 0.0204, "auto": 0.018, "wfbp": 0.0303}
 
 
-def run(modes: str, reference: str = "ddp", jobs: int = 1) -> RunSpec:
-    return RunSpec(kind="comparison", workloads=(WorkloadSpec(name="mlp"),) * jobs, modes=parse_modes(modes),
-                   reference=reference, fabric=FabricSpec(name="local", ranks=2))  # fmt: skip
-
-
 def test_modes_predicted_slower_are_marked_with_the_amount() -> None:
-    assert predicted_slower(run("ddp,auto,single,optimal,wfbp"), STEPS_S) == [
+    assert predicted_slower(run_of("ddp,auto,single,optimal,wfbp"), STEPS_S) == [
         "predicted slower than ddp (simulated): optimal by 26.2 %, wfbp by 50.0 %"
     ]
-    assert predicted_slower(run("ddp,auto,single"), STEPS_S) == []
-    assert predicted_slower(run("horovod,optimal", "horovod"), STEPS_S) == []  # nobody knows horovod's step
-    two = run("sequential,crossover,ddp,optimal", "sequential", jobs=2)
+    assert predicted_slower(run_of("ddp,auto,single"), STEPS_S) == []
+    assert (
+        predicted_slower(run_of("horovod,optimal", reference="horovod"), STEPS_S) == []
+    )  # nobody knows horovod's step
+    two = run_of("sequential,crossover,ddp,optimal", A, A, reference="sequential")
     assert predicted_slower(two, STEPS_S) == ["predicted slower than ddp (simulated): optimal by 26.2 %"]
 
 
-def said(console_run: RunSpec, events: list[dict[str, object]]) -> list[str]:
+def said(console_run: RunSpec, events: list[Event]) -> list[str]:
     told = io.StringIO()
     with Progress(Console(file=told, width=200), launches=1, run=console_run) as progress:
         progress.begin_launch(0, phases(console_run, 0))
@@ -141,24 +135,24 @@ def said(console_run: RunSpec, events: list[dict[str, object]]) -> list[str]:
 
 
 def test_the_mark_comes_with_the_plans_before_anything_is_timed() -> None:
-    plans = {mode: {"predicted_step_s": step_s} for mode, step_s in STEPS_S.items()}
-    assert said(run("ddp,optimal"), [{"event": "plans", "plans": plans}]) == [
+    plans = {
+        mode: Plan(mode=mode, buckets=[], bucket_bytes=[], predicted_step_s=step_s, predicted_exposed_s=0.0)
+        for mode, step_s in STEPS_S.items()
+    }
+    bounds = Bounds(compute_s=1.0, communication_s=1.0, overlap_bound_s=1.0, backward_overlap_bound_s=1.0)
+    assert said(run_of("ddp,optimal"), [SchedulesPlanned(cost_model=None, plans=plans, bounds=bounds)]) == [
         "launch 1 of 1: starting the ranks",
         "predicted slower than ddp (simulated): optimal by 26.2 %",
     ]
 
 
 def test_the_live_step_of_two_jobs_at_once_is_said_to_be_one_job_s() -> None:
-    asked = run("sequential,crossover", "sequential", jobs=2)
+    asked = run_of("sequential,crossover", A, A, reference="sequential")
     places = {phase.mode: number for number, phase in enumerate(phases(asked, 0)) if phase.kind == "block"}
-    block = {"event": "block", "stamps": [0.0, 2.0, 4.0, 6.0], "warmup": 0}
-    events = [
-        event
-        for mode, number in places.items()
-        for event in (
-            {**block, "mode": mode}, {"event": "phase", "number": number, "name": f"block {mode}", "t": 1.0}
-        )
-    ]  # fmt: skip
+    events: list[Event] = []
+    for mode, number in places.items():
+        events.append(block(mode, [0.0, 2.0, 4.0, 6.0], warmup=0))
+        events.append(PhaseBegan(t=1.0, number=number, name=f"block {mode}"))
     lines = said(asked, events)
     assert "launch 1 of 1: block crossover, median step of one of the jobs so far 2.00 s" in "\n".join(lines)
     assert "launch 1 of 1: block sequential, median step so far 2.00 s" in "\n".join(lines)

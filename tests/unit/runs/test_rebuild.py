@@ -8,45 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from samples_of_runs import LINK, MACHINE, A, block, collector_of, frame, record_of, run_of
 
 from xbench import load_result
 from xbench.cli import main
 from xbench.errors import RecordError
+from xbench.rank.events import BlockTimed, ModeTrained
 from xbench.rank.journal import Journals
 from xbench.record_files import FRAME
-from xbench.records import Comparison, Convergence, Environment, FabricRecord, Profile, Training, WorkloadRecord, load
-from xbench.runs.build_records import RunMetadata, comparison_record
-from xbench.runs.event_collector import Collector
-from xbench.runs.frames import ConvergenceFrame, RunFrame, write_frame
+from xbench.records import Comparison, Convergence, Profile, Training, load
+from xbench.runs.build_records import comparison_record
+from xbench.runs.frames import ConvergenceFrame, write_frame
 from xbench.runs.rebuild import WHY, launches
-from xbench.schedules import parse_modes
-from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-SPEC = WorkloadSpec(name="resnet18", batch_size=4)
-WORKLOAD = WorkloadRecord(
-    spec=SPEC, title="resnet18", parameters=1, tensors=1, grad_bytes=4, batch_size=4, input="images"
-)
-MACHINE = Environment(hostname="h", cpu="c", cores=2, memory_bytes=1, python="3.11", torch="2.15", device="cpu",
-                      device_count=0, xbench="0", commit=None)  # fmt: skip
-LINK = FabricRecord(name="local", spec="local:ranks=2", label="real", backend="gloo", hosts=1, ranks_per_host=2,
-                    world_size=2)  # fmt: skip
 MODES, ROUNDS, LAUNCHES = ("ddp", "single"), 3, 2
+RUN = run_of(",".join(MODES))
 
 
-def run_spec(kind: str = "comparison") -> RunSpec:
-    return RunSpec(kind=kind, workloads=(SPEC,), modes=parse_modes(",".join(MODES)),  # type: ignore[arg-type]
-                   fabric=FabricSpec(name="local", ranks=2), effort=Effort())  # fmt: skip
-
-
-def blocks(launch: int) -> list[dict[str, Any]]:
+def blocks(launch: int) -> list[BlockTimed]:
     found = []
     for number in range(ROUNDS * len(MODES)):
         began_s = 100.0 * launch + 10.0 * number
-        found.append({
-            "event": "block", "t": began_s + 9.0, "mode": MODES[number % 2], "round": number // 2, "position": number,
-            "warmup": 1, "stamps": [began_s + 0.1 * place * (1 + number % 2) for place in range(6)], "pattern": None,
-        })  # fmt: skip
+        stamps = [began_s + 0.1 * place * (1 + number % 2) for place in range(6)]
+        found.append(block(MODES[number % 2], stamps, number // 2, position=number, t=began_s + 9.0))
     return found
 
 
@@ -55,11 +40,10 @@ def killed(tmp_path: Path) -> Path:
     """The folder of a comparison of two launches killed when both were done; beside it the live run's record."""
     folder = tmp_path / "20260131-142501-comparison-resnet18"
     folder.mkdir()
-    live = Collector(run_spec(), [4])
+    live = collector_of(RUN)
     live.failed["single:x"] = "it ran out of memory"
-    frame = RunMetadata("xbench compare", MACHINE, LINK, [WORKLOAD])
-    frame.warnings = ["the machine was busy"]
-    write_frame(RunFrame.of(run_spec(), frame, live), folder)
+    stored = frame(RUN, warnings=["the machine was busy"], failed=live.failed)
+    write_frame(stored, folder)
     for launch in range(LAUNCHES):
         live.begin_launch(launch)
         journals = Journals(folder / f"launch{launch}")
@@ -67,7 +51,7 @@ def killed(tmp_path: Path) -> Path:
             for rank in range(2):
                 journals.write(0, rank, event)
                 live.take(0, rank, event)
-    record = comparison_record(run_spec(), frame, live, complete=False, error=WHY)
+    record = comparison_record(stored, live, WHY)
     (tmp_path / "live.json").write_text(record.model_dump_json())
     return folder
 
@@ -143,7 +127,7 @@ def test_an_event_that_says_too_little_is_left_out_or_refused(killed: Path, even
 
 def test_journals_that_make_no_record_are_one_sentence(killed: Path) -> None:
     with (killed / "launch1" / "job0-rank1.jsonl").open("a") as stream:
-        stream.write(json.dumps({**blocks(1)[0], "mode": "unheard of"}) + "\n")
+        stream.write(blocks(1)[0].model_copy(update={"mode": "unheard of"}).line())
     with pytest.raises(RecordError, match="no record can be made of the journals in"):
         load(killed)
     (killed / FRAME).write_text('{"kind": "measured"}')
@@ -154,30 +138,25 @@ def test_journals_that_make_no_record_are_one_sentence(killed: Path) -> None:
 def test_a_second_start_of_a_launch_comes_after_the_first(tmp_path: Path) -> None:
     for name in ("launch10", "launch2", "launch2-2", "launch2-10", "launchpad", "launch1"):
         (tmp_path / name).mkdir()
-    assert [path.name for _, path in launches(tmp_path)] == [
-        "launch1",
-        "launch2",
-        "launch2-2",
-        "launch2-10",
-        "launch10",
-    ]
+    names = [path.name for _, path in launches(tmp_path)]
+    assert names == ["launch1", "launch2", "launch2-2", "launch2-10", "launch10"]
 
 
 def test_finished_trainings_of_a_killed_study_are_its_curves(tmp_path: Path) -> None:
     training = Training(seeds=[0, 1], steps=4, samples=32, epochs=1.0, batch_size=4, optimizer="sgd", lr=0.01)
-    frame = ConvergenceFrame(
-        created="2026-01-31T14:25:01+00:00", command="xbench converge", run=run_spec(), environment=MACHINE,
-        fabric=LINK, label="real", workload=WORKLOAD, training=training, an_epoch=4, warnings=[],
+    stored = ConvergenceFrame(
+        created="2026-01-31T14:25:01+00:00", command="xbench converge", run=RUN, environment=MACHINE, fabric=LINK,
+        label="real", workload=record_of(A), training=training, an_epoch=4, warnings=[],
     )  # fmt: skip
-    write_frame(frame, tmp_path)
+    write_frame(stored, tmp_path)
     journals = Journals(tmp_path)
-    trained = {
-        "event": "trained", "t": 1.0, "mode": "ddp", "seed": 0, "train_loss": [2.0, 1.5, 1.2, 1.0], "test_loss": [1.0],
-        "test_accuracy": [0.9], "steps_s": [0.1] * 4, "sent_bytes": None, "digest": "a", "device_peak_bytes": None,
-    }  # fmt: skip
+    trained = ModeTrained(
+        mode="ddp", seed=0, train_loss=[2.0, 1.5, 1.2, 1.0], test_loss=[1.0], test_accuracy=[0.9], steps_s=[0.1] * 4,
+        sent_bytes=None, digest="a", device_peak_bytes=None,
+    )  # fmt: skip
     for rank in range(2):
         journals.write(0, rank, trained)
-    journals.write(0, 0, {**trained, "seed": 1})
+    journals.write(0, 0, trained.model_copy(update={"seed": 1}))
     record = load(tmp_path)
     assert isinstance(record, Convergence)
     assert [(curve.mode, curve.seed) for curve in record.curves] == [("ddp", 0)]

@@ -84,9 +84,9 @@ def test_a_record_that_no_place_takes_is_one_sentence(tmp_path: Path, monkeypatc
 FLOWS = ("runs/execute", "runs/converge", "runs/validate", "regress/check", "regress/record", "cluster/live/run")
 
 
-@pytest.mark.parametrize("module", FLOWS)
+@pytest.mark.parametrize("module", [*FLOWS, "cluster/live/restart"])
 def test_every_flow_saves_by_keep_and_makes_its_folder_here(module: str) -> None:
     text = (Path(run_folder.__file__).parents[1] / f"{module}.py").read_text()
-    assert "keep(" in text
+    assert re.search(r"keep\(|FabricRun\[", text)
     assert "new_run_folder(" in text
     assert not re.search(r"\bsave\(|strftime", text)

@@ -6,19 +6,18 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from test_build_records import A, frame, timed
+from samples_of_runs import A, collector_of, frame, run_of, timed
 
+from xbench.rank.events import Event, StepRecorded, TurnsRecorded, Warned
 from xbench.rank.journal import Journal, JournalReader
 from xbench.rank.program import phases
 from xbench.rank.timeline_phase import SLOW_STEP_S, STEPS, TOO_SLOW_STEP_S, Watched, steps_to_record
 from xbench.records import Comparison, Slice, TurnTaken, dump, loads
 from xbench.runs.build_records import comparison_record
 from xbench.runs.event_collector import Collector
-from xbench.schedules import parse_modes
-from xbench.spec import Effort, FabricSpec, RunSpec
+from xbench.spec import Effort
 
 COMPUTE = [
     Slice(name="forward", start_s=0.0, end_s=0.25),
@@ -28,37 +27,24 @@ COMPUTE = [
 LINK = [Slice(name="bucket 1", start_s=0.5, end_s=0.75, nbytes=4)]
 
 
-def run_of(modes: str, *, launches: int = 2, jobs: int = 1) -> RunSpec:
-    return RunSpec(
-        kind="comparison", workloads=(A,) * jobs, modes=parse_modes(modes), fabric=FabricSpec(name="local", ranks=2),
-        effort=Effort(launches=launches, rounds=2),
-    )  # fmt: skip
-
-
-def journaled(folder: Path, *events: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def journaled(folder: Path, *events: Event) -> list[Event]:
     """What the parent reads of what a rank wrote."""
     folder.mkdir(exist_ok=True)
     journal = Journal(folder, 0, 0)
-    for kind, fields in events:
-        journal.write(kind, **fields)
+    for event in events:
+        journal.write(event)
     journal.close()
     return JournalReader(folder, 0, 0).poll()
 
 
-def recorded(mode: str, began_s: float = 100.0) -> tuple[str, dict[str, Any]]:
-    return "timeline", {
-        "mode": mode,
-        "began_s": began_s,
-        "compute": [part.model_dump() for part in COMPUTE],
-        "communication": [part.model_dump() for part in LINK],
-    }
+def recorded(mode: str, began_s: float = 100.0) -> Event:
+    return StepRecorded(mode=mode, began_s=began_s, compute=COMPUTE, communication=LINK)
 
 
-def record_of(collector: Collector, label: str = "real") -> Comparison:
-    said = frame(collector.run.workloads)
-    said.fabric = said.fabric.model_copy(update={"label": label})
-    said.warnings.append("the machine is busy")
-    record = comparison_record(collector.run, said, collector, complete=True, error=None)
+def kept(collector: Collector, label: str = "real") -> Comparison:
+    said = frame(collector.run, warnings=["the machine is busy"])
+    fabric = said.fabric.model_copy(update={"label": label})
+    record = comparison_record(said.model_copy(update={"fabric": fabric}), collector)
     assert loads(dump(record)) == record
     return record
 
@@ -67,49 +53,32 @@ def record_of(collector: Collector, label: str = "real") -> Comparison:
 def test_a_recorded_step_comes_over_the_journal_into_the_record_labelled_as_the_fabric_is(
     tmp_path: Path, label: str
 ) -> None:
-    collector = Collector(run_of("ddp,wfbp"), [4])
-    for mode in ("ddp", "wfbp"):
-        timed(collector, mode, 0, 1.0)
-    for event in journaled(tmp_path, recorded("wfbp")):
-        collector.take(0, 0, event)
-    record = record_of(collector, label)
-    timeline = record.modes["wfbp"].timeline
+    collector = collector_of(run_of("ddp,wfbp,single"))
+    for mode in ("ddp", "wfbp", "single"):
+        timed(collector, mode, 1.0)
+    for rank, mode, began_s in ((1, "wfbp", 99.875), (0, "wfbp", 100.0), (1, "single", 100.0)):
+        (event,) = journaled(tmp_path / f"{rank}-{mode}", recorded(mode, began_s))
+        collector.take(0, rank, event)
+    modes = kept(collector, label).modes
+    timeline = modes["wfbp"].timeline
     assert timeline is not None
     assert (timeline.label, timeline.compute, timeline.communication) == (label, COMPUTE, LINK)
-    assert record.modes["ddp"].timeline is None  # a journal without the event, as of a run that was killed
-
-
-def test_the_same_step_of_other_ranks_stands_beside_it(tmp_path: Path) -> None:
-    collector = Collector(run_of("ddp"), [4])
-    timed(collector, "ddp", 0, 1.0)
-    for rank, began_s in ((1, 99.875), (0, 100.0)):
-        (event,) = journaled(tmp_path / str(rank), recorded("ddp", began_s))
-        collector.take(0, rank, event)
-    mode = record_of(collector, "emulated").modes["ddp"]
-    assert mode.timeline is not None
-    (other,) = mode.other_ranks
-    assert (other.rank, other.starts_s, other.label, other.compute) == (1, -0.125, "emulated", COMPUTE)
-
-
-def test_a_step_that_rank_0_does_not_have_is_no_step(tmp_path: Path) -> None:
-    collector = Collector(run_of("ddp"), [4])
-    timed(collector, "ddp", 0, 1.0)
-    (event,) = journaled(tmp_path, recorded("ddp"))
-    collector.take(0, 1, event)
-    mode = record_of(collector).modes["ddp"]
-    assert (mode.timeline, mode.other_ranks) == (None, [])
+    (other,) = modes["wfbp"].other_ranks  # the same step, beside it
+    assert (other.rank, other.starts_s, other.label, other.compute) == (1, -0.125, label, COMPUTE)
+    for mode in ("ddp", "single"):  # no event, as of a run that was killed; a step that rank 0 does not have
+        assert (modes[mode].timeline, modes[mode].other_ranks) == (None, [])
 
 
 def test_turns_of_all_jobs_come_in_order_of_time(tmp_path: Path) -> None:
-    collector = Collector(run_of("sequential,crossover", jobs=2), [4, 4])
-    timed(collector, "sequential", 0, 1.0)
+    collector = collector_of(run_of("sequential,crossover", A, A))
+    timed(collector, "sequential", 1.0)
     for job in (0, 1):
-        timed(collector, "crossover", job, 1.0)
+        timed(collector, "crossover", 1.0, job=job)
     said = {0: [(50.0, 50.5, 51.25), (51.25, 51.75, None)], 1: [(50.5, 51.0, None)]}
     for job, turns in said.items():
-        (event,) = journaled(tmp_path / str(job), ("turns", {"mode": "crossover", "turns": turns}))
+        (event,) = journaled(tmp_path / str(job), TurnsRecorded(mode="crossover", turns=turns))
         collector.take(job, 0, event)
-    assert record_of(collector).modes["crossover"].turns == [
+    assert kept(collector).modes["crossover"].turns == [
         TurnTaken(job=0, start_s=0.0, computed_s=0.5, arrived_s=1.25),
         TurnTaken(job=1, start_s=0.5, computed_s=1.0, arrived_s=None),
         TurnTaken(job=0, start_s=1.25, computed_s=1.75, arrived_s=None),
@@ -140,28 +109,28 @@ class Granted:
 
 
 def test_a_mode_that_fails_shows_no_timeline(tmp_path: Path) -> None:
-    collector = Collector(run_of("ddp,wfbp"), [4])
-    timed(collector, "ddp", 0, 1.0)
+    collector = collector_of(run_of("ddp,wfbp"))
+    timed(collector, "ddp", 1.0)
     for event in journaled(tmp_path, recorded("wfbp")):
         collector.take(0, 0, event)
-    record = record_of(collector)
+    record = kept(collector)
     assert record.modes["wfbp"].status == "failed"
     assert record.modes["wfbp"].timeline is None
 
 
 def test_what_ranks_warn_of_is_in_the_record_once_and_fails_nothing(tmp_path: Path) -> None:
-    collector = Collector(run_of("ddp"), [4])
-    timed(collector, "ddp", 0, 1.0)
-    (event,) = journaled(tmp_path, ("warning", {"message": "no measured timeline of ddp: no hook"}))
+    collector = collector_of(run_of("ddp"))
+    timed(collector, "ddp", 1.0)
+    (event,) = journaled(tmp_path, Warned(message="no measured timeline of ddp: no hook"))
     for rank in range(2):
         collector.take(0, rank, event)
-    record = record_of(collector)
+    record = kept(collector)
     assert record.warnings == ["the machine is busy", "no measured timeline of ddp: no hook"]
     assert record.modes["ddp"].status == "ok"
 
 
 def test_timelines_and_turns_come_after_all_blocks_of_the_first_launch_alone() -> None:
-    run = run_of("compute,ddp,crossover,optimal,sequential", jobs=2)
+    run = run_of("compute,ddp,crossover,optimal,sequential", A, A, effort=Effort(launches=2, rounds=2))
     first = [phase.kind for phase in phases(run, 0)]
     assert first[-4:] == ["timeline"] * 4
     assert set(first[:-4]) == {"profile", "parity", "block"}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from samples_of_runs import block, collector_of, run_of
 
 from xbench.errors import SpecError
 from xbench.rank.program import JobPlan
 from xbench.records import Plan
-from xbench.runs.event_collector import Collector
 from xbench.runs.launch_policy import FixedLaunches, LaunchSpec
 from xbench.runs.tune import Tune
-from xbench.schedules import parse_modes
-from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
+from xbench.spec import FabricSpec
 
 MODES = "compute,ddp,auto,ddp-tuned,optimal,mgwfbp,single"
 STEP_S = {"compute": 0.4, "ddp": 0.65, "auto": 0.55, "ddp-tuned": 0.6, "optimal": 0.58, "mgwfbp": 0.6, "single": 0.9}
@@ -32,11 +29,8 @@ class World:
     def __init__(self, minutes: float, step_s: dict[str, float], predicted_s: dict[str, float] = STEP_S) -> None:
         self.clock = Clock()
         self.step_s = step_s
-        self.run = RunSpec(
-            kind="comparison", workloads=(WorkloadSpec(name="resnet18", batch_size=4),), modes=parse_modes(MODES),
-            reference="ddp", fabric=FabricSpec(name="local", ranks=2), effort=Effort(),
-        )  # fmt: skip
-        self.found = Collector(self.run, [4])
+        self.run = run_of(MODES, reference="ddp")
+        self.found = collector_of(self.run)
         self.course = Tune(60 * minutes, 0.01, self.clock)
         self.legs: list[LaunchSpec] = []
         self.course.check(self.run)
@@ -72,8 +66,7 @@ class World:
         for _ in range(2 + (leg.run.effort.steps or 0)):
             stamps.append(stamps[-1] + noise * self.step_s[mode])
         for rank in range(2):
-            event: dict[str, Any] = {"event": "block", "t": 0.0, "mode": mode, "round": turn, "position": position}
-            self.found.take(0, rank, event | {"warmup": 2, "stamps": stamps, "pattern": None})
+            self.found.take(0, rank, block(mode, stamps, turn, position=position, warmup=2))
         self.clock.now_s = stamps[-1] + 0.3
 
     @property

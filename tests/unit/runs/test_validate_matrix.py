@@ -6,8 +6,8 @@ import io
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,28 +30,16 @@ pytestmark = pytest.mark.usefixtures("hangs_up")
 
 MODES = parse_modes("compute,ddp,single,wfbp,mgwfbp,optimal,auto")
 MIB = 1024 * 1024
+NET, TWO = [WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")]
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-@dataclass
-class Found:
-    """In the place of what a probe finds."""
-
-    specs: list[WorkloadSpec]
-    workloads: list[Any]
-
-    def __post_init__(self) -> None:
-        self.workloads = [Item(record) for record in self.workloads]
-
-    def model_dump(self) -> dict[str, Any]:
-        return {}
-
-
-@dataclass
-class Item:
-    """One workload of it."""
-
-    record: WorkloadRecord
+def found(monkeypatch: pytest.MonkeyPatch, record: WorkloadRecord) -> None:
+    """A probe finds this workload."""
+    item = SimpleNamespace(record=record)
+    monkeypatch.setattr(
+        matrix, "probe", lambda specs, *_: SimpleNamespace(specs=specs, workloads=[item], model_dump=dict)
+    )
 
 
 def config_of(workloads: Sequence[WorkloadSpec], fabrics: Sequence[FabricSpec], **fields: Any) -> ValidateConfig:
@@ -67,7 +55,7 @@ def workload(grad_bytes: int) -> WorkloadRecord:
 
 def effort(grad_bytes: int, fabric: str, known: list[ValidationCell] | None = None):  # type: ignore[no-untyped-def]
     spec = parse_fabric(fabric)
-    request = config_of([WorkloadSpec(name="net")], [spec], cell_minutes=2.5)
+    request = config_of(NET, [spec], cell_minutes=2.5)
     return effort_for(workload(grad_bytes), spec, known or [], request)
 
 
@@ -140,38 +128,31 @@ def test_modes_that_overlap_the_next_forward_pass_are_predicted_too() -> None:
         assert again[name].predicted_step_s == pytest.approx(plans[name].predicted_step_s)
 
 
-def resumed(cells: list[ValidationCell], modes: list[str]) -> Validation:
+def resumed(cells: list[ValidationCell]) -> Validation:
     golden = load(GOLDEN / "validation-v1.json")
     assert isinstance(golden, Validation)
-    return golden.model_copy(update={"cells": cells, "modes": modes})
+    return golden.model_copy(update={"cells": cells, "modes": [mode.text for mode in MODES]})
 
 
-def test_a_validation_over_a_removed_backend_is_not_gone_on_with() -> None:
-    before = resumed([], [mode.text for mode in MODES]).model_copy(update={"collectives": "sockets"})
-    request = config_of([WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")], resume=before)
-    with pytest.raises(SpecError, match="that validation went over the backend sockets, which was removed"):
-        validate(request, Console(file=io.StringIO()))
+def quiet() -> Console:
+    return Console(file=io.StringIO())
 
 
-def test_a_validation_of_other_modes_is_not_gone_on_with() -> None:
-    request = config_of(
-        [WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")], resume=resumed([], ["compute", "ddp"])
-    )
-    with pytest.raises(
-        SpecError, match="that validation is of compute, ddp, and --modes asks for compute, ddp, single"
-    ):
-        validate(request, Console(file=io.StringIO()))
-
-
-def test_a_validation_with_another_overlap_is_not_gone_on_with() -> None:
-    request = config_of(
-        [WorkloadSpec(name="net")],
-        [parse_fabric("local:ranks=2")],
-        overlap="forward",
-        resume=resumed([], [mode.text for mode in MODES]),
-    )
-    with pytest.raises(SpecError, match="auto could overlap the backward pass in that validation, and"):
-        validate(request, Console(file=io.StringIO()))
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ({"collectives": "sockets"}, "that validation went over the backend sockets, which was removed"),
+        (
+            {"modes": ["compute", "ddp"]},
+            "that validation is of compute, ddp, and --modes asks for compute, ddp, si",
+        ),
+        ({"overlap": "forward"}, "auto could overlap the forward pass in that validation, and --overlap is backward"),
+    ],
+)
+def test_a_validation_of_another_kind_is_not_gone_on_with(before: dict[str, object], said: str) -> None:
+    request = config_of(NET, TWO, resume=resumed([]).model_copy(update=before))
+    with pytest.raises(SpecError, match=said):
+        validate(request, quiet())
 
 
 def test_what_auto_may_overlap_is_asked_of_every_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -182,10 +163,9 @@ def test_what_auto_may_overlap_is_asked_of_every_cell(monkeypatch: pytest.Monkey
         raise Interrupted("interrupted")
 
     monkeypatch.setattr(matrix, "execute", stopped)
-    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [workload(MIB)]))
-    spec = [WorkloadSpec(name="net")]
-    request = config_of(spec, [parse_fabric("local:ranks=2")], overlap="forward", output=tmp_path)
-    record, _, _ = validate(request, Console(file=io.StringIO()))
+    found(monkeypatch, workload(MIB))
+    request = config_of(NET, TWO, overlap="forward", output=tmp_path)
+    record, _, _ = validate(request, quiet())
     assert [one.overlap for one in asked] == [record.overlap] == ["forward"]
 
 
@@ -200,15 +180,15 @@ def test_an_interrupted_resume_keeps_the_cells_it_has_not_come_to(
         for fabric in fabrics
     }
     failed = there["local:ranks=3"].model_copy(update={"error": "it hung"})
-    before = resumed([there["local:ranks=2"], failed, there["local:ranks=4"]], [mode.text for mode in MODES])
+    before = resumed([there["local:ranks=2"], failed, there["local:ranks=4"]])
 
     def interrupted(*_: object) -> ValidationCell:
         raise Interrupted("interrupted")
 
     monkeypatch.setattr(matrix, "_run_cell", interrupted)
-    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [one.workload]))
+    found(monkeypatch, one.workload)
     request = config_of([spec], fabrics, output=tmp_path, resume=before)
-    record, path, error = validate(request, Console(file=io.StringIO()))
+    record, path, error = validate(request, quiet())
     assert isinstance(error, Interrupted)
     assert not record.complete
     assert record.cells == [there["local:ranks=2"], failed, there["local:ranks=4"]]
@@ -231,9 +211,9 @@ def test_a_cell_whose_interruption_came_while_it_was_saved_is_kept(
         return Result(measured(), tmp_path / "record.json", Interrupted("interrupted"))
 
     monkeypatch.setattr(matrix, "execute", saved_first)
-    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [measured().jobs[0].workload]))
+    found(monkeypatch, measured().jobs[0].workload)
     fabrics = [parse_fabric(f"local:ranks={ranks}") for ranks in (2, 3)]
-    record, path, error = validate(config_of([spec], fabrics, output=tmp_path), Console(file=io.StringIO()))
+    record, path, error = validate(config_of([spec], fabrics, output=tmp_path), quiet())
     assert isinstance(error, Interrupted)
     assert [cell.error for cell in record.cells] == [None]
     assert (record.complete, record.error) == (False, "interrupted")
@@ -253,9 +233,9 @@ def test_a_stop_while_the_matrix_is_saved_comes_after_it(
 
     monkeypatch.setattr(matrix, "_run_cell", lambda *_: (cell, None))
     monkeypatch.setattr(matrix, "keep", slowly)
-    monkeypatch.setattr(matrix, "probe", lambda specs, *_: Found(specs, [cell.workload]))
-    request = config_of([cell.workload.spec], [parse_fabric("local:ranks=2")], output=tmp_path)
-    record, path, error = validate(request, Console(file=io.StringIO()))
+    found(monkeypatch, cell.workload)
+    request = config_of([cell.workload.spec], TWO, output=tmp_path)
+    record, path, error = validate(request, quiet())
     assert isinstance(error, Interrupted)
     assert record.complete
     assert load(path) == record

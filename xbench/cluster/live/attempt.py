@@ -15,17 +15,7 @@ of workers that do not divide the batch are served too. Rank r's loss is the mea
 n_r·w/B before backward, the mean over w ranks that DistributedDataParallel takes is the mean over the whole batch,
 exactly.
 
-Events of a journal, beside `error` and `hello` of `rank.journal`; `t` of each is the machine's monotonic clock [s]:
-
-| event | fields |
-| --- | --- |
-| hello | rank, pid, started_s: when Python ran our first line; `t` is when imports were done |
-| joined, built, ready | the process group is formed; the model is built; it is as in the checkpoint, and wrapped |
-| loaded | rank 0: steps of the checkpoint, 0 for none; skipped: files that were passed over, each with its reason |
-| depends | rank 0: what of the model depends on how a batch is shared, in words |
-| step | rank 0: step (from 1), loss: mean over the whole batch |
-| kept | rank 0: steps; began_s: when writing it began |
-| end | how: stopped or finished; steps |
+`rank.events` has the events of a journal.
 """
 
 from __future__ import annotations
@@ -35,10 +25,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from xbench.cluster.live import checkpoints
 from xbench.errors import SpecError
+from xbench.rank.events import CheckpointKept, CheckpointLoaded, Event, RankEnded, RankFailed, StepTrained
 from xbench.rank.journal import JournalReader
 from xbench.spec import DeviceType, Spec, WorkloadSpec
 from xbench.workloads import family_of, parse_workload, resolve
@@ -167,15 +158,15 @@ class Watched:
     def _read(self) -> None:
         """Take what the journal has said since."""
         for event in self._journal.poll():
-            match event["event"]:
-                case "loaded":
-                    self._look = self._look._replace(steps=event["steps"], kept_steps=event["steps"])
-                case "step":
-                    self._look = self._look._replace(state="training", steps=event["step"])
-                case "kept":
-                    self._look = self._look._replace(kept_steps=event["steps"])
-                case "end":
-                    self._end = event["how"]
+            match event:
+                case CheckpointLoaded():
+                    self._look = self._look._replace(steps=event.steps, kept_steps=event.steps)
+                case StepTrained():
+                    self._look = self._look._replace(state="training", steps=event.step)
+                case CheckpointKept():
+                    self._look = self._look._replace(kept_steps=event.steps)
+                case RankEnded():
+                    self._end = event.how
 
 
 def incarnation_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu") -> AttemptSpec:
@@ -227,15 +218,15 @@ def next_incarnation(folder: Path, program: AttemptSpec) -> Path:
     return made
 
 
-def events_of(incarnation: Path, rank: int = 0) -> list[dict[str, Any]]:
+def events_of(incarnation: Path, rank: int = 0) -> list[Event]:
     """Everything that a rank has told."""
     return JournalReader(incarnation, 0, rank).poll()
 
 
-def errors_of(incarnation: Path, workers: int) -> list[tuple[int, dict[str, Any]]]:
+def errors_of(incarnation: Path, workers: int) -> list[tuple[int, RankFailed]]:
     """What ranks died of, by rank, as far as they could tell."""
     told = ((rank, event) for rank in range(workers) for event in events_of(incarnation, rank))
-    return [(rank, event) for rank, event in told if event["event"] == "error"]
+    return [(rank, event) for rank, event in told if isinstance(event, RankFailed)]
 
 
 def first_line(text: str) -> str:
@@ -245,6 +236,9 @@ def first_line(text: str) -> str:
 
 def losses(folder: Path) -> dict[int, float]:
     """The job's loss by step (from 1). A step that was done again, after a crash, counts as it was done last."""
-    told = [event for incarnation in incarnations(folder) for event in events_of(incarnation)]
-    found = {int(event["step"]): float(event["loss"]) for event in told if event["event"] == "step"}
+    found: dict[int, float] = {}
+    for incarnation in incarnations(folder):
+        for event in events_of(incarnation):
+            if isinstance(event, StepTrained):
+                found[event.step] = event.loss
     return dict(sorted(found.items()))

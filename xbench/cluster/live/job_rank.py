@@ -25,7 +25,7 @@ import traceback  # noqa: E402
 from contextlib import suppress  # noqa: E402
 from datetime import timedelta  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import NoReturn  # noqa: E402
+from typing import Literal, NoReturn  # noqa: E402
 
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402 (every optimizer of torch imports it when it is made: seconds that are no model's)
@@ -38,6 +38,7 @@ from xbench.cluster.live import checkpoints  # noqa: E402
 from xbench.cluster.live.attempt import MEETING, PROGRAM, STOP, AttemptSpec, share  # noqa: E402
 from xbench.cluster.live.samples import Order, loop_seed, samples_of  # noqa: E402
 from xbench.gpu_errors import explain  # noqa: E402
+from xbench.rank import events  # noqa: E402
 from xbench.rank.journal import Journal  # noqa: E402
 from xbench.rank.store import rank_store  # noqa: E402
 from xbench.workloads.build import build, place  # noqa: E402
@@ -59,7 +60,7 @@ class JobRank:
         self.program = AttemptSpec.model_validate_json((directory / PROGRAM).read_text(encoding="utf-8"))
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.journal = Journal(directory, 0, self.rank)
-        self.journal.write("hello", rank=self.rank, pid=os.getpid(), started_s=STARTED_S)
+        self.journal.write(events.RankStarted(rank=self.rank, pid=os.getpid(), started_s=STARTED_S))
         self.device = torch.device("cpu")
         self.steps = 0
         self.kept: int | None = None
@@ -78,17 +79,17 @@ class JobRank:
         backend = "nccl" if program.device == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=PATIENCE)
         dist.all_reduce(torch.zeros(1, device=self.device))  # connections are made by the first collective
-        self.journal.write("joined")
+        self.journal.write(events.GroupJoined())
         self.workload = build(program.workload, self.device)
         self.samples = samples_of(self.workload, program.batch_size)
         self.order = Order(program.workload.seed, self.samples.count, program.batch_size)
         self.mine = share(program.batch_size, self.world, self.rank)
         self.weight = len(self.mine) * self.world / program.batch_size
-        self.journal.write("built")
+        self.journal.write(events.ModelBuilt())
         self.load()
         ids = [self.device.index] if self.device.type == "cuda" else None
         self.parallel = DistributedDataParallel(self.workload.model, device_ids=ids)
-        self.journal.write("ready")
+        self.journal.write(events.RankReady())
 
     def meet(self) -> Store:
         """The store at which all ranks meet, which rank 0 keeps."""
@@ -115,7 +116,7 @@ class JobRank:
             checkpoints.clear_parts(self.folder)
             self.steps, content, skipped = checkpoints.newest(self.folder, key)
             self.store.set("steps", str(self.steps))
-            self.journal.write("loaded", steps=self.steps, skipped=skipped)
+            self.journal.write(events.CheckpointLoaded(steps=self.steps, skipped=skipped))
         else:
             self.steps = int(self.store.get("steps"))
             content = checkpoints.at(self.folder, key, self.steps)
@@ -136,10 +137,11 @@ class JobRank:
             loss, stop = self.step()
             self.steps += 1
             if self.rank == 0:
-                self.journal.write("step", step=self.steps, loss=loss)
+                self.journal.write(events.StepTrained(step=self.steps, loss=loss))
             if stop or self.steps >= program.steps or self.steps % program.checkpoint_steps == 0:
                 self.keep()
-        self.journal.write("end", how="finished" if self.steps >= program.steps else "stopped", steps=self.steps)
+        how: Literal["finished", "stopped"] = "finished" if self.steps >= program.steps else "stopped"
+        self.journal.write(events.RankEnded(how=how, steps=self.steps))
         self.part()
 
     def part(self) -> None:
@@ -192,7 +194,7 @@ class JobRank:
             self.told.append(BATCH_NORM)
         if not torch.equal(before, self.generator()):
             self.told.append(RANDOM)
-        self.journal.write("depends", on=self.told)
+        self.journal.write(events.ShareDependent(on=self.told))
 
     def keep(self) -> None:
         """Rank 0 writes a checkpoint; the others go on, and wait for it at the next collective."""
@@ -205,7 +207,7 @@ class JobRank:
         torch.save(state, stream)
         checkpoints.write(self.folder, self.program.key, self.steps, stream.getbuffer())
         self.kept = self.steps
-        self.journal.write("kept", steps=self.steps, began_s=began_s)
+        self.journal.write(events.CheckpointKept(steps=self.steps, began_s=began_s))
 
 
 def main(argv: list[str]) -> NoReturn:
@@ -219,7 +221,7 @@ def main(argv: list[str]) -> NoReturn:
         said = found.what if found is not None else None
         with suppress(OSError):
             message = f"{type(error).__name__}: {error}"
-            rank.journal.write("error", message=message, traceback=traceback.format_exc(), said=said)
+            rank.journal.write(events.RankFailed(message=message, traceback=traceback.format_exc(), said=said))
         print(traceback.format_exc(), file=sys.stderr, flush=True)
         os._exit(1)  # not sys.exit: see `rank.main`
     sys.stdout.flush()

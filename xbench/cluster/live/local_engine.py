@@ -168,16 +168,15 @@ class LocalRunning(Watched):
         errors = errors_of(self.directory, self._program.workers)
         log = agent.tail(self.directory / LOG)
         for rank, event in errors:
-            if not agent.lost_peers(event["message"]):
-                said = event["said"]
-                return f"rank {rank} {said}" if said else f"rank {rank}: {first_line(event['message'])}"
+            if not agent.lost_peers(event.message):
+                return f"rank {rank} {event.said}" if event.said else f"rank {rank}: {first_line(event.message)}"
         told = {rank for rank, _ in errors}
         for code_text, rank_text, _ in agent.EXIT.findall(log):
             if int(rank_text) not in told:
                 return f"rank {rank_text} {agent.describe_exit(int(code_text))}"
         if errors:
             rank, event = errors[0]
-            return f"rank {rank}: {first_line(event['message'])}"
+            return f"rank {rank}: {first_line(event.message)}"
         code = self._process.returncode
         ended = f"its agent {agent.describe_exit(code)}"
         return ended if code and code < 0 else agent.last_words(log) or ended

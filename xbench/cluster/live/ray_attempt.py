@@ -38,6 +38,7 @@ from xbench.fabrics.fabric import rank_environment
 from xbench.fabrics.rendezvous import interface_of
 from xbench.launch.agent import describe_exit, lost_peers, rank_variables
 from xbench.launch_guard import GUARD
+from xbench.rank.events import RankFailed
 from xbench.text import counted
 
 PLACING_S = 120.0
@@ -174,7 +175,7 @@ class RayRunning(Watched):
     def _cause(self) -> str | None:
         """Error that a rank died of by itself; None where all that is known may be the effect of a lost node."""
         errors = errors_of(self.directory, self._program.workers)
-        causes = [(rank, event) for rank, event in errors if not lost_peers(event["message"])]
+        causes = [(rank, event) for rank, event in errors if not lost_peers(event.message)]
         if causes:
             return _said(causes)
         told = {rank for rank, _ in errors}
@@ -232,10 +233,10 @@ class RayRunning(Watched):
         return self._cause() or of_ray or (_said(errors) if errors else "it ended without saying how")
 
 
-def _said(errors: list[tuple[int, dict[str, Any]]]) -> str:
+def _said(errors: list[tuple[int, RankFailed]]) -> str:
     """The first of these errors."""
-    rank, event = min(errors, key=lambda one: one[1]["t"])
-    return f"rank {rank}: {event.get('said') or first_line(event['message'])}"
+    rank, event = min(errors, key=lambda one: one[1].t)
+    return f"rank {rank}: {event.said or first_line(event.message)}"
 
 
 class Worker:

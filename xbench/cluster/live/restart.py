@@ -33,13 +33,14 @@ from xbench.cluster.live.attempt import OVER, LiveJob, events_of, incarnation_of
 from xbench.cluster.live.checkpoints import candidates
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning
 from xbench.cluster.live.restart_result import RESTARTS, compare_losses, record_of, times_of
-from xbench.errors import Interrupted, RunError, SpecError, XbenchError
+from xbench.errors import RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
+from xbench.rank.events import ShareDependent
 from xbench.record_files import FRAME, RECORD
 from xbench.records import Restart, RestartTimes
 from xbench.runs.build_records import now
 from xbench.runs.frames import RestartFrame, write_frame
-from xbench.runs.run_folder import keep, new_run_folder
+from xbench.runs.run_folder import Kept, measure_and_keep, new_run_folder
 from xbench.scratch import Scratch
 from xbench.spec import DeviceType
 from xbench.text import counted
@@ -80,9 +81,7 @@ class RestartRequest:
         return max(self.start, self.to)
 
 
-def measure(
-    request: RestartRequest, say: Callable[[str], None], output: Path = Path("results/runs")
-) -> tuple[Restart, Path, XbenchError | None]:
+def measure(request: RestartRequest, say: Callable[[str], None], output: Path = Path("results/runs")) -> Kept[Restart]:
     """Do it all: the record, its file in a new folder of `output`, and the error that ended the study early, if any.
 
     Every restart is in `restarts.jsonl` there as soon as it was timed. Raises SpecError and WorkloadError before
@@ -91,29 +90,26 @@ def measure(
     job, found = _checked(request)
     folder = new_run_folder(output, "restart").absolute()
     times: list[RestartTimes] = []
-    with interrupts_held() as held:
-        study: _Study | None = None
-        error: XbenchError | None = None
-        try:
-            with held.let_through():
-                study = _Study(request, job, found, folder, times, say)
-                record = study.measured()
-        except (KeyboardInterrupt, OSError, XbenchError) as stopped:
-            error = _as_error(stopped)
-            if study is None or not times:
-                (folder / FRAME).unlink(missing_ok=True)
-                with suppress(OSError):
-                    folder.rmdir()
-                raise error from None
-            record = record_of(study.frame(), times, error=str(error))
-        path = keep(record, folder / RECORD)
-        return record, path, error or held.interrupted()
+    study: _Study | None = None
+    whole: Restart | None = None
 
+    def study_all() -> None:
+        nonlocal study, whole
+        study = _Study(request, job, found, folder, times, say)
+        whole = study.measured()
 
-def _as_error(stopped: BaseException) -> XbenchError:
-    if isinstance(stopped, XbenchError):
-        return stopped
-    return Interrupted("interrupted") if isinstance(stopped, KeyboardInterrupt) else RunError(str(stopped))
+    def record(error: XbenchError | None) -> Restart:
+        if whole is not None:
+            return whole
+        if study is None or not times:
+            (folder / FRAME).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
+            assert error is not None
+            raise error
+        return record_of(study.frame(), times, error=str(error))
+
+    return measure_and_keep(study_all, record, lambda _: folder / RECORD)
 
 
 class _Study:
@@ -170,7 +166,7 @@ class _Study:
         cut = losses(work / "restarted")
         kept = candidates(work / "restarted", incarnation_of(self.job, (0,), self.found.device).key)[0]
         told = events_of(work / "restarted" / "incarnation-0001")
-        depends = next((list(event["on"]) for event in told if event["event"] == "depends"), [])
+        depends = next((event.on for event in told if isinstance(event, ShareDependent)), [])
         compared, of, stops = cut, workers, self.times
         if depends:
             of = [request.start, request.start]

@@ -11,15 +11,25 @@ import statistics
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import TypeVar, get_args
 
 from xbench.errors import RecordError
+from xbench.rank.events import (
+    CheckpointKept,
+    Event,
+    GroupJoined,
+    ModelBuilt,
+    RankReady,
+    RankStarted,
+    StepTrained,
+)
 from xbench.records import LossCheck, Restart, RestartPart, RestartResult, RestartTimes
 from xbench.runs.frames import RestartFrame
 from xbench.runs.rebuild import WHY, made, read_frame
 from xbench.stats.summary import median_estimate
 from xbench.units import format_seconds
 
+Kind = TypeVar("Kind", bound=Event)
 RESTARTS = "restarts.jsonl"
 """In the run's folder: a line of `RestartTimes` for each restart so far."""
 
@@ -70,39 +80,41 @@ def rebuilt(folder: Path) -> Restart:
 
 
 def times_of(
-    stopped: Sequence[dict[str, Any]],
-    started: Sequence[dict[str, Any]],
+    stopped: Sequence[Event],
+    started: Sequence[Event],
     asked_s: float,
     gone_s: float,
     from_workers: int,
     to_workers: int,
 ) -> RestartTimes:
     """The parts of one restart, from the two journals of rank 0 and from when the stop was asked for and done."""
-    first = {event["event"]: event for event in reversed(started)}
-    steps = [event for event in started if event["event"] == "step"]
-    last = [event for event in stopped if event["event"] == "step"][-1]
-    kept = [event for event in stopped if event["event"] == "kept"][-1]
+    last, kept = _all_of(StepTrained, stopped)[-1], _all_of(CheckpointKept, stopped)[-1]
+    hello, steps = _all_of(RankStarted, started)[0], _all_of(StepTrained, started)
     ends = {  # of each part
-        "last_step_s": last["t"],
-        "checkpoint_s": kept["t"],
+        "last_step_s": last.t,
+        "checkpoint_s": kept.t,
         "teardown_s": gone_s,
-        "start_s": first["hello"]["started_s"],
-        "imports_s": first["hello"]["t"],
-        "join_s": first["joined"]["t"],
-        "build_s": first["built"]["t"],
-        "load_s": first["ready"]["t"],
-        "first_step_s": first["step"]["t"],
+        "start_s": hello.started_s,
+        "imports_s": hello.t,
+        "join_s": _all_of(GroupJoined, started)[0].t,
+        "build_s": _all_of(ModelBuilt, started)[0].t,
+        "load_s": _all_of(RankReady, started)[0].t,
+        "first_step_s": steps[0].t,
     }
     # The last step may have ended in the instant in which the stop was asked for.
     lengths = [later - earlier for earlier, later in pairwise(accumulate([asked_s, *ends.values()], max))]
-    ordinary = [later["t"] - earlier["t"] for earlier, later in pairwise(steps)]
+    ordinary = [later.t - earlier.t for earlier, later in pairwise(steps)]
     return RestartTimes(
         from_workers=from_workers,
         to_workers=to_workers,
-        steps=last["step"],
+        steps=last.step,
         step_s=statistics.median(ordinary) if ordinary else lengths[-1],
         **dict(zip(ends, lengths, strict=True)),
     )
+
+
+def _all_of(kind: type[Kind], events: Iterable[Event]) -> list[Kind]:
+    return [event for event in events if isinstance(event, kind)]
 
 
 def compare_losses(

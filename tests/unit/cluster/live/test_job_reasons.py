@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from xbench.cluster.live.attempt import LOG, STOP, AttemptProgress, LiveJob, incarnation_of, next_incarnation
 from xbench.cluster.live.checkpoints import write
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free, taken
+from xbench.rank.events import CheckpointKept, CheckpointLoaded, Event, RankEnded, RankFailed, StepTrained
 from xbench.rank.journal import Journal
 
 PROGRAM = incarnation_of(LiveJob("a", "resnet18", 100, 8), (0, 1))
@@ -19,14 +21,14 @@ RAISED = "WorkloadError: train.py: make() raised ValueError: no such data\nand m
 PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711"
 
 
-def over(folder: Path, *, code: int = 1, log: str = "", **told: tuple[dict[str, object], ...]) -> AttemptProgress:
+def over(folder: Path, *, code: int = 1, log: str = "", **told: tuple[Event, ...]) -> AttemptProgress:
     """Of an incarnation of two whose agent ended so; `rank0` and `rank1`: their events."""
     directory = next_incarnation(folder, PROGRAM)
     (directory / LOG).write_text(log, encoding="utf-8")
     for rank in (0, 1):
         journal = Journal(directory, 0, rank)
         for event in told.get(f"rank{rank}", ()):
-            journal.write(**event)  # type: ignore[arg-type]
+            journal.write(event)
         journal.close()
     ending = f"import os; os.kill(os.getpid(), {-code})" if code < 0 else f"raise SystemExit({code})"
     return LocalRunning(ended(ending), directory, PROGRAM).wait()
@@ -39,9 +41,8 @@ def ended(program: str = "") -> subprocess.Popen[bytes]:
     return process
 
 
-STEPS = ({"event": "loaded", "steps": 50, "skipped": []}, {"event": "step", "step": 51, "loss": 1.0},
-         {"event": "step", "step": 52, "loss": 1.0})  # fmt: skip
-KEPT = {"event": "kept", "steps": 52, "began_s": 0.0}
+STEPS = (CheckpointLoaded(steps=50, skipped=[]), StepTrained(step=51, loss=1.0), StepTrained(step=52, loss=1.0))
+KEPT = CheckpointKept(steps=52, began_s=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -51,10 +52,10 @@ def kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "finished"])
-def test_rank_0_s_word_counts(tmp_path: Path, how: str) -> None:
-    end = {"event": "end", "how": how, "steps": 52}
+def test_rank_0_s_word_counts(tmp_path: Path, how: Literal["stopped", "finished"]) -> None:
+    end = RankEnded(how=how, steps=52)
     write(tmp_path, PROGRAM.key, 52, b"")
-    assert over(tmp_path, code=0, rank0=(*STEPS, KEPT, end)) == AttemptProgress(how, 52, 52)  # type: ignore[arg-type]
+    assert over(tmp_path, code=0, rank0=(*STEPS, KEPT, end)) == AttemptProgress(how, 52, 52)
     assert over(tmp_path, code=1, rank0=(*STEPS, KEPT, end)).state == how
 
 
@@ -69,11 +70,11 @@ def test_a_checkpoint_of_which_the_journal_says_nothing_is_kept_all_the_same(tmp
 
 
 def test_who_died_first_is_named_and_not_who_noticed(tmp_path: Path) -> None:
-    raised = {"event": "error", "message": RAISED, "said": None}
-    noticed = {"event": "error", "message": PEER, "said": None}
+    raised = RankFailed(message=RAISED)
+    noticed = RankFailed(message=PEER)
     look = over(tmp_path, rank0=(*STEPS, noticed), rank1=(raised,))
     assert look.reason == "rank 1: WorkloadError: train.py: make() raised ValueError: no such data"
-    said = {"event": "error", "message": "RuntimeError: a long story", "said": "ran out of memory"}
+    said = RankFailed(message="RuntimeError: a long story", said="ran out of memory")
     assert over(tmp_path, rank0=(said,)).reason == "rank 0 ran out of memory"
     log = "failed (exitcode: -9) local_rank: 1 (pid: 4712)\n"
     assert over(tmp_path, log=log, rank0=(noticed,)).reason == "rank 1 was killed (SIGKILL)"

@@ -170,11 +170,11 @@ def test_a_gang_from_its_bundles_to_its_end(ray: PlayedRay, directory: Path) -> 
     ray.place_all()
     running.look()
     assert [told[:4] for told in ray.told] == [(rank, str(directory), 2, "10.0.0.7") for rank in (0, 1)]
-    say(directory, {"event": "loaded", "steps": 10}, {"event": "step", "step": 11, "loss": 1.0})
+    say(directory, {"event": "loaded", "steps": 10, "skipped": []}, {"event": "step", "step": 11, "loss": 1.0})
     assert running.look() == AttemptProgress("training", 11, 10)
     running.stop()
     assert (directory / STOP).exists()
-    say(directory, {"event": "kept", "steps": 11}, {"event": "end", "how": "stopped", "steps": 11})
+    say(directory, {"event": "kept", "steps": 11, "began_s": 0.0}, {"event": "end", "how": "stopped", "steps": 11})
     ray.exits[0].there = True
     assert running.look() == AttemptProgress("training", 11, 11)
     ray.exits[1].there = True
@@ -207,7 +207,7 @@ def test_what_a_rank_said_goes_before_how_it_ended(ray: PlayedRay, directory: Pa
 def training(ray: PlayedRay, directory: Path) -> RayRunning:
     """Two ranks that are at step 13, of which 10 are kept."""
     running = placed(ray, directory)
-    say(directory, {"event": "loaded", "steps": 10}, {"event": "step", "step": 13, "loss": 1.0})
+    say(directory, {"event": "loaded", "steps": 10, "skipped": []}, {"event": "step", "step": 13, "loss": 1.0})
     assert running.look() == AttemptProgress("training", 13, 10)
     return running
 
