@@ -31,7 +31,7 @@ from xbench.errors import SpecError, unknown
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from xbench.records import Regression
+    from xbench.records import Baseline, Noise, Regression
     from xbench.regress.request import RegressRequest
     from xbench.runs.run_folder import Kept
 
@@ -146,7 +146,7 @@ def check_command(
     from xbench.regress.check import check
     from xbench.report.console import make_console
     from xbench.report.formats import junit
-    from xbench.report.kinds.regression_github import regression_markdown
+    from xbench.report.kinds.regression import regression_markdown
 
     console = make_console()
     kept = check(request, console)
@@ -250,7 +250,11 @@ def _injected(text: str | None) -> float:
     return factor
 
 
-def _store(flow: Callable[[RegressRequest, Console], Kept], request: RegressRequest, json_to: str | None) -> int:
+def _store(
+    flow: Callable[[RegressRequest, Console], Kept[Baseline] | Kept[Noise]],
+    request: RegressRequest,
+    json_to: str | None,
+) -> int:
     """Measure what later checks need, and show it."""
     from xbench.report.console import make_console
 

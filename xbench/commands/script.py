@@ -84,7 +84,8 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
     """
     if command not in COMMANDS:
         raise unknown("command for a script", command, COMMANDS)
-    from xbench.commands.compare import compare, profile
+    from xbench.commands.compare import compare
+    from xbench.commands.profile import profile
     from xbench.config import ProfileConfig, RunConfig
 
     chosen, kind = (compare, RunConfig) if command == "compare" else (profile, ProfileConfig)
