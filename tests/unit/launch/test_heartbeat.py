@@ -206,3 +206,11 @@ def test_an_end_that_a_rank_does_not_come_to_names_it(ranks: Ranks) -> None:
     ranks.watches[1]._post()
     with pytest.raises(XbenchError, match="rank 2 on node2 disappeared"):
         ranks.watches[0].finish()
+
+
+def test_a_user_who_stops_rank_0_ends_all(ranks: Ranks) -> None:
+    ranks.beat(0, 1, 2)
+    ranks.watches[0].interrupted()
+    assert ranks.store.kept["over"] == "interrupted"
+    with pytest.raises(Left, match="1"):
+        ranks.beat(1)
