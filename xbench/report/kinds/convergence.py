@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.text import Text
 
 from xbench.records import Converged, Convergence, Label, WorkFormula
 from xbench.report import markup
@@ -13,7 +14,7 @@ from xbench.report.charts.convergence import (
     losses_figure,
     without_accuracy,
 )
-from xbench.report.console import facts, headline, say, table_or_blocks
+from xbench.report.console import NARROW_COLUMNS, facts, filled_table, headline, indented, say
 from xbench.report.page.common_sections import fabric_pairs, workload_pair
 from xbench.report.page.model import Facts, Section, Sentences
 from xbench.report.sentences import environment_line, fabric_line
@@ -55,13 +56,12 @@ class ConvergenceView(View[Convergence]):
         return [failed(mode) for mode in self.record.modes.values() if mode.status == "failed"]
 
     def draw(self, console: Console, detail: Detail) -> None:
-        record, count = self.record, len(self.record.training.seeds)
+        record = self.record
         if self.draw_incomplete(console):
             console.print()
         headline(console, verdicts(record))
         console.print()
-        title = f"Means over {counted(count, 'seed')}; a step ({record.label}) and what it costs a worker"
-        table_or_blocks(console, title, _HEADINGS, map(_cells, record.modes.values()), ("mode",))
+        _draw_costs(record, console)
         say(console, _NOTE, "dim")
         for sentence in by_formula(record):
             say(console, sentence, "dim")
@@ -173,6 +173,19 @@ def _markdown_row(mode: Converged) -> list[str]:
         format_seconds(mode.step_s),
         format_bytes(mode.sent_bytes),
     ]
+
+
+def _draw_costs(record: Convergence, console: Console) -> None:
+    seeds = counted(len(record.training.seeds), "seed")
+    title = f"Means over {seeds}; a step ({record.label}) and what it costs a worker"
+    rows = [_cells(mode) for mode in record.modes.values()]
+    if console.width >= NARROW_COLUMNS:
+        console.print(filled_table(title, _HEADINGS, rows, ("mode",)))
+        return
+    say(console, title, "italic")
+    for name, *cells in rows:
+        console.print(Text(name, style="bold"))
+        indented(console, ", ".join(f"{h} {cell}" for h, cell in zip(_HEADINGS[1:], cells, strict=True)))
 
 
 def verdicts(record: Convergence) -> list[str]:

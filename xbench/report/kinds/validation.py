@@ -224,7 +224,7 @@ def held_out_line(cells: Sequence[ValidationCell]) -> str:
 def _tables(title: str, cells: Sequence[ValidationCell], modes: Sequence[str], console: Console) -> None:
     """Draw one row per cell and one column per mode: error, measured step, and ratio to DDP."""
     figures: list[tuple[str, Callable[[ValidationPoint], str]]] = [
-        ("Error of the prediction", lambda point: format_signed_percent(point.error)),
+        ("Error of the prediction", lambda point: _signed(point.error)),
         ("Measured step (real)", lambda point: format_seconds(point.measured_step_s.median)),
         ("Time over DDP's (real)", _ratio),
     ]
@@ -254,7 +254,7 @@ def error_rows(record: Validation) -> list[list[str]]:
         off = map(format_percent, (row.median, row.p95, row.worst))
         there = again.get(row.name)
         at_speed = map(format_percent, (there.median, there.p95) if there else (None, None))
-        rows.append([row.name, str(row.count), *off, format_signed_percent(row.bias), *at_speed])
+        rows.append([row.name, str(row.count), *off, _signed(row.bias), *at_speed])
     return rows
 
 
@@ -286,4 +286,8 @@ def _ratio(point: ValidationPoint) -> str:
 
 
 def _measured(point: ValidationPoint, between: str) -> str:
-    return f"{format_seconds(point.measured_step_s.median)}{between}{format_signed_percent(point.error)}"
+    return f"{format_seconds(point.measured_step_s.median)}{between}{_signed(point.error)}"
+
+
+def _signed(value: float) -> str:
+    return f"{value * 100:+.1f} %"
