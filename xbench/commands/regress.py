@@ -251,7 +251,7 @@ def _injected(text: str | None) -> float:
 
 
 def _store(
-    flow: Callable[[RegressRequest, Console], Kept[Baseline] | Kept[Noise]],
+    flow: Callable[[RegressRequest, Console], Kept[Baseline | Noise]],
     request: RegressRequest,
     json_to: str | None,
 ) -> int:

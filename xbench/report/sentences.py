@@ -49,9 +49,10 @@ COST_COLUMNS = (
 
 def workload_line(workload: WorkloadRecord) -> str:
     """Format a workload: 'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, …'."""
-    spec = workload.spec
+    batch = f"batch {workload.batch_size} of {workload.input}, " if workload.batch_size else ""
+    optimizer = f", {workload.spec.optimizer}" if batch else ""  # a trace tells neither
     return (
-        f"{workload.title}: batch {workload.batch_size} of {workload.input}, {workload.dtype}, {spec.optimizer}; "
+        f"{workload.title}: {batch}{workload.dtype}{optimizer}; "
         f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "
         f"{format_bytes(workload.grad_bytes)} of gradients a step"
     )
@@ -263,6 +264,8 @@ def environment_line(environment: Environment) -> str:
     """Describe machine and software in one line."""
     device = "" if environment.device == "cpu" else f", {environment.device_count} × {environment.device}"
     commit = f" ({environment.commit[:10]})" if environment.commit else ""
+    if not environment.cores:
+        return f"{environment.hostname}{device}, read by xbench {environment.xbench}"
     return (
         f"{environment.hostname}: {environment.cpu}, {counted(environment.cores, 'core')}, "
         f"{format_bytes(environment.memory_bytes)}{device}; Python {environment.python}, "

@@ -11,6 +11,7 @@ from xbench.report.view import View
 VIEWS: Registry[type[View[Any]]] = Registry("kind of record", listing="xbench schema")
 for _kind, _view in (
     ("profile", "profile:ProfileView"),
+    ("traced", "traced:TracedView"),
     ("comparison", "comparison:ComparisonView"),
     ("scaling", "scaling:ScalingView"),
     ("validation", "validation:ValidationView"),
@@ -27,5 +28,6 @@ for _kind, _view in (
 
 
 def view_of(record: AnyRecord) -> View[Any]:
-    """Return the view of a record."""
-    return VIEWS.load(record.kind)(record)
+    """Return the view of a record. A profile from traces has a view of its own."""
+    kind = "traced" if getattr(record, "traced", None) is not None else record.kind
+    return VIEWS.load(kind)(record)

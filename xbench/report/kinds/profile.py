@@ -63,8 +63,10 @@ class ProfileView(MeasuredView[Profile]):
         return following([one for one in self.advice() if one.command is not None])
 
     def draw(self, console: Console, detail: Detail) -> None:
-        record, found = self.record, self.advice()
+        record, found = self.record, self.advice(detail.path)
         self.draw_top(console)
+        for sentence in self.answer_before_plans():
+            say(console, sentence, "bold")
         if found:
             say(console, found[0].told, "bold")
             say_next(console, found[1:])
@@ -72,7 +74,7 @@ class ProfileView(MeasuredView[Profile]):
         say(console, sentences.workload_line(record.workload), "" if found else "bold")
         console.print()
         if record.step is not None:
-            for sentence in _step_lines(record.step, record.fabric.label):
+            for sentence in self.step_sentences(record.step):
                 say(console, sentence)
             console.print()
         if record.layers:
@@ -99,6 +101,14 @@ class ProfileView(MeasuredView[Profile]):
         if record.bounds is not None:
             fact(console, "bounds", sentences.bounds_line(record.bounds))
         self.draw_bottom(console, verbose=detail.verbose)
+
+    def answer_before_plans(self) -> list[str]:
+        """Return what is said before the recommended plan."""
+        return []
+
+    def step_sentences(self, step: StepTimes) -> list[str]:
+        """Describe the step and its parts."""
+        return _step_lines(step, self.record.fabric.label)
 
     def plan_notes(self) -> list[str]:
         return [f"{plan.mode}: {plan.note}" for plan in self.record.plans.values() if plan.note]

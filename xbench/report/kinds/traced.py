@@ -1,15 +1,60 @@
-"""Sentences and the table of a profile that came from profiler traces."""
+"""View of a profile that came from profiler traces."""
 
 from __future__ import annotations
 
-from xbench.records import Profile
+import shlex
+
+from rich.console import Console
+
+from xbench.records import Profile, StepTimes
 from xbench.records.traced import Traced
-from xbench.report.page.model import Column, Table
+from xbench.report.advice import RECORD, Advice
+from xbench.report.console import as_text, say
+from xbench.report.kinds.profile import ProfileView
+from xbench.report.page.model import Block, Section, Sentences, Table, columns
+from xbench.report.view import Detail
 from xbench.text import counted
 from xbench.units import format_bytes, format_percent, format_seconds, format_signed_percent
 
 CLOSE = 0.05
 """A prediction of the traced step further off than this is no basis for others."""
+
+
+class TracedView(ProfileView):
+    """One traced run: its step, what of it is exposed, and what any schedule could remove."""
+
+    name = "Traced run"
+
+    def headline(self) -> list[str]:
+        return [*answer(self.record), *(one.told for one in self.advice() if one.command is None)]
+
+    def answer_before_plans(self) -> list[str]:
+        return answer(self.record)
+
+    def step_sentences(self, step: StepTimes) -> list[str]:
+        return step_lines(self.record)
+
+    def advice(self, path: str = RECORD) -> list[Advice]:
+        """Return the recommendation, and the command that shows the buckets: nothing here can be run to prove it."""
+        told = [one for one in super().advice(path) if one.command is None]
+        return [*told, Advice("For the buckets, other links and what to paste:", f"xbench plan {shlex.quote(path)}")]
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        super().draw(console, detail)
+        if detail.verbose and self.record.traced is not None:
+            table = bucket_table(self.record.traced)
+            say(console, f"\n{table.title}")
+            console.print(as_text(table))
+
+    def markdown(self) -> list[str]:
+        title, *rest = super().markdown()
+        return [title, *answer(self.record), *rest]
+
+    def sections(self) -> list[Section]:
+        traced = self.record.traced
+        assert traced is not None
+        blocks: list[Block] = [Sentences(step_lines(self.record)), bucket_table(traced)]
+        return [Section("traced", "The traced step", blocks), *super().sections()]
 
 
 def answer(record: Profile) -> list[str]:
@@ -64,15 +109,14 @@ def step_lines(record: Profile) -> list[str]:
 
 def bucket_table(traced: Traced) -> Table:
     """The collectives of a step: after which gradient each was launched, its bytes, and its time."""
-    heading = f"Collectives of a traced step ({traced.collective}, real)"
-    names = ("#", "after gradient", "bytes", "launched", "ran")
     rows = [
         [str(number), str(one.gradients), format_bytes(one.nbytes), format_seconds(one.launched_s),
          format_seconds(one.duration_s)]
         for number, one in enumerate(traced.buckets, start=1)
     ]  # fmt: skip
     note = "launched: since the first gradient, by the host; ran: waiting for peers included, shortest rank; medians."
-    return Table(heading, [Column(name) for name in names], rows, note, opened=True)
+    title = f"Collectives of a traced step ({traced.collective}, real)"
+    return Table(title, columns(["#", "after gradient", "bytes", "launched", "ran"]), rows, note, opened=True)
 
 
 def _the_step(record: Profile, traced: Traced) -> str:
