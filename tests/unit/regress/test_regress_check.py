@@ -20,12 +20,12 @@ from rich.console import Console
 
 from xbench.errors import Interrupted, RunError
 from xbench.records import AnyRecord, Baseline, Noise, Regression, load, save
-from xbench.regress import check as checking
 from xbench.regress import exit_code, load_suite
 from xbench.regress import record as recording
 from xbench.regress.check import check
 from xbench.regress.record import calibrate, record
 from xbench.regress.request import Layer, RegressRequest
+from xbench.runs import run_folder
 from xbench.runs.run_folder import keep
 from xbench.stats.regression import noise_floor
 
@@ -326,7 +326,7 @@ def test_a_stop_while_the_record_is_saved_comes_after_it(
             os.kill(os.getpid(), number)
         return keep(record, path)
 
-    monkeypatch.setattr(checking, "keep", slowly)
+    monkeypatch.setattr(run_folder, "keep", slowly)
     with pytest.raises(Interrupted):
         checked(root, base="HEAD")
     (path,) = (root / "results" / "runs").glob("*/record.json")

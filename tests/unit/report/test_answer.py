@@ -14,7 +14,8 @@ from xbench.report.answer import answer, parity_cell, ranking, ratio_cell, remov
 from xbench.report.formats import junit, terminal
 from xbench.report.kinds import view_of
 from xbench.report.sentences import columns_line, failure_line, not_shown_lines
-from xbench.stats import median_estimate, paired_ratio
+from xbench.stats.compare import paired_ratio
+from xbench.stats.summary import median_estimate
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
 COMPUTE = made.mode_result("compute", 0.5, (0.76, 0.75, 0.77), "faster")
