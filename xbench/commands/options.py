@@ -324,11 +324,11 @@ THEMES: dict[str, tuple[str, ...]] = {
     "What to run": (
         "--modes", "--reference", "--overlap", "--workloads", "--batch-size", "--image-size", "--seq-len", "--dtype",
         "--optimizer", "--seed", "--dataset", "--seeds", "--epochs", "--samples", "--lr", "--config", "--check",
-        "--base", "--baseline", "--layer", "--job", "--resume", "--workers",
+        "--base", "--baseline", "--layer", "--job", "--resume", "--workers", "--model",
     ),
     "Links and devices": (
         "--fabric", "--rates", "--hosts", "--held-out", "--device", "--backend", "--copies", "--compress", "--topology",
-        "--rate", "--latency", "--compute-scale",
+        "--rate", "--latency", "--compute-scale", "--link",
     ),
     "Measurement": (
         "--launches", "--rounds", "--steps", "--quick", "--rigorous", "--minutes", "--margin", "--cell-minutes",

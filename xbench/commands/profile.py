@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(path_type=Path),
     shell_complete=complete_file,
-    help="Profile a traced run: the JSON of torch.profiler, one file a rank; may be repeated.",
+    help="Trace of torch.profiler to profile in place of a run; one file a rank; may be repeated.",
 )
 @click.option(
     "--model",
     metavar="WORKLOAD",
     shell_complete=complete_workload,
-    help="With --trace: the model that was traced, for names and sizes of gradients.",
+    help="Model that was traced, for names and sizes of gradients; with --trace.",
 )
 @click.option(
     "--link",
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(path_type=Path),
     shell_complete=complete_file,
-    help="With --trace: take T(M) from output of nccl-tests, NCCL Inspector, or a CSV; may be repeated.",
+    help="Output of nccl-tests, NCCL Inspector, or a CSV with T(M); with --trace; may be repeated.",
 )
 @click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
 @takes(

@@ -154,7 +154,7 @@ class HeartbeatMonitor:
             if self.rank == 0:
                 self.take(self.seats[0].job, self.seats[0].rank, event)
             else:
-                self.store.set(f"events/{self.rank}/{self._sent}", json.dumps(event))
+                self.store.set(f"events/{self.rank}/{self._sent}", event.line())
                 self._sent += 1
         self._beats += 1
         doing = note[1] if note else ""

@@ -25,7 +25,13 @@ from xbench.traces.events import RankTrace
 from xbench.traces.link import link_cost
 from xbench.traces.sizes import Parameter, Sizes, gradient_sizes
 from xbench.traces.steps import GRADIENT_KINDS, TracedStep, steps_of
-from xbench.units import format_bytes
+from xbench.units import format_bytes, format_percent
+
+OFF_THE_LINE = 0.25
+"""Largest relative residual of T(M) that is not worth a caution."""
+
+ALIKE = 1.1
+"""Sizes of collectives closer than this ratio make one point of T(M)."""
 
 RECORD_IT = "record it around several steps of training on two or more ranks (docs/traces.md)"
 
@@ -110,7 +116,7 @@ def traced_profile(
     cost = link_cost(links, world_size=world_size, backend=backend) if links else _cost(points, backend, world_size)
     if cost.world_size != world_size:
         raise UsageError(f"--link is of {cost.world_size} ranks, and the traced run had {world_size}")
-    cautions = [*sizes.cautions, *_cautions(ranks, points, has_link=bool(links))]
+    cautions = [*sizes.cautions, *_cautions(ranks, points, cost, has_link=bool(links))]
     collective = Counter(sent.collective.kind for sent in first.steps[0].sent).most_common(1)[0][0]
     traced = Traced(
         files=[rank.name for rank in ranks],
@@ -234,8 +240,10 @@ def _points(ranks: Sequence[RankSteps], sizes: Sizes) -> list[CostPoint]:
                 )
     points: list[CostPoint] = []
     cap_s = float("inf")
-    for nbytes in sorted(durations, reverse=True):
-        shortest = [min(together) for together in durations[nbytes]]
+    for sizes_alike in _alike(sorted(durations, reverse=True)):
+        nbytes = sizes_alike[len(sizes_alike) // 2]
+        both = [together for size in sizes_alike for together in durations[size]]
+        shortest = [min(together) for together in both]
         estimate = median_estimate(shortest)
         seen_s = estimate.median if len(ranks) > 1 else min(shortest)
         cap_s = min(cap_s, seen_s)
@@ -244,11 +252,22 @@ def _points(ranks: Sequence[RankSteps], sizes: Sizes) -> list[CostPoint]:
                 nbytes=nbytes,
                 transfer_s=cap_s,
                 ci95=(min(estimate.ci95[0], cap_s), cap_s if len(ranks) == 1 else max(cap_s, estimate.ci95[1])),
-                wait_s=max(0.0, statistics.median(max(together) for together in durations[nbytes]) - cap_s),
+                wait_s=max(0.0, statistics.median(max(together) for together in both) - cap_s),
                 repetitions=len(shortest),
             )
         )
     return points[::-1]
+
+
+def _alike(sizes: Sequence[int]) -> list[list[int]]:
+    """Groups of descending sizes that are within ALIKE of their largest: their times differ by noise."""
+    groups: list[list[int]] = []
+    for size in sizes:
+        if groups and groups[-1][0] <= ALIKE * size:
+            groups[-1].append(size)
+        else:
+            groups.append([size])
+    return groups
 
 
 def _gathered_s(step: TracedStep, nbytes: int) -> float:
@@ -261,14 +280,15 @@ def _gathered_s(step: TracedStep, nbytes: int) -> float:
 
 
 def _cost(points: Sequence[CostPoint], backend: str, world_size: int) -> CostModel:
-    """Fit T(M). A single size gives a time per byte and no latency."""
+    """Fit a line T(M): the few sizes of a run's buckets show no segments. One size gives no latency."""
     if not points:
         raise UsageError(
             "the trace does not say how many bytes its collectives carried",
             hint="give --link FILE, or record the trace with record_shapes=True",
         )
     if len(points) > 1:
-        return fit(points, backend=backend, world_size=world_size)
+        line = fit(points, backend=backend, world_size=world_size)
+        return line.model_copy(update={"segments": [], "segmented_max_relative_residual": None})
     slope = points[0].transfer_s / points[0].nbytes
     return CostModel(
         backend=backend,
@@ -307,7 +327,7 @@ def _slowdown(ranks: Sequence[RankSteps]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], *, has_link: bool) -> list[str]:
+def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], cost: CostModel, *, has_link: bool) -> list[str]:
     found = []
     count = len(ranks[0].steps)
     if count < 3:
@@ -315,6 +335,11 @@ def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], *, has_li
     if len(ranks) == 1 and not has_link:
         found.append(
             "One rank was read, so the waiting for peers inside a collective can only be told from repetitions."
+        )
+    if cost.max_relative_residual > OFF_THE_LINE and not has_link:
+        found.append(
+            f"The traced collectives are up to {format_percent(cost.max_relative_residual, 0)} off one line T(M), so "
+            "times of other sizes are rough."
         )
     if len(points) == 1 and not has_link:
         found.append(

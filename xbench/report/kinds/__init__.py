@@ -11,7 +11,6 @@ from xbench.report.view import View
 VIEWS: Registry[type[View[Any]]] = Registry("kind of record", listing="xbench schema")
 for _kind, _view in (
     ("profile", "profile:ProfileView"),
-    ("traced", "traced:TracedView"),
     ("comparison", "comparison:ComparisonView"),
     ("scaling", "scaling:ScalingView"),
     ("validation", "validation:ValidationView"),
@@ -29,5 +28,8 @@ for _kind, _view in (
 
 def view_of(record: AnyRecord) -> View[Any]:
     """Return the view of a record. A profile from traces has a view of its own."""
-    kind = "traced" if getattr(record, "traced", None) is not None else record.kind
-    return VIEWS.load(kind)(record)
+    if getattr(record, "traced", None) is not None:
+        from xbench.report.kinds.traced import TracedView
+
+        return TracedView(record)
+    return VIEWS.load(record.kind)(record)
