@@ -25,6 +25,7 @@ from xbench.scratch import part_file
 FRAME = "frame.json"
 RECORD = "record.json"
 MIB = 2**20
+_HEAD_CHARACTERS = 300
 _BEGAN = re.compile(r"\d{8}-\d{6}(?=-)")
 
 
@@ -113,3 +114,14 @@ def read_bounded(stream: Readable, most_bytes: int, name: str) -> bytes:
     if not left:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes // MIB} MiB", name)
     return b"".join(chunks)
+
+
+def is_record(path: Path) -> bool:
+    """True if the file begins as a record does."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            return '"schema_version"' in stream.read(_HEAD_CHARACTERS)
+    except OSError:
+        return False

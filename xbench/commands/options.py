@@ -30,7 +30,7 @@ from xbench.commands.completing import (
 from xbench.config import RUNS
 from xbench.errors import SpecError
 from xbench.option_fields import option_of, options_of, read_config
-from xbench.record_files import RECORD, run_folders
+from xbench.record_files import RECORD, is_record, run_folders
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,8 +43,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 STDOUT = "-"
 BESIDE = ""
 """Value of a format's option that is given without a value."""
-
-_HEAD_CHARACTERS = 300
 
 
 # --- results as users type them -----------------------------------------------------------------------------------
@@ -75,6 +73,7 @@ def latest() -> Path:
 _COMPLETE: dict[str | None, dict[str, Any]] = {
     None: {},
     "fabric": {"shell_complete": complete_fabric},
+    "file": {"shell_complete": complete_file},
     "mode": {"shell_complete": complete_mode},
     "modes": {"shell_complete": complete_modes},
     "workloads": {"shell_complete": listed(complete_workload)},
@@ -211,7 +210,7 @@ def resolve(asked: Mapping[str, str | None], results: Sequence[Path]) -> list[Ou
     taken: dict[str, str] = {}
     for output in outputs:
         check_json(output.target, output.option)
-        if output.target != STDOUT and _is_result(Path(output.target)):
+        if output.target != STDOUT and is_record(Path(output.target)):
             raise SpecError(
                 f"{output.option}: {output.target!r} is a result, and would be written over",
                 hint=f"name the results first, and {output.option} after them",
@@ -238,17 +237,6 @@ def _extension(name: str) -> str:
     from xbench.report import FORMATS
 
     return str(FORMATS.entry(name).facts["extension"])
-
-
-def _is_result(path: Path) -> bool:
-    """True if the file begins as a record does. A report never overwrites a record."""
-    try:
-        if not path.is_file():
-            return False
-        with path.open(encoding="utf-8", errors="replace") as stream:
-            return '"schema_version"' in stream.read(_HEAD_CHARACTERS)
-    except OSError:
-        return False
 
 
 # --- output -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,6 +28,7 @@ from xbench.commands.options import (
 from xbench.config import overlap_option, read_fabric
 from xbench.errors import SpecError
 from xbench.option_fields import choice, option, parsed
+from xbench.text import and_of
 from xbench.units import parse_rate, parse_seconds
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from xbench.planning.change import Change
     from xbench.planning.measured import Measured
-    from xbench.planning.scenario import Change, Planned
+    from xbench.planning.scenario import Planned
     from xbench.planning.step import Gradient
     from xbench.records import Plan
     from xbench.spec import FabricSpec, Overlap
@@ -62,9 +64,28 @@ class WhatIfConfig:
     compute_scale: float | None = option(
         "--compute-scale", type=float, metavar="X", help="What if computing took X times as long: 0.25."
     )
+    links: tuple[Path, ...] = option(
+        "--link",
+        unset=(),
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        complete="file",
+        help="What if T(M) were that of a file of nccl-tests, NCCL Inspector, or a CSV; may be repeated.",
+    )
     job: int | None = option(
         "--job", type=int, metavar="N", help="Job to plan for, counted from 1, where a comparison has two."
     )
+
+    def of_link(self, measured: Measured) -> dict[str, Any]:
+        """Return the fields of a `Change` for `--link`; empty without it. Raises UsageError as `link_cost` does."""
+        if not self.links:
+            return {}
+        from xbench.traces.link import link_cost
+
+        was = measured.cost
+        link = link_cost(self.links, world_size=was.world_size, backend=was.backend)
+        return {"link": link, "link_name": and_of([path.name for path in self.links])}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +129,8 @@ class PlanConfig(WhatIfConfig):
 )
 @click.argument("profile", type=ResultPath(), shell_complete=complete_result)
 @takes(
-    PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "workers", "compute_scale", "overlap",
-    "job", json_option,
+    PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "links", "workers", "compute_scale",
+    "overlap", "job", json_option,
 )  # fmt: skip
 def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     """Plan schedules from a saved profile, as measured or what-if; needs no torch.
@@ -236,12 +257,12 @@ def _snippets_mode(emit: str, mode: str | None) -> str | None:
 
 def _change(measured: Measured, config: PlanConfig) -> Change:
     """Return the changes to the measured conditions that the options ask for. Raises SpecError."""
-    from xbench.planning.scenario import Change, change_to
+    from xbench.planning.change import Change, change_to
 
     there = Change()
     if config.fabric is not None:
-        for flag, value in (("--rate", config.rate_bps), ("--workers", config.workers)):
-            if value is not None:
+        for flag, value in (("--rate", config.rate_bps), ("--workers", config.workers), ("--link", config.links)):
+            if value:
                 raise SpecError(f"--fabric and {flag} exclude each other", hint="--fabric says rate and workers")
         there = change_to(config.fabric, measured.fabric)
     return Change(
@@ -250,6 +271,7 @@ def _change(measured: Measured, config: PlanConfig) -> Change:
         workers=config.workers if config.workers is not None else there.workers,
         compute_scale=config.compute_scale,
         ranks_per_host=there.ranks_per_host,
+        **config.of_link(measured),
     )
 
 
@@ -293,7 +315,7 @@ class ScaleConfig(WhatIfConfig):
 )
 @click.argument("profile", type=ResultPath(), shell_complete=complete_result)
 @takes(
-    ScaleConfig, "workers", "topology", "modes", "rate_bps", "latency_s", "compute_scale", "error_band", "job",
+    ScaleConfig, "workers", "topology", "modes", "rate_bps", "latency_s", "links", "compute_scale", "error_band", "job",
     csv_option("Write a CSV with one row per mode and size; with - it goes to stdout."), json_option, verbose_option,
 )  # fmt: skip
 def scale(config: ScaleConfig, profile: Path, csv_to: str | None, json_to: str | None, verbose: bool) -> None:
@@ -303,16 +325,23 @@ def scale(config: ScaleConfig, profile: Path, csv_to: str | None, json_to: str |
     simulated: the measured all-reduce is carried over by the formulas of a topology, and every schedule is planned anew
     for each number of workers.
     """
+    from xbench.planning.change import Change
     from xbench.planning.measured import read
     from xbench.planning.scale import Request, parse_scaled_modes, parse_workers, to_record
-    from xbench.planning.scenario import Change, what_if
+    from xbench.planning.scenario import what_if
     from xbench.planning.topology import parse_topology
 
     check_json_and(json_to, "--csv", csv_to)
     topology, workers = parse_topology(config.topology), parse_workers(config.workers)
     request = Request(topology, workers, parse_scaled_modes(config.modes), config.error_band)
-    change = Change(rate_bps=config.rate_bps, latency_s=config.latency_s, compute_scale=config.compute_scale)
-    scenario = what_if(read(profile, config.job), change)
+    measured = read(profile, config.job)
+    change = Change(
+        rate_bps=config.rate_bps,
+        latency_s=config.latency_s,
+        compute_scale=config.compute_scale,
+        **config.of_link(measured),
+    )
+    scenario = what_if(measured, change)
     record = to_record(scenario, request, typed_command())
     show_result(record, json_to, csv_to, verbose=verbose)
     write_json(record, json_to)

@@ -45,7 +45,7 @@ FABRICS.add(
     "emulated",
     "xbench.fabrics.emulated:EmulatedFabric",
     "real computation, collectives timed by a cost model: emulated:workers=64,rate=25gbit,latency=20us or from=RECORD",
-    keys=("workers", "rate", "latency", "topology", "from", "contention", "ranks"),
+    keys=("workers", "rate", "latency", "topology", "from", "link", "contention", "ranks"),
 )
 FABRICS.add(
     "cluster", "xbench.fabrics.cluster:ClusterFabric", "the ranks that torchrun, srun, mpirun or horovodrun started"

@@ -3,6 +3,7 @@
     emulated:workers=64,rate=25gbit,latency=20us,topology=ring      from a link's figures, by the formulas of `scale`
     emulated:from=RECORD                                            as a profile or comparison measured it
     emulated:from=RECORD,workers=64                                 the same, extrapolated to more workers
+    emulated:link=FILE                                              as nccl-tests, NCCL Inspector or a CSV tells
 
 One process runs, as a worker that stands for all. `ranks=2` runs two, whose gradients are really averaged, so that the
 emulation can be checked. The cost of collectives to the computation is taken from the record (`contention=off` leaves
@@ -19,8 +20,10 @@ from xbench.errors import RecordError, SpecError
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, this_machine
 from xbench.planning.measured import check_contention, check_curve
 from xbench.planning.topology import carried_over, carried_to, parse_topology
+from xbench.record_files import is_record
 from xbench.records import Comparison, Contention, CostModel, EmulatedLink, FabricRecord, Label, Profile, load_measured
 from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
+from xbench.traces.link import link_cost
 from xbench.units import format_seconds, parse_rate, parse_seconds
 
 WORKERS, RATE, LATENCY, TOPOLOGY = 64, "25gbit", "20us", "ring"
@@ -28,7 +31,7 @@ MAX_WORKERS = 1_000_000
 MIN_RATE_BPS, MAX_RATE_BPS = 1e6, 1e13
 MAX_LATENCY_S = 10.0
 MAX_SLOWDOWN = 10.0
-OPTIONS = ("workers", "rate", "latency", "topology", "from", "contention", "ranks")
+OPTIONS = ("workers", "rate", "latency", "topology", "from", "link", "contention", "ranks")
 
 
 class EmulatedFabric(Fabric):
@@ -64,18 +67,23 @@ class EmulatedFabric(Fabric):
         workers = parse_int(text, "workers", options.get("workers", str(WORKERS)), 2, MAX_WORKERS)
         topology = str(parse_topology(options.get("topology", TOPOLOGY)))
         contention = _contention(text, options)
-        if "from" in options:
-            for key in ("rate", "latency"):
+        given = next((key for key in ("from", "link") if key in options), None)
+        if given is not None:
+            for key in ("rate", "latency", *(["link"] if given == "from" else [])):
                 if key in options:
                     raise SpecError(
-                        f"{text!r}: from= says how fast the link is, so {key}= has no place", hint=f"leave out {key}="
+                        f"{text!r}: {given}= says how fast the link is, so {key}= has no place",
+                        hint=f"leave out {key}=",
                     )
             if "topology" in options and "workers" not in options:
                 raise SpecError(f"{text!r}: topology= is for another number of workers", hint="add workers=64")
-            measured = _measured(options["from"])[1].world_size
-            workers = workers if "workers" in options else measured
+            asked = workers if "workers" in options else None
+            if given == "from":
+                load_measured(Path(options["from"]))
+            measured = _measured(options[given], asked)[1].world_size
+            workers = asked or measured
             link: dict[str, Any] = {
-                "source": options["from"],
+                "source": options[given],
                 "topology": topology if "topology" in options or workers != measured else None,
             }
         else:
@@ -114,8 +122,13 @@ def _contention(text: str, options: dict[str, str]) -> str | None:
     return text_value
 
 
-def _measured(source: str) -> tuple[Profile | Comparison, CostModel]:
-    """The record and its cost model. Raises RecordError for a record without one, or with an invalid one."""
+def _measured(source: str, workers: int | None) -> tuple[Profile | Comparison | None, CostModel]:
+    """The record and its cost model; no record for a file of another tool, whose T(M) may be of `workers`.
+
+    Raises RecordError for a record without a cost model or with an invalid one, and UsageError as `link_cost` does.
+    """
+    if not is_record(Path(source)):
+        return None, link_cost([Path(source)], world_size=workers)
     record = load_measured(Path(source))
     if record.cost_model is None:
         raise RecordError(
@@ -136,10 +149,8 @@ def _contention_of(record: Profile | Comparison) -> Contention | None:
 
 def cores_measured(spec: FabricSpec) -> int | None:
     """Cores per rank on the measured link; None without a measurement, or without pinned ranks."""
-    if spec.source is None:
-        return None
-    counts = [len(cores) for cores in _measured(spec.source)[0].fabric.cores_per_rank]
-    return min(counts) if counts else None
+    record = _measured(spec.source, spec.workers)[0] if spec.source is not None else None
+    return min(map(len, record.fabric.cores_per_rank), default=None) if record is not None else None
 
 
 def link_of(spec: FabricSpec) -> EmulatedLink:
@@ -162,8 +173,8 @@ def link_of(spec: FabricSpec) -> EmulatedLink:
             points=[],
         )
         return EmulatedLink(model=model, slowdown=slowdown)
-    record, model = _measured(spec.source)
-    contention = _contention_of(record) if spec.contention in (None, "on") else None
+    record, model = _measured(spec.source, spec.workers)
+    contention = _contention_of(record) if record is not None and spec.contention in (None, "on") else None
     if spec.contention == "on" and contention is None:
         raise RecordError(f"{spec.source!r} did not measure contention", hint="leave out contention=on")
     workers = spec.workers or model.world_size

@@ -8,8 +8,10 @@ as stated here and changes nothing else. Every number that follows is simulated.
 - workers: `topology` converts T(M) and the contention to another ring, by size of message
 - compute: T(M) and the ratios of slow-downs stay; hooks and copies scale with the compute time
 
-A record without contention is planned as if
-communication did not slow computation, except for ready times that were measured under traffic.
+- link: T(M) of a file replaces the measured one; contention was measured on the other link, and goes
+
+A record without contention is planned as if communication did not slow computation, except for ready times that were
+measured under traffic.
 
 All plans are made again with the model of the record's own plans. Without a change, the predictions are therefore those
 of the record. `auto` then keeps the record's own buckets: a run may have chosen them in a trial on the real links,
@@ -29,12 +31,12 @@ from functools import cached_property
 
 from xbench import records
 from xbench.errors import SpecError
-from xbench.field_types import MIN_S
 from xbench.modes import TUNED_DDP
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
+from xbench.planning.change import Change
 from xbench.planning.contention import Contention, link_pace
-from xbench.planning.cost import MAX_WORKERS, CostCurve, ring
+from xbench.planning.cost import CostCurve, ring
 from xbench.planning.measured import (
     Link,
     Measured,
@@ -51,8 +53,8 @@ from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology, carried_over, carried_to
 from xbench.records import Bounds, CostModel, FabricRecord, Layer, Plan, Profile, StepTimes, of_kind
-from xbench.spec import FabricSpec, Overlap
-from xbench.units import format_bytes, format_rate, format_seconds, parse_rate
+from xbench.spec import Overlap
+from xbench.units import format_bytes, format_rate, format_seconds
 
 FAR_RATE = 10.0
 """A rate above this multiple of the measured rate, or below this fraction of it, is far from the measurement."""
@@ -63,66 +65,6 @@ FAR_SIZE = 1.1
 AUTO = "auto"
 SEARCHED = "found by search in the simulator, not tried on real links"
 KEPT = "as the record has it, not searched again"
-
-
-@dataclass(frozen=True)
-class Change:
-    """Values that replace measured ones; None: as measured. Raises SpecError for an impossible value.
-
-    `rate_bps` is of one link in one direction, and `latency_s` of one message. `workers` is the total, with
-    `ranks_per_host` of them on each host (for the record only). `compute_scale` multiplies the measured compute time
-    (0.25: a GPU four times as fast).
-    """
-
-    rate_bps: float | None = None
-    latency_s: float | None = None
-    workers: int | None = None
-    compute_scale: float | None = None
-    ranks_per_host: int | None = None
-
-    def __post_init__(self) -> None:
-        for option, value, unit, (low, high), example in (
-            ("rate", self.rate_bps, " bit/s", (1e3, 1e15), "10gbit"),
-            ("latency", self.latency_s, " s", (0.0, 1e3), "50us"),
-            ("compute-scale", self.compute_scale, "", (1e-6, 1e6), "0.25"),
-        ):
-            if value is not None and not low <= value <= high:  # also refuses NaN
-                raise SpecError(
-                    f"--{option}: {value:g}{unit} is out of range {low:g} to {high:g}",
-                    hint=f"as in --{option} {example}",
-                )
-        if self.latency_s is not None and 0 < self.latency_s < MIN_S:
-            raise SpecError(
-                f"--latency: {self.latency_s:g} s is below {MIN_S:g} s, which no clock can tell",
-                hint="as in --latency 50us, or --latency 0",
-            )
-        if self.workers is not None and not 2 <= self.workers <= MAX_WORKERS:
-            raise SpecError(
-                f"--workers: {self.workers} is out of range 2 to {MAX_WORKERS}: an all-reduce is of 2 at least",
-                hint=f"try --workers {min(max(self.workers, 2), MAX_WORKERS)}",
-            )
-
-
-def change_to(fabric: FabricSpec, was: FabricRecord) -> Change:
-    """The change from the fabric of a record to another. Raises SpecError when there is none."""
-    if fabric.name in ("auto", "cluster"):
-        raise SpecError(
-            f"--fabric {fabric}: it names neither a rate nor a number of workers to plan for",
-            hint="write --fabric shaped:hosts=4,rate=10gbit, or --rate and --workers",
-        )
-    linked = was.rate_bps is not None or was.measured_bps is not None
-    if (fabric.name == "shaped") != linked:
-        kinds = ("links of a known rate", "no link of a known rate")
-        raise SpecError(
-            f"the cost model was measured on {was.spec!r} over {was.backend}, which has {kinds[not linked]}, and "
-            f"{str(fabric)!r} has {kinds[linked]}: no what-if leads there",
-            hint=f"profile it: xbench profile WORKLOAD --fabric {fabric}",
-        )
-    return Change(
-        rate_bps=parse_rate(fabric.rate) if fabric.rate is not None else None,
-        workers=fabric.world_size,
-        ranks_per_host=fabric.ranks,
-    )
 
 
 @dataclass(frozen=True)
@@ -164,8 +106,9 @@ def what_if(measured: Measured, change: Change) -> Scenario:
         measured, measured.layers, measured.times, measured.step, measured.cost, measured.contention_record,
         measured.fabric,
     )  # fmt: skip
-    found = _in_another_ring(_on_another_link(was, change), change)
-    if found.cost is not was.cost:
+    given = _on_the_link_of_a_file(was, change)
+    found = _in_another_ring(_on_another_link(given, change), change)
+    if found.cost is not given.cost:
         try:
             check_ring(was.fabric)
         except ValueError as error:
@@ -175,6 +118,21 @@ def what_if(measured: Measured, change: Change) -> Scenario:
             ) from None
     found = _on_another_device(found, change)
     return replace(found, fabric=_fabric(was.fabric, change, found.cost.world_size)) if found.changes else was
+
+
+def _on_the_link_of_a_file(was: Scenario, change: Change) -> Scenario:
+    """The scenario with the T(M) of a file, which is of as many workers as the file says."""
+    if change.link is None:
+        return was
+    told = f"T(M) of {change.link_name} ({change.link.world_size} workers) in place of the measured one"
+    caution = "What traffic costs computation was measured on another link, and is taken as nothing on this one."
+    return replace(
+        was,
+        cost=change.link,
+        contention_record=None,
+        changes=(told,),
+        cautions=(caution,) if was.contention_record is not None else (),
+    )
 
 
 def _on_another_link(was: Scenario, change: Change) -> Scenario:

@@ -54,11 +54,11 @@ def link_cost(paths: Sequence[Path], *, world_size: int | None = None, backend: 
     found = [read_link(path) for path in paths]
     told = sorted({one.world_size for one in found if one.world_size is not None})
     if len(told) > 1:
-        raise UsageError(f"--link: the files are of {told[0]} and of {told[1]} ranks", hint="give files of one link")
+        raise UsageError(f"the link files are of {told[0]} and of {told[1]} ranks", hint="give files of one link")
     ranks = told[0] if told else world_size
     if ranks is None or ranks < 2:
         what = "does not say how many ranks took part" if ranks is None else "is of one rank, which sends nothing"
-        raise UsageError(f"--link: {paths[0]} {what}", hint="keep the lines '# Rank …' of nccl-tests' output")
+        raise UsageError(f"{paths[0]} {what}", hint="keep the lines '# Rank …' of nccl-tests' output")
     together: dict[int, list[float]] = defaultdict(list)
     for one in found:
         for nbytes, seconds in one.seconds.items():
@@ -72,7 +72,7 @@ def link_cost(paths: Sequence[Path], *, world_size: int | None = None, backend: 
             )
         )
     if len(points) < 2:
-        raise UsageError(f"--link: {paths[0]} has {len(points)} size, and T(M) needs two at least", hint=_HINT)
+        raise UsageError(f"{paths[0]} has {len(points)} size, and T(M) needs two at least", hint=_HINT)
     return fit(points, backend=backend, world_size=ranks)
 
 
@@ -82,7 +82,7 @@ def read_link(path: Path) -> LinkTimes:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             head = file.read(1 << 16)
     except OSError as error:
-        raise UsageError(f"--link: {path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     if head.lstrip().startswith("{"):
         found = _inspector(path) if '"coll_perf"' in head else _json(path)
     elif _is_csv(head):
@@ -90,7 +90,7 @@ def read_link(path: Path) -> LinkTimes:
     else:
         found = _text(path)
     if not found.seconds:
-        raise UsageError(f"--link: {path} holds no time of an all-reduce", hint=_HINT)
+        raise UsageError(f"{path} holds no time of an all-reduce", hint=_HINT)
     return found
 
 
@@ -141,10 +141,10 @@ def _json(path: Path) -> LinkTimes:
     try:
         document = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--link: {path} is not whole JSON", hint=_HINT) from error
+        raise UsageError(f"{path} is not whole JSON", hint=_HINT) from error
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(results, list):
-        raise UsageError(f"--link: {path} has no results of nccl-tests", hint=_HINT)
+        raise UsageError(f"{path} has no results of nccl-tests", hint=_HINT)
     arguments = document.get("args")
     if isinstance(arguments, list) and arguments:
         _check_collective(path, Path(str(arguments[0])).name.removesuffix("_perf"))
@@ -179,7 +179,7 @@ def _inspector(path: Path) -> LinkTimes:
             ranks |= {header["n_ranks"]} if isinstance(header.get("n_ranks"), int) else set()
             hosts |= {header["nnodes"]} if isinstance(header.get("nnodes"), int) else set()
     if len(ranks) > 1:
-        raise UsageError(f"--link: {path} has communicators of {min(ranks)} and of {max(ranks)} ranks", hint=_HINT)
+        raise UsageError(f"{path} has communicators of {min(ranks)} and of {max(ranks)} ranks", hint=_HINT)
     shortest: dict[int, list[float]] = defaultdict(list)
     for (size, _, _), seconds in by_collective.items():
         shortest[size].append(min(seconds))
@@ -210,20 +210,20 @@ def _csv(path: Path) -> LinkTimes:
     time_at = next(((names.index(name), scale) for name, scale in SECONDS.items() if name in names), None)
     if size_at is None or time_at is None:
         missing = f"sizes ({', '.join(BYTES)})" if size_at is None else f"times ({', '.join(SECONDS)})"
-        raise UsageError(f"--link: {path} has no column of {missing}", hint=_HINT)
+        raise UsageError(f"{path} has no column of {missing}", hint=_HINT)
     seconds: dict[int, list[float]] = defaultdict(list)
     for number, row in enumerate(rows, start=2):
         values = [_number(row[place]) if place < len(row) else None for place in (size_at, time_at[0])]
         size, time = values
         if size is None or time is None or not size >= 1 or not time > 0:
-            raise UsageError(f"--link: {path}, line {number}: a size and a time above zero belong there", hint=_HINT)
+            raise UsageError(f"{path}, line {number}: a size and a time above zero belong there", hint=_HINT)
         seconds[int(size)].append(time * time_at[1])
     return LinkTimes(dict(seconds))
 
 
 def _check_collective(path: Path, name: str) -> None:
     if name.replace("_", "").lower() != "allreduce":
-        raise UsageError(f"--link: {path} is of {name}, and T(M) is of an all-reduce", hint=_HINT)
+        raise UsageError(f"{path} is of {name}, and T(M) is of an all-reduce", hint=_HINT)
 
 
 def _is_column(word: str) -> bool:

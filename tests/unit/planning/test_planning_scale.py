@@ -14,10 +14,11 @@ from sample_scaling import COST, comparison, profile, step
 from xbench.commands.plan import scale as command
 from xbench.errors import SpecError
 from xbench.modes import waiting_modes
+from xbench.planning.change import Change
 from xbench.planning.measured import measured
 from xbench.planning.plans import Planner
 from xbench.planning.scale import ERROR_BAND, Request, error_band, parse_scaled_modes, parse_workers, scale, to_record
-from xbench.planning.scenario import Change, what_if
+from xbench.planning.scenario import what_if
 from xbench.planning.topology import Topology, parse_topology
 from xbench.records import Comparison, ErrorBand, Profile, Validation, dump, load, loads
 from xbench.stats.validation import LONG

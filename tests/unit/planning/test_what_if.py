@@ -12,10 +12,11 @@ from what_if_cases import ONE, beside, contentions, given_cost, record
 from xbench.errors import RecordError, SpecError
 from xbench.fabrics import parse_fabric
 from xbench.field_types import MIN_S
+from xbench.planning.change import Change, change_to
 from xbench.planning.cost import CostCurve, fit, ring
 from xbench.planning.measured import measured
 from xbench.planning.scale import check
-from xbench.planning.scenario import Change, change_to, replan, to_profile, what_if
+from xbench.planning.scenario import replan, to_profile, what_if
 from xbench.records import Contention, CostModel, CostPoint, FabricRecord, Stall, dump, loads
 from xbench.spec import FabricSpec
 

@@ -9,8 +9,8 @@ from planning_cases import line
 from what_if_cases import LINE, ONE, beside, record
 
 from xbench.errors import RecordError, SpecError
+from xbench.planning.change import Change
 from xbench.planning.measured import measured
-from xbench.planning.scenario import Change
 from xbench.records import CostSegment, Layer, Tensor
 
 

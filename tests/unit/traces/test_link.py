@@ -6,8 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from xbench.errors import UsageError
+from xbench.commands.plan import plan, scale
+from xbench.errors import RecordError, SpecError, UsageError
+from xbench.fabrics import parse_fabric
+from xbench.fabrics.emulated import link_of
+from xbench.records import Profile, Scaling, loads
 from xbench.traces.link import link_cost, read_link
 
 RANKS = "".join(f"#  Rank {rank:2} Group  0 Pid  1234 on  node{rank // 2} device  {rank % 2} [0000:04:00] NVIDIA H100\n"
@@ -129,3 +134,66 @@ def test_a_link_needs_ranks_and_two_sizes(tmp_path: Path) -> None:
     eight.write_text(HEAD + RANKS + NEW, encoding="utf-8")
     with pytest.raises(UsageError, match="of 4 and of 8 ranks"):
         link_cost([four, eight])
+
+
+PROFILE = Path(__file__).parents[2] / "golden" / "profile-v1.json"
+
+
+def planned(*words: str) -> Profile:
+    result = CliRunner().invoke(plan, [str(PROFILE), "--json", "-", *words], catch_exceptions=False)
+    assert result.exit_code == 0
+    record = loads(result.stdout)
+    assert isinstance(record, Profile)
+    return record
+
+
+def test_plan_takes_the_link_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "link.txt"
+    path.write_text(HEAD + NEW, encoding="utf-8")
+    record = planned("--link", str(path), "--modes", "ddp,optimal")
+    assert record.cost_model is not None
+    assert record.cost_model.world_size == record.fabric.world_size == 4
+    assert [point.nbytes for point in record.cost_model.points] == [1024, 1048576, 268435456]
+    assert record.contention is None
+    assert record.fabric.label == "simulated"
+    assert "what if: T(M) of link.txt (4 workers) in place of the measured one" in record.warnings
+    again = planned("--link", str(path), "--modes", "ddp", "--workers", "16")
+    assert again.fabric.world_size == 16
+
+
+def test_scale_carries_the_link_of_a_file_over(tmp_path: Path) -> None:
+    path, out = tmp_path / "link.txt", tmp_path / "scaling.json"
+    path.write_text(HEAD + NEW, encoding="utf-8")
+    words = [str(PROFILE), "--link", str(path), "--workers", "4,8", "--modes", "ddp", "--json", str(out)]
+    assert CliRunner().invoke(scale, words, catch_exceptions=False).exit_code == 0
+    record = loads(out.read_text(encoding="utf-8"))
+    assert isinstance(record, Scaling)
+    assert {point.workers for point in record.points} == {4, 8}
+
+
+@pytest.mark.parametrize("option", [["--rate", "1gbit"], ["--latency", "20us"]])
+def test_a_link_and_a_rate_exclude_each_other(tmp_path: Path, option: list[str]) -> None:
+    path = tmp_path / "link.txt"
+    path.write_text(HEAD + NEW, encoding="utf-8")
+    with pytest.raises(SpecError, match=f"so {option[0]} has no place"):
+        CliRunner().invoke(plan, [str(PROFILE), "--link", str(path), *option], catch_exceptions=False)
+
+
+def test_an_emulated_fabric_takes_the_link_of_a_file(tmp_path: Path) -> None:
+    path, bare = tmp_path / "link.txt", tmp_path / "link.csv"
+    path.write_text(HEAD + NEW, encoding="utf-8")
+    bare.write_text("bytes,time_us\n1024,35\n1048576,134\n", encoding="utf-8")
+    spec = parse_fabric(f"emulated:link={path}")
+    assert (spec.workers, spec.source) == (4, str(path))
+    assert link_of(spec).model.points == link_cost([path]).points
+    more = link_of(parse_fabric(f"emulated:link={path},workers=8")).model
+    assert more.world_size == 8
+    assert parse_fabric(f"emulated:link={bare},workers=8").workers == 8
+    with pytest.raises(UsageError, match="does not say how many ranks"):
+        parse_fabric(f"emulated:link={bare}")
+    with pytest.raises(SpecError, match="so rate= has no place"):
+        parse_fabric(f"emulated:link={path},rate=1gbit")
+    with pytest.raises(SpecError, match="so link= has no place"):
+        parse_fabric(f"emulated:from={PROFILE},link={path}")
+    with pytest.raises(RecordError):
+        parse_fabric(f"emulated:from={path}")

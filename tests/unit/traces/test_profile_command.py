@@ -56,7 +56,7 @@ def test_the_link_of_a_file_replaces_the_traced_one(tmp_path: Path) -> None:
         (["--model", "resnet18"], "--model belongs to --trace, and there is none"),
         (["--link", "x"], "--link belongs to --trace, and there is none"),
         (["--trace", "T", "--model", "resnet19"], "unknown workload 'resnet19'"),
-        (["--trace", "T", "--link", "x"], "--link: x cannot be read"),
+        (["--trace", "T", "--link", "x"], "x cannot be read"),
         (["--trace", "none.json"], "none.json cannot be read"),
         (["--trace", "T", "--trace", "T"], "are both of rank 0"),
     ],

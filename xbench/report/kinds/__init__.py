@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xbench.records import AnyRecord
+from xbench.records import AnyRecord, Profile
 from xbench.registry import Registry
 from xbench.report.view import View
 
@@ -28,7 +28,7 @@ for _kind, _view in (
 
 def view_of(record: AnyRecord) -> View[Any]:
     """Return the view of a record. A profile from traces has a view of its own."""
-    if getattr(record, "traced", None) is not None:
+    if isinstance(record, Profile) and record.traced is not None:
         from xbench.report.kinds.traced import TracedView
 
         return TracedView(record)
