@@ -305,7 +305,7 @@ def _kind(name: str) -> str | None:
 def _size(args: Mapping[str, Any]) -> tuple[int | None, str | None]:
     """Bytes and dtype of a device collective, from the arguments that NCCL's kernels carry since torch 2.1."""
     counts = [_integer(args.get(key)) for key in ("In msg nelems", "Out msg nelems", "In msg size", "Out msg size")]
-    known = [count for count in counts if count is not None]
+    known = [count for count in counts if count is not None and 0 <= count < 2**48]
     dtype = str(args.get("dtype", "")).lower()
     if not known or dtype not in _BYTES:
         return None, None
@@ -319,7 +319,7 @@ def _shaped(args: Mapping[str, Any]) -> tuple[int | None, str | None]:
         return None, None
     elements = sum(_elements(one) for one in dims)
     dtype = str(types[0]).lower() if isinstance(types, list) and types else ""
-    if elements == 0:
+    if not 0 < elements < 2**48:
         return None, None
     return elements * _BYTES.get(dtype, 4), _DTYPES.get(dtype, "float32")
 

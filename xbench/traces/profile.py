@@ -165,6 +165,8 @@ def _parts(ranks: Sequence[RankSteps]) -> _Parts:
         compute.append(period[-1] - waited[-1])
         optimizer.append(max(0.0, compute[-1] - forward[-1] - backward[-1]))
     bare, whole = median_estimate(compute), median_estimate(period)
+    if not bare.median > 0:
+        raise UsageError(f"{ranks[0].name}: its steps only wait, so there is nothing to plan", hint=RECORD_IT)
     times = StepTimes(
         forward_s=statistics.median(forward),
         backward_s=statistics.median(backward),

@@ -171,6 +171,9 @@ def _steps(trace: RankTrace, windows: Sequence[tuple[float, float]]) -> list[Tra
         after_s = begins[place + 1] if place + 1 < len(windows) and windows[place + 1][0] - until_s < 1e-3 else None
         end_s = max(begin_s + until_s - since_s, work.last_end_s(since_s, until_s))
         period_s = after_s - begin_s if after_s is not None and trace.is_gpu else end_s - begin_s
+        if not period_s > 0:  # the clock went back
+            found.append(None)
+            continue
         layers = _layers(trace, work, nodes)
         found.append(_step(work, nodes, layers, inside, begin_s, period_s, until_s))
     return found
