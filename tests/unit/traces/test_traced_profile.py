@@ -56,6 +56,24 @@ def test_without_shapes_the_model_gives_names_and_sizes() -> None:
     assert any("add up" in caution for caution in found.cautions)  # 7000 and 3000 bytes, and 8000 and 8000 were sent
 
 
+def test_a_trace_of_old_names_without_sizes_needs_the_model() -> None:
+    """Before torch 2.1 a collective had only its kernel's name, and categories were once capitalized."""
+    old = {"cpu_op": "Operator", "kernel": "Kernel", "cuda_runtime": "Runtime"}
+    events = gpu_events()
+    for one in events:
+        one["cat"] = old.get(one["cat"], one["cat"])
+        if one["name"].startswith("nccl"):
+            one["name"] = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)"
+            one["args"] = {"correlation": one["args"]["correlation"]}
+    with pytest.raises(UsageError, match="neither the shapes of gradients nor the bytes of collectives"):
+        profiled(trace(events))
+    found = profiled(trace(events), parameters=MODEL)
+    assert [bucket.nbytes for bucket in found.traced.buckets] == [7000, 3000]
+    assert [step.ready_s for step in ranks_of([("t.json", trace(events))])[0].steps] == [
+        pytest.approx([ready * US for ready in READY])
+    ] * 3
+
+
 def test_another_model_is_refused() -> None:
     with pytest.raises(UsageError, match="has 4 gradients a step, and the model has 3 trainable parameters"):
         profiled(trace(gpu_events()), parameters=MODEL[:3])
