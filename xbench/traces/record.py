@@ -136,7 +136,7 @@ def _workload(found: TracedProfile, spec: WorkloadSpec) -> WorkloadRecord:
 
 def _environment(trace: RankTrace, world_size: int, hosts: Sequence[str]) -> Environment:
     return Environment(
-        hostname=hosts[0] if hosts else UNKNOWN,
+        hostname=hosts[0] if hosts else "traced machine",
         cpu=UNKNOWN,
         cores=0,
         memory_bytes=0,

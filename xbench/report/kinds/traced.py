@@ -67,7 +67,7 @@ def answer(record: Profile) -> list[str]:
         f"In {_share(traced.exposed_s, whole_s)} of it a collective ran and nothing computed (exposed communication)."
     )
     waited = f"The step waited for its gradients during {_share(traced.waited_s, whole_s)}."
-    found = [f"{_the_step(record, traced)} {exposed} {waited}"]
+    found = [_the_step(record, traced), f"{exposed} {waited}"]
     removable_s = removable(record)
     if removable_s is not None:
         found.append(f"No schedule can remove more than {_share(removable_s, whole_s)} (simulated).")
