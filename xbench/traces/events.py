@@ -23,6 +23,9 @@ ACCUMULATE = "torch::autograd::AccumulateGrad"
 _CATEGORIES = {"operator": "cpu_op", "runtime": "cuda_runtime", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
+_NO_WORK = ("ProfilerStep", "Optimizer.", "DistributedDataParallel", "c10d::", "record_param_comms", "nccl:", "gloo:")
+"""Host operators that only mark a span or launch a collective; torch 1.13 wrote marks as operators."""
+
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _ANNOTATED = re.compile(r"(?:nccl|gloo|mpi|ucc):_?(\w+)")
 _OPERATION = re.compile(r"c10d::_?(\w+?)_?$")
@@ -93,8 +96,6 @@ class RankTrace:
     forward_s: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Span of the forward operator by sequence number."""
     collectives: list[Collective] = field(default_factory=list)
-    operators_s: FloatArray = field(default_factory=lambda: np.empty(0))
-    """Starts of all host operators."""
     work_start_s: FloatArray = field(default_factory=lambda: np.empty(0))
     work_end_s: FloatArray = field(default_factory=lambda: np.empty(0))
     work_launched_s: FloatArray = field(default_factory=lambda: np.empty(0))
@@ -107,7 +108,6 @@ class RankTrace:
 class _Seen:
     """Compact columns of the events that are too many to keep as objects."""
 
-    operators: array[float] = field(default_factory=lambda: array("d"))
     spans: array[float] = field(default_factory=lambda: array("d"))  # start, end, thread of host operators
     launches: array[float] = field(default_factory=lambda: array("d"))  # correlation, start
     kernels: array[float] = field(default_factory=lambda: array("d"))  # correlation, start, end, number of its shape
@@ -147,7 +147,10 @@ def _take(trace: RankTrace, seen: _Seen, event: Mapping[str, Any], start_s: floa
         if correlation is not None:
             seen.launches.extend((correlation, start_s))
     elif category in ("cpu_op", "user_annotation"):
-        _take_host(trace, seen, name, args, (start_s, end_s), _integer(event.get("tid")) or 0)
+        thread = _integer(event.get("tid")) or 0
+        _take_host(trace, seen, name, args, (start_s, end_s), thread)
+        if category == "cpu_op" and not name.startswith(_NO_WORK):
+            seen.spans.extend((start_s, end_s, thread))
 
 
 def _take_kernel(seen: _Seen, name: str, args: Mapping[str, Any], start_s: float, end_s: float) -> None:
@@ -195,9 +198,6 @@ def _take_host(
         known = trace.forward_s.get(number)
         if known is None or end_s - start_s > known[1] - known[0]:
             trace.forward_s[number] = span
-    if not name.startswith(("ProfilerStep", "Optimizer.", "DistributedDataParallel")) and name != "record_param_comms":
-        seen.operators.append(start_s)
-        seen.spans.extend((start_s, end_s, thread))
 
 
 def _take_header(trace: RankTrace, header: Mapping[str, Any]) -> None:
@@ -214,7 +214,6 @@ def _finish(trace: RankTrace, seen: _Seen) -> None:
     trace.marked_steps.sort()
     trace.optimizer_s.sort()
     trace.nodes.sort(key=lambda node: node.start_s)
-    trace.operators_s = np.sort(np.frombuffer(seen.operators, dtype=np.float64))
     trace.is_gpu = bool(seen.kernels)
     if trace.is_gpu:
         _finish_device(trace, seen)
@@ -281,6 +280,9 @@ def _finish_host(trace: RankTrace, seen: _Seen) -> None:
     trace.work_start_s, trace.work_end_s, trace.work_launched_s = spans[:, 0], spans[:, 1], spans[:, 0]
     own = [one for one, is_library in seen.host_collectives if is_library]
     called = [one for one, is_library in seen.host_collectives if not is_library]
+    if not any(one.kind == "all_reduce" for one in called) and any(one.kind == "reduce_scatter" for one in called):
+        for one in own:  # Gloo reduce-scatters by an all-reduce
+            one.kind = "reduce_scatter" if one.kind == "all_reduce" else one.kind
     _join(own, called)
     trace.collectives = own or called
 

@@ -120,6 +120,29 @@ def test_sharded_gradients_cost_their_reduce_scatter_and_an_all_gather() -> None
     assert found.traced.collective == "reduce_scatter"
 
 
+def test_gloos_all_reduce_under_a_reduce_scatter_is_a_reduce_scatter() -> None:
+    events = [one for one in gpu_events(shapes=True) if one["cat"] in ("cpu_op", "user_annotation")]
+    for step in range(3):
+        for place in (1, 3):
+            at = step * STEP + 308.5 + 20 * place
+            events.append(event("cpu_op", "c10d::_reduce_scatter_base_", at, 1, 2))
+            events.append(event("user_annotation", "gloo:all_reduce", at + 0.5, 30, 9))
+    found = profiled(trace(events))
+    assert found.traced.collective == "reduce_scatter"
+    assert [bucket.gradients for bucket in found.traced.buckets] == [2, 4]
+
+
+def test_a_mark_of_the_users_is_no_work() -> None:
+    events = [one for one in gpu_events(shapes=True) if one["cat"] in ("cpu_op", "user_annotation")]
+    for step in range(3):
+        events.append(event("user_annotation", "## step ##", step * STEP, STEP, 2))
+        at = step * STEP + 368.5
+        events.append(event("cpu_op", "c10d::allreduce_", at, 1, 2))
+        events.append(event("user_annotation", "gloo:all_reduce", at, 100, 9))
+    found = profiled(trace(events))
+    assert found.traced.waited_s == pytest.approx(100.5 * US)
+
+
 def test_kernels_beside_a_collective_are_compared_with_the_same_alone() -> None:
     events = gpu_events(collective_us=30)
     for one in events:  # the third backward kernel of a step runs beside bucket 1
