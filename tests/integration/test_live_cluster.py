@@ -60,7 +60,7 @@ def record_of(folder: Path) -> LiveRun:
 
 
 def assert_whole(folder: Path, name: str, steps: int) -> None:
-    """Every step has a loss, and the curve goes on from incarnation to incarnation as if there was one."""
+    """Every step has a loss, and the curve goes on from attempt to attempt as if there was one."""
     found = losses(folder / JOBS / name)
     assert list(found) == list(range(1, steps + 1))
     assert all(math.isfinite(loss) for loss in found.values())

@@ -10,7 +10,7 @@ import pytest
 from typed_commands import wait_until_gone
 
 from xbench.cluster.live import checkpoints
-from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob, events_of, incarnation_of, incarnations, losses
+from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob, attempt_of, attempts, events_of, losses
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free
 from xbench.cluster.live.samples import EPOCH_STEPS
 from xbench.errors import RunError, SpecError
@@ -64,7 +64,7 @@ def test_losses_go_on_over_one_two_and_one_worker(engine: LocalEngine, tmp_path:
         look = running.wait(PATIENCE_S)
         assert look.state == ("stopped" if look.steps < 60 else "finished")
         assert steps < look.steps == look.kept_steps
-        assert events_of(incarnations(tmp_path / "cut")[part])[-1].steps == look.steps  # type: ignore[attr-defined]
+        assert events_of(attempts(tmp_path / "cut")[part])[-1].steps == look.steps  # type: ignore[attr-defined]
         steps = look.steps
     assert steps == 60
     assert finished(engine, asked, tmp_path / "whole", (0, 1)) == AttemptProgress("finished", 60, 60)
@@ -75,11 +75,11 @@ def test_losses_go_on_over_one_two_and_one_worker(engine: LocalEngine, tmp_path:
     assert epochs[2] < epochs[0]  # the same samples in another order: it does learn
 
 
-def test_a_killed_rank_fails_the_incarnation_and_leaves_its_checkpoint(engine: LocalEngine, tmp_path: Path) -> None:
+def test_a_killed_rank_fails_the_attempt_and_leaves_its_checkpoint(engine: LocalEngine, tmp_path: Path) -> None:
     asked = job(100_000)
     running = engine.start(asked, tmp_path, (0, 1))
     at_step(running, 25)
-    with pytest.raises(RunError, match="another incarnation of it lives"):
+    with pytest.raises(RunError, match="another attempt of it lives"):
         engine.start(asked, tmp_path, (0,))
     victim = pid_of(running, 1)
     os.kill(victim, signal.SIGKILL)
@@ -88,7 +88,7 @@ def test_a_killed_rank_fails_the_incarnation_and_leaves_its_checkpoint(engine: L
     assert look.kept_steps >= 20
     assert look.kept_steps % 10 == 0
     assert free(tmp_path)
-    key = incarnation_of(asked, (0,)).key
+    key = attempt_of(asked, (0,)).key
     assert checkpoints.newest(tmp_path, key)[0] == look.kept_steps
     again = engine.start(asked, tmp_path, (1, 0))
     at_step(again, look.kept_steps + 3)

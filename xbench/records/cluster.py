@@ -149,7 +149,7 @@ LiveStatus = Literal["finished", "failed", "unfinished"]
 
 
 class LiveSpan(Part):
-    """One incarnation of a job. Times [s] follow the cluster's clock, which stops while no controller runs."""
+    """One attempt of a job. Times [s] follow the cluster's clock, which stops while no controller runs."""
 
     job: Text
     slots: list[Count] = Field(min_length=1)
@@ -185,7 +185,7 @@ class LiveResult(Part):
     forecast_error: float | None = Field(None, description="forecast over live, minus one")
     simulated_jct_s: SimulatedSeconds | None = Field(None, description="simulated with what the run itself measured")
     error: float | None = Field(None, description="simulated over live, minus one")
-    restarts: Count = Field(description="further incarnations, for whatever reason")
+    restarts: Count = Field(description="further attempts, for whatever reason")
     simulated_restarts: Count | None = None
     crashes: Count = 0
     lost_steps: float = Field(0, description="done, and done again after a crash or the controller's end")
@@ -205,7 +205,7 @@ class LiveRun(Headed):
     slots: PositiveCount
     believed_restart_s: Duration = Field(description="what the policy was told that a start costs")
     overhead_s: Seconds | None = Field(
-        None, description="measured: of an incarnation's time, what it did not train; the mean over all"
+        None, description="measured: of an attempt's time, what it did not train; the mean over all"
     )
     retries: Count = Field(ge=0)
     resumed: Count = Field(0, description="how often another controller went on")
@@ -243,7 +243,7 @@ class RestartTimes(Part):
 
     @property
     def total_s(self) -> float:
-        """Time [s] from the stop request to the end of the first step of the next incarnation."""
+        """Time [s] from the stop request to the end of the first step of the next attempt."""
         return self.last_step_s + self.checkpoint_s + self.teardown_s + self.launch_s + self.first_step_s
 
     @property
@@ -281,7 +281,7 @@ class LossCheck(Part):
     worst: float | None = Field(description="largest relative difference; null where a loss is missing or no number")
     worst_step: Count
     tolerance: float
-    workers: list[Count] = Field(min_length=1, description="of the incarnations of the run that was compared")
+    workers: list[Count] = Field(min_length=1, description="of the attempts of the run that was compared")
     stops: list[Count] = Field([], description="steps after which that run was stopped")
     depends: list[Text] = Field([], description="what of the model depends on how a batch is shared")
 

@@ -87,7 +87,7 @@ class Played:
 
 
 class Playing:
-    """One incarnation."""
+    """One attempt."""
 
     def __init__(self, world: Played, job: LiveJob, slots: tuple[int, ...], base: float) -> None:
         self.world, self.job, self.slots, self.base = world, job, slots, base

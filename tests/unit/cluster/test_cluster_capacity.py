@@ -116,13 +116,13 @@ def test_a_resume_finds_another_number_of_slots(tmp_path: Path) -> None:
 def test_who_is_still_dying_is_waited_for(tmp_path: Path) -> None:
     """No crash is counted until the processes that the job ran as before are gone."""
     said: list[str] = []
-    world = Played(1, refuse={"a": RunError("another incarnation of it lives in jobs/a")})
+    world = Played(1, refuse={"a": RunError("another attempt of it lives in jobs/a")})
     asked = began([entry("a")], slots=1, retries=0)
     ledger, state = Ledger.begin(tmp_path, asked), State(asked)
     controller = Controller(state, ledger, world, world, said.append)
     for _ in range(5):
         controller._run_once()
-    assert sum("a waits: another incarnation" in line for line in said) == 1
+    assert sum("a waits: another attempt" in line for line in said) == 1
     world.refuse = {}
     controller.run()
     ledger.close()

@@ -115,7 +115,7 @@ def test_a_learned_speed() -> None:
     assert LearnedSpeed(None, (2,)).sizes == (2,)
 
 
-def test_the_overhead_of_an_incarnation() -> None:
+def test_the_overhead_of_an_attempt() -> None:
     one = AttemptState((0, 1), 10.0, 50, first=(14.0, 50), last=(24.0, 150), ended_s=27.0, how="stopped", end_steps=160)
     assert one.speed == 10.0
     assert one.overhead_s == 17.0 - 11.0

@@ -5,7 +5,7 @@ newest checkpoint of the folder (the first one from nothing). It ends as stopped
 step; as finished, with a checkpoint of the job's last step; or as failed, and then the next attempt begins at the
 newest whole checkpoint.
 
-    FOLDER/lock                        flocked by every process of an incarnation, while it lives
+    FOLDER/lock                        flocked by every process of an attempt, while it lives
     FOLDER/checkpoint-00000150.xb      see `checkpoints`
     FOLDER/incarnation-0001/           program.json, meeting, stop, log, and a journal a rank (`rank.journal`)
 
@@ -105,7 +105,7 @@ class Engine(Protocol):
 
 
 class AttemptSpec(Spec):
-    """The argument of every rank: `program.json` in the incarnation's own folder, whose parent is the job's.
+    """The argument of every rank: `program.json` in the attempt's own folder, whose parent is the job's.
 
     `slots`: by rank, the GPU to use where `device` is cuda.
     """
@@ -169,7 +169,7 @@ class Watched:
                     self._end = event.how
 
 
-def incarnation_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu") -> AttemptSpec:
+def attempt_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu") -> AttemptSpec:
     """What the ranks of a job on these slots are told.
 
     Raises SpecError for an unknown workload, for one with a batch size of its own, and for more workers than samples.
@@ -203,14 +203,14 @@ def share(batch_size: int, workers: int, rank: int) -> range:
     return range(rank * batch_size // workers, (rank + 1) * batch_size // workers)
 
 
-def incarnations(folder: Path) -> list[Path]:
-    """Folders of all incarnations so far, the first one first."""
+def attempts(folder: Path) -> list[Path]:
+    """Folders of all attempts so far, the first one first."""
     return sorted(folder.glob("incarnation-[0-9]*"))
 
 
-def next_incarnation(folder: Path, program: AttemptSpec) -> Path:
+def next_attempt(folder: Path, program: AttemptSpec) -> Path:
     """A new folder for the next one, with its program. Raises OSError."""
-    before = incarnations(folder)
+    before = attempts(folder)
     number = int(before[-1].name.rpartition("-")[2]) + 1 if before else 1
     made = folder / f"incarnation-{number:04}"
     made.mkdir(parents=True)
@@ -218,14 +218,14 @@ def next_incarnation(folder: Path, program: AttemptSpec) -> Path:
     return made
 
 
-def events_of(incarnation: Path, rank: int = 0) -> list[Event]:
+def events_of(attempt: Path, rank: int = 0) -> list[Event]:
     """Everything that a rank has told."""
-    return JournalReader(incarnation, 0, rank).poll()
+    return JournalReader(attempt, 0, rank).poll()
 
 
-def errors_of(incarnation: Path, workers: int) -> list[tuple[int, RankFailed]]:
+def errors_of(attempt: Path, workers: int) -> list[tuple[int, RankFailed]]:
     """What ranks died of, by rank, as far as they could tell."""
-    told = ((rank, event) for rank in range(workers) for event in events_of(incarnation, rank))
+    told = ((rank, event) for rank in range(workers) for event in events_of(attempt, rank))
     return [(rank, event) for rank, event in told if isinstance(event, RankFailed)]
 
 
@@ -237,8 +237,8 @@ def first_line(text: str) -> str:
 def losses(folder: Path) -> dict[int, float]:
     """The job's loss by step (from 1). A step that was done again, after a crash, counts as it was done last."""
     found: dict[int, float] = {}
-    for incarnation in incarnations(folder):
-        for event in events_of(incarnation):
+    for attempt in attempts(folder):
+        for event in events_of(attempt):
             if isinstance(event, StepTrained):
                 found[event.step] = event.loss
     return dict(sorted(found.items()))

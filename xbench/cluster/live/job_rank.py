@@ -1,4 +1,4 @@
-"""One worker of one incarnation: `python -m xbench.cluster.live.job_rank FOLDER`, FOLDER being the incarnation's.
+"""One worker of one attempt: `python -m xbench.cluster.live.job_rank FOLDER`, FOLDER being the attempt's.
 
 RANK, WORLD_SIZE and MASTER_ADDR stand in the environment, as torchrun sets them. There is no port among them that
 somebody else could take meanwhile: rank 0 listens where the kernel lets it, and writes the port into `meeting`.

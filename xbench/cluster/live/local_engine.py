@@ -1,12 +1,12 @@
-"""The engine of one machine: slots are its cores or its GPUs, and each incarnation is a group of processes of ours.
+"""The engine of one machine: slots are its cores or its GPUs, and each attempt is a group of processes of ours.
 
     controller ── agent (`launch.agent`) ── a rank a slot (`job_rank`), pinned to the slot's cores
 
 Guards tie each to its parent, so `kill -9` of the controller takes all along; and every one of them holds the lock of
-the job's folder (`flock`, which the kernel releases with its last holder), so nobody starts an incarnation beside one
-that is still dying, and an incarnation is over when its agent has ended and the lock is free.
+the job's folder (`flock`, which the kernel releases with its last holder), so nobody starts an attempt beside one
+that is still dying, and an attempt is over when its agent has ended and the lock is free.
 
-A worker of an incarnation that was killed leaves nothing but its folder: the last checkpoint is whole whatever happens.
+A worker of an attempt that was killed leaves nothing but its folder: the last checkpoint is whole whatever happens.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from xbench.cluster.live.attempt import (
     AttemptSpec,
     LiveJob,
     Watched,
+    attempt_of,
     errors_of,
     first_line,
-    incarnation_of,
-    next_incarnation,
+    next_attempt,
 )
 from xbench.errors import RunError, SpecError
 from xbench.fabrics.fabric import available_cores, split_cores, this_machine
@@ -41,7 +41,7 @@ from xbench.spec import DeviceType
 
 MODULE = "xbench.cluster.live.job_rank"
 DYING_S = 2.0
-"""How long a start waits for the incarnation before it to be gone: processes that were killed take a moment."""
+"""How long a start waits for the attempt before it to be gone: processes that were killed take a moment."""
 
 POLL_S = 0.01
 
@@ -49,7 +49,7 @@ POLL_S = 0.01
 class LocalEngine:
     """Slots on this machine. `slots` None: one a core, or one a GPU.
 
-    Use it from the thread that lives longest: the kernel ends an incarnation with the thread that started it. Raises
+    Use it from the thread that lives longest: the kernel ends an attempt with the thread that started it. Raises
     SpecError where there is no such slot.
     """
 
@@ -77,18 +77,18 @@ class LocalEngine:
         self.warnings += [warning.replace(" ranks share", " slots share", 1)] if warning else []
 
     def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> LocalRunning:
-        """Launch an incarnation with one worker on each of these slots.
+        """Launch an attempt with one worker on each of these slots.
 
-        Raises SpecError for what cannot be built, RunError when another incarnation lives in the folder, and OSError.
+        Raises SpecError for what cannot be built, RunError when another attempt lives in the folder, and OSError.
         """
-        program = incarnation_of(job, slots, self.device)
+        program = attempt_of(job, slots, self.device)
         wrong = [slot for slot in slots if not 0 <= slot < self.slots]
         if wrong or len(set(slots)) < len(slots):
             raise SpecError(f"job {job.name!r}: slots {slots} of {self.slots} cannot be had")
         folder.mkdir(parents=True, exist_ok=True)
         lock = taken(folder, DYING_S)
         if lock is None:
-            raise RunError(f"job {job.name!r}: another incarnation of it lives in {folder}")
+            raise RunError(f"job {job.name!r}: another attempt of it lives in {folder}")
         try:
             running = self._launched(program, folder, lock)
         finally:
@@ -97,7 +97,7 @@ class LocalEngine:
         return running
 
     def _launched(self, program: AttemptSpec, folder: Path, lock: int) -> LocalRunning:
-        directory = next_incarnation(folder, program)
+        directory = next_attempt(folder, program)
         here = this_machine(tuple(tuple(self.cores[slot]) for slot in program.slots) if self.cores else ())
         command = [
             *(*GUARD, str(os.getpid()), *agent.AGENT),
@@ -122,7 +122,7 @@ class LocalEngine:
 
 
 class LocalRunning(Watched):
-    """One incarnation; see `Running`."""
+    """One attempt; see `Running`."""
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path, program: AttemptSpec) -> None:
         super().__init__(directory, program)
@@ -202,7 +202,7 @@ def taken(folder: Path, seconds: float = 0.0) -> int | None:
 
 
 def free(folder: Path) -> bool:
-    """True if no process of an incarnation is left in a job's folder."""
+    """True if no process of an attempt is left in a job's folder."""
     handle = taken(folder)
     if handle is None:
         return False

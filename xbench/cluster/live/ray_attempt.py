@@ -1,13 +1,13 @@
-"""One incarnation on a Ray cluster: a placement group, an actor a bundle, a rank an actor.
+"""One attempt on a Ray cluster: a placement group, an actor a bundle, a rank an actor.
 
-    waits for the incarnation before it ── bundles ── actors ── ranks ── (a worker is gone: whose fault?) ── over
+    waits for the attempt before it ── bundles ── actors ── ranks ── (a worker is gone: whose fault?) ── over
 
 It waits for bundles as long as it takes: whether that is worth while is the controller's matter, which reads how many
 slots there are and kills what does not fit.
 
 **A worker that is gone** is either a crash of the job, or the loss of a node. The other ranks notice at once, Ray
 notices a lost node only when it has missed its heartbeats (14 s by default). So the verdict waits until Ray has told of
-every worker, up to `VERDICT_S`; where a node of one is dead, the incarnation is `lost` and not `failed`.
+every worker, up to `VERDICT_S`; where a node of one is dead, the attempt is `lost` and not `failed`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PLACING_S = 120.0
 """Longest time [s] that actors may take to start once their bundles are there."""
 
 PATIENCE_S = 10.0
-"""Time [s] that an incarnation waits for its bundles before it says so."""
+"""Time [s] that an attempt waits for its bundles before it says so."""
 
 VERDICT_S = 90.0
 """Longest time [s] that Ray may take to notice that a node is gone."""
@@ -56,7 +56,7 @@ RAY = "Ray: "
 
 
 class RayRunning(Watched):
-    """One incarnation; see `Running`. It gets on whenever it is looked at."""
+    """One attempt; see `Running`. It gets on whenever it is looked at."""
 
     def __init__(self, ray: Any, program: AttemptSpec, directory: Path) -> None:
         super().__init__(directory, program)
@@ -250,23 +250,23 @@ class Worker:
 
     def run(self, rank: int, directory: str, workers: int, address: str, cwd: str) -> str:
         """One rank, to its end: why it failed, or nothing."""
-        incarnation = Path(directory)
-        if not (incarnation / PROGRAM).is_file():
+        attempt = Path(directory)
+        if not (attempt / PROGRAM).is_file():
             return (
                 f"{socket.gethostname()} does not see {directory}: --folder has to be on a file system that all nodes "
                 "of the Ray cluster share"
             )
-        lock = os.open(incarnation.parent / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(attempt.parent / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
-            return f"another incarnation lives in {incarnation.parent}"
+            return f"another attempt lives in {attempt.parent}"
         env = {**os.environ, **rank_variables(workers, 1, rank, 0, address, "0"), "PYTHONUNBUFFERED": "1"}
         interface = interface_of(self.place()[0])  # by which the other nodes reach this one
         env |= rank_environment(interface, ()) if interface is not None else {}
         command = [*GUARD, str(os.getpid()), sys.executable, "-m", MODULE, directory]
-        with open(incarnation / LOG, "ab") as log:
+        with open(attempt / LOG, "ab") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
                 cwd=cwd if os.path.isdir(cwd) else None, pass_fds=(lock,)

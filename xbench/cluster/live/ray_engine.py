@@ -1,16 +1,16 @@
-"""The engine of a Ray cluster: a slot is a CPU or a GPU of any of its nodes, an incarnation a placement group.
+"""The engine of a Ray cluster: a slot is a CPU or a GPU of any of its nodes, an attempt a placement group.
 
     controller ── placement group (one bundle a worker, PACK) ── an actor a bundle ── a rank (`job_rank`)
 
 Ray says where workers run and when something dies; ranks talk to one another as they do on one machine, over
 torch.distributed, and not through Ray. All bundles are had at once or none (a gang), and PACK puts them on as few nodes
 as it can. What is said and kept goes through the run's folder, **which has to be on a file system that all nodes
-share** (each worker looks whether it sees its incarnation, and says so if not); xbench has to be installed on every
+share** (each worker looks whether it sees its attempt, and says so if not); xbench has to be installed on every
 node.
 
 Nothing outlives its starter: actors are not detached, so the end of the controller ends them; the guard
 (`launch_guard`) ties each rank to its actor, because a subprocess of an actor that is killed is otherwise left
-(ray-project/ray#42861); and every rank holds a shared lock in the job's folder, so an incarnation is over when nobody
+(ray-project/ray#42861); and every rank holds a shared lock in the job's folder, so an attempt is over when nobody
 holds that, and none is begun before.
 
 A cluster that cannot be reached would end this very process after a minute (Ray's client does that), so another one
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import xbench
-from xbench.cluster.live.attempt import OVER, LiveJob, first_line, incarnation_of, next_incarnation
+from xbench.cluster.live.attempt import OVER, LiveJob, attempt_of, first_line, next_attempt
 from xbench.cluster.live.ray_attempt import RayRunning
 from xbench.errors import SpecError
 from xbench.limits import last_line
@@ -104,9 +104,9 @@ class RayEngine:
         Raises SpecError for what cannot be built, and OSError.
         """
         # Ray shows each worker one GPU alone, which is number 0 there.
-        program = incarnation_of(job, (0,) * len(slots), self.device)
+        program = attempt_of(job, (0,) * len(slots), self.device)
         folder.mkdir(parents=True, exist_ok=True)
-        running = RayRunning(self.ray, program, next_incarnation(folder, program).absolute())
+        running = RayRunning(self.ray, program, next_attempt(folder, program).absolute())
         self._running = [one for one in self._running if not one.over] + [running]
         return running
 

@@ -29,7 +29,7 @@ from itertools import cycle, islice, pairwise
 from pathlib import Path
 
 from xbench import environment
-from xbench.cluster.live.attempt import OVER, LiveJob, events_of, incarnation_of, losses
+from xbench.cluster.live.attempt import OVER, LiveJob, attempt_of, events_of, losses
 from xbench.cluster.live.checkpoints import candidates
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning
 from xbench.cluster.live.restart_result import RESTARTS, compare_losses, record_of, times_of
@@ -63,7 +63,7 @@ SILENCE_S = 600.0
 
 @dataclass(frozen=True)
 class RestartRequest:
-    """What a user asked for. `repeats`: there and back; `steps`: of an incarnation before it is stopped."""
+    """What a user asked for. `repeats`: there and back; `steps`: of an attempt before it is stopped."""
 
     workload: str
     start: int = 1
@@ -85,7 +85,7 @@ def measure(request: RestartRequest, say: Callable[[str], None], output: Path = 
     """Do it all: the record, its file in a new folder of `output`, and the error that ended the study early, if any.
 
     Every restart is in `restarts.jsonl` there as soon as it was timed. Raises SpecError and WorkloadError before
-    anything is launched, and where no restart was timed RunError when an incarnation fails, or Interrupted.
+    anything is launched, and where no restart was timed RunError when an attempt fails, or Interrupted.
     """
     job, found = _checked(request)
     folder = new_run_folder(output, "restart").absolute()
@@ -164,7 +164,7 @@ class _Study:
             with (self.folder / RESTARTS).open("a", encoding="utf-8") as stream:
                 stream.write(one.model_dump_json() + "\n")
         cut = losses(work / "restarted")
-        kept = candidates(work / "restarted", incarnation_of(self.job, (0,), self.found.device).key)[0]
+        kept = candidates(work / "restarted", attempt_of(self.job, (0,), self.found.device).key)[0]
         told = events_of(work / "restarted" / "incarnation-0001")
         depends = next((event.on for event in told if isinstance(event, ShareDependent)), [])
         compared, of, stops = cut, workers, self.times
@@ -204,7 +204,7 @@ class _Study:
         self._follow(running)
 
     def _trained(self, folder: Path, workers: int) -> LocalRunning:
-        """A new incarnation, after the steps that were asked for."""
+        """A new attempt, after the steps that were asked for."""
         running = self._engine.start(self.job, folder, tuple(range(workers)))
         self._follow(running, running.look().steps + self.request.steps)
         return running
@@ -263,7 +263,7 @@ def _checked(request: RestartRequest) -> tuple[LiveJob, Preflight]:
     if batch_size < most:
         raise SpecError(f"a batch of {batch_size} cannot be shared by {most} workers", hint=f"at most {batch_size}")
     job = LiveJob(spec.title, request.workload, ENDLESS, batch_size, seed=request.seed, checkpoint_steps=ENDLESS)
-    incarnation_of(job, range(most), found.device)
+    attempt_of(job, range(most), found.device)
     return job, found
 
 

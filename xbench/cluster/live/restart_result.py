@@ -1,4 +1,4 @@
-"""Results of a study of restarts, from the journals of the incarnations: parts of a restart, and two loss curves.
+"""Results of a study of restarts, from the journals of the attempts: parts of a restart, and two loss curves.
 
 `record_of` makes the record of a whole study and of one that ended early, `rebuilt` that of one that was killed.
 Nothing here imports torch.

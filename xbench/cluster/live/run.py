@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from xbench import environment
-from xbench.cluster.live.attempt import Engine, incarnation_of
+from xbench.cluster.live.attempt import Engine, attempt_of
 from xbench.cluster.live.controller import Clock, Controller
 from xbench.cluster.live.jobs_file import JobEntry, check_fit, load_jobs
 from xbench.cluster.live.ledger import EngineName, Ledger, RunStarted
@@ -188,10 +188,10 @@ def _asked_to_stop() -> Iterator[Callable[[], int]]:
 
 
 def _check_workloads(jobs: tuple[JobEntry, ...], device: DeviceType) -> None:
-    """Refuse what no incarnation could be made of. Raises SpecError, naming the job."""
+    """Refuse what no attempt could be made of. Raises SpecError, naming the job."""
     for job in jobs:
         try:
-            incarnation_of(job.live, tuple(range(job.least)), device)
+            attempt_of(job.live, tuple(range(job.least)), device)
         except SpecError as error:
             named = str(error) if job.name in str(error) else f"job {job.name!r}: {error}"
             raise SpecError(named, hint=error.hint) from None

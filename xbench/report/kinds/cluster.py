@@ -29,7 +29,7 @@ LIVE_NOTE = (
     "JCT: job completion time, from arrival to end. Live ones are real. Forecast: simulated with the declared speeds "
     "and the cost of a start that the policy was told, as before the run. Fitted: simulated with the speeds and the "
     "overhead that this run measured, so its error is the simulator's alone and foretells nothing. Error: over live, "
-    "minus one. Restarts: incarnations after the first. Lost steps: done again after a crash."
+    "minus one. Restarts: attempts after the first. Lost steps: done again after a crash."
 )
 
 
@@ -247,7 +247,7 @@ def _live_basis(record: LiveRun) -> list[tuple[str, str]]:
     believed = format_duration(record.believed_restart_s)
     measured = "not measured" if record.overhead_s is None else f"{format_seconds(record.overhead_s)} (real)"
     return [
-        ("overhead", f"{measured} an incarnation, of {len(record.spans)}; the policy was told {believed}"),
+        ("overhead", f"{measured} an attempt, of {len(record.spans)}; the policy was told {believed}"),
         ("crashes", f"{sum(job.crashes for job in record.jobs)}, with up to {record.retries} retries a job"),
         ("machine", sentences.environment_line(record.environment)),
         ("made by", f"xbench {record.xbench}: {record.command}"),
@@ -288,7 +288,7 @@ def _times(record: LiveRun) -> Figure:
 
 
 def _gantt(record: LiveRun) -> Figure:
-    """Draw one line per job, with a bar for each incarnation."""
+    """Draw one line per job, with a bar for each attempt."""
     end_s = max(span.from_s if span.to_s is None else span.to_s for span in record.spans)
     unit = long_unit(end_s)
     traces: list[Trace] = []
@@ -312,9 +312,9 @@ def _gantt(record: LiveRun) -> Figure:
     names = [plain(job.name) for job in record.jobs]
     return Figure(
         key="gantt",
-        title="Every incarnation",
+        title="Every attempt",
         labels=["real"],
-        told="A line a job; a bar from the launch of an incarnation until its slots were free.",
+        told="A line a job; a bar from the launch of an attempt until its slots were free.",
         traces=traces,
         layout={
             "barmode": "overlay",
@@ -330,5 +330,5 @@ def _gantt(record: LiveRun) -> Figure:
             "hovermode": "closest",
         },
         height=120 + min(900, 24 * len(names)),
-        table=Table("Every incarnation in figures", shown, rows, bulk=True),
+        table=Table("Every attempt in figures", shown, rows, bulk=True),
     )

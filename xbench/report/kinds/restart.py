@@ -24,7 +24,7 @@ PARTS: dict[RestartPart, str] = {
     "checkpoint": "model, optimizer and step, on disk",
     "tear-down": "until no process is left",
     "launch": "processes, imports, connections, the model, the checkpoint",
-    "first step": "the first step of the next incarnation",
+    "first step": "the first step of the next attempt",
     "total": "from the stop being asked for to the first step applied",
     "lost": "of that, what was no training: less the step under way and an ordinary step",
 }
@@ -188,7 +188,7 @@ def basis(record: Restart) -> list[tuple[str, str]]:
     if check is not None:
         found.append((
             "loss curve",
-            f"{check.steps} steps in {len(check.workers)} incarnations of {_in_turn(check.workers)}, held to a run on "
+            f"{check.steps} steps in {len(check.workers)} attempts of {_in_turn(check.workers)}, held to a run on "
             f"{record.from_workers} without a stop",
         ))  # fmt: skip
     if check is not None and check.depends:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from xbench.cluster.live.attempt import LiveJob, incarnation_of, share
+from xbench.cluster.live.attempt import LiveJob, attempt_of, share
 from xbench.cluster.live.restart import TOLERANCE
 from xbench.cluster.live.restart_result import compare_losses
 from xbench.cluster.live.samples import Order, samples_of
@@ -30,7 +30,7 @@ def trained(
     workload: str, workers: int = 1, *, forgotten: bool = False, steps: Sequence[int] = range(STEPS)
 ) -> dict[int, float]:
     """Losses of a job whose shares are computed one after the other, as its ranks do; `steps` by their samples."""
-    spec = incarnation_of(LiveJob("a", workload, STEPS, batch_size=8, seed=3), (0,)).workload
+    spec = attempt_of(LiveJob("a", workload, STEPS, batch_size=8, seed=3), (0,)).workload
     made = build(spec, torch.device("cpu"))
     samples = samples_of(made, 8)
     order = Order(spec.seed, samples.count, 8)

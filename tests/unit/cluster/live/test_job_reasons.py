@@ -1,4 +1,4 @@
-"""How an incarnation that is over is told: from its journals, its log, and how its agent ended."""
+"""How an attempt that is over is told: from its journals, its log, and how its agent ended."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Literal
 
 import pytest
 
-from xbench.cluster.live.attempt import LOG, STOP, AttemptProgress, LiveJob, incarnation_of, next_incarnation
+from xbench.cluster.live.attempt import LOG, STOP, AttemptProgress, LiveJob, attempt_of, next_attempt
 from xbench.cluster.live.checkpoints import write
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free, taken
 from xbench.rank.events import CheckpointKept, CheckpointLoaded, Event, RankEnded, RankFailed, StepTrained
 from xbench.rank.journal import Journal
 
-PROGRAM = incarnation_of(LiveJob("a", "resnet18", 100, 8), (0, 1))
+PROGRAM = attempt_of(LiveJob("a", "resnet18", 100, 8), (0, 1))
 RAISED = "WorkloadError: train.py: make() raised ValueError: no such data\nand more"
 PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711"
 
 
 def over(folder: Path, *, code: int = 1, log: str = "", **told: tuple[Event, ...]) -> AttemptProgress:
-    """Of an incarnation of two whose agent ended so; `rank0` and `rank1`: their events."""
-    directory = next_incarnation(folder, PROGRAM)
+    """Of an attempt of two whose agent ended so; `rank0` and `rank1`: their events."""
+    directory = next_attempt(folder, PROGRAM)
     (directory / LOG).write_text(log, encoding="utf-8")
     for rank in (0, 1):
         journal = Journal(directory, 0, rank)
@@ -47,7 +47,7 @@ KEPT = CheckpointKept(steps=52, began_s=0.0)
 
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path) -> None:
-    """A checkpoint of step 50, from which the incarnation starts."""
+    """A checkpoint of step 50, from which the attempt starts."""
     write(tmp_path, PROGRAM.key, 50, b"")
 
 
@@ -59,7 +59,7 @@ def test_rank_0_s_word_counts(tmp_path: Path, how: Literal["stopped", "finished"
     assert over(tmp_path, code=1, rank0=(*STEPS, KEPT, end)).state == how
 
 
-def test_without_it_the_incarnation_failed_whatever_the_code(tmp_path: Path) -> None:
+def test_without_it_the_attempt_failed_whatever_the_code(tmp_path: Path) -> None:
     look = over(tmp_path, code=0, rank0=STEPS)
     assert look == AttemptProgress("failed", 52, 50, "its agent ended with exit code 0")
 
@@ -87,7 +87,7 @@ def test_an_agent_that_was_killed_or_never_ran(tmp_path: Path) -> None:
 
 
 def test_it_is_not_over_while_anybody_holds_the_folder(tmp_path: Path) -> None:
-    directory = next_incarnation(tmp_path, PROGRAM)
+    directory = next_attempt(tmp_path, PROGRAM)
     lock = taken(tmp_path)
     assert lock is not None
     assert taken(tmp_path) is None
@@ -104,7 +104,7 @@ def test_it_is_not_over_while_anybody_holds_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_stop_is_a_file_and_may_be_asked_for_again(tmp_path: Path) -> None:
-    running = LocalRunning(ended(), next_incarnation(tmp_path, PROGRAM), PROGRAM)
+    running = LocalRunning(ended(), next_attempt(tmp_path, PROGRAM), PROGRAM)
     running.stop()
     running.stop()
     assert (running.directory / STOP).exists()

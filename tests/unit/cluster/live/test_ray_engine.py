@@ -1,4 +1,4 @@
-"""The engine `ray` without Ray: one incarnation from its bundles to its end, on a cluster that is played."""
+"""The engine `ray` without Ray: one attempt from its bundles to its end, on a cluster that is played."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from xbench.cluster.live import checkpoints, ray_attempt, ray_engine
-from xbench.cluster.live.attempt import LOCK, PROGRAM, STOP, AttemptProgress, LiveJob, incarnation_of
+from xbench.cluster.live.attempt import LOCK, PROGRAM, STOP, AttemptProgress, LiveJob, attempt_of
 from xbench.cluster.live.ray_attempt import RayRunning, Worker
 from xbench.cluster.live.ray_engine import RayEngine
 from xbench.errors import SpecError
@@ -130,7 +130,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def begun(ray: PlayedRay, directory: Path, device: str = "cpu") -> RayRunning:
-    program = incarnation_of(JOB, (0, 0)).model_copy(update={"device": device})
+    program = attempt_of(JOB, (0, 0)).model_copy(update={"device": device})
     checkpoints.write(directory.parent, program.key, 10, b"kept")
     return RayRunning(ray, program, directory)
 
@@ -317,7 +317,7 @@ def test_a_run_that_goes_on_takes_fewer_slots_for_now(tmp_path: Path, monkeypatc
         RayEngine(2, "cpu", None, tmp_path)
 
 
-def test_nothing_is_asked_for_while_the_last_incarnation_lives(ray: PlayedRay, directory: Path) -> None:
+def test_nothing_is_asked_for_while_the_last_attempt_lives(ray: PlayedRay, directory: Path) -> None:
     lock = os.open(directory.parent / LOCK, os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_SH)
     running = begun(ray, directory)
@@ -339,9 +339,9 @@ def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     assert "--folder has to be on a file system that all nodes of the Ray cluster share" in told
 
 
-def test_two_incarnations_in_one_folder(directory: Path) -> None:
+def test_two_attempts_in_one_folder(directory: Path) -> None:
     (directory / PROGRAM).write_text("{}", encoding="utf-8")
     lock = os.open(directory.parent / LOCK, os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    assert "another incarnation lives in" in Worker().run(0, str(directory), 1, "127.0.0.1", "/")
+    assert "another attempt lives in" in Worker().run(0, str(directory), 1, "127.0.0.1", "/")
     os.close(lock)
