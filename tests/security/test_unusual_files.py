@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from hostile import GOLDEN, is_sentence
 
-from xbench import cli, records, toml_config
+from xbench import cli, toml_config
 from xbench.cluster.live.jobs_file import load_jobs
 from xbench.cluster.traces import load_trace, reading
 from xbench.errors import SpecError, XbenchError
 from xbench.record_files import read_regular
+from xbench.records import io as record_io
 from xbench.records import load, loads
 from xbench.regress import load_suite
 
@@ -94,7 +95,7 @@ def strange(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_what_is_no_file_of_text_is_refused_at_once(
     reader: Callable[[Path], Any], strange: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (records, toml_config, reading):
+    for module in (record_io, toml_config, reading):
         monkeypatch.setattr(module, "MAX_BYTES", 1 << 16)  # or a sparse file would be read for a while
     if "\0" in str(strange) and reader in (reading.read_text, reading.read_archive):
         pytest.skip("a trace's path comes from the command line, which cannot hold a NUL")
