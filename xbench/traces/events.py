@@ -201,10 +201,10 @@ def _take_host(
 
 
 def _take_header(trace: RankTrace, header: Mapping[str, Any]) -> None:
-    told = header.get("distributedInfo")
-    if isinstance(told, dict):
-        trace.rank, trace.world_size = _integer(told.get("rank")), _integer(told.get("world_size"))
-        trace.backend = str(told["backend"]) if told.get("backend") else None
+    info = header.get("distributedInfo")
+    if isinstance(info, dict):
+        trace.rank, trace.world_size = _integer(info.get("rank")), _integer(info.get("world_size"))
+        trace.backend = str(info["backend"]) if info.get("backend") else None
     devices = header.get("deviceProperties")
     if isinstance(devices, list) and devices and isinstance(devices[0], dict):
         trace.device = str(devices[0].get("name") or "") or None

@@ -69,7 +69,7 @@ def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
     found = []
     for name, trace in traces:
         steps = steps_of(trace)
-        if not steps:
+        if not steps or trace.world_size == 1:
             raise UsageError(f"{name}: {_missing(trace)}", hint=RECORD_IT)
         found.append(RankSteps(name, trace, steps))
     for one, other in pairwise(sorted(found, key=lambda rank: -1 if rank.trace.rank is None else rank.trace.rank)):
