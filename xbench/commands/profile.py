@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,6 +18,14 @@ from xbench.errors import SpecError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _files(flag: str, name: str, text: str) -> Callable[[F], F]:
+    """Add an option that takes a file, and may be repeated."""
+    return click.option(flag, name, metavar="FILE", multiple=True, type=click.Path(path_type=Path),
+                        shell_complete=complete_file, help=text)  # fmt: skip
 
 
 @click.command(
@@ -31,30 +39,14 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("names", metavar="[WORKLOAD]", shell_complete=complete_workload, default="resnet50")
-@click.option(
-    "--trace",
-    "traces",
-    metavar="FILE",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    shell_complete=complete_file,
-    help="Trace of torch.profiler to profile in place of a run; one file a rank; may be repeated.",
-)
+@_files("--trace", "traces", "Trace of torch.profiler to profile in place of a run; one file a rank; may be repeated.")
 @click.option(
     "--model",
     metavar="WORKLOAD",
     shell_complete=complete_workload,
     help="Model that was traced, for names and sizes of gradients; with --trace.",
 )
-@click.option(
-    "--link",
-    "links",
-    metavar="FILE",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    shell_complete=complete_file,
-    help="Output of nccl-tests, NCCL Inspector, or a CSV with T(M); with --trace; may be repeated.",
-)
+@_files("--link", "links", "Output of nccl-tests, NCCL Inspector, or a CSV with T(M); with --trace; may be repeated.")
 @click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
 @takes(
     ProfileConfig, "effort", "workloads", "fabric", "device", json_option, "timeout_s", "output", verbose_option,
