@@ -7,6 +7,7 @@ packages add entries through the entry-point group that a registry names.
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
@@ -28,7 +29,7 @@ class Entry:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-class Table(Generic[E]):
+class Table(ABC, Generic[E]):
     """Ordered entries by name. Those of other packages come last, and are read on first use."""
 
     def __init__(self, kind: str, *, listing: str, group: str | None = None) -> None:
@@ -38,9 +39,9 @@ class Table(Generic[E]):
         self._entries: dict[str, E] = {}
         self._scanned = False
 
+    @abstractmethod
     def _read(self, point: EntryPoint) -> E | None:
         """Return the entry of another package, or None if it cannot be used."""
-        raise NotImplementedError
 
     def _all(self) -> dict[str, E]:
         if self.group is not None and not self._scanned:
