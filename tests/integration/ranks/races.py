@@ -63,7 +63,7 @@ def finish_without_waiting(bucket: CommBucket) -> None:
 
 
 def is_caught(broken: type, method: str, replacement: Callable[..., object], run: Callable[[], bool]) -> str:
-    """Whether `run` notices that a class has another method."""
+    """Return True if `run` notices that a class has another method."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(broken, method, replacement)
         return "not caught" if run() else "caught"

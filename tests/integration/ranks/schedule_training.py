@@ -246,7 +246,7 @@ def equal_on_all_ranks(model: nn.Module, what: object) -> None:
 
 
 def plainly(model: nn.Module, handle: Handle) -> Callable[[], None]:
-    """How `check` averages gradients by hand, unless it is told otherwise."""
+    """Average gradients by hand: the default of `check`."""
     return lambda: average_by_hand(model)
 
 

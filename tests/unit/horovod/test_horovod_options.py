@@ -1,4 +1,4 @@
-"""What a mode `horovod` may say, and the environment and the server by which Horovod finds its ranks."""
+"""Options of the mode `horovod`, and the environment and the server by which Horovod finds its ranks."""
 
 from __future__ import annotations
 

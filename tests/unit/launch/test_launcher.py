@@ -1,4 +1,4 @@
-"""What the parent starts, and that it leaves no process."""
+"""The parent starts ranks, and leaves no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who does what among given ranks, and how they learn it: a fake store, no torch."""
+"""Assignment of given ranks to jobs and hosts, over a fake store and without torch."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ def test_neither_the_messages_nor_the_pace_is_beaten(
 
 
 def _inside(topology: Topology, workers: int, nbytes: float) -> float:
-    """What two workers of one host need besides, once there is a second host."""
+    """Two workers of one host need more time once there is a second host."""
     if topology.name != "hierarchical" or workers <= topology.gpus:
         return 0.0
     return 2 * topology.inside_latency_s + nbytes * 8 / topology.inside_bps

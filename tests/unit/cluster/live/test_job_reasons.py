@@ -1,4 +1,4 @@
-"""How an attempt that is over is told: from its journals, its log, and how its agent ended."""
+"""Reasons of an attempt's end, from its journals, its log, and its agent's exit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer
 
 
 def over(folder: Path, *, code: int = 1, log: str = "", **told: tuple[Event, ...]) -> AttemptProgress:
-    """Of an attempt of two whose agent ended so; `rank0` and `rank1`: their events."""
+    """Make an attempt of two ranks whose agent ended so; `rank0` and `rank1` are their events."""
     directory = next_attempt(folder, PROGRAM)
     (directory / LOG).write_text(log, encoding="utf-8")
     for rank in (0, 1):
