@@ -27,7 +27,7 @@ from xbench.traces.record import read_traces
 WORKLOADS = {
     "resnet18": {"batch_size": 8, "image_size": 128},
     "densenet121": {"batch_size": 4, "image_size": 96},
-    "transformer-small": {"batch_size": 2, "seq_len": 64},
+    "bert-base": {"batch_size": 2, "seq_len": 32},
 }
 RATES = ("1gbit", "10gbit")
 WARMUP = 3
