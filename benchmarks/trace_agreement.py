@@ -1,10 +1,12 @@
-"""Profiles from traces of a plain DDP script beside `xbench profile` of the same step on the same link.
+"""Profiles from torch.profiler traces beside xbench's own hooks in the same run, and DDP's step predicted from them.
 
     python benchmarks/trace_agreement.py [--steps 8] [--output results/trace-agreement.json]
 
-Each cell is a workload on two network namespaces of one core each, joined at a rate. A plain DDP loop runs there under
-torch.profiler, and each rank exports its trace; then `xbench profile` measures the same workload. Compared are the
-ready times of the gradients, as a share of backward, and DDP's step: predicted from the traces, against the traced one.
+Each cell is a workload on two network namespaces of one core each, joined at a rate. A plain DDP loop runs there, and
+`xbench profile`'s hooks (LayerProfiler) mark every step: half of the steps before, all steps under torch.profiler, and
+the other half after it. Compared are the ready times of the gradients, as a share of backward: the trace against the
+hooks of the same steps (is the trace read right?) and against the hooks of the steps around it (what does the profiler
+disturb?). DDP's step is predicted from both ranks' traces and from each rank's alone, against the traced step.
 Real times; predictions simulated. Needs root, for the namespaces.
 """
 
@@ -21,7 +23,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from xbench.records import Profile, load
+from xbench.records import Profile
 from xbench.traces.record import read_traces
 
 WORKLOADS = {
@@ -33,14 +35,32 @@ RATES = ("1gbit", "10gbit")
 WARMUP = 3
 
 
+class _Loop:
+    """Forward and loss through DDP, for LayerProfiler."""
+
+    def __init__(self, work: Any) -> None:
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.optim import SGD
+
+        self._work = work
+        self.model = work.model
+        self._ddp = DistributedDataParallel(self.model)
+        self.optimizer = SGD(self.model.parameters(), lr=1e-3)
+
+    def forward_loss(self) -> Any:
+        """Run forward on the batch and return the loss."""
+        return self._work.forward_loss(self._ddp)
+
+
 def rank(workload: str, steps: int, path: str) -> None:
-    """One rank: the loop of a training script, under the profiler."""
+    """One rank: the loop of a training script, under hooks, and in its middle under torch.profiler."""
     import torch
     import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
     from torch.profiler import ProfilerActivity, profile, schedule
 
     import xbench
+    from xbench.profilers.clock import HostClock
+    from xbench.profilers.layers import LayerProfiler
     from xbench.workloads.build import build
     from xbench.workloads.parse import parse_workload, resolve
 
@@ -48,20 +68,28 @@ def rank(workload: str, steps: int, path: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     spec = resolve(parse_workload(workload, **WORKLOADS[workload]), "cpu")
-    work = build(spec, torch.device("cpu"), rank=dist.get_rank())
-    model = DistributedDataParallel(work.model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    with profile(
-        activities=[ProfilerActivity.CPU],
-        schedule=schedule(wait=WARMUP, warmup=1, active=steps),
-        record_shapes=True,
-        on_trace_ready=lambda it: it.export_chrome_trace(path),
-    ) as profiler:
-        for _ in range(WARMUP + 1 + steps):
-            optimizer.zero_grad()
-            work.forward_loss(model).backward()
-            optimizer.step()
-            profiler.step()
+    loop = _Loop(build(spec, torch.device("cpu"), rank=dist.get_rank()))
+    clock = HostClock()
+    hooks = LayerProfiler(loop.model, clock)
+    around, inside = [], []
+    with hooks:
+        around += [hooks.run_step(loop) for _ in range(WARMUP + steps // 2)][WARMUP:]
+        with profile(
+            activities=[ProfilerActivity.CPU],
+            schedule=schedule(wait=0, warmup=WARMUP, active=steps),
+            record_shapes=True,
+            on_trace_ready=lambda it: it.export_chrome_trace(path),
+        ) as profiler:
+            for _ in range(WARMUP + steps):
+                inside.append(hooks.run_step(loop))
+                profiler.step()
+        around += [hooks.run_step(loop) for _ in range(WARMUP + steps - steps // 2)][WARMUP:]
+    clock.flush()
+    told = {
+        name: [hooks.layer_times(step).ready_s for step in marks]
+        for name, marks in (("around", around), ("inside", inside[WARMUP:]))
+    }
+    Path(path + ".hooks").write_text(json.dumps(told), encoding="utf-8")
     dist.destroy_process_group()
 
 
@@ -82,50 +110,47 @@ def traced(workload: str, rate: str, steps: int, folder: Path) -> list[Path]:
     return paths
 
 
-def measured(workload: str, rate: str, folder: Path) -> Profile:
-    """The profile of the same workload on the same link."""
-    sizes = [word for key, value in WORKLOADS[workload].items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    path = folder / "profile.json"
-    words = ["profile", workload, *sizes, "--fabric", f"shaped:hosts=2,rate={rate}", "--json", str(path)]
-    words += ["--output", str(folder / "runs")]
-    subprocess.run([sys.executable, "-m", "xbench", *words], check=True, stdout=subprocess.DEVNULL)
-    record = load(path)
-    assert isinstance(record, Profile)
-    return record
-
-
 def ready_s(record: Profile) -> list[float]:
-    """Ready times under traffic where they were measured, in order [s]."""
-    found = [
-        tensor.ready_loaded_s if tensor.ready_loaded_s is not None else tensor.ready_s
-        for layer in record.layers
-        for tensor in layer.tensors
-    ]
-    return sorted(found)
+    """Ready times of a profile, in order [s]."""
+    return sorted(tensor.ready_s for layer in record.layers for tensor in layer.tensors)
+
+
+def hooked_s(path: Path, steps: str) -> list[float]:
+    """The median ready time of each gradient in the `steps` of a rank's hooks, in order [s]."""
+    told = json.loads(Path(f"{path}.hooks").read_text(encoding="utf-8"))[steps]
+    return sorted(statistics.median(same) for same in zip(*told, strict=True))
+
+
+def apart(own: list[float], other: list[float]) -> dict[str, float]:
+    """How far ready times are apart, as a share of backward."""
+    shares = [abs(one - two) / other[-1] for one, two in zip(own, other, strict=True)]
+    return {"median": statistics.median(shares), "most": max(shares)}
 
 
 def cell(workload: str, rate: str, steps: int) -> dict[str, Any]:
-    """Both profiles of one cell and how far they are apart."""
+    """Trace and hooks of one cell, and how far they are apart."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        from_trace = read_traces(traced(workload, rate, steps, folder), "benchmarks/trace_agreement.py")
-        alone = measured(workload, rate, folder)
-    assert from_trace.step is not None
-    assert from_trace.traced is not None
-    own, other = ready_s(from_trace), ready_s(alone)
-    apart = [abs(a - b) / other[-1] for a, b in zip(own, other, strict=True)]
+        paths = traced(workload, rate, steps, Path(name))
+        both = read_traces(paths, "benchmarks/trace_agreement.py")
+        alone = [read_traces([path], "benchmarks/trace_agreement.py") for path in paths]
+        same = [apart(ready_s(own), hooked_s(path, "inside")) for own, path in zip(alone, paths, strict=True)]
+        near = [apart(ready_s(own), hooked_s(path, "around")) for own, path in zip(alone, paths, strict=True)]
+    assert both.step is not None
+    assert both.traced is not None
+    predicted_s = both.plans["ddp"].predicted_step_s
     return {
         "workload": workload,
         "rate": rate,
-        "steps": len(from_trace.traced.periods_s),
-        "gradients": len(own),
-        "backward_traced_s": own[-1],
-        "backward_profiled_s": other[-1],
-        "ready_apart_median": statistics.median(apart),
-        "ready_apart_most": max(apart),
-        "step_traced_s": from_trace.step.step_s,
-        "step_predicted_s": from_trace.plans["ddp"].predicted_step_s,
-        "step_gap": from_trace.plans["ddp"].predicted_step_s / from_trace.step.step_s - 1,
+        "steps": len(both.traced.periods_s),
+        "gradients": len(ready_s(both)),
+        "ready_to_same_steps": same,
+        "ready_to_steps_around": near,
+        "step_traced_s": both.step.step_s,
+        "step_predicted_s": predicted_s,
+        "step_gap": predicted_s / both.step.step_s - 1,
+        "step_gap_of_one_rank": [
+            one.plans["ddp"].predicted_step_s / one.step.step_s - 1 for one in alone if one.step is not None
+        ],
     }
 
 

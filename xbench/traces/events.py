@@ -25,6 +25,7 @@ _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _NO_WORK = ("ProfilerStep", "Optimizer.", "DistributedDataParallel", "c10d::", "record_param_comms", "nccl:", "gloo:")
 """Host operators that only mark a span or launch a collective; torch 1.13 wrote marks as operators."""
+_COPY_BACK = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _ANNOTATED = re.compile(r"(?:nccl|gloo|mpi|ucc):_?(\w+)")
@@ -108,7 +109,7 @@ class RankTrace:
 class _Seen:
     """Compact columns of the events that are too many to keep as objects."""
 
-    spans: array[float] = field(default_factory=lambda: array("d"))  # start, end, thread of host operators
+    spans: array[float] = field(default_factory=lambda: array("d"))  # start, end, thread of host operators; copy back?
     launches: array[float] = field(default_factory=lambda: array("d"))  # correlation, start
     kernels: array[float] = field(default_factory=lambda: array("d"))  # correlation, start, end, number of its shape
     kernel_shapes: dict[tuple[str, str, str], int] = field(default_factory=dict)  # name, grid and block
@@ -150,7 +151,7 @@ def _take(trace: RankTrace, seen: _Seen, event: Mapping[str, Any], start_s: floa
         thread = _integer(event.get("tid")) or 0
         _take_host(trace, seen, name, args, (start_s, end_s), thread)
         if category == "cpu_op" and not name.startswith(_NO_WORK):
-            seen.spans.extend((start_s, end_s, thread))
+            seen.spans.extend((start_s, end_s, thread, name == _COPY_BACK))
 
 
 def _take_kernel(seen: _Seen, name: str, args: Mapping[str, Any], start_s: float, end_s: float) -> None:
@@ -270,13 +271,17 @@ def _slowdown(kernels: FloatArray, collectives: Iterable[Collective]) -> float |
 
 
 def _finish_host(trace: RankTrace, seen: _Seen) -> None:
-    """Operators of the thread that runs backward are the work; the library's spans are the collectives."""
-    spans = np.frombuffer(seen.spans, dtype=np.float64).reshape(-1, 3)
+    """Operators of the thread that runs backward are the work; the library's spans are the collectives.
+
+    DDP's copies of averaged gradients are no work: the wait for the next bucket hides them.
+    """
+    spans = np.frombuffer(seen.spans, dtype=np.float64).reshape(-1, 4)
     if trace.nodes:
         spans = spans[spans[:, 2] == trace.nodes[0].thread]
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     before = np.concatenate([[-math.inf], np.maximum.accumulate(spans[:, 1])[:-1]]) if len(spans) else spans[:, 1]
     spans = spans[spans[:, 0] >= before]  # an operator inside another one adds nothing
+    spans = spans[spans[:, 3] == 0]
     trace.work_start_s, trace.work_end_s, trace.work_launched_s = spans[:, 0], spans[:, 1], spans[:, 0]
     own = [one for one, is_library in seen.host_collectives if is_library]
     called = [one for one, is_library in seen.host_collectives if not is_library]

@@ -16,15 +16,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from xbench.errors import UsageError
-from xbench.planning.cost import fit
-from xbench.records import CostModel, CostPoint, Layer, StepTimes, Tensor
+from xbench.planning.cost import LINE_TOLERANCE, fit
+from xbench.records import CostModel, CostPoint, CostSegment, Layer, StepTimes, Tensor
 from xbench.records.traced import Traced, TracedBucket
 from xbench.stats.summary import median_estimate
 from xbench.text import counted
 from xbench.traces.events import RankTrace
 from xbench.traces.link import link_cost
 from xbench.traces.sizes import Parameter, Sizes, gradient_sizes
-from xbench.traces.steps import GRADIENT_KINDS, TracedStep, steps_of
+from xbench.traces.steps import GRADIENT_KINDS, Sent, TracedStep, steps_of
 from xbench.units import format_bytes, format_percent
 
 OFF_THE_LINE = 0.25
@@ -32,6 +32,9 @@ OFF_THE_LINE = 0.25
 
 ALIKE = 1.1
 """Sizes of collectives closer than this ratio make one point of T(M)."""
+
+FIT_POINTS = 20
+"""About as many points are fitted, each size in proportion to how often it was sent."""
 
 RECORD_IT = "record it around several steps of training on two or more ranks (docs/traces.md)"
 
@@ -234,8 +237,9 @@ def _points(ranks: Sequence[RankSteps], sizes: Sizes) -> list[CostPoint]:
     """Times of an all-reduce by size, as the traced collectives show them."""
     durations: dict[int, list[list[float]]] = defaultdict(list)
     for same in zip(*(rank.steps for rank in ranks), strict=True):
+        by_rank = [_shared_out(step, sizes) for step in same]
         for place, nbytes in enumerate(sizes.sent_nbytes):
-            together = [step.sent[place].duration_s for step in same if place < len(step.sent)]
+            together = [lasted[place] for lasted in by_rank if place < len(lasted)]
             if together and nbytes > 0:
                 durations[nbytes].append(
                     [max(1e-9, duration_s + _gathered_s(same[0], nbytes)) for duration_s in together]
@@ -261,6 +265,19 @@ def _points(ranks: Sequence[RankSteps], sizes: Sizes) -> list[CostPoint]:
     return points[::-1]
 
 
+def _shared_out(step: TracedStep, sizes: Sizes) -> list[float]:
+    """Durations of a step's collectives [s]. Those of one size share their time evenly if some of them overlapped."""
+    by_size: dict[int, list[Sent]] = defaultdict(list)
+    for sent, nbytes in zip(step.sent, sizes.sent_nbytes, strict=False):
+        by_size[nbytes].append(sent)
+    mean_s = {
+        nbytes: statistics.fmean(sent.duration_s for sent in same)
+        for nbytes, same in by_size.items()
+        if any(sent.begin_s > sent.collective.start_s for sent in same)
+    }
+    return [mean_s.get(nbytes, sent.duration_s) for sent, nbytes in zip(step.sent, sizes.sent_nbytes, strict=False)]
+
+
 def _alike(sizes: Sequence[int]) -> list[list[int]]:
     """Groups of descending sizes that are within ALIKE of their largest: their times differ by noise."""
     groups: list[list[int]] = []
@@ -282,15 +299,27 @@ def _gathered_s(step: TracedStep, nbytes: int) -> float:
 
 
 def _cost(points: Sequence[CostPoint], backend: str, world_size: int) -> CostModel:
-    """Fit a line T(M): the few sizes of a run's buckets show no segments. One size gives no latency."""
+    """Fit a line T(M), or join the points where no line holds. One size gives no latency.
+
+    A size counts as often as it was sent, because T(M) has to hold for the run's own buckets first.
+    """
     if not points:
         raise UsageError(
             "the trace does not say how many bytes its collectives carried",
             hint="give --link FILE, or record the trace with record_shapes=True",
         )
     if len(points) > 1:
-        line = fit(points, backend=backend, world_size=world_size)
-        return line.model_copy(update={"segments": [], "segmented_max_relative_residual": None})
+        sent = sum(point.repetitions for point in points)
+        weighted = [point for point in points for _ in range(max(1, round(FIT_POINTS * point.repetitions / sent)))]
+        line = fit(weighted, backend=backend, world_size=world_size)
+        is_off = line.max_relative_residual > LINE_TOLERANCE
+        return line.model_copy(
+            update={
+                "points": list(points),
+                "segments": _joined(points, line) if is_off else [],
+                "segmented_max_relative_residual": 0.0 if is_off else None,
+            }
+        )
     slope = points[0].transfer_s / points[0].nbytes
     return CostModel(
         backend=backend,
@@ -302,6 +331,16 @@ def _cost(points: Sequence[CostPoint], backend: str, world_size: int) -> CostMod
         max_relative_residual=0.0,
         points=list(points),
     )
+
+
+def _joined(points: Sequence[CostPoint], line: CostModel) -> list[CostSegment]:
+    """Pieces of T(M) from point to point. They begin at the line's latency, and go on with its slope."""
+    knots = [(0, min(line.alpha_s, points[0].transfer_s)), *((point.nbytes, point.transfer_s) for point in points)]
+    slopes = [(end_s - begin_s) / (end - begin) for (begin, begin_s), (end, end_s) in pairwise(knots)]
+    return [
+        CostSegment(from_bytes=begin, alpha_s=begin_s - slope * begin, beta_s_per_byte=slope)
+        for (begin, begin_s), slope in zip(knots, [*slopes, line.beta_s_per_byte], strict=True)
+    ]
 
 
 def _buckets(ranks: Sequence[RankSteps], sizes: Sizes) -> list[TracedBucket]:

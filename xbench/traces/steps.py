@@ -35,11 +35,13 @@ class Sent:
 
     gradients: int
     collective: Collective
+    begin_s: float
+    """When the link was its own: its start, or the end of an earlier collective that it overlapped (Gloo's threads)."""
 
     @property
     def duration_s(self) -> float:
-        """Time that it ran, waiting for peers included [s]."""
-        return self.collective.end_s - self.collective.start_s
+        """Time that it had the link, waiting for peers included [s]. Durations add up to the time the link was busy."""
+        return max(0.0, self.collective.end_s - self.begin_s)
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,16 @@ def _groups(trace: RankTrace, nodes: Sequence[Node]) -> list[list[Node]]:
     return groups
 
 
+def _sent(sending: Sequence[Collective], gradients: Sequence[Node]) -> list[Sent]:
+    """The collectives of the gradients. Where two overlap, the time of both counts for the earlier one."""
+    found, free_s = [], float("-inf")
+    for one in sending:
+        complete = sum(node.start_s < one.launched_s for node in gradients)
+        found.append(Sent(complete, one, max(one.start_s, free_s)))
+        free_s = max(free_s, one.end_s)
+    return found
+
+
 def _gradients(nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node.is_gradient]
 
@@ -227,7 +239,7 @@ def _step(
     gradients = _gradients(nodes)
     ready = [max(0.0, work.done_s(node.end_s) - backward_at_s) for node in gradients]
     sending = [one for one in inside if one.kind in GRADIENT_KINDS and one.launched_s >= host_s]
-    sent = [Sent(sum(node.start_s < one.launched_s for node in gradients), one) for one in sending]
+    sent = _sent(sending, gradients)
     last_s = max((one.end_s for one in sending), default=backward_end_s)
     sharded = [one for one in inside if one.kind in SHARDED_KINDS]
     spans = [(one.start_s, one.end_s) for one in sending]

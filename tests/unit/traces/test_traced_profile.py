@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kineto import LAYERS, READY, STEP, event, gpu_events, header, write
+from kineto import LAYERS, READY, STEP, event, gpu_events, header, queued, write
 
 from xbench.errors import UsageError
 from xbench.planning.measured import measured
@@ -83,7 +83,7 @@ def test_one_ranks_waiting_is_told_from_its_repetitions_and_from_larger_sizes() 
     events = gpu_events(buckets=(1, 4), collective_us=40, elements=1000)
     for index, one in enumerate([one for one in events if one["name"].startswith("nccl")]):
         one["dur"] = (90, 50, 40, 60, 80, 70)[index]  # step by step: 4 kB, then 12 kB
-    cost = profiled(trace(events)).cost
+    cost = profiled(trace(queued(events))).cost
     assert [(point.nbytes, point.transfer_s) for point in cost.points] == [
         (4000, pytest.approx(40 * US)),
         (12000, pytest.approx(50 * US)),
@@ -91,7 +91,7 @@ def test_one_ranks_waiting_is_told_from_its_repetitions_and_from_larger_sizes() 
     events = gpu_events(buckets=(1, 4), collective_us=40)
     for index, one in enumerate([one for one in events if one["name"].startswith("nccl")]):
         one["dur"] = (90, 50)[index % 2]
-    assert [point.transfer_s for point in profiled(trace(events)).cost.points] == pytest.approx([50 * US] * 2)
+    assert [point.transfer_s for point in profiled(trace(queued(events))).cost.points] == pytest.approx([50 * US] * 2)
 
 
 def test_of_several_ranks_the_last_to_come_shows_the_transfer() -> None:

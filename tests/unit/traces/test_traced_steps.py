@@ -96,3 +96,32 @@ def test_the_shared_trace_closes_its_buckets_at_the_same_gradients_in_every_step
     assert [[sent.gradients for sent in step.sent] for step in found] == [[2, 17, 29, 80, 161]] * 3
     assert [step.period_s for step in found] == pytest.approx([0.2221, 0.2197, 0.2249], abs=1e-4)
     assert all(0.0015 < step.waited_s < 0.0021 for step in found)
+
+
+def gloo_events(*collectives: tuple[float, float]) -> list[dict[str, object]]:
+    """Host events of a rank whose two buckets, launched at 329 and 369, run over these spans in two threads."""
+    events = [one for one in gpu_events(shapes=True) if one["cat"] in ("cpu_op", "user_annotation")]
+    for step in range(3):
+        for place, (start, end) in zip((1, 3), collectives, strict=True):
+            events.append(event("cpu_op", "c10d::allreduce_", step * STEP + 308.5 + 20 * place, 0.5, 2))
+            events.append(event("user_annotation", "gloo:all_reduce", step * STEP + start, end - start, 9 + place))
+    return events
+
+
+def test_collectives_that_overlap_share_the_time_that_the_link_was_busy() -> None:
+    apart = steps(gloo_events((330, 370), (370, 400)))[0]
+    together = steps(gloo_events((330, 390), (369.5, 400)))[0]
+    assert [sent.duration_s for sent in apart.sent] == pytest.approx([40 * US, 30 * US])
+    assert [sent.duration_s for sent in together.sent] == pytest.approx([60 * US, 10 * US])
+
+
+def test_copies_of_averaged_gradients_are_part_of_the_wait() -> None:
+    events = gloo_events((330, 370), (370, 400))
+    bare = steps(events)[0]
+    for step in range(3):
+        copy = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+        events.append(event("cpu_op", copy, step * STEP + 375, 20, 2))
+        events.append(event("cpu_op", "aten::copy_", step * STEP + 376, 18, 2))
+    copied = steps(events)[0]
+    assert copied.waited_s == bare.waited_s == pytest.approx((400 - 369.5) * US, abs=2 * US)
+    assert copied.exposed_s == bare.exposed_s
