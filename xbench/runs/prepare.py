@@ -92,6 +92,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     tuned = tuning.is_on()
     _check_nvtx(config.nvtx, config.device)
     chosen_copies(config.copies, config.compress)
+    _check_links(config.fabric, config.device)
     notes = check_available(modes, config.collectives, config.compress)
     notes += beside(config.modes, modes)
     ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
@@ -124,6 +125,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
             f"two jobs: the ranks are divided, half of each host's for each, so every mode runs on {fabric.world_size} "
             f"of the {2 * fabric.world_size} as workers of its job"
         )
+    _check_links(fabric, device)
     if rootless.reexec_needed(fabric):
         rootless.reexec(sys.argv)
     _check_fabric(fabric, workloads, modes)
@@ -193,6 +195,20 @@ def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: 
         raise SpecError(
             f"mode {modes[0].text!r} is planned from a link's speed, and {fabric} has 1 rank and no link",
             hint="try --fabric local:ranks=2, or --modes compute,ddp,single,wfbp",
+        )
+
+
+def _check_links(fabric: FabricSpec, device: str) -> None:
+    """Raise SpecError for GPUs on shaped links, which NCCL would not use.
+
+    NCCL tells hosts apart by host name and boot id, and all namespaces share both.
+    """
+    if fabric.name == "shaped" and device.startswith("cuda"):
+        raise SpecError(
+            f"{fabric} joins namespaces of one machine, which NCCL takes for one host: on GPUs its ranks would share "
+            "GPUs, or send past the shaped links",
+            hint="--fabric local sends over the GPUs' own links, --fabric emulated takes the time of others; or try "
+            "--device cpu",
         )
 
 

@@ -56,6 +56,35 @@ def test_ranks_that_would_share_a_gpu_are_refused_unless_nccl_is_told_to_allow_i
     assert prepared(monkeypatch, "cuda", local(2), gpus=1, nccl="2.30.7")[0].device == "cuda"
 
 
+SHAPED = FabricSpec(name="shaped", hosts=2, rate="1gbit")
+
+
+@pytest.mark.parametrize("asked", ["cuda", "cuda:1", "auto"])
+def test_shaped_links_are_refused_on_gpus(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "choose", lambda fabric, gpus: (fabric, "as requested"))
+    with pytest.raises(SpecError, match=r"shaped:hosts=2,rate=1gbit joins .* NCCL takes") as caught:
+        prepared(monkeypatch, asked, SHAPED)
+    assert all(word in (caught.value.hint or "") for word in ("local", "emulated", "--device cpu"))
+
+
+def test_shaped_links_that_auto_chose_are_refused_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "choose", lambda fabric, gpus: (SHAPED, "auto"))
+    with pytest.raises(SpecError, match="NCCL takes for one host"):
+        prepared(monkeypatch, "cuda", FabricSpec(name="auto"), gpus=1)
+
+
+def test_shaped_links_are_refused_before_the_workload_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "probe", lambda *_: pytest.fail("the workload was tried"))
+    with pytest.raises(SpecError, match="NCCL takes for one host"):
+        prepare(RunConfig(workloads=[SPEC], fabric=SHAPED, modes=parse_modes("ddp"), device="cuda"))
+
+
+def test_shaped_links_stay_for_ranks_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "choose", lambda fabric, gpus: (fabric, "as requested"))
+    monkeypatch.setattr(preparing.rootless, "reexec_needed", lambda fabric: False)
+    assert prepared(monkeypatch, "cpu", SHAPED, device="cpu")[0].fabric == SHAPED
+
+
 def test_a_cluster_s_hosts_have_their_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     around = {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a"}
     for name, value in (around | {"MASTER_PORT": "1"}).items():
