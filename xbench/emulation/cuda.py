@@ -32,7 +32,7 @@ from xbench.emulation.group import PoisonedTensors
 from xbench.emulation.pacer import fine_timer, sleep_for, sleep_until
 from xbench.emulation.shared_link import SharedLink
 from xbench.errors import RunError
-from xbench.kernels.wait import scratch_of, wait, why_not
+from xbench.kernels.wait import head_start, scratch_of, wait, why_not
 from xbench.planning.cost import CostCurve
 from xbench.records import EmulatedLink
 
@@ -113,10 +113,11 @@ class StreamLink(ABC):
         return end
 
     def took_s(self, asked_s: float) -> float:
-        """Time [s] of a wait of `asked_s` on the GPU's clock, from a launch on an idle stream to its end."""
+        """Time [s] of a wait of `asked_s` on the GPU's clock, as in a step whose host is ahead of the device."""
         torch.cuda.synchronize(self.device)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self.device)
+        head_start(current)  # else the host's time from one call to the next would count
         begin.record(current)
         current.wait_event(self._block_stream(asked_s))
         end.record(current)

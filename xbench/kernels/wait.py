@@ -23,6 +23,9 @@ ALIGNED_BYTES = 128
 HEADER_BYTES = 128
 """Size [B] of the first part of a scratch, zero between waits."""
 
+HEAD_START_NS = 200_000
+"""Length [ns] of `head_start`: several times what the host needs to queue two collectives and two events."""
+
 _CALIBRATION_CYCLES = 20_000_000
 
 
@@ -55,6 +58,15 @@ def wait(ns: int, stream: torch.cuda.Stream, blocks: int = 0, scratch: Tensor | 
     with torch.cuda.device(stream.device):
         code = library.xbench_wait(ns, blocks, address, nbytes, stream.cuda_stream)
     build.check(library, code, f"a wait of {ns} ns")
+
+
+def head_start(stream: torch.cuda.Stream) -> None:
+    """Occupy the stream for 200 µs, in which the host queues the work that is to be timed.
+
+    The device then finds all of it queued. On an idle stream the time between two events would contain the host's time
+    to launch the work between them. Raises KernelError if the launch fails.
+    """
+    wait(HEAD_START_NS, stream)
 
 
 def why_not(device: torch.device) -> str | None:

@@ -18,9 +18,12 @@ On a CPU the all-reduce is called as the schedules call it: `schedules.bucket.st
 On a GPU that call would use a stream inside NCCL's process group. That stream first waits for the current one, and then
 the current one waits for it, so two events on the current stream would contain both waits. So on a GPU the call is
 `async_op=False`, which uses the current stream (since torch 2.8). The current stream is one beside the compute stream.
-The events before and after the call then contain only the collective. This stream starts after all earlier work of the
-device. Buffers are allocated on it and freed after a wait for the last event. The host waits only in the pilot and at
-the end.
+This stream starts after all earlier work of the device. Buffers are allocated on it and freed after a wait for the last
+event. The host waits only in the pilot and at the end.
+
+The host needs longer to launch a small all-reduce than the device to run it. So each repetition begins with a kernel
+that occupies the stream for 200 µs (`kernels.wait.head_start`). Meanwhile the host queues the aligning all-reduce, the
+event, the all-reduce and the second event. The two events then contain only the collective.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from xbench.kernels.wait import head_start
 from xbench.profilers.clock import Clock, Mark
 from xbench.schedules.bucket import start_all_reduce
 from xbench.schedules.engine import workers_of
@@ -286,9 +290,12 @@ class _Repetitions:
 
     def _repeat(self, size: int) -> None:
         part = self._buffer[: size // ELEMENT_BYTES]
+        on_gpu = part.device.type == "cuda"  # the module's docstring explains the difference
+        if on_gpu:
+            head_start(torch.cuda.current_stream(part.device))
         dist.all_reduce(self._token, group=self._group)
         start = self._clock.mark()
-        if part.device.type == "cuda":  # the module's docstring explains the difference
+        if on_gpu:
             dist.all_reduce(part, group=self._group)
         else:
             start_all_reduce(part, self._group).wait()

@@ -11,7 +11,7 @@ import torch
 
 from xbench.errors import KernelError
 from xbench.kernels import build
-from xbench.kernels.wait import scratch_of, timer_step_ns, wait, why_not
+from xbench.kernels.wait import head_start, scratch_of, timer_step_ns, wait, why_not
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -48,6 +48,21 @@ def test_a_plain_wait_takes_the_stream_alone(library: Library) -> None:
     wait(1500, stream())
     assert library.calls == [(1500, 0, None, 0, 77)]
     assert why_not(CUDA) is None
+
+
+def test_a_head_start_is_a_plain_wait_of_200_us(library: Library) -> None:
+    head_start(stream())
+    assert library.calls == [(200_000, 0, None, 0, 77)]
+
+
+def test_a_head_start_without_the_kernel_spins_as_many_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    spun: list[int] = []
+    monkeypatch.setattr(build, "for_gpu", lambda device: KernelError("there is no nvcc"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "_sleep", spun.append)
+    monkeypatch.setattr("xbench.kernels.wait._cycles_per_ns", lambda device: 1.5)
+    head_start(stream())
+    assert spun == [300_000]
 
 
 def test_a_wait_with_load_takes_its_scratch(library: Library) -> None:

@@ -242,6 +242,7 @@ def test_on_a_gpu_events_on_one_stream_hold_the_collective_alone(monkeypatch):
     monkeypatch.setattr(clock, "mark", lambda: cuda.log.append("mark") or marked())
     monkeypatch.setattr(collectives, "clock_offsets", lambda group, device: ClockOffsets(0.0, [0.0, 0.0], [0.0, 0.0]))
     monkeypatch.setattr(collectives, "_agree", lambda counts, group, device: counts)
+    monkeypatch.setattr(collectives, "head_start", lambda stream: cuda.log.append((type(stream).__name__, "busy")))
     monkeypatch.setattr(collectives, "dist", Group(clock, alpha_s=2**-10, beta_s_per_byte=2**-20))
     monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
     raw = measure_all_reduce([1024, 4096], "cuda", None, clock=clock, repetitions=2, seconds_budget=100.0)
@@ -249,13 +250,14 @@ def test_on_a_gpu_events_on_one_stream_hold_the_collective_alone(monkeypatch):
     assert cuda.log[0] == ("waits for", "compute")
     work = [entry for entry in cuda.log[1:] if entry != "mark"]
     assert {stream for stream, _ in work} == {"Stream"}
-    # After the anchor's marks: the ranks are aligned, then come an event, one collective and an event.
+    # After the anchor's marks, each repetition keeps the stream busy while the host queues what follows:
+    # the ranks are aligned, then come an event, one collective and an event.
     repeats = cuda.log[1 + collectives.ANCHORS :]
-    for number in range(0, len(repeats), 4):
-        align, before, collective, after = repeats[number : number + 4]
-        assert (align, before, after) == (("Stream", 4), "mark", "mark")
+    for number in range(0, len(repeats), 5):
+        busy, align, before, collective, after = repeats[number : number + 5]
+        assert (busy, align, before, after) == (("Stream", "busy"), ("Stream", 4), "mark", "mark")
         assert collective in [("Stream", 1024), ("Stream", 4096)]
-    assert len(repeats) == 4 * (1 + 2 + 4)
+    assert len(repeats) == 5 * (1 + 2 + 4)
     for found, size in zip(cost_points([raw]), [1024, 4096], strict=True):
         assert found.transfer_s == pytest.approx(2**-10 + size * 2**-20, abs=3e-9)
     assert clock.flushes == collectives.ANCHORS + 2  # of the pilot and at the end: nothing waits in between
