@@ -33,6 +33,8 @@ MAX_NAMED = 8
 
 _TOO_OLD = re.compile(r"driver on your system is too old \(found version (\d+)\)")
 _NO_DRIVER = re.compile(r"Found no NVIDIA driver", re.IGNORECASE)
+_NO_GPU = re.compile(rf"{_NO_DRIVER.pattern}|you might not have a CUDA gpu|Can't initialize NVML", re.IGNORECASE)
+_A_GPU = re.compile(r"\s*(\d|GPU-|MIG-)")
 _NCCL_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)*)")
 _SHARED_GPU = re.compile(
     r"Duplicate GPU detected ?: rank (\d+) and rank (\d+)|Multiple Ranks are using the same GPU", re.IGNORECASE
@@ -124,9 +126,25 @@ def no_gpu(message: str, built_for: str | None) -> tuple[str, str]:
     return f"torch sees no usable GPU here: {first}", "try --device cpu"
 
 
-def unusable_gpu(message: str, built_for: str | None) -> str | None:
-    """The same sentence if a GPU that seems to exist cannot be used; None if there is simply none."""
-    return no_gpu(message, built_for)[0] if message and not _NO_DRIVER.search(message) else None
+def unusable_gpu(message: str, built_for: str | None, listed: int = 0) -> SpecError | None:
+    """Error for `--device auto` if a GPU exists and torch cannot use it; None if there is simply none.
+
+    `message` and `built_for` are those of `no_gpu`. `listed` is the number of GPUs that the driver lists.
+    """
+    if not listed and (not message or _NO_GPU.search(message)):
+        return None
+    reason, hint = no_gpu(message, built_for)
+    seen = f"the driver lists {counted(listed, 'GPU')}, and " if listed else ""
+    return SpecError(
+        f"--device auto takes GPUs, and can use none: {seen}{reason}",
+        hint=hint if "--device cpu" in hint else f"{hint}; or try --device cpu",
+    )
+
+
+def hides_all(environ: Mapping[str, str]) -> bool:
+    """True if CUDA_VISIBLE_DEVICES hides all GPUs, as its empty value and -1 do."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    return visible is not None and not _A_GPU.match(visible)
 
 
 def cuda_version(number: int) -> str:

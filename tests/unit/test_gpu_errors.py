@@ -136,9 +136,20 @@ def test_why_there_is_no_gpu(said: str, built_for: str | None, sentence: str, hi
 
 
 def test_a_gpu_that_cannot_be_used_is_told_from_none() -> None:
-    assert unusable_gpu("", "13.0") is None
-    assert unusable_gpu(NO_DRIVER, "13.0") is None
+    maybe = "CUDA initialization: CUDA driver initialization failed, you might not have a CUDA gpu."
+    for said in ("", NO_DRIVER, maybe):
+        assert unusable_gpu(said, "13.0") is None
+        assert unusable_gpu(said, "13.0", listed=1) is not None
     assert unusable_gpu(TOO_OLD, "13.0") is not None
+    assert unusable_gpu(UNKNOWN, "13.0") is not None
+
+
+@pytest.mark.parametrize(
+    ("visible", "hidden"), [("", True), ("-1", True), ("NoDevFiles", True), ("0", False), ("GPU-8f", False)]
+)
+def test_gpus_that_the_environment_hides(visible: str, hidden: bool) -> None:
+    assert gpu_errors.hides_all({"CUDA_VISIBLE_DEVICES": visible}) is hidden
+    assert not gpu_errors.hides_all({})
 
 
 def test_cuda_counts_versions_its_own_way() -> None:

@@ -117,6 +117,17 @@ def take_inventory(*, timeout_s: float = TIMEOUT_S, ask: Ask = start_probe) -> M
     return machine_of(seen)
 
 
+def listed_gpus(*, timeout_s: float = TIMEOUT_S, ask: Ask = start_probe) -> int:
+    """Return the number of GPUs that NVML lists: 0 without a driver, without NVML, and if NVML does not answer."""
+    if environment.nvidia_driver() is None:
+        return 0
+    probe = ask("nvml")
+    try:
+        return len(answer(probe, time.monotonic() + timeout_s).get("gpus", ()))
+    finally:
+        _end(probe)
+
+
 def extras() -> dict[str, str | None]:
     """Return the version of each package of `EXTRAS`, None if unusable. Nothing is imported."""
     horovod = horovod_package.version() if horovod_package.obstacle() is None else None
@@ -255,7 +266,7 @@ def _gpus(seen: Seen) -> Finding:
         return _missing(
             "GPUs",
             f"the driver lists {listed or 'some'}, and {why}",
-            "everything runs on the CPU",
+            "only --device cpu computes" if listed else "everything runs on the CPU",
             "install the torch that https://pytorch.org/get-started names for this driver",
         )
     return _missing(

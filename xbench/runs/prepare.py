@@ -13,6 +13,7 @@ from xbench.fabrics import choose, rootless
 from xbench.fabrics.cluster import cluster_rank, divided, ranks_around
 from xbench.fabrics.rendezvous import check_meeting_point
 from xbench.host import tuning
+from xbench.machine.inventory import listed_gpus
 from xbench.modes import IN_SEQUENCE, MODES, mode_info
 from xbench.schedules import chosen_copies, obstacle
 from xbench.spec import Collectives, Compress, DeviceType, FabricSpec, ModeSpec, RunSpec, WorkloadSpec, check_backend
@@ -104,8 +105,8 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         if rootless.reexec_needed(asked):
             rootless.reexec(sys.argv)
     found = probe(list(workloads), config.device, _ranks_here(config.fabric, len(workloads)))
-    if found.gpu_trouble is not None and config.device == "auto":
-        notes.append(f"no GPU is used: {found.gpu_trouble}")
+    if found.device == "cpu" and config.device == "auto":
+        _check_unused(found.cuda)
     if found.device == "cuda" and found.gpus == 1 and config.device == "auto" and config.fabric.name == "auto":
         notes.append(
             "one GPU has nobody to communicate with, so this runs on the CPU; --device cuda --fabric emulated uses it, "
@@ -210,6 +211,15 @@ def _check_links(fabric: FabricSpec, device: str) -> None:
             hint="--fabric local sends over the GPUs' own links, --fabric emulated takes the time of others; or try "
             "--device cpu",
         )
+
+
+def _check_unused(built_for: str | None) -> None:
+    """Raise SpecError if the driver lists GPUs and torch, built for this CUDA, sees none, unless they are hidden."""
+    if gpu_errors.hides_all(os.environ):
+        return
+    unusable = gpu_errors.unusable_gpu("", built_for, listed_gpus())
+    if unusable is not None:
+        raise unusable
 
 
 def _check_nvtx(asked: bool, device: str) -> None:

@@ -7,12 +7,13 @@ It runs in a separate process, so that the parent never imports torch and a cras
 
 `ranks_per_host` is the number of processes of one job that share this machine's memory. It writes one object to stdout:
 
-    {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "gpu_trouble": null, "torch": "2.15.0",
-     "torchvision": "0.29.2", "nccl": null, "cuda": null,
+    {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "torch": "2.15.0", "torchvision": "0.29.2", "nccl": null,
+     "cuda": null,
      "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123, "warnings": []}, ...],
      "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ...}}
 
-`gpu` is the 3 of "cuda:3". `gpu_trouble` tells why a GPU that seems to exist cannot be used, so that the CPU is taken.
+`gpu` is the 3 of "cuda:3". With "auto", a GPU that exists and cannot be used is an error, unless CUDA_VISIBLE_DEVICES
+hides all GPUs.
 
 All output of a factory goes to stderr. Built-in workloads are built on the meta device, which takes milliseconds and no
 memory. A factory is really called, in a process group, and steps of its result are really run: see `workloads.trial`.
@@ -21,6 +22,7 @@ memory. A factory is really called, in a process group, and steps of its result 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 import warnings
@@ -33,7 +35,7 @@ import torch
 from torch import Tensor
 
 from xbench.errors import SpecError, WorkloadError, XbenchError
-from xbench.gpu_errors import check_index, gpu_index, lower_what, no_gpu, shortage, unusable_gpu
+from xbench.gpu_errors import check_index, gpu_index, hides_all, lower_what, no_gpu, shortage, unusable_gpu
 from xbench.spec import DeviceType, WorkloadSpec
 from xbench.torch_compile import Recordings, compiled_inside, recorded_by, regions
 from xbench.workloads import trial
@@ -58,7 +60,6 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
         device = choose_device(request["device"], names, gpu_warning)
         index = gpu_index(request["device"])
         answer |= {"device": device, "gpu": index, "gpus": len(names), "gpu_names": names}
-        answer["gpu_trouble"] = unusable_gpu(gpu_warning, torch.version.cuda)
         specs = [WorkloadSpec.model_validate(spec) for spec in request["workloads"]]
         answer["workloads"] = examine(specs, device, int(request["ranks_per_host"]), len(names), index)
     except XbenchError as error:
@@ -94,8 +95,13 @@ def usable_gpus() -> tuple[list[str], str]:
 def choose_device(requested: str, names: Sequence[str], gpu_warning: str = "") -> DeviceType:
     """The device: 'auto' takes GPUs if there are any. `names` are their names, `gpu_warning` the reason without any.
 
-    Raises SpecError if cuda is requested and none is usable, or a GPU that does not exist.
+    Raises SpecError if cuda is requested and none is usable, or a GPU that does not exist. Raises it for 'auto' too if
+    there is a GPU that cannot be used, and it is not hidden.
     """
+    if requested == "auto" and not names and not hides_all(os.environ):
+        unusable = unusable_gpu(gpu_warning, torch.version.cuda)
+        if unusable is not None:
+            raise unusable
     if requested.startswith("cuda") and not names:
         reason, hint = no_gpu(gpu_warning, torch.version.cuda)
         raise SpecError(f"--device {requested}: {reason}", hint=hint)

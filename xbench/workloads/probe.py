@@ -49,7 +49,6 @@ class Preflight(BaseModel):
     gpu: int | None = None
     gpus: int
     gpu_names: list[str] = Field(default_factory=list)
-    gpu_trouble: str | None = None
     torch: str
     torchvision: str | None
     nccl: str | None

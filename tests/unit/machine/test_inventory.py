@@ -16,7 +16,7 @@ import pytest
 from xbench import cli, environment
 from xbench.environment import differences, fingerprint
 from xbench.machine import inventory
-from xbench.machine.inventory import Seen, answer, held_against, machine_of, nvcc, on_cpu, take_inventory
+from xbench.machine.inventory import Seen, answer, held_against, listed_gpus, machine_of, nvcc, on_cpu, take_inventory
 from xbench.machine.inventory_probe import installed, nvml_answer
 from xbench.rank.journal import pid_alive
 from xbench.records import load
@@ -110,6 +110,20 @@ def test_the_torch_probe_knows_this_torch() -> None:
     assert said["gpus"] == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
     assert len(said["gpu_names"]) == said["gpus"]
     assert said["device"] == ("cuda" if said["gpus"] else "cpu")
+
+
+def test_gpus_are_counted_only_with_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(what: str) -> subprocess.Popen[str]:
+        asked.append(what)
+        return says('{"gpus": [{}, {}]}') if len(asked) == 1 else says(json.dumps(NONE))
+
+    monkeypatch.setattr(environment, "nvidia_driver", lambda: None)
+    assert (listed_gpus(ask=ask), asked) == (0, [])
+    monkeypatch.setattr(environment, "nvidia_driver", lambda: "550.54")
+    assert [listed_gpus(ask=ask) for _ in range(2)] == [2, 0]
+    assert asked == ["nvml"] * 2
 
 
 def test_a_package_is_there_or_not() -> None:

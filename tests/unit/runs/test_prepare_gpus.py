@@ -93,11 +93,30 @@ def test_a_cluster_s_hosts_have_their_own_gpus(monkeypatch: pytest.MonkeyPatch) 
     assert (run.fabric.world_size, run.device) == (8, "cuda")
 
 
-def test_a_gpu_that_cannot_be_used_is_told_where_the_choice_was_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = {"device": "cpu", "gpus": 0, "gpu_trouble": "the NVIDIA driver here knows CUDA up to 11.8"}
-    told = "no GPU is used: the NVIDIA driver here knows CUDA up to 11.8"
-    assert told in prepared(monkeypatch, "auto", local(2), **fields)[1]
-    assert told not in prepared(monkeypatch, "cpu", local(2), **fields)[1]
+@pytest.mark.parametrize(
+    ("cuda", "reason"), [(None, "this torch was built without CUDA"), ("13.0", "torch sees no usable GPU here")]
+)
+def test_gpus_that_the_driver_lists_and_torch_cannot_use_are_not_passed_over(
+    cuda: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(preparing, "listed_gpus", lambda: 8)
+    on_cpu = {"device": "cpu", "gpus": 0, "cuda": cuda}
+    with pytest.raises(SpecError) as caught:
+        prepared(monkeypatch, "auto", local(2), **on_cpu)
+    assert str(caught.value) == f"--device auto takes GPUs, and can use none: the driver lists 8 GPUs, and {reason}"
+    assert "--device cpu" in (caught.value.hint or "")
+    assert prepared(monkeypatch, "cpu", local(2), **on_cpu)[0].device == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert prepared(monkeypatch, "auto", local(2), **on_cpu)[0].device == "cpu"
+
+
+def test_a_machine_without_a_gpu_takes_its_cpu_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(preparing, "listed_gpus", lambda: 0)
+    run, notes = prepared(monkeypatch, "auto", local(2), device="cpu", gpus=0)
+    assert run.device == "cpu"
+    assert not [note for note in notes if "GPU" in note]
 
 
 def test_a_run_on_cuda_says_once_that_no_gpu_had_run_this(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def test_a_gpu_that_is_picked_is_where_the_factory_runs_and_whose_memory_counts(
     assert counted == [[1], [0, 1], []]
 
 
-def test_a_driver_that_is_too_old_is_told_where_the_cpu_is_taken_and_where_cuda_was_asked_for(monkeypatch):
+def test_a_driver_that_is_too_old_is_refused_unless_the_cpu_was_asked_for(monkeypatch):
     said = "CUDA initialization: The NVIDIA driver on your system is too old (found version 11080). Please update"
 
     def is_available():
@@ -234,11 +234,22 @@ def test_a_driver_that_is_too_old_is_told_where_the_cpu_is_taken_and_where_cuda_
 
     monkeypatch.setattr(torch.cuda, "is_available", is_available)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     told = "the NVIDIA driver here knows CUDA up to 11.8, and this torch was built for CUDA 13.0"
-    answer = preflight.respond({"workloads": [], "device": "auto", "ranks_per_host": 1})
-    assert (answer["device"], answer["gpu_trouble"], answer["error"]) == ("cpu", told, None)
-    answer = preflight.respond({"workloads": [], "device": "cuda", "ranks_per_host": 1})
-    assert answer["error"]["message"] == f"--device cuda: {told}"
+
+    def error(device):
+        return preflight.respond({"workloads": [], "device": device, "ranks_per_host": 1})["error"]
+
+    assert error("auto") == {
+        "type": "SpecError",
+        "message": f"--device auto takes GPUs, and can use none: {told}",
+        "hint": "update the driver, or install a torch that was built for CUDA 11.8 or older; or try --device cpu",
+        "detail": None,
+    }
+    assert error("cuda")["message"] == f"--device cuda: {told}"
+    assert error("cpu") is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert error("auto") is None
 
 
 def test_an_unexpected_error_is_an_answer_too(monkeypatch):
