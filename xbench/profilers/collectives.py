@@ -6,7 +6,9 @@ Possible faults of such a measurement, and the measures against them:
   the ranks. Each rank then records its start and its end, and `summary.cost_points` separates wait and transfer.
 - *Ranks have different clocks.* Ranks under one kernel share its monotonic clock, so their offset is exactly 0. For
   others it is estimated as in NTP, from the exchange with the shortest round trip. The peer's clock is read within that
-  round trip, so the error is at most half of it. Offsets are taken before and after, and drift is interpolated.
+  round trip, so the error is at most half of it. Offsets are taken before and after, and drift is interpolated. The
+  messages go through the store of the rendezvous. NCCL would connect each pair of ranks for them, and would wait for
+  the device.
 - *The machine's speed changes.* Repetitions are shuffled over the whole measurement, in the same order on all ranks.
   Drift is then spread over the curve and does not bend it.
 - *Large sizes take too long.* The first repetition of each size is warm-up and gives the cost of another. Rank 0
@@ -42,6 +44,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
 from xbench.kernels.wait import head_start
 from xbench.profilers.clock import Clock, Mark
@@ -119,47 +122,46 @@ def clock_offsets(group: dist.ProcessGroup | None, device: torch.device, *, trus
     messages with rank 0; the exchange with the shortest round trip counts.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
-    kernel = torch.tensor([_kernel_identity() if trust_kernel else rank], dtype=torch.int64, device=device)
-    kernels = [torch.empty_like(kernel) for _ in range(world)]
-    dist.all_gather(kernels, kernel, group=group)
+    identity = _kernel_identity() if trust_kernel else rank
+    own = torch.tensor([identity, secrets.randbits(62)], dtype=torch.int64, device=device)
+    everyone = [torch.empty_like(own) for _ in range(world)]
+    dist.all_gather(everyone, own, group=group)
+    kernels, (number, *_) = zip(*(entry.tolist() for entry in everyone), strict=True)
     answer = torch.zeros(2 * world + 1, dtype=torch.float64, device=device)
     for peer in range(1, world):
-        if kernels[peer].item() == kernels[0].item():
+        if kernels[peer] == kernels[0]:
             continue
+        keys = f"clock/{number}/{peer}"  # the number is rank 0's, so that no two measurements have the same keys
         if rank == 0:
-            answer[peer], answer[world + peer] = _ask(peer, group, device)
+            answer[peer], answer[world + peer] = _ask(_get_default_store(), keys)
         elif rank == peer:
-            _answer(group, device)
+            _answer(_get_default_store(), keys)
     answer[2 * world] = time.perf_counter()
     dist.broadcast(answer, group=group, group_src=0)
     values = answer.tolist()
     return ClockOffsets(at_s=values[2 * world], offset_s=values[:world], error_s=values[world : 2 * world])
 
 
-def _ask(peer: int, group: dist.ProcessGroup | None, device: torch.device) -> tuple[float, float]:
-    """Measure from rank 0: (offset, its error bound) [s] of `peer`'s clock, from the shortest round trip."""
-    stamp = torch.zeros(1, dtype=torch.int64, device=device)
+def _ask(store: Any, keys: str) -> tuple[float, float]:
+    """Measure from rank 0: (offset, its error bound) [s] of a peer's clock, from the shortest round trip."""
     best_ns: tuple[int, float] | None = None
-    for _ in range(PINGS):
+    for ping in range(PINGS):
         sent = time.perf_counter_ns()
-        dist.send(stamp, group=group, group_dst=peer)
-        dist.recv(stamp, group=group, group_src=peer)
-        theirs = int(stamp.item())
+        store.set(f"{keys}/{ping}/ask", "now")
+        store.wait([f"{keys}/{ping}/answer"])
         back = time.perf_counter_ns()
+        theirs = int(store.get(f"{keys}/{ping}/answer"))
         if best_ns is None or back - sent < best_ns[0]:
             best_ns = (back - sent, theirs - (sent + back) / 2)
     assert best_ns is not None
     return best_ns[1] * 1e-9, best_ns[0] / 2 * 1e-9
 
 
-def _answer(group: dist.ProcessGroup | None, device: torch.device) -> None:
+def _answer(store: Any, keys: str) -> None:
     """Reply from the peer: answer each message with its time of arrival."""
-    stamp = torch.zeros(1, dtype=torch.int64, device=device)
-    for _ in range(PINGS):
-        dist.recv(stamp, group=group, group_src=0)
-        stamp.item()  # on a GPU, wait for the arrival
-        stamp.fill_(time.perf_counter_ns())
-        dist.send(stamp, group=group, group_dst=0)
+    for ping in range(PINGS):
+        store.wait([f"{keys}/{ping}/ask"])
+        store.set(f"{keys}/{ping}/answer", str(time.perf_counter_ns()))
 
 
 def _kernel_identity() -> int:
@@ -226,6 +228,9 @@ def measure_all_reduce(
         align_s = min(pilot_s)
         counts = plan_repetitions([s + align_s for s in pilot_s], most=repetitions, seconds_budget=seconds_budget)
         runs.repeat_in_mixed_order(_agree(counts, group, device))
+    marks = runs.marks
+    del runs  # its buffer is as large as all gradients
+    _give_back_memory(device)
     after = clock_offsets(group, device)
     rank = dist.get_rank(group)
 
@@ -236,12 +241,12 @@ def measure_all_reduce(
         {
             "nbytes": size,
             "warmup": 1,
-            "start_s": [stamp(start) for start, _ in marks],
-            "end_s": [stamp(end) for _, end in marks],
+            "start_s": [stamp(start) for start, _ in pairs],
+            "end_s": [stamp(end) for _, end in pairs],
             "offset_s": round(before.offset_s[rank], 9),
             "clock_error_s": round(max(before.error_s[rank], after.error_s[rank]), 9),
         }
-        for size, marks in runs.marks.items()
+        for size, pairs in marks.items()
     ]
     clock.reset()
     return raw
@@ -322,6 +327,12 @@ def _communication_stream(device: torch.device) -> contextlib.AbstractContextMan
         stream.wait_stream(torch.cuda.current_stream(device))
         return torch.cuda.stream(stream)
     return contextlib.nullcontext()
+
+
+def _give_back_memory(device: torch.device) -> None:
+    """Return free memory of a GPU to its driver: only the stream of the measurement could use its buffer again."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _too_long(clock: Clock, took: tuple[Mark, Mark], group: dist.ProcessGroup | None, device: torch.device) -> bool:

@@ -2,6 +2,7 @@ import contextlib
 import functools
 import itertools
 import types
+import weakref
 
 import pytest
 import torch
@@ -177,6 +178,54 @@ def test_ranks_of_one_kernel_have_the_same_clock_and_without_its_identity_nobody
     assert collectives._kernel_identity() != collectives._kernel_identity()
 
 
+class FakeStore:
+    """A store, and a peer behind it whose clock is 5 s ahead; each message takes a time of its own [ns]."""
+
+    def __init__(self, ways_ns):
+        self.ways_ns, self.now_ns, self.keys, self.kept = iter(ways_ns), 0, [], {}
+
+    def perf_counter_ns(self):
+        return self.now_ns
+
+    def perf_counter(self):
+        return self.now_ns * 1e-9
+
+    def set(self, key, value):
+        self.keys.append(key)
+        there_ns, back_ns = next(self.ways_ns)
+        self.now_ns += there_ns
+        self.kept[key.replace("ask", "answer")] = str(self.now_ns + 5_000_000_000).encode()
+        self.now_ns += back_ns
+
+    def wait(self, keys):
+        assert all(key in self.kept for key in keys)
+
+    def get(self, key):
+        return self.kept[key]
+
+
+def test_another_kernel_s_clock_is_read_through_the_store_by_the_shortest_exchange(monkeypatch):
+    ways_ns = [(900_000, 100_000)] * collectives.PINGS
+    ways_ns[7] = (20_000, 20_000)
+    store, group = FakeStore(ways_ns), FakeGroup(FakeClock(), 0.0, 0.0)
+
+    def all_gather(into, tensor, group):
+        for rank, part in enumerate(into):
+            part.copy_(tensor + rank)
+
+    monkeypatch.setattr(group, "all_gather", all_gather)
+    monkeypatch.setattr(collectives, "dist", group)
+    monkeypatch.setattr(collectives, "time", store)
+    monkeypatch.setattr(collectives, "_get_default_store", lambda: store)
+    found = collectives.clock_offsets(None, torch.device("cpu"))
+    assert found.offset_s == [0.0, pytest.approx(5.0, abs=1e-12)]
+    assert found.error_s == [0.0, pytest.approx(20e-6, abs=1e-12)]
+    assert len(set(store.keys)) == collectives.PINGS
+    store.ways_ns = iter(ways_ns)
+    collectives.clock_offsets(None, torch.device("cpu"))
+    assert len(set(store.keys)) == 2 * collectives.PINGS  # an old answer is never taken for a new one
+
+
 def test_each_size_says_how_its_time_line_was_made(monkeypatch):
     offsets = iter([ClockOffsets(0.0, [0.0, 0.25], [0.0, 0.001]), ClockOffsets(9.0, [0.0, 0.25], [0.0, 0.002])])
     monkeypatch.setattr(collectives, "clock_offsets", lambda group, device: next(offsets))
@@ -196,10 +245,11 @@ class FakeCuda:
     """One GPU's streams as far as a measurement uses them, and everything that is given to them, in order."""
 
     def __init__(self, monkeypatch):
-        self.current, self.log = "compute", []
+        self.current, self.log, self.tensors = "compute", [], []
         monkeypatch.setattr(torch.cuda, "Stream", lambda device: self.Stream(self))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         monkeypatch.setattr(torch.cuda, "stream", self.stream)
+        monkeypatch.setattr(torch.cuda, "empty_cache", self.empty_cache)
         zeros = torch.zeros
         monkeypatch.setattr(
             torch, "zeros", lambda size, device, dtype=torch.float32: self.on_gpu(zeros(size, dtype=dtype))
@@ -224,7 +274,12 @@ class FakeCuda:
         class OnGpu(torch.Tensor):
             device = torch.device("cuda", 0)
 
-        return tensor.as_subclass(OnGpu)
+        found = tensor.as_subclass(OnGpu)
+        self.tensors.append(weakref.ref(found))
+        return found
+
+    def empty_cache(self):
+        self.log.append(("given back", sum(tensor() is not None for tensor in self.tensors)))
 
 
 def test_on_a_gpu_events_on_one_stream_hold_the_collective_alone(monkeypatch):
@@ -248,11 +303,11 @@ def test_on_a_gpu_events_on_one_stream_hold_the_collective_alone(monkeypatch):
     raw = measure_all_reduce([1024, 4096], "cuda", None, clock=clock, repetitions=2, seconds_budget=100.0)
 
     assert cuda.log[0] == ("waits for", "compute")
-    work = [entry for entry in cuda.log[1:] if entry != "mark"]
+    work = [entry for entry in cuda.log[1:-1] if entry != "mark"]
     assert {stream for stream, _ in work} == {"Stream"}
     # After the anchor's marks, each repetition keeps the stream busy while the host queues what follows:
     # the ranks are aligned, then come an event, one collective and an event.
-    repeats = cuda.log[1 + collectives.ANCHORS :]
+    repeats = cuda.log[1 + collectives.ANCHORS : -1]
     for number in range(0, len(repeats), 5):
         busy, align, before, collective, after = repeats[number : number + 5]
         assert (busy, align, before, after) == (("Stream", "busy"), ("Stream", 4), "mark", "mark")
@@ -260,5 +315,8 @@ def test_on_a_gpu_events_on_one_stream_hold_the_collective_alone(monkeypatch):
     assert len(repeats) == 5 * (1 + 2 + 4)
     for found, size in zip(cost_points([raw]), [1024, 4096], strict=True):
         assert found.transfer_s == pytest.approx(2**-10 + size * 2**-20, abs=3e-9)
+    # Nothing else can use the buffer's memory, so it goes back to the driver, once nobody holds the buffer.
+    assert cuda.log[-1] == ("given back", 0)
+    assert len(cuda.tensors) == 2
     assert clock.flushes == collectives.ANCHORS + 2  # of the pilot and at the end: nothing waits in between
     assert cuda.current == "compute"
