@@ -1,8 +1,8 @@
 """All ranks on this machine, over its loopback device, without a rate limit and without root.
 
 On a CPU this shows how schedules behave on a link as fast as memory, which is rarely the question. With several GPUs it
-is the real thing: NCCL over NVLink or PCIe. Ranks on CPUs are pinned to their own cores. With GPUs nothing is pinned,
-and each rank takes the GPU of its LOCAL_RANK.
+is the real thing: NCCL over NVLink or PCIe. Ranks on CPUs are pinned to their own cores. With GPUs each rank takes the
+GPU of its LOCAL_RANK and binds itself to the cores next to it (`rank.gpu_cores`).
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.profilers.layers import bare_step
 from xbench.rank.events import Event, LinkCalibrated, ProfilePartBegan, RankStarted, Remarked
+from xbench.rank.gpu_cores import bind_to_gpu
 from xbench.rank.gpu_watch import GpuWatch
 from xbench.rank.journal import Journal
 from xbench.rank.nvtx import Ranges
@@ -88,16 +89,11 @@ class Session:
         if self.run.device == "cpu" and self.local_rank < len(cores) and cores[self.local_rank]:
             os.sched_setaffinity(0, cores[self.local_rank])
             torch.set_num_threads(len(cores[self.local_rank]))
-        self.device = torch.device(self.run.device)
+        self._take_device()
         if self.run.tunes_ranks and not tuning.keep_freed_memory() and self.rank == 0:
             name = tuning.allocator_variable()
             if name is not None:
                 self.journal.write(Remarked(message=f"freed memory is returned as {name} in the environment says"))
-        if self.device.type == "cuda":
-            # Ranks that share GPUs are assigned round-robin. If there is no GPU, the next line raises the reason.
-            own = self.local_rank % max(1, torch.cuda.device_count())
-            self.device = torch.device("cuda", self.run.gpu if self.run.gpu is not None else own)
-            torch.cuda.set_device(self.device)
         self.clock = clock_for(self.device)
         self.gpu = GpuWatch(self.device, self.journal)
         self.note("joining the process group")
@@ -136,6 +132,19 @@ class Session:
             self.turns = TurnClient(self.program.turn_sockets[self.host], self.job, self.local_rank, timeout_s=None)
         gc.collect()
         gc.freeze()
+
+    def _take_device(self) -> None:
+        """Take our device; of a GPU, also the cores next to it."""
+        self.device = torch.device(self.run.device)
+        if self.device.type == "cpu":
+            return
+        # Ranks that share GPUs are assigned round-robin. If there is no GPU, the next lines raise the reason.
+        own = self.local_rank % max(1, torch.cuda.device_count())
+        self.device = torch.device("cuda", self.run.gpu if self.run.gpu is not None else own)
+        bound = bind_to_gpu(self.device) if self.run.host_tuning else None
+        if bound is not None:
+            self.journal.write(Remarked(message=bound))
+        torch.cuda.set_device(self.device)
 
     def note(self, state: str) -> None:
         """Note this rank's current work, for the parent."""
