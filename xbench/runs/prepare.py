@@ -104,7 +104,8 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         check_real(asked, modes, config.collectives)
         if rootless.reexec_needed(asked):
             rootless.reexec(sys.argv)
-    found = probe(list(workloads), config.device, _ranks_here(config.fabric, len(workloads)))
+    among = _ranks_here(config.fabric, len(workloads))
+    found = probe(list(workloads), config.device, *among)
     if found.device == "cpu" and config.device == "auto":
         _check_unused(found.cuda)
     if found.device == "cuda" and found.gpus == 1 and config.device == "auto" and config.fabric.name == "auto":
@@ -112,7 +113,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
             "one GPU has nobody to communicate with, so this runs on the CPU; --device cuda --fabric emulated uses it, "
             "with collectives that take as long as a link's figures say"
         )
-        found = probe(list(workloads), "cpu", _ranks_here(config.fabric, len(workloads)))
+        found = probe(list(workloads), "cpu", *among)
     if found.device == "cuda":
         notes.append(UNTRIED_ON_GPU)
     notes += found.warnings
@@ -140,7 +141,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
     apart = fabric.name == "cluster" and found.gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES")
     if device == "cuda" and fabric.name != "emulated" and not apart:  # emulated ranks may share a GPU
-        ranks = _ranks_here(fabric, len(workloads))
+        ranks, _ = _ranks_here(fabric, len(workloads))
         gpu_errors.check_ranks(str(fabric), ranks, found.gpus, found.gpu, found.nccl, os.environ)
     resolved = tuple(found.specs)
     reference = config.reference
@@ -231,12 +232,12 @@ def _check_nvtx(asked: bool, device: str) -> None:
         )
 
 
-def _ranks_here(fabric: FabricSpec, jobs: int) -> int:
-    """Return the ranks of one job on this machine, before `auto` is resolved, for the estimate of memory."""
+def _ranks_here(fabric: FabricSpec, jobs: int) -> tuple[int, int | None]:
+    """Return the ranks of one job on this machine, before `auto` is resolved, and ours if an engine started them."""
     ours = ranks_around(os.environ) if fabric.name in ("auto", "cluster") else None
     if ours is not None and (ours.world_size > 1 or fabric.name == "cluster"):
-        return max(1, ours.local_world_size // jobs)
-    return 2 if fabric.name == "auto" else fabric.processes
+        return max(1, ours.local_world_size // jobs), ours.local_rank // jobs
+    return (2 if fabric.name == "auto" else fabric.processes), None
 
 
 # --- Horovod ---------------------------------------------------------------------------------------------------------

@@ -73,14 +73,16 @@ def available_bytes(gpus: Sequence[int]) -> Bytes:
     return free if limit is None else min(free, limit)
 
 
-def check_fits(workloads: list[tuple[Workload, Footprint]], ranks: int, gpus: Sequence[int]) -> None:
+def check_fits(
+    workloads: list[tuple[Workload, Footprint]], ranks: int, gpus: Sequence[int], own: int | None = None
+) -> None:
     """Refuse jobs that do not fit in memory together, `ranks` processes each. Raises WorkloadError.
 
-    `gpus` are the GPUs that they share, none if they compute on the CPU. The sentence names the largest job. The hint
-    names the batch that fits, or says that none does.
+    `gpus` are the GPUs that they share, none if they compute on the CPU. With `own` only that one's memory is read. The
+    sentence names the largest job. The hint names the batch that fits, or says that none does.
     """
     sharers = -(-ranks // len(gpus)) if gpus else ranks
-    free = available_bytes(gpus)
+    free = available_bytes(gpus if own is None else [own])
     needed = sharers * sum(estimate.total_bytes for _, estimate in workloads)
     if needed <= free:
         return

@@ -3,9 +3,11 @@
 It runs in a separate process, so that the parent never imports torch and a crashing factory harms nothing else.
 `workloads.probe` is the other side. It reads one JSON object from stdin:
 
-    {"workloads": [WorkloadSpec, ...], "device": "auto" | "cpu" | "cuda" | "cuda:3", "ranks_per_host": 2}
+    {"workloads": [WorkloadSpec, ...], "device": "auto" | "cpu" | "cuda" | "cuda:3", "ranks_per_host": 2,
+     "local_rank": null}
 
-`ranks_per_host` is the number of processes of one job that share this machine's memory. It writes one object to stdout:
+`ranks_per_host` is the number of processes of one job that share this machine's memory. `local_rank` is set where each
+of them runs a preflight; only that rank's GPU is then used. It writes one object to stdout:
 
     {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "torch": "2.15.0", "torchvision": "0.29.2", "nccl": null,
      "cuda": null,
@@ -61,7 +63,11 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
         index = gpu_index(request["device"])
         answer |= {"device": device, "gpu": index, "gpus": len(names), "gpu_names": names}
         specs = [WorkloadSpec.model_validate(spec) for spec in request["workloads"]]
-        answer["workloads"] = examine(specs, device, int(request["ranks_per_host"]), len(names), index)
+        ranks = int(request["ranks_per_host"])
+        own = own_gpu(request.get("local_rank"), len(names)) if device == "cuda" and index is None else None
+        if own is not None and len(names) == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
+            ranks = 1  # the engine shows each rank another GPU
+        answer["workloads"] = examine(specs, device, ranks, len(names), index, own)
     except XbenchError as error:
         kind = type(error).__name__
         answer["error"] = {"type": kind, "message": str(error), "hint": error.hint, "detail": error.detail}
@@ -109,20 +115,36 @@ def choose_device(requested: str, names: Sequence[str], gpu_warning: str = "") -
     return "cuda" if requested != "cpu" and names else "cpu"
 
 
+def own_gpu(local_rank: int | None, gpus: int) -> int | None:
+    """The GPU of a rank, as `rank.session` chooses it, and make it the current one; None without a rank."""
+    if local_rank is None:
+        return None
+    own = local_rank % gpus
+    torch.cuda.set_device(own)
+    return own
+
+
 def examine(
-    specs: Iterable[WorkloadSpec], device: DeviceType, ranks: int, gpus: int = 0, index: int | None = None
+    specs: Iterable[WorkloadSpec],
+    device: DeviceType,
+    ranks: int,
+    gpus: int = 0,
+    index: int | None = None,
+    own: int | None = None,
 ) -> list[dict[str, Any]]:
     """Resolve, build and try every workload, then check that all of them fit in memory together.
 
     A workload that is given twice is tried once, and counts twice against the memory: it is two jobs. `index` is the
-    one GPU to use, if one was picked. Raises SpecError and WorkloadError.
+    one GPU to use, if one was picked. `own` is the one that this process may use, if every rank has a preflight: with
+    all of them on all GPUs, their contexts would fill the memory that is read. Raises SpecError and WorkloadError.
     """
     resolved = [resolve(spec, device) for spec in specs]
-    target = torch.device(device) if index is None else torch.device(device, index)
+    only = own if index is None else index
+    target = torch.device(device) if only is None else torch.device(device, only)
     by_spec = {spec: examine_one(spec, target) for spec in dict.fromkeys(resolved)}
     tried = [by_spec[spec] for spec in resolved]
     shared = [] if device == "cpu" else [index] if index is not None else list(range(gpus))
-    check_fits([(result.workload, result.memory) for result in tried], ranks, shared)
+    check_fits([(result.workload, result.memory) for result in tried], ranks, shared, own)
     return [
         {
             "record": result.workload.describe().model_dump(mode="json"),

@@ -27,7 +27,7 @@ def found(**fields: Any) -> Preflight:
 def prepared(
     monkeypatch: pytest.MonkeyPatch, asked: str, fabric: FabricSpec, **fields: Any
 ) -> tuple[RunSpec, list[str]]:
-    monkeypatch.setattr(preparing, "probe", lambda specs, device, ranks: found(**fields))
+    monkeypatch.setattr(preparing, "probe", lambda specs, device, ranks, local_rank: found(**fields))
     config = RunConfig(workloads=[SPEC], fabric=fabric, modes=parse_modes("ddp,wfbp"), device=asked)
     run, _, notes = prepare(config)
     return run, notes
@@ -85,12 +85,33 @@ def test_shaped_links_stay_for_ranks_on_the_cpu(monkeypatch: pytest.MonkeyPatch)
     assert prepared(monkeypatch, "cpu", SHAPED, device="cpu")[0].fabric == SHAPED
 
 
+AROUND = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a"}
+
+
 def test_a_cluster_s_hosts_have_their_own_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    around = {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a"}
-    for name, value in (around | {"MASTER_PORT": "1"}).items():
+    for name, value in (AROUND | {"MASTER_PORT": "1"}).items():
         monkeypatch.setenv(name, value)
     run, _ = prepared(monkeypatch, "cuda", FabricSpec(name="cluster"))
     assert (run.fabric.world_size, run.device) == (8, "cuda")
+
+
+@pytest.mark.parametrize(("jobs", "asked"), [(1, (4, 3)), (2, (2, 1))])
+def test_a_rank_of_an_engine_looks_at_its_own_gpu(
+    jobs: int, asked: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (AROUND | {"MASTER_PORT": "1"}).items():
+        monkeypatch.setenv(name, value)
+    seen: list[tuple[int, int | None]] = []
+
+    def probe(specs: Any, device: str, ranks: int, local_rank: int | None) -> Preflight:
+        seen.append((ranks, local_rank))
+        raise SpecError("seen")
+
+    monkeypatch.setattr(preparing, "probe", probe)
+    for fabric in (FabricSpec(name="cluster"), local(2)):
+        with pytest.raises(SpecError, match="seen"):
+            prepare(RunConfig(workloads=[SPEC] * jobs, fabric=fabric, modes=parse_modes("ddp"), device="cuda"))
+    assert seen == [asked, (2, None)]  # ranks that we start have one preflight, which looks at all GPUs
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_the_same_workload_twice_is_tried_once_and_counted_twice(monkeypatch):
     tried, counted = [], []
     real = preflight.examine_one
     monkeypatch.setattr(preflight, "examine_one", lambda *args: tried.append(args) or real(*args))
-    monkeypatch.setattr(preflight, "check_fits", lambda jobs, ranks, gpus: counted.extend(jobs))
+    monkeypatch.setattr(preflight, "check_fits", lambda jobs, *_: counted.extend(jobs))
     twin = parse_workload("transformer-tiny")
     first, second = preflight.examine([twin, twin], "cpu", 1)
     assert first == second
@@ -215,7 +215,7 @@ def test_a_gpu_that_is_picked_is_where_the_factory_runs_and_whose_memory_counts(
     monkeypatch.setattr(
         preflight, "examine_one", lambda spec, device: tried.append(str(device)) or Tried(None, None, [])
     )
-    monkeypatch.setattr(preflight, "check_fits", lambda jobs, ranks, gpus: counted.append(gpus) or 1 / 0)
+    monkeypatch.setattr(preflight, "check_fits", lambda jobs, ranks, gpus, own: counted.append(gpus) or 1 / 0)
     request = {"workloads": [{"name": "transformer-tiny"}], "ranks_per_host": 1}
     for asked in ("cuda:1", "cuda", "cpu"):
         answer = preflight.respond(request | {"device": asked})
@@ -223,6 +223,35 @@ def test_a_gpu_that_is_picked_is_where_the_factory_runs_and_whose_memory_counts(
         assert answer["gpu"] == (1 if asked == "cuda:1" else None)
     assert tried == ["cuda:1", "cuda", "cpu"]
     assert counted == [[1], [0, 1], []]
+
+
+def test_a_rank_with_a_preflight_of_its_own_uses_its_gpu_alone(monkeypatch):
+    current, tried, read = [], [], []
+    monkeypatch.setattr(preflight, "usable_gpus", lambda: (["NVIDIA H200"] * 4, ""))
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: read.append(index) or (0, 0))
+    workload = build(resolve(parse_workload("transformer-tiny"), "cpu"), META)
+    monkeypatch.setattr(
+        preflight, "examine_one", lambda spec, device: tried.append(str(device)) or Tried(workload, Footprint(7, 0), [])
+    )
+    request = {"workloads": [{"name": "transformer-tiny"}], "device": "cuda", "ranks_per_host": 4}
+    answer = preflight.respond(request | {"local_rank": 2})
+    assert "needs about 7 B, 0 B are free on the GPU" in answer["error"]["message"]  # one rank a GPU, not four on one
+    assert (current, tried, read) == ([2], ["cuda:2"], [2])
+    preflight.respond(request | {"local_rank": None})
+    assert (current, tried[1:], read[1:]) == ([2], ["cuda"], [0, 1, 2, 3])
+
+
+def test_ranks_that_see_one_gpu_each_do_not_share_it(monkeypatch):
+    counted = []
+    monkeypatch.setattr(preflight, "usable_gpus", lambda: (["NVIDIA H200"], ""))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    monkeypatch.setattr(preflight, "examine", lambda specs, device, ranks, *_: counted.append(ranks) or [])
+    request = {"workloads": [], "device": "cuda", "ranks_per_host": 4, "local_rank": 3}
+    for visible in ("3", ""):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        preflight.respond(request)
+    assert counted == [1, 4]
 
 
 def test_a_driver_that_is_too_old_is_refused_unless_the_cpu_was_asked_for(monkeypatch):
