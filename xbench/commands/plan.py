@@ -293,7 +293,8 @@ class ScaleConfig(WhatIfConfig):
         default="ring",
         metavar="NAME",
         help="All-reduce algorithm: ring, tree (double binary trees), halving-doubling, doubling, or "
-        "hierarchical:gpus=G[,rate=R][,latency=L] with a fast ring inside each host.",
+        "hierarchical:gpus=G[,rate=R][,latency=L] with a fast ring inside each host; between=R in place of rate=R: the "
+        "record is of one host, and R is the rate between hosts.",
     )
     modes: str | None = option(
         "--modes", metavar="A,B,...", complete="modes", help="Modes to predict.  [default: all but compute]"

@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 
 from xbench.errors import RecordError, SpecError
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, this_machine
+from xbench.planning.conversion import carried_over, carried_to
 from xbench.planning.measured import check_contention, check_curve
-from xbench.planning.topology import carried_over, carried_to, parse_topology
+from xbench.planning.topology import parse_topology
 from xbench.record_files import is_record
 from xbench.records import Comparison, Contention, CostModel, EmulatedLink, FabricRecord, Label, Profile, load_measured
 from xbench.spec import DeviceType, FabricSpec, known_options, parse_int

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 
 from xbench.errors import RecordError, SpecError, unknown
 from xbench.modes import mode_info, planned_modes, tried_modes, waiting_modes
+from xbench.planning.conversion import carried_contention, carried_over, flat_ring_caution
 from xbench.planning.cost import MAX_WORKERS, CostCurve
 from xbench.planning.findings import crossovers
 from xbench.planning.measured import Measured, check_ring
@@ -30,7 +31,7 @@ from xbench.planning.plans import Planner
 from xbench.planning.scenario import Scenario
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel, dtypes_of
-from xbench.planning.topology import Topology, carried_contention, carried_over, terms
+from xbench.planning.topology import Topology, terms
 from xbench.records import CostModel, ErrorBand, LinkTerms, Plan, Scaling, ScalingPoint, ScalingSource
 from xbench.units import format_bytes, format_percent, format_seconds
 from xbench.version import __version__
@@ -168,12 +169,18 @@ def error_band(measured: Measured, share: float | None) -> ErrorBand:
     return ERROR_BAND
 
 
-def check(measured: Measured) -> None:
-    """Raise RecordError for a record whose numbers cannot be converted to other sizes."""
+def check(measured: Measured, topology: Topology) -> None:
+    """Raise RecordError for a record whose numbers cannot be converted, SpecError for a link that was not measured."""
     try:
         check_ring(measured.fabric)
     except ValueError as error:
         raise RecordError(f"{measured.name!r} says nothing of other sizes: {error}") from None
+    if topology.measured_inside and measured.fabric.hosts > 1:
+        raise SpecError(
+            f"between= takes the measured link for the one inside a host, and {measured.name!r} was measured on "
+            f"{measured.fabric.hosts} hosts",
+            hint="leave out between=, and give the link inside a host with rate=",
+        )
 
 
 @dataclass(frozen=True)
@@ -189,7 +196,7 @@ class Request:
 def to_record(scenario: Scenario, request: Request, command: str) -> Scaling:
     """The complete record. `scenario` is the measurements with any changes. Raises RecordError and SpecError."""
     measured = scenario.measured
-    check(measured)
+    check(measured, request.topology)
     step, cost = scenario.step, scenario.cost
     band = error_band(measured, request.error_band)
     points = scale(
@@ -258,17 +265,21 @@ def _assumptions(scenario: Scenario, request: Request) -> list[str]:
     """Assumptions of the figures, one sentence each."""
     cost, topology = scenario.cost, request.topology
     alpha_s, beta_s_per_byte = terms(cost)
+    ran = "ran" if cost.backend == "gloo" else "are taken to have run"
     said = [
-        f"The {cost.world_size} workers that were measured over {cost.backend} ran a ring: one message takes "
+        f"The {cost.world_size} workers that were measured over {cost.backend} {ran} a ring: one message takes "
         f"{format_seconds(alpha_s)} and {format_seconds(beta_s_per_byte * 1024**2)} a MiB as a straight line; its "
         "measured shape is kept.",
         *(f"What if: {change}." for change in scenario.changes),
     ]
     if topology.name == "hierarchical":
+        inside, between = f"inside a host of {topology.gpus}", "between hosts"
+        measured, other, key = (inside, between, "between") if topology.measured_inside else (between, inside, "rate")
+        latency_s, s_per_byte = topology.given_link
         said.append(
-            f"What was measured is the link between hosts. Inside a host of {topology.gpus} a message takes "
-            f"{format_seconds(topology.inside_latency_s)} and {format_seconds(8e9 / topology.inside_bps)} a GB, which "
-            "was not measured: rate= and latency= change it."
+            f"What was measured is the link {measured}. {other.capitalize()} a message takes "
+            f"{format_seconds(latency_s)} and {format_seconds(1e9 * s_per_byte)} a GB, which was not measured: {key}= "
+            "and latency= change it."
         )
     if scenario.contention is None:
         said.append("Computation and communication do not slow each other down: this record did not measure how much.")
@@ -320,7 +331,9 @@ def _warnings(scenario: Scenario, request: Request) -> list[str]:
                 f"Messages of up to {format_bytes(whole)} travel here, and the largest measured was "
                 f"{format_bytes(largest)}: beyond it the last slope goes on."
             )
-    if fabric.hosts == 1 and fabric.name != "cluster":
+    flat = flat_ring_caution(fabric)
+    said += [flat] if flat is not None else []
+    if fabric.hosts == 1 and not request.topology.measured_inside:
         said.append("The all-reduce was measured inside one machine: links between machines are slower.")
     residual = cost.segmented_max_relative_residual if cost.segments else cost.max_relative_residual
     if residual is not None and residual > 0.25:

@@ -36,6 +36,7 @@ from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.change import Change
 from xbench.planning.contention import Contention, link_pace
+from xbench.planning.conversion import carried_over, carried_to, flat_ring_caution
 from xbench.planning.cost import CostCurve, ring
 from xbench.planning.measured import (
     Link,
@@ -51,7 +52,7 @@ from xbench.planning.merge import ddp_assignment
 from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
-from xbench.planning.topology import Topology, carried_over, carried_to
+from xbench.planning.topology import Topology
 from xbench.records import Bounds, CostModel, FabricRecord, Layer, Plan, Profile, StepTimes, of_kind
 from xbench.spec import Overlap
 from xbench.units import format_bytes, format_rate, format_seconds
@@ -189,13 +190,15 @@ def _in_another_ring(was: Scenario, change: Change) -> Scenario:
         f"{workers} workers in place of {before}, in a ring: messages × {messages:.4g}, bytes on each link × "
         f"{nbytes:.4g}"
     )
-    caution = "More workers wait for the slowest of more; this takes all to be as fast as those measured."
+    cautions = ["More workers wait for the slowest of more; this takes all to be as fast as those measured."]
+    flat = flat_ring_caution(was.measured.fabric) if change.link is None else None
+    cautions += [flat] if flat is not None else []
     return replace(
         was,
         cost=carried_over(was.cost, Topology("ring"), workers),
         contention_record=both and carried_to(both, was.cost, workers),
         changes=(*was.changes, told),
-        cautions=(*was.cautions, caution),
+        cautions=(*was.cautions, *cautions),
     )
 
 

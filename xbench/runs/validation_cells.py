@@ -7,11 +7,12 @@ from xbench.modes import mode_info
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.contention import Contention, link_pace
+from xbench.planning.conversion import carried_contention, carried_over
 from xbench.planning.cost import CostCurve
 from xbench.planning.measured import scaled_contention, scaled_layer
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.planning.topology import Topology, carried_contention, carried_over
+from xbench.planning.topology import Topology
 from xbench.records import (
     AutoAgainst,
     Bounds,

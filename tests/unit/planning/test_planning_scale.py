@@ -186,6 +186,47 @@ def test_reaching_far_is_allowed_and_said() -> None:
     assert "the largest measured was" not in small  # 12 bytes travel, 1 MiB was measured
 
 
+def on(hosts: int, ranks_per_host: int, backend: str = "nccl", name: str = "cluster") -> Profile:
+    """The profile as if it had been measured on these hosts, by as many workers in all."""
+    world = hosts * ranks_per_host
+    fabric = profile().fabric.model_copy(
+        update={
+            "name": name, "backend": backend, "hosts": hosts, "ranks_per_host": ranks_per_host, "world_size": world,
+            "rate_bps": None,
+        }
+    )  # fmt: skip
+    cost = COST.model_copy(update={"world_size": world, "backend": backend})
+    return profile().model_copy(update={"fabric": fabric, "cost_model": cost})
+
+
+def test_a_record_of_one_host_is_the_link_inside_and_the_link_between_is_given() -> None:
+    made = record(on(1, 8, name="local"), "hierarchical:gpus=8,between=8gbit,latency=1ms", "8,16")
+    assert made.topology == "hierarchical:gpus=8,between=8gbit,latency=1000us"
+    assert [link.a_s for link in made.links] == pytest.approx([COST.alpha_s, COST.alpha_s + 2 * 1e-3])
+    told = " ".join(made.assumptions)
+    assert "What was measured is the link inside a host of 8. Between hosts a message takes 1.00 ms and" in told
+    assert "8 workers that were measured over nccl are taken to have run a ring" in told
+    assert not any("links between machines" in sentence for sentence in made.warnings)
+    inside = "The all-reduce was measured inside one machine"
+    assert any(inside in sentence for sentence in record(on(1, 8, name="cluster")).warnings)
+
+
+def test_a_link_between_hosts_is_not_taken_for_the_one_inside() -> None:
+    with pytest.raises(SpecError, match=r"'results/p\.json' was measured on 2 hosts") as caught:
+        record(on(2, 8), "hierarchical:gpus=8,between=400gbit")
+    assert caught.value.hint == "leave out between=, and give the link inside a host with rate="
+
+
+def test_two_kinds_of_links_are_not_passed_for_one_ring() -> None:
+    sentence = "The all-reduce was measured on 2 hosts of 8 workers, and is taken for a ring of 16 equal links."
+    assert any(told.startswith(sentence) for told in record(on(2, 8)).warnings)
+    more = what_if(measured(on(2, 8), "p"), Change(workers=32))
+    assert any(told.startswith(sentence) for told in more.cautions)
+    for hosts, ranks in ((1, 8), (8, 1)):
+        more = what_if(measured(on(hosts, ranks), "p"), Change(workers=32))
+        assert not any("equal links" in told for told in [*record(on(hosts, ranks)).warnings, *more.cautions])
+
+
 def test_the_band_is_the_committed_validation_s() -> None:
     committed = load(Path(__file__).parents[3] / "results" / "validation.json")
     assert isinstance(committed, Validation)

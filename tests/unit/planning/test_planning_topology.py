@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 from xbench.errors import SpecError
 from xbench.planning import cost
 from xbench.planning.contention import Contention
+from xbench.planning.conversion import carried_contention, carried_over, carried_to, paced
 from xbench.planning.cost import CostCurve
 from xbench.planning.topology import (
+    BETWEEN_LATENCY_S,
     SustainedRate,
     Topology,
-    carried_contention,
-    carried_over,
-    carried_to,
     message,
     message_of,
     no_sooner,
     pace_of,
-    paced,
     parse_topology,
     terms,
 )
@@ -36,6 +34,7 @@ ALL = [
     Topology("halving-doubling"),
     Topology("doubling"),
     Topology("hierarchical", 8),
+    Topology("hierarchical", 8, between_bps=4e11),
 ]
 SIZES = [2, 3, 4, 7, 8, 16, 64, 100, 2048]
 
@@ -156,7 +155,11 @@ def test_a_curve_is_the_sum_of_its_messages(t: CostCurve, topology: Topology, co
         wanted = 2 * sum(t(sizes / 2**k) for k in range(1, int(math.log2(count)) + 1))
     elif topology.name == "hierarchical" and count > 8:
         hosts = math.ceil(count / 8)
-        wanted = 14 * (topology.inside_latency_s + sizes / topology.inside_bps) + 2 * (hosts - 1) * t(sizes / hosts)
+        alpha_s, s_per_byte = topology.given_link
+        if topology.measured_inside:
+            wanted = 14 * t(sizes / 8) + 2 * (hosts - 1) * (alpha_s + s_per_byte * sizes / hosts)
+        else:
+            wanted = 14 * (alpha_s + s_per_byte * sizes / 8) + 2 * (hosts - 1) * t(sizes / hosts)
     else:
         return
     np.testing.assert_allclose(took, wanted, rtol=1e-9)
@@ -201,6 +204,7 @@ def test_contention_moves_with_the_size_of_message() -> None:
         (Topology("tree"), 16, 500.0),
         (Topology("halving-doubling"), 16, 1000.0),
         (Topology("hierarchical", 8), 32, 2000.0),  # a ring of four hosts
+        (Topology("hierarchical", 8, between_bps=4e11), 32, 4000.0),  # a ring of eight, in each host
     ):
         moved = carried_contention(measured, link, topology, count)
         assert moved.compute_slowdown(np.array([nbytes, 8 * nbytes])) == pytest.approx(np.array([[2.0, 1.0]] * 2))
@@ -231,12 +235,37 @@ def test_one_worker_has_no_all_reduce(topology: Topology) -> None:
 def test_a_topology_s_text_parses_to_itself(topology: Topology) -> None:
     again = parse_topology(str(topology))
     assert (again.name, again.gpus, again.inside_bps) == (topology.name, topology.gpus, topology.inside_bps)
-    assert again.inside_latency_s == pytest.approx(topology.inside_latency_s)
+    assert again.between_bps == topology.between_bps
+    assert again.given_link == pytest.approx(topology.given_link)
 
 
 def test_options_inside_a_host() -> None:
     assert parse_topology("hierarchical:gpus=4,rate=100gbit,latency=2us") == Topology("hierarchical", 4, 1e11, 2e-6)
     assert parse_topology("double-binary-trees") == Topology("tree")
+
+
+def test_options_between_hosts() -> None:
+    found = parse_topology("hierarchical:gpus=8,between=400gbit")
+    assert (found.measured_inside, found.given_link) == (True, (10e-6, 8 / 400e9))
+    assert str(found) == "hierarchical:gpus=8,between=400gbit,latency=10us"
+    assert parse_topology("hierarchical:gpus=8,between=400gbit,latency=3us").given_link[0] == pytest.approx(3e-6)
+
+
+@given(curves())
+def test_a_host_that_was_measured_keeps_its_curve_and_other_hosts_add_a_ring(curve: CostCurve) -> None:
+    nested = Topology("hierarchical", 8, between_bps=8e9, between_latency_s=1e-3)
+    t, sizes = message_of(curve, 8), np.geomspace(1.0, 1e9, 40)
+    np.testing.assert_allclose(nested.curve(t, 8)(sizes), curve(sizes), rtol=1e-9)
+    between_s = 2 * 3 * (1e-3 + 1e-9 * sizes / 4)
+    np.testing.assert_allclose(nested.curve(t, 32)(sizes), curve(sizes) + between_s, rtol=1e-9)
+
+
+def test_the_pace_of_a_link_inside_a_host_holds_no_link_between_hosts() -> None:
+    nested, pace = Topology("hierarchical", 2, between_bps=8.0), SustainedRate(5.0, 0.0)
+    line = CostCurve.line(0.0, 1.0)
+    free, held = nested.curve(line, 4)(8.0), nested.curve(line, 4, pace)(8.0)
+    assert free == pytest.approx(2 * (8 / 2) + 2 * (BETWEEN_LATENCY_S + 8 / 2))
+    assert held == pytest.approx(5.0 * 8 + 2 * (BETWEEN_LATENCY_S + 8 / 2))
 
 
 @pytest.mark.parametrize(
@@ -248,6 +277,12 @@ def test_options_inside_a_host() -> None:
         ("hierarchical:gpu=8", "'hierarchical:gpu=8': unknown option 'gpu'", "did you mean 'gpus'?"),
         ("ring:gpus=8", "'ring:gpus=8': unknown option 'gpus'", "it takes no options"),
         ("", "'' has no name", "write name or name:key=value,key=value"),
+        (
+            "hierarchical:gpus=8,rate=1tbit,between=400gbit",
+            "'hierarchical:gpus=8,rate=1tbit,between=400gbit': with between= the measured link is the one inside a "
+            "host, so rate= has no place",
+            "leave out rate=",
+        ),
         ("hierarchical:gpus=8,rate=fast", "'fast' is not a rate", "write it like 100mbit, 1gbit or 10gbit"),
     ],
 )
