@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from xbench.errors import WorkloadError
 from xbench.modes import mode_info
 from xbench.rank.events import EpochTrained, ModeTrained, PhaseBegan
-from xbench.rank.main import Rank, main
+from xbench.rank.main import Rank, boundary_clock, main
 from xbench.rank.partial_work import kept_bytes, work_by_band
 from xbench.rank.program import ConvergeProgram, TrainingPlan, block_id
 from xbench.records import WorkFormula
@@ -130,10 +130,11 @@ class ConvergeRank(Rank):
     def epoch(self, mode: ModeSpec, handle: Handle, seed: int, steps: int, number: int) -> list[float]:
         """Train some steps. Return the time of each on this rank [s]."""
         what = f"{mode.text}, seed {seed}"
-        stamps: list[Any] = [self.clock.mark()]
+        clock = boundary_clock(self.clock, mode)
+        stamps: list[Any] = [clock.mark()]
 
         def mark() -> None:
-            stamps.append(self.clock.mark())
+            stamps.append(clock.mark())
 
         if mode_info(mode.name).sharing == "in turns":
             block = block_id("converge", mode) + number
@@ -142,7 +143,7 @@ class ConvergeRank(Rank):
             self.train(handle, steps, what, mark)
         self.device_idle()
         self.clock.flush()
-        took_s = [self.clock.elapsed_s(*pair) for pair in itertools.pairwise(stamps)]
+        took_s = [clock.elapsed_s(*pair) for pair in itertools.pairwise(stamps)]
         self.clock.reset()
         return took_s[:steps]
 

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from xbench.errors import XbenchError
 from xbench.host import tuning
 from xbench.modes import mode_info
+from xbench.profilers.clock import Clock, HostClock
 from xbench.rank import parity, rank_errors, reference
 from xbench.rank.events import BlockTimed, PhaseBegan, RankEnded, RankFailed, Warned
 from xbench.rank.profile_phase import profile_job
@@ -137,14 +138,15 @@ class Rank(Session):
         steps, warmup = (whole_cycles(count, cycle_of(mode)) for count in (steps, self.run.effort.warmup_steps))
         what = f"round {phase.round + 1} {mode.text}"
         stamps: list[Any] = []
+        clock = boundary_clock(self.clock, mode)
 
         def mark() -> None:
-            stamps.append(self.clock.mark())
+            stamps.append(clock.mark())
 
         pattern = None
         cut = cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp")
         with cut, self.ranges.range(what), self.attach(mode) as handle:
-            origin = self.origin()
+            origin = self.origin(clock)
             dist.all_reduce(torch.zeros(1, device=self.device))
             mark()
             if mode_info(mode.name).sharing == "in turns":
@@ -161,7 +163,7 @@ class Rank(Session):
             self.device_idle()
         self.workload.optimizer.zero_grad(set_to_none=True)
         tell_loss(self, mode, what)
-        tell_block(self, mode, (phase.round, phase.position), warmup, origin, stamps, pattern)
+        tell_block(self, mode, (phase.round, phase.position), warmup, origin, stamps, pattern, clock)
 
     def timeline(self, phase: Phase, number: int) -> None:
         """Record a few steps of a mode of one job, in the first job; for crossover, some turns of all jobs."""
@@ -176,6 +178,15 @@ class Rank(Session):
                 record_timeline(self, mode)
 
 
+def boundary_clock(device_clock: Clock, mode: ModeSpec) -> Clock:
+    """Return the clock of a mode's step boundaries: the device's, or the host's for a mode in turns.
+
+    A turn ends when the device is idle and has been passed on. An event of this job would get its time only when the
+    device is this job's again.
+    """
+    return HostClock() if mode_info(mode.name).sharing == "in turns" else device_clock
+
+
 def tell_block(
     session: Session,
     mode: ModeSpec,
@@ -184,15 +195,17 @@ def tell_block(
     origin: tuple[float, Any],
     stamps: Sequence[Any],
     pattern: tuple[int, ...] | None = None,
+    clock: Clock | None = None,
 ) -> None:
-    """Write a block to the rank's journal, and free its stamps.
+    """Write a block to the rank's journal, and free its stamps, which are of `clock` (default: the session's).
 
     `place` is round and position. `origin` is one instant, on the machine's clock [s] and as a stamp. The first of
     `stamps` is the start of the block, each other one the end of a step. The first `warmup` steps do not count.
     """
     session.clock.flush()
+    elapsed_s = (clock or session.clock).elapsed_s
     origin_s, began = origin
-    stamps_s = [round(origin_s + session.clock.elapsed_s(began, stamp), 7) for stamp in stamps]
+    stamps_s = [round(origin_s + elapsed_s(began, stamp), 7) for stamp in stamps]
     turn, position = place
     session.journal.write(
         BlockTimed(mode=mode.text, round=turn, position=position, warmup=warmup, stamps=stamps_s, pattern=pattern)

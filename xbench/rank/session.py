@@ -25,7 +25,7 @@ from xbench.host import tuning
 from xbench.kernels.pack import describe_pack_backend
 from xbench.modes import MODES
 from xbench.planning.turns import best_pattern
-from xbench.profilers.clock import clock_for
+from xbench.profilers.clock import Clock, clock_for
 from xbench.profilers.layers import bare_step
 from xbench.rank.events import Event, LinkCalibrated, ProfilePartBegan, RankStarted, Remarked
 from xbench.rank.gpu_cores import bind_to_gpu
@@ -294,7 +294,7 @@ class Session:
         """Return the turn pattern with the best predicted throughput."""
         return best_pattern(job_times(self.plans, mode.carrier)).pattern
 
-    def origin(self) -> tuple[float, Any]:
-        """Return one instant on the machine's clock [s] and on ours, so that jobs on one host can be aligned."""
+    def origin(self, clock: Clock | None = None) -> tuple[float, Any]:
+        """Return one instant on the machine's clock [s] and on `clock` (default: ours), to align the jobs of a host."""
         self.device_idle()
-        return time.monotonic(), self.clock.mark()
+        return time.monotonic(), (clock or self.clock).mark()
