@@ -21,6 +21,7 @@ import statistics
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -38,6 +39,9 @@ from xbench.records import EmulatedLink
 
 SCRATCH_BYTES = 64 * 1024 * 1024
 LEAD_S, LEADS = 1e-3, 15
+STEPS_AHEAD = 2
+"""Steps that the host may queue ahead on a link of flags: the device never idles for want of work."""
+
 _GREATER_OR_EQUAL = 0  # CU_STREAM_WAIT_VALUE_GEQ
 
 
@@ -199,6 +203,25 @@ class FlagLink(StreamLink):
             else:
                 sleep_for(seconds, self._common, lead_s=self._lead_s)
             self._flag[0] = number
+
+
+class StepLimit:
+    """Limit of how many steps the host queues ahead of the device.
+
+    A `FlagLink` needs a thread of the host for every collective. A launch into a full queue of the driver blocks, and
+    nothing promises that another thread then gets the answer of an event. So the queue never fills.
+    """
+
+    def __init__(self) -> None:
+        self._ends: deque[torch.cuda.Event] = deque()
+
+    def step_queued(self) -> None:
+        """Note that a whole step is queued, and wait until all but the last few are done."""
+        end: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        end.record()
+        self._ends.append(end)
+        if len(self._ends) > STEPS_AHEAD:
+            self._ends.popleft().synchronize()
 
 
 def link_of(link: EmulatedLink, device: torch.device, *, shared: bool) -> StreamLink:

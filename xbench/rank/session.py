@@ -20,6 +20,7 @@ import torch.distributed as dist
 from xbench.crossover.client import TurnClient
 from xbench.crossover.job import TurnTaker, crossover_steps
 from xbench.emulation import emulate
+from xbench.emulation.cuda import StepLimit
 from xbench.errors import UsageError
 from xbench.host import tuning
 from xbench.kernels.pack import describe_pack_backend
@@ -80,6 +81,8 @@ class Session:
         self.lost: tuple[int, float] | None = None
         """First step of the reference whose loss is infinite or NaN, and that loss."""
         self.turns: TurnClient | None = None
+        self.step_limit: StepLimit | None = None
+        """Limit of queued steps on a link that needs the host for each collective."""
         self.ranges = Ranges.when(self.run.nvtx)
         self.said = False
 
@@ -114,6 +117,8 @@ class Session:
             meet_at = None
             if self.program.jobs > 1:
                 meet_at = Path(f"{self.program.turn_sockets[self.host]}-link{self.local_rank}")
+            if shared and self.device.type == "cuda":
+                self.step_limit = StepLimit()
             self.group, found, remarks = emulate(self.program.emulated, self.device, shared=shared, meet_at=meet_at)
             self.journal.write(LinkCalibrated(points=found))
             for sentence in remarks:
@@ -240,6 +245,8 @@ class Session:
                 self.forward_backward(handle)
                 self.workload.optimizer.step()
             mark()
+            if self.step_limit is not None:
+                self.step_limit.step_queued()
 
     def train_in_turns(
         self,

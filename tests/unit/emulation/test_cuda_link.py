@@ -105,6 +105,31 @@ def test_without_the_head_start_the_host_s_calls_would_be_part_of_the_time(monke
     assert link.took_s(20e-6) > 25e-6
 
 
+def test_the_host_is_a_few_steps_ahead_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[tuple[str, int]] = []
+
+    class Event:
+        made = 0
+
+        def __init__(self, blocking: bool) -> None:
+            assert blocking, "a spin would take the core of the thread that writes flags"
+            self.step = Event.made
+            Event.made += 1
+
+        def record(self) -> None:
+            log.append(("queued", self.step))
+
+        def synchronize(self) -> None:
+            log.append(("done", self.step))
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    limit = cuda.StepLimit()
+    for _ in range(5):
+        limit.step_queued()
+    queued = [("queued", step) for step in range(5)]
+    assert log == [*queued[:3], ("done", 0), queued[3], ("done", 1), queued[4], ("done", 2)]
+
+
 def test_the_flag_s_lead_is_the_lateness_of_its_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGpu(monkeypatch, call_us=5.0)
 
