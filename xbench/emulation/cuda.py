@@ -37,7 +37,9 @@ from xbench.kernels.wait import head_start, scratch_of, wait, why_not
 from xbench.planning.cost import CostCurve
 from xbench.records import EmulatedLink
 
-SCRATCH_BYTES = 64 * 1024 * 1024
+SCRATCH_CACHES = 4
+"""Size of what emulated contention copies, in second-level caches: smaller copies would hardly use the memory."""
+
 LEAD_S, LEADS = 1e-3, 15
 STEPS_AHEAD = 2
 """Steps that the host may queue ahead on a link of flags: the device never idles for want of work."""
@@ -145,9 +147,10 @@ class KernelLink(StreamLink):
         if reason is not None:
             self.remarks.append("contention is not emulated without the kernel")
             return
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        properties = torch.cuda.get_device_properties(device)
+        multiprocessors = properties.multi_processor_count
         self._blocks = max(1, round(multiprocessors * (1 - 1 / link.slowdown)))
-        self._scratch = scratch_of(SCRATCH_BYTES, device)
+        self._scratch = scratch_of(SCRATCH_CACHES * properties.L2_cache_size, device)
         self.remarks.append(
             f"beside a collective {self._blocks} of {multiprocessors} multiprocessors copy memory, which mimics what "
             "it takes from a computation"

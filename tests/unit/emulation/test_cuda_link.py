@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +104,18 @@ def test_without_the_head_start_the_host_s_calls_would_be_part_of_the_time(monke
     monkeypatch.setattr(cuda, "head_start", lambda stream: None)
     link = cuda.KernelLink(EmulatedLink(model=LINE), CUDA)
     assert link.took_s(20e-6) > 25e-6
+
+
+def test_contention_copies_more_than_the_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGpu(monkeypatch, call_us=5.0)
+    waits: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(cuda, "wait", lambda ns, stream, *load: waits.append(load))
+    monkeypatch.setattr(cuda, "scratch_of", lambda nbytes, device: ("scratch", nbytes))
+    h100 = SimpleNamespace(multi_processor_count=132, L2_cache_size=50 * 2**20)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: h100)
+    link = cuda.KernelLink(EmulatedLink(model=LINE, slowdown=1.2), CUDA)
+    link.took_s(1e-3)
+    assert waits == [(22, ("scratch", 200 * 2**20))]  # 1/1.2 of 132 multiprocessors are left
 
 
 def test_the_host_is_a_few_steps_ahead_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
