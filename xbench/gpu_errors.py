@@ -9,6 +9,7 @@ machine with one will report. The texts are those of torch 2.11 to 2.15 and of N
   RuntimeError of its allocator, or MemoryError.
 - Two ranks on one GPU: DistBackendError at the first collective, since NCCL refuses that; from 2.30.3 on an option
   allows it.
+- A GPU in exclusive mode that another process has: CUDA error 46, a RuntimeError at the first use.
 - A missing GPU: there is no message until a rank dies of an "invalid device ordinal", so the GPUs are counted.
 
 Nothing here imports torch.
@@ -43,6 +44,7 @@ _OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory|CUDA error: out of memory|Cuda failure (?:2\b|'out of memory')|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDNN_STATUS_ALLOC_FAILED|DefaultCPUAllocator: can't allocate memory"
 )
+_BUSY = re.compile(r"device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable")
 _SIZE = r"(\d+(?:\.\d+)? (?:bytes|[KMGTE]iB))"
 _WANTED = re.compile(rf"(?:Tried to allocate|Requested size:) {_SIZE}")
 _THERE = re.compile(rf"GPU (\d+) has a total capacity of {_SIZE} of which {_SIZE} is free")
@@ -73,6 +75,11 @@ def explain(kind: str, text: str, spec: WorkloadSpec) -> Said | None:
         nccl = version[1] if version else None
         library = f"NCCL {nccl}" if nccl else "NCCL"
         return Said(f"found another rank on its GPU{rank_numbers}, which {library} refuses", _sharing_hint(nccl))
+    if _BUSY.search(text):
+        return Said(
+            "found its GPU busy: another process has it, and its compute mode may be exclusive",
+            "nvidia-smi -q -d COMPUTE shows the mode; two jobs of a pair need the default one, nvidia-smi -c 0",
+        )
     if _TOO_OLD.search(text):
         return Said(f"cannot use its GPU: {no_gpu(text, None)[0]}", no_gpu(text, None)[1])
     return None

@@ -106,6 +106,9 @@ def test_a_shortage_in_a_rank_names_the_workload_and_what_to_lower() -> None:
         (TOO_OLD,
          "cannot use its GPU: the NVIDIA driver here knows CUDA up to 12.4, and this torch was built for a newer one",
          "update the driver, or install a torch that was built for CUDA 12.4 or older"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel errors might be asynchronously …",
+         "found its GPU busy: another process has it, and its compute mode may be exclusive",
+         "nvidia-smi -q -d COMPUTE shows the mode; two jobs of a pair need the default one, nvidia-smi -c 0"),
     ],
 )  # fmt: skip
 def test_what_a_rank_died_of_is_one_sentence(text: str, sentence: str, hint: str) -> None:
