@@ -225,14 +225,11 @@ def measure_all_reduce(
         runs = _Repetitions(sizes_bytes, device, group, clock, note, wire)
         anchor, anchor_host_s = _anchor(clock)
         pilot_s = runs.pilot()
-        align_s = min(pilot_s)
-        counts = plan_repetitions([s + align_s for s in pilot_s], most=repetitions, seconds_budget=seconds_budget)
+        aligned_s = [s + min(pilot_s) for s in pilot_s]
+        counts = plan_repetitions(aligned_s, most=repetitions, seconds_budget=seconds_budget)
         runs.repeat_in_mixed_order(_agree(counts, group, device))
-    marks = runs.marks
-    del runs  # its buffer is as large as all gradients
-    _give_back_memory(device)
-    after = clock_offsets(group, device)
-    rank = dist.get_rank(group)
+    runs.free()
+    after, rank = clock_offsets(group, device), dist.get_rank(group)
 
     def stamp(mark: Mark) -> float:
         return round(common_time(anchor_host_s + clock.elapsed_s(anchor, mark), rank, before, after), 9)
@@ -246,7 +243,7 @@ def measure_all_reduce(
             "offset_s": round(before.offset_s[rank], 9),
             "clock_error_s": round(max(before.error_s[rank], after.error_s[rank]), 9),
         }
-        for size, pairs in marks.items()
+        for size, pairs in runs.marks.items()
     ]
     clock.reset()
     return raw
@@ -293,6 +290,12 @@ class _Repetitions:
             self._repeat(size)
         self._clock.flush()
 
+    def free(self) -> None:
+        """Free the buffer. On a GPU only this stream could use its memory again, so that goes back to the driver."""
+        del self._buffer, self._token
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def _repeat(self, size: int) -> None:
         part = self._buffer[: size // ELEMENT_BYTES]
         on_gpu = part.device.type == "cuda"  # the module's docstring explains the difference
@@ -327,12 +330,6 @@ def _communication_stream(device: torch.device) -> contextlib.AbstractContextMan
         stream.wait_stream(torch.cuda.current_stream(device))
         return torch.cuda.stream(stream)
     return contextlib.nullcontext()
-
-
-def _give_back_memory(device: torch.device) -> None:
-    """Return free memory of a GPU to its driver: only the stream of the measurement could use its buffer again."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _too_long(clock: Clock, took: tuple[Mark, Mark], group: dist.ProcessGroup | None, device: torch.device) -> bool:
