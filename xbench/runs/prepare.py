@@ -209,8 +209,7 @@ def _check_links(fabric: FabricSpec, device: str) -> None:
         raise SpecError(
             f"{fabric} joins namespaces of one machine, which NCCL takes for one host: on GPUs its ranks would share "
             "GPUs, or send past the shaped links",
-            hint="--fabric local sends over the GPUs' own links, --fabric emulated takes the time of others; or try "
-            "--device cpu",
+            hint="try --fabric local for the GPUs' own links, or --fabric emulated for slower ones, or --device cpu",
         )
 
 
