@@ -6,19 +6,15 @@
 // after the other; NaN stays NaN. A tensor may be its own slice.
 //
 // Gradients are freshly allocated in every step, so the table of their addresses travels with the launch, as a kernel
-// parameter by value, and nothing is copied to the device beforehand. 4 KB of parameters always fit; toolkits from 12.1
-// on take 32,764 bytes. Blocks find their tensor by binary search over the number of blocks before each.
+// parameter by value, and nothing is copied to the device beforehand. A table of FEW tensors fits the 4 KB of parameters
+// of every launch, one of MANY the 32,764 bytes that CUDA allows from 12.1 on. Blocks find their tensor by binary search
+// over the number of blocks before each.
 //
 // Where tensor and slice both begin on a multiple of 16 bytes every access is of 16 bytes, four in flight a thread;
 // elsewhere, and for the last few elements, they are element by element.
-
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
+//
+// NVRTC has no headers, so this file includes none and converts to and from 16 bits by itself. xbench/kernels/pack.py
+// fills the tables, and knows THREADS, FEW, MANY, CHUNK and the kernels' names.
 
 namespace {
 
@@ -26,15 +22,7 @@ constexpr int THREADS = 256;
 constexpr int IN_FLIGHT = 4;
 constexpr int WIDE = 16;  // bytes of one access
 constexpr int FEW = 144;
-#if CUDART_VERSION >= 12010
 constexpr int MANY = 1160;
-constexpr int MOST_PARAMETER_BYTES = 32764;
-#else
-constexpr int MANY = FEW;
-constexpr int MOST_PARAMETER_BYTES = 4096;
-#endif
-
-enum Kind { FP32 = 0, BF16 = 1, FP16 = 2, FP64 = 3 };  // as xbench/kernels/pack.py counts them
 
 template <int N>
 struct Table {
@@ -45,21 +33,42 @@ struct Table {
     int count;
 };
 
-static_assert(sizeof(Table<FEW>) + 2 * sizeof(double) <= 4096, "the small table fits every toolkit");
-static_assert(sizeof(Table<MANY>) + 2 * sizeof(double) <= MOST_PARAMETER_BYTES, "the large table fits this toolkit");
+static_assert(sizeof(Table<FEW>) + 2 * sizeof(double) <= 4096, "the small table fits every launch");
+static_assert(sizeof(Table<MANY>) + 2 * sizeof(double) <= 32764, "the large table fits a launch of CUDA 12.1");
 
-template <typename T> struct Arithmetic { using type = float; };
-template <> struct Arithmetic<double> { using type = double; };
+struct Bf16 {
+    unsigned short bits;
+};
+struct Fp16 {
+    unsigned short bits;
+};
+
+#ifdef __CUDACC__  // a C++ compiler is given these two by whoever includes this file
+__device__ float from_fp16(unsigned short bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+__device__ unsigned short to_fp16(float value) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+#endif
 
 __device__ float widened(float value) { return value; }
-__device__ float widened(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ float widened(__half value) { return __half2float(value); }
+__device__ float widened(Bf16 value) { return __uint_as_float(static_cast<unsigned int>(value.bits) << 16); }
+__device__ float widened(Fp16 value) { return from_fp16(value.bits); }
 __device__ double widened(double value) { return value; }
 
 template <typename T, typename Wide> __device__ T rounded(Wide value);
 template <> __device__ float rounded<float>(float value) { return value; }
-template <> __device__ __nv_bfloat16 rounded<__nv_bfloat16>(float value) { return __float2bfloat16_rn(value); }
-template <> __device__ __half rounded<__half>(float value) { return __float2half_rn(value); }
+template <> __device__ Bf16 rounded<Bf16>(float value) {
+    const unsigned int bits = __float_as_uint(value);
+    const unsigned int nearest = (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;  // a tie goes to the even one
+    return {static_cast<unsigned short>(value == value ? nearest : 0x7fffU)};
+}
+template <> __device__ Fp16 rounded<Fp16>(float value) { return {to_fp16(value)}; }
 template <> __device__ double rounded<double>(double value) { return value; }
 
 // As many elements as fill one access of the narrower type.
@@ -85,7 +94,7 @@ struct Lot {
     }
 };
 
-__device__ bool is_wide(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % WIDE == 0; }
+__device__ bool is_wide(const void* address) { return reinterpret_cast<unsigned long long>(address) % WIDE == 0; }
 
 template <typename From, typename To, typename Scale>
 __device__ void convey(const From* from, To* to, long long begin, long long end, Scale scale) {
@@ -129,7 +138,7 @@ __device__ int tensor_of(const Table<N>& table, int block) {
 }
 
 template <int N, typename Tensor, typename Flat, bool PACK, typename Scale>
-__global__ void __launch_bounds__(THREADS) move(const __grid_constant__ Table<N> table, Flat* flat, Scale scale) {
+__device__ void move(const Table<N>& table, Flat* flat, Scale scale) {
     const int block = static_cast<int>(blockIdx.x);
     const int place = tensor_of(table, block);
     Tensor* tensor = static_cast<Tensor*>(table.tensor[place]);
@@ -144,83 +153,22 @@ __global__ void __launch_bounds__(THREADS) move(const __grid_constant__ Table<N>
     }
 }
 
-// What a call is given: arrays of `count` on the host.
-struct Call {
-    void* const* tensors;
-    const long long* elements;
-    const long long* offsets;
-    int count;
-    void* flat;
-    double scale;
-    cudaStream_t stream;
-};
-
-template <int N, typename Tensor, typename Flat, bool PACK>
-cudaError_t launch(const Call& call, int from, int count) {
-    using Scale = typename Arithmetic<Tensor>::type;
-    Table<N> table;
-    long long blocks = 0;
-    for (int i = 0; i < count; ++i) {
-        table.tensor[i] = call.tensors[from + i];
-        table.offset[i] = call.offsets[from + i];
-        table.elements[i] = call.elements[from + i];
-        table.first_block[i] = static_cast<int>(blocks);
-        blocks += (call.elements[from + i] + CHUNK<Tensor, Flat> - 1) / CHUNK<Tensor, Flat>;
-        if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-    }
-    table.first_block[count] = static_cast<int>(blocks);
-    table.count = count;
-    if (blocks == 0) return cudaSuccess;
-    move<N, Tensor, Flat, PACK, Scale><<<static_cast<unsigned>(blocks), THREADS, 0, call.stream>>>(
-        table, static_cast<Flat*>(call.flat), static_cast<Scale>(call.scale));
-    return cudaGetLastError();
-}
-
-template <typename Tensor, typename Flat, bool PACK>
-cudaError_t move_all(const Call& call) {
-    for (int from = 0; from < call.count;) {
-        const int left = call.count - from;
-        const int count = left < MANY ? left : MANY;
-        const cudaError_t error = count <= FEW ? launch<FEW, Tensor, Flat, PACK>(call, from, count)
-                                               : launch<MANY, Tensor, Flat, PACK>(call, from, count);
-        if (error != cudaSuccess) return error;
-        from += count;
-    }
-    return cudaSuccess;
-}
-
-template <bool PACK>
-cudaError_t dispatch(const Call& call, int tensor_kind, int flat_kind) {
-    if (tensor_kind == FP32 && flat_kind == FP32) return move_all<float, float, PACK>(call);
-    if (tensor_kind == FP32 && flat_kind == BF16) return move_all<float, __nv_bfloat16, PACK>(call);
-    if (tensor_kind == BF16 && flat_kind == BF16) return move_all<__nv_bfloat16, __nv_bfloat16, PACK>(call);
-    if (tensor_kind == FP16 && flat_kind == FP16) return move_all<__half, __half, PACK>(call);
-    if (tensor_kind == FP64 && flat_kind == FP64) return move_all<double, double, PACK>(call);
-    return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
-extern "C" {
+#define KERNEL(NAME, N, TENSOR, FLAT, PACK, SCALE)                                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                \
+        NAME##_##N(const Table<N> __grid_constant__ table, FLAT* flat, SCALE scale) {                    \
+        move<N, TENSOR, FLAT, PACK>(table, flat, scale);                                                 \
+    }
+#define KERNELS(NAMES, TENSOR, FLAT, SCALE)         \
+    KERNEL(pack_##NAMES, FEW, TENSOR, FLAT, true, SCALE)    \
+    KERNEL(pack_##NAMES, MANY, TENSOR, FLAT, true, SCALE)   \
+    KERNEL(unpack_##NAMES, FEW, TENSOR, FLAT, false, SCALE) \
+    KERNEL(unpack_##NAMES, MANY, TENSOR, FLAT, false, SCALE)
 
-// All return a cudaError_t. Addresses are the device's, the arrays of them the host's.
-
-int xbench_pack(void* const* tensors, const long long* elements, const long long* offsets, int count, void* flat,
-                int tensor_kind, int flat_kind, double scale, void* stream) {
-    const Call call{tensors, elements, offsets, count, flat, scale, static_cast<cudaStream_t>(stream)};
-    return static_cast<int>(dispatch<true>(call, tensor_kind, flat_kind));
-}
-
-int xbench_unpack(void* const* tensors, const long long* elements, const long long* offsets, int count, void* flat,
-                  int tensor_kind, int flat_kind, double scale, void* stream) {
-    const Call call{tensors, elements, offsets, count, flat, scale, static_cast<cudaStream_t>(stream)};
-    return static_cast<int>(dispatch<false>(call, tensor_kind, flat_kind));
-}
-
-// Whether the current device can run what was compiled here.
-int xbench_ready() {
-    cudaFuncAttributes attributes;
-    return static_cast<int>(cudaFuncGetAttributes(&attributes, move<MANY, float, float, true, float>));
-}
-
-}  // extern "C"
+// pack_TENSOR_FLAT_FEW and so on, with torch's names of the types.
+KERNELS(float32_float32, float, float, float)
+KERNELS(float32_bfloat16, float, Bf16, float)
+KERNELS(bfloat16_bfloat16, Bf16, Bf16, float)
+KERNELS(float16_float16, Fp16, Fp16, float)
+KERNELS(float64_float64, double, double, double)

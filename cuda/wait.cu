@@ -12,11 +12,9 @@
 // buffer to and fro until the same deadline: that of the block that started first, which the others find in the first
 // bytes of the scratch. Those are zero before the first use and zero again when the last block leaves, so one scratch
 // serves one stream.
-
-#include <cstddef>
-#include <cstdint>
-
-#include <cuda_runtime.h>
+//
+// NVRTC has no headers, so this file includes none. xbench/kernels/wait.py launches the kernels, and knows HEADER_BYTES
+// and how many threads a block of each has.
 
 namespace {
 
@@ -30,7 +28,7 @@ struct Meeting {
     unsigned int left;
 };
 
-constexpr std::size_t HEADER_BYTES = 128;  // of the scratch, the meeting's
+constexpr int HEADER_BYTES = 128;  // of the scratch, the meeting's
 static_assert(sizeof(Meeting) <= HEADER_BYTES, "the meeting fits the header");
 
 __device__ unsigned long long now_ns() {
@@ -49,13 +47,20 @@ __device__ void wait_until(unsigned long long deadline) {
     for (unsigned long long now = now_ns(); now < deadline; now = now_ns()) sleep_towards(deadline, now);
 }
 
+}  // namespace
+
+extern "C" {
+
 __global__ void __launch_bounds__(32) wait_alone(unsigned long long ns) {
     if (threadIdx.x == 0) wait_until(now_ns() + ns);
 }
 
-// Block 0 waits, the others copy; the one that starts first sets the deadline of all.
+// Block 0 waits, the others copy; the one that starts first sets the deadline of all. `scratch` begins on a multiple of
+// 128 bytes, and has `lots` times 16 bytes behind its header, at least two for each block that copies.
 __global__ void __launch_bounds__(THREADS)
-wait_with_load(unsigned long long ns, Meeting* meeting, uint4* scratch, unsigned long long lots) {
+wait_with_load(unsigned long long ns, char* scratch, unsigned long long lots) {
+    Meeting* meeting = reinterpret_cast<Meeting*>(scratch);
+    uint4* rest = reinterpret_cast<uint4*>(scratch + HEADER_BYTES);
     __shared__ unsigned long long deadline;
     __shared__ bool over;
     if (threadIdx.x == 0) {
@@ -70,7 +75,7 @@ wait_with_load(unsigned long long ns, Meeting* meeting, uint4* scratch, unsigned
         // Each block has a part of its own, in two halves, and copies the first to the second and back.
         const unsigned long long share = lots / (gridDim.x - 1);
         const unsigned long long half = share / 2;
-        uint4* part = scratch + (blockIdx.x - 1) * share;
+        uint4* part = rest + (blockIdx.x - 1) * share;
         unsigned long long at = 0;
         bool back = false;
         while (true) {
@@ -105,6 +110,7 @@ wait_with_load(unsigned long long ns, Meeting* meeting, uint4* scratch, unsigned
     }
 }
 
+// The smallest step of the clock seen in a few [ns].
 __global__ void __launch_bounds__(32) timer_step(unsigned long long* step_ns) {
     if (threadIdx.x != 0) return;
     unsigned long long least = ~0ULL, before = now_ns();
@@ -116,35 +122,6 @@ __global__ void __launch_bounds__(32) timer_step(unsigned long long* step_ns) {
         ++seen;
     }
     *step_ns = least;
-}
-
-}  // namespace
-
-extern "C" {
-
-// All return a cudaError_t. `scratch` is the device's, begins on a multiple of 128 bytes, and may be null without blocks.
-
-int xbench_wait(unsigned long long ns, int blocks, void* scratch, unsigned long long scratch_bytes, void* stream) {
-    const cudaStream_t on = static_cast<cudaStream_t>(stream);
-    if (blocks < 0) return static_cast<int>(cudaErrorInvalidValue);
-    if (blocks == 0) {
-        wait_alone<<<1, 32, 0, on>>>(ns);
-        return static_cast<int>(cudaGetLastError());
-    }
-    if (scratch == nullptr || scratch_bytes < HEADER_BYTES + 2 * sizeof(uint4) * static_cast<std::size_t>(blocks)) {
-        return static_cast<int>(cudaErrorInvalidValue);
-    }
-    const unsigned long long lots = (scratch_bytes - HEADER_BYTES) / sizeof(uint4);
-    uint4* rest = reinterpret_cast<uint4*>(static_cast<char*>(scratch) + HEADER_BYTES);
-    wait_with_load<<<static_cast<unsigned>(blocks) + 1, THREADS, 0, on>>>(
-        ns, static_cast<Meeting*>(scratch), rest, lots);
-    return static_cast<int>(cudaGetLastError());
-}
-
-// The smallest step of the clock seen in a few, to one unsigned 64-bit number on the device [ns].
-int xbench_timer_step(unsigned long long* step_ns, void* stream) {
-    timer_step<<<1, 32, 0, static_cast<cudaStream_t>(stream)>>>(step_ns);
-    return static_cast<int>(cudaGetLastError());
 }
 
 }  // extern "C"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from xbench.kernels import build
 from xbench.kernels.wait import HEADER_BYTES, scratch_of, timer_step_ns, wait, why_not
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-    pytest.mark.skipif(build.find_nvcc() is None, reason="there is no nvcc"),
 ]
 
 MS = 1_000_000

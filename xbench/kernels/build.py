@@ -1,28 +1,30 @@
 """Build, cache and loading of the CUDA kernels, on first use.
 
-The sources do not use torch: they export plain functions of addresses, sizes and a stream. So one call of nvcc makes
-one shared library in seconds, and ctypes loads it into any Python with any torch. It is kept in $XBENCH_CACHE, else
-$XDG_CACHE_HOME/xbench, else ~/.cache/xbench. Its name contains a hash of the sources, the flags and nvcc's version, so
-an outdated library is never loaded. Ranks that start at once build once: the others wait for a lock. A build is written
-to a temporary file and moved to its path.
+The sources hold device code alone, without torch and without headers. So nvcc or NVRTC, which torch's wheels bring
+along, compiles one to machine code in seconds, and the driver launches its kernels. Machine code is kept in
+$XBENCH_CACHE, else $XDG_CACHE_HOME/xbench, else ~/.cache/xbench. Its name contains a hash of the source, the flags and
+the compiler's version, so outdated code is never loaded. Ranks that start at once build once: the others wait for a
+lock. What was built is written to a temporary file and moved to its path.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xbench.errors import KernelError
-from xbench.scratch import part_file
+from xbench.kernels import nvrtc
+from xbench.kernels.driver import Kernels
+from xbench.scratch import Scratch, part_file
 
 if TYPE_CHECKING:
     import torch
@@ -30,30 +32,49 @@ if TYPE_CHECKING:
 SUPPORTED = ("80", "90", "100")
 """Compute capabilities that the sources must compile for: A100, H100 and H200, B200."""
 
-FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
+FIRST = {"pack": "pack_float32_float32_MANY", "wait": "wait_alone"}
+"""The most demanding kernel of each source: a GPU and a driver that load it load the others."""
+
+FLAGS = ("-std=c++17",)
 BUILD_S = 600.0
 _PACKAGE = Path(__file__).parent.parent
 
-_address = ctypes.c_void_p
-_FUNCTIONS = {
-    name: [_address, _address, _address, ctypes.c_int, _address, ctypes.c_int, ctypes.c_int, ctypes.c_double, _address]
-    for name in ("xbench_pack", "xbench_unpack")
-} | {
-    "xbench_ready": [],
-    "xbench_wait": [ctypes.c_uint64, ctypes.c_int, _address, ctypes.c_uint64, _address],
-    "xbench_timer_step": [_address, _address],
-    "xbench_error_text": [ctypes.c_int],
-}
-"""Functions of the library. All return a cudaError_t, except for the text of an error."""
+
+@dataclass(frozen=True)
+class Compiler:
+    """A compiler: `compile(source, flags)` gives machine code. Both functions raise KernelError."""
+
+    name: str
+    version: Callable[[], str]
+    compile: Callable[[Path, tuple[str, ...]], bytes]
 
 
-def sources() -> list[Path]:
-    """The .cu files: inside an installed package, next to it in a checkout. Raises KernelError without any."""
+def source_of(name: str) -> Path:
+    """A .cu file: inside an installed package, next to it in a checkout. Raises KernelError without it."""
     for folder in (_PACKAGE / "cuda", _PACKAGE.parent / "cuda"):
-        files = sorted(folder.glob("*.cu"))
-        if files:
-            return files
+        path = folder / f"{name}.cu"
+        if path.exists():
+            return path
     raise KernelError("the CUDA sources are not installed beside xbench", hint="install it again, or use a checkout")
+
+
+def compilers() -> list[Compiler]:
+    """Compilers of this machine: nvcc, then NVRTC. Raises KernelError if there is none."""
+    found = []
+    nvcc = find_nvcc()
+    if nvcc is not None:
+        version, compiled = functools.partial(nvcc_version, nvcc), functools.partial(_compiled_by_nvcc, nvcc)
+        found.append(Compiler("nvcc", version, compiled))
+    library = nvrtc.find_nvrtc()
+    if library is not None:
+        version, compiled = functools.partial(nvrtc.version, library), functools.partial(nvrtc.compiled, library)
+        found.append(Compiler("NVRTC", version, compiled))
+    if not found:
+        raise KernelError(
+            "there is no nvcc and no NVRTC to build the CUDA kernels with",
+            hint="set CUDA_HOME to a CUDA toolkit, or install the wheel nvidia-cuda-nvrtc of torch's CUDA version",
+        )
+    return found
 
 
 def find_nvcc() -> str | None:
@@ -92,89 +113,77 @@ def cache_folder() -> Path:
         raise KernelError("there is no home folder to keep the CUDA kernels in", hint="set XBENCH_CACHE") from None
 
 
-def built(architectures: Sequence[str]) -> Path:
-    """The library for these compute capabilities ('90' is 9.0), built if it is not in the cache yet.
+def built(name: str, architecture: str, compiler: Compiler) -> Path:
+    """Machine code of a source for a compute capability ('90' is 9.0), built if it is not in the cache yet.
 
-    Raises KernelError in one sentence: no nvcc, no sources, no writable cache, or nvcc's first error.
+    Raises KernelError in one sentence: no source, no writable cache, or the compiler's first error.
     """
-    nvcc = find_nvcc()
-    if nvcc is None:
-        raise KernelError("there is no nvcc to build the CUDA kernels with", hint="set CUDA_HOME to a CUDA toolkit")
-    files = sources()
-    flags = [*FLAGS, *(f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures)]
-    digest = hashlib.sha256("\n".join([nvcc_version(nvcc), *flags]).encode())
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    source = source_of(name)
+    flags = (*FLAGS, f"-arch=sm_{architecture}")
+    digest = hashlib.sha256("\n".join([compiler.name, compiler.version(), *flags]).encode() + source.read_bytes())
     folder = cache_folder()
-    path = folder / f"kernels-{digest.hexdigest()[:16]}.so"
+    path = folder / f"{name}-{digest.hexdigest()[:16]}.cubin"
     if path.exists():
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(path.with_suffix(".lock")):
             if not path.exists():
-                _compile([nvcc, *flags, *map(str, files)], path)
+                _write(path, compiler.compile(source, flags))
     except OSError as error:
         raise KernelError(f"the CUDA kernels cannot be kept in {folder}: {error.strerror or error}",
                           hint="set XBENCH_CACHE to a folder that can be written to") from None  # fmt: skip
     return path
 
 
-def for_gpu(device: torch.device) -> ctypes.CDLL | KernelError:
-    """The library for a GPU, built and tried once per process, or the error that prevents it."""
+def for_gpu(name: str, device: torch.device) -> Kernels | KernelError:
+    """Kernels of a source on a GPU, built and tried once per process, or the error that prevents it."""
     import torch
 
-    return _for_gpu(device.index if device.index is not None else torch.cuda.current_device())
+    return _for_gpu(name, device.index if device.index is not None else torch.cuda.current_device())
 
 
 @functools.cache
-def _for_gpu(index: int) -> ctypes.CDLL | KernelError:
+def _for_gpu(name: str, index: int) -> Kernels | KernelError:
+    """Kernels from the first compiler whose machine code runs, or the first one's error."""
     import torch
 
+    errors = []
     try:
         if torch.version.cuda is None:
             raise KernelError("this torch was not built for CUDA")
         major, minor = torch.cuda.get_device_capability(index)
-        library = declared(built([f"{major}{minor}"]))
-        with torch.cuda.device(index):
-            check(library, library.xbench_ready(), "the CUDA kernels do not run here")
+        for compiler in compilers():
+            try:
+                kernels = Kernels(built(name, f"{major}{minor}", compiler).read_bytes(), index)
+                kernels.load(FIRST[name])
+                return kernels
+            except KernelError as error:
+                errors.append(error)
     except KernelError as error:
-        return error
-    return library
+        errors.append(error)
+    return errors[0]
 
 
-def declared(path: Path) -> ctypes.CDLL:
-    """Load a library and declare its functions. Raises KernelError for another library."""
-    try:
-        library = ctypes.CDLL(str(path))
-        for name, arguments in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.argtypes = arguments
-            function.restype = ctypes.c_char_p if name == "xbench_error_text" else ctypes.c_int
-    except (OSError, AttributeError) as error:
-        raise KernelError(f"the built CUDA kernels cannot be loaded: {error}", hint=f"remove {path}") from None
-    return library
-
-
-def check(library: ctypes.CDLL, code: int, what: str) -> None:
-    """Raise KernelError for a call that did not return cudaSuccess."""
-    if code != 0:
-        text = library.xbench_error_text(code)
-        raise KernelError(f"{what}: {text.decode() if text else 'CUDA error'} (CUDA error {code})")
-
-
-def _compile(command: Sequence[str], path: Path) -> None:
-    """Run nvcc into a temporary file and move that to `path`. Raises KernelError and OSError."""
-    handle, temporary = part_file(path)
-    os.close(handle)
-    try:
+def _compiled_by_nvcc(nvcc: str, source: Path, flags: tuple[str, ...]) -> bytes:
+    with Scratch("xb-nvcc-") as folder:
+        output = Path(folder) / "kernels.cubin"
+        command = [nvcc, "-O3", *flags, "--cubin", str(source), "-o", str(output)]
         try:
-            result = subprocess.run([*command, "-o", temporary], capture_output=True, text=True, timeout=BUILD_S)
+            result = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S)
         except subprocess.TimeoutExpired:
             raise KernelError(f"nvcc did not build the CUDA kernels within {BUILD_S:.0f} s") from None
         if result.returncode != 0:
             raise KernelError(f"nvcc cannot build the CUDA kernels: {_first_error(result)}", detail=result.stderr)
-        os.chmod(temporary, 0o755)
+        return output.read_bytes()
+
+
+def _write(path: Path, code: bytes) -> None:
+    """Write a temporary file and move it to `path`. Raises OSError."""
+    handle, temporary = part_file(path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(code)
         os.replace(temporary, path)
     finally:
         Path(temporary).unlink(missing_ok=True)

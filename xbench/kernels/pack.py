@@ -6,7 +6,7 @@ slice · scale. fp32 tensors may use a bf16 buffer. The product is rounded to th
 to fp32), then to the destination's, to nearest even; NaN stays NaN. Kernel (`cuda/pack.cu`) and twin agree bit for bit,
 except for the payload of a NaN.
 
-A GPU without nvcc, or whose nvcc cannot build, uses the twin, and one warning gives the reason.
+A GPU whose kernels cannot be built uses the twin, and one warning gives the reason.
 """
 
 from __future__ import annotations
@@ -24,12 +24,38 @@ from torch import Tensor
 
 from xbench.errors import KernelError
 from xbench.kernels import build
+from xbench.kernels.driver import Launcher
 
 WIDE_BYTES = 16
 """Alignment [B] of a slice from which it is read and written this many bytes at a time."""
 
-_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3}
+_SUPPORTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _NARROWED = (torch.float32, torch.bfloat16)
+
+_THREADS = 256
+_BLOCK_BYTES = _THREADS * 4 * WIDE_BYTES
+"""Bytes of the narrower type that one block moves: THREADS, IN_FLIGHT and WIDE of `cuda/pack.cu`."""
+
+
+def _table_of(size: int) -> Any:
+    """The type Table<size> of `cuda/pack.cu`. Addresses are numbers here."""
+    numbers, counts = ctypes.c_longlong * size, ctypes.c_int * (size + 1)
+    fields = [("tensor", numbers), ("offset", numbers), ("elements", numbers), ("first_block", counts)]
+    return type("Table", (ctypes.Structure,), {"_fields_": [*fields, ("count", ctypes.c_int)]})
+
+
+_TABLES = {"FEW": (144, _table_of(144)), "MANY": (1160, _table_of(1160))}
+"""Tensors that a table holds, and its type, by the end of the kernel's name."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tensors of one launch, from `first` on. `table` lacks their addresses."""
+
+    first: int
+    size: str
+    blocks: int
+    table: Any
 
 
 @dataclass(frozen=True)
@@ -50,11 +76,27 @@ class Layout:
         last = offsets[len(elements) - 1] + elements[-1] if elements else 0
         return cls(tuple(elements), tuple(offsets[: len(elements)]), last)
 
+    def parts(self, chunk: int) -> list[Part]:
+        """Launches for all tensors that have elements, with blocks of `chunk` elements. Computed once."""
+        if chunk not in self._parts:
+            most = _TABLES["MANY"][0]
+            parts = [self._part(first, most, chunk) for first in range(0, len(self.elements), most)]
+            self._parts[chunk] = [part for part in parts if part.blocks]
+        return self._parts[chunk]
+
     @functools.cached_property
-    def arrays(self) -> tuple[Any, Any]:
-        """`elements` and `offsets` as C arrays."""
-        numbers = ctypes.c_longlong * len(self.elements)
-        return numbers(*self.elements), numbers(*self.offsets)
+    def _parts(self) -> dict[int, list[Part]]:
+        return {}
+
+    def _part(self, first: int, most: int, chunk: int) -> Part:
+        elements = self.elements[first : first + most]
+        size = "FEW" if len(elements) <= _TABLES["FEW"][0] else "MANY"
+        ends = list(itertools.accumulate((-(-count // chunk) for count in elements), initial=0))
+        table = _TABLES[size][1](count=len(elements))
+        table.offset[: len(elements)] = self.offsets[first : first + most]
+        table.elements[: len(elements)] = elements
+        table.first_block[: len(ends)] = ends
+        return Part(first, size, ends[-1], table)
 
 
 def pack(tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: float = 1.0) -> None:
@@ -97,9 +139,9 @@ def describe_pack_backend(device: torch.device) -> str:
     """The implementation that `pack` and `unpack` use on this device, for a reader of the record."""
     if device.type != "cuda":
         return "gradients are packed by torch operations"
-    library = build.for_gpu(device)
-    if isinstance(library, KernelError):
-        return f"gradients are packed by torch operations: {library}"
+    kernels = build.for_gpu("pack", device)
+    if isinstance(kernels, KernelError):
+        return f"gradients are packed by torch operations: {kernels}"
     return "gradients are packed by the CUDA kernel"
 
 
@@ -111,7 +153,7 @@ def _check(tensors: Sequence[Tensor], flat: Tensor, layout: Layout) -> None:
     if not tensors:
         return
     dtype = tensors[0].dtype
-    if flat.dtype not in _KINDS or not (dtype == flat.dtype or (dtype, flat.dtype) == _NARROWED):
+    if flat.dtype not in _SUPPORTED or not (dtype == flat.dtype or (dtype, flat.dtype) == _NARROWED):
         raise ValueError(f"{dtype} tensors do not travel in a {flat.dtype} buffer")
     for tensor, count in zip(tensors, layout.elements, strict=True):
         if tensor.numel() != count or tensor.dtype != dtype or tensor.device != flat.device:
@@ -134,17 +176,26 @@ def _launched(name: str, tensors: Sequence[Tensor], flat: Tensor, layout: Layout
     _check(tensors, flat, layout)
     if not flat.is_cuda:
         return False
-    library = build.for_gpu(flat.device)
-    if isinstance(library, KernelError):
-        _warn(str(library))
+    kernels = build.for_gpu("pack", flat.device)
+    if isinstance(kernels, KernelError):
+        _warn(str(kernels))
         return False
-    if tensors:
-        elements, offsets = layout.arrays
-        addresses = (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
-        kinds = _KINDS[tensors[0].dtype], _KINDS[flat.dtype]
-        stream = torch.cuda.current_stream(flat.device).cuda_stream
-        launch = getattr(library, f"xbench_{name}")
-        with torch.cuda.device(flat.device):
-            code = launch(addresses, elements, offsets, len(tensors), flat.data_ptr(), *kinds, scale, stream)
-        build.check(library, code, f"{name} of {len(tensors)} gradients")
+    launch(kernels, torch.cuda.current_stream(flat.device).cuda_stream, name, tensors, flat, layout, scale)
     return True
+
+
+def launch(
+    kernels: Launcher, stream: int, name: str, tensors: Sequence[Tensor], flat: Tensor, layout: Layout, scale: float
+) -> None:
+    """Queue 'pack' or 'unpack' of suitable tensors on a stream. Raises KernelError for a failed launch."""
+    if not tensors:
+        return
+    dtype = tensors[0].dtype
+    types = "_".join(str(each).removeprefix("torch.") for each in (dtype, flat.dtype))
+    number = ctypes.c_double(scale) if dtype == torch.float64 else ctypes.c_float(scale)
+    address = ctypes.c_void_p(flat.data_ptr())
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    for part in layout.parts(_BLOCK_BYTES // min(dtype.itemsize, flat.dtype.itemsize)):
+        table = type(part.table).from_buffer_copy(part.table)  # another thread may launch the same layout
+        table.tensor[: table.count] = addresses[part.first : part.first + table.count]
+        kernels.launch(f"{name}_{types}_{part.size}", part.blocks, _THREADS, stream, table, address, number)

@@ -5,12 +5,13 @@ wait also takes memory bandwidth and multiprocessors: that many thread blocks co
 meanwhile. See `cuda/wait.cu`. The device's clock advances in steps (`timer_step_ns`), and a wait is exact to one of
 them.
 
-Without nvcc there is a twin of the plain wait, torch's spinning kernel. It counts cycles of a clock whose rate changes,
-which is measured once, and it keeps a multiprocessor busy; `why_not` tells why it is used.
+Where the kernel cannot be built there is a twin of the plain wait, torch's spinning kernel. It counts cycles of a clock
+whose rate changes, which is measured once, and it keeps a multiprocessor busy; `why_not` tells why it is used.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 
 import torch
@@ -25,6 +26,8 @@ HEADER_BYTES = 128
 
 HEAD_START_NS = 200_000
 """Length [ns] of `head_start`: several times what the host needs to queue two collectives and two events."""
+
+_WARP, _THREADS, _WIDE_BYTES = 32, 256, 16  # of `cuda/wait.cu`: blocks without and with load, and one access
 
 _CALIBRATION_CYCLES = 20_000_000
 
@@ -47,17 +50,22 @@ def wait(ns: int, stream: torch.cuda.Stream, blocks: int = 0, scratch: Tensor | 
         raise ValueError(f"a wait of {ns} ns with {blocks} blocks cannot be")
     if blocks and (scratch is None or scratch.device != stream.device or scratch.data_ptr() % ALIGNED_BYTES):
         raise ValueError("a wait with load needs a scratch of its stream's device, as scratch_of makes it")
-    library = build.for_gpu(stream.device)
-    if isinstance(library, KernelError):
+    kernels = build.for_gpu("wait", stream.device)
+    if isinstance(kernels, KernelError):
         if blocks:
-            raise library
+            raise kernels
         with torch.cuda.stream(stream):
             _spin(round(ns * _cycles_per_ns(stream.device)))
         return
-    address, nbytes = (scratch.data_ptr(), scratch.nbytes) if blocks and scratch is not None else (None, 0)
-    with torch.cuda.device(stream.device):
-        code = library.xbench_wait(ns, blocks, address, nbytes, stream.cuda_stream)
-    build.check(library, code, f"a wait of {ns} ns")
+    duration = ctypes.c_uint64(ns)
+    if scratch is None or not blocks:
+        kernels.launch("wait_alone", 1, _WARP, stream.cuda_stream, duration)
+        return
+    address, lots = ctypes.c_void_p(scratch.data_ptr()), (scratch.nbytes - HEADER_BYTES) // _WIDE_BYTES
+    if lots < 2 * blocks:
+        raise ValueError(f"a scratch of {scratch.nbytes} bytes is too small for {blocks} blocks")
+    counted = ctypes.c_uint64(lots)
+    kernels.launch("wait_with_load", blocks + 1, _THREADS, stream.cuda_stream, duration, address, counted)
 
 
 def head_start(stream: torch.cuda.Stream) -> None:
@@ -71,19 +79,18 @@ def head_start(stream: torch.cuda.Stream) -> None:
 
 def why_not(device: torch.device) -> str | None:
     """Reason why the kernel is not available on this GPU; None if it is."""
-    library = build.for_gpu(device)
-    return str(library) if isinstance(library, KernelError) else None
+    kernels = build.for_gpu("wait", device)
+    return str(kernels) if isinstance(kernels, KernelError) else None
 
 
 def timer_step_ns(device: torch.device) -> int:
     """The smallest observed step of the device's clock [ns]. Raises KernelError without the kernel."""
-    library = build.for_gpu(device)
-    if isinstance(library, KernelError):
-        raise library
+    kernels = build.for_gpu("wait", device)
+    if isinstance(kernels, KernelError):
+        raise kernels
     step = torch.zeros(1, dtype=torch.int64, device=device)
-    with torch.cuda.device(device):
-        code = library.xbench_timer_step(step.data_ptr(), torch.cuda.current_stream().cuda_stream)
-    build.check(library, code, "the step of the device's clock")
+    stream = torch.cuda.current_stream(device).cuda_stream
+    kernels.launch("timer_step", 1, _WARP, stream, ctypes.c_void_p(step.data_ptr()))
     return int(step.item())
 
 

@@ -317,7 +317,7 @@ def _nvcc(seen: Seen) -> Finding:
     if seen.tools.get("nvcc"):
         return _works("nvcc", str(seen.tools["nvcc"]))
     cuda = str(seen.torch.get("cuda") or "13.0").replace(".", "-")
-    lost = "xbench's own CUDA kernels cannot be compiled, and torch's operations take their place"
+    lost = "xbench's CUDA kernels need the NVRTC of torch's wheels, and Horovod averages on CPUs only"
     return _missing(
         "nvcc",
         "not found on PATH, in CUDA_HOME or in /usr/local/cuda",
