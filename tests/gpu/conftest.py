@@ -87,8 +87,8 @@ def summed_up(results: Path) -> Any:
     lines = [
         "# What a GPU said",
         "",
-        "Made by `make gpu`; one file a line. Compute is real; collectives are emulated, or of one rank. A goal that",
-        "was missed is missed: no test fails for it.",
+        "Made by `make gpu`; one file a line. Compute is real; collectives are emulated or of one rank, and in line 10",
+        "NCCL's between GPUs. A goal that was missed is missed: no test fails for it.",
         "",
         "| line | what | goal | | finding | date | GPU | torch | file |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",

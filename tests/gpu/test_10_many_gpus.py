@@ -1,0 +1,120 @@
+"""Several GPUs over NCCL: every schedule, T(M) against nccl-tests, and two jobs in one process against two."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from runs import DEVICE, DRY, Keep, compared, errors, figures, middle
+
+from xbench.errors import SpecError
+from xbench.modes import MODES, mode_info
+from xbench.planning.cost import CostCurve
+from xbench.records import Comparison
+from xbench.schedules import parse_mode
+from xbench.spec import Copies
+from xbench.traces.link import read_link
+
+RANKS = 2 if DRY else torch.cuda.device_count()
+FABRIC = f"local:ranks={RANKS}"
+WORKLOAD = "transformer-tiny" if DRY else "resnet50"
+EFFORT = ("--quick", "--rounds", "1", "--steps", "2") if DRY else ("--launches", "1", "--rounds", "4", "--steps", "8")
+TURNS = ("--launches", "1", "--rounds", "2" if DRY else "6", "--steps", "8" if DRY else "20")
+CASES = [("fused", "bf16")] if DRY else [(copies, "none") for copies in get_args(Copies)] + [("fused", "bf16")]
+OFF = 0.25
+
+pytestmark = pytest.mark.skipif(bool(DEVICE) and RANKS < 2, reason="there are fewer than two GPUs")
+
+
+def schedules(copies: str) -> list[str]:
+    """All schedules of one job that these copies allow, but another library's; some of them where this is small."""
+    if DRY:
+        return ["ddp", "auto", "spb"]
+    ours = [mode for mode in MODES if not mode.paired and mode.library is None]
+    return [mode.name for mode in ours if copies != "coalesced" or not mode.puts_off] + ["spb:variant=temporal"]
+
+
+@functools.cache
+def measured(copies: str, compress: str) -> Comparison:
+    modes = ",".join(schedules(copies))
+    return compared(DEVICE, WORKLOAD, FABRIC, modes, "--copies", copies, "--compress", compress, *EFFORT)
+
+
+@pytest.mark.parametrize(("copies", "compress"), CASES)
+def test_every_schedule(copies: str, compress: str, keep: Keep) -> None:
+    record = measured(copies, compress)
+    found = figures(record)
+    assert set(found) == set(schedules(copies))
+    gates = {name: mode.parity for name, mode in record.modes.items() if mode_info(mode.mode.partition(":")[0]).trains}
+    assert all(gate is not None and gate.ok and gate.bitwise_across_ranks for gate in gates.values()), gates
+    steps = {name: mode.step_s.median for name, mode in record.modes.items() if mode.step_s is not None}
+    whole = {name: step_s for name, step_s in steps.items() if mode_info(name.partition(":")[0]).equivalent_to_ddp}
+    best = min(whole, key=lambda name: whole[name])
+    off = errors(found)
+    keep(
+        f"gpus-{copies}-{compress}", line=10, goal="every schedule trains what DDP trains, and auto is as fast as DDP",
+        held=steps["auto"] <= 1.01 * steps["ddp"],
+        finding=f"{WORKLOAD}, {RANKS} ranks over {record.fabric.backend}: auto takes "
+        f"{steps['auto'] / steps['ddp']:.3f} of DDP's step, {best} {steps[best] / steps['ddp']:.3f}; median prediction "
+        f"error {middle(off):.1%}, worst {max(off):.1%}",
+        modes=found, gates={name: gate.model_dump() for name, gate in gates.items() if gate is not None},
+    )  # fmt: skip
+
+
+def reference(record: Comparison, folder: Path) -> Path:
+    """What nccl-tests says of these GPUs; on a CPU, a file of the very times that were measured."""
+    path = folder / "times"
+    if DRY:
+        assert record.cost_model is not None
+        rows = [f"{point.nbytes},{point.transfer_s}" for point in record.cost_model.points]
+        path.write_text("\n".join(["bytes,seconds", *rows]) + "\n")
+        return path
+    tool = shutil.which("all_reduce_perf")
+    if tool is None:
+        pytest.skip("nccl-tests' all_reduce_perf is not on PATH")
+    words = [tool, "-b", "1K", "-e", "128M", "-f", "4", "-g", str(RANKS)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    path.write_text(done.stdout)
+    return path
+
+
+def test_the_link_against_nccl_tests(keep: Keep, tmp_path: Path) -> None:
+    record = measured(*CASES[0])
+    theirs = read_link(reference(record, tmp_path))
+    assert record.cost_model is not None
+    points = record.cost_model.points
+    curve = CostCurve.of(record.cost_model)
+    sizes = [nbytes for nbytes in sorted(theirs.seconds) if points[0].nbytes <= nbytes <= points[-1].nbytes]
+    rows = [{"nbytes": n, "ours_s": curve(float(n)), "theirs_s": middle(theirs.seconds[n])} for n in sizes]
+    assert rows
+    off = {row["nbytes"]: row["ours_s"] / row["theirs_s"] - 1 for row in rows}
+    worst = max(off, key=lambda nbytes: abs(off[nbytes]))
+    keep(
+        "gpus-link", line=10, goal="T(M) within 25 % of nccl-tests, in place", held=abs(off[worst]) <= OFF,
+        finding=f"median {middle([abs(value) for value in off.values()]):.1%} off; worst {off[worst]:+.1%} at "
+        f"{worst} B", points=rows,
+    )  # fmt: skip
+
+
+def test_two_jobs_in_one_process_and_in_two(keep: Keep) -> None:
+    one, two = "crossover", "crossover:processes=2"
+    try:
+        parse_mode(two)
+    except SpecError:
+        pytest.skip("two jobs in turns are always two processes here")
+    record = compared(DEVICE, WORKLOAD, FABRIC, f"compute,sequential,{one},{two}", *TURNS)
+    found = figures(record)
+    took = {name: mode.step_s.median for name, mode in record.modes.items() if mode.step_s is not None}
+    gains = {name: took["sequential"] / took[name] for name in (one, two)}
+    keep(
+        "gpus-crossover", line=10, goal="turns gain in one process, and no less than in two",
+        held=gains[one] > 1.0 and gains[one] >= gains[two],
+        finding=f"{WORKLOAD}, {RANKS} ranks over {record.fabric.backend}: {gains[one]:.2f}× one after the other in one "
+        f"process, {gains[two]:.2f}× in two", modes=found, gains=gains,
+    )  # fmt: skip
