@@ -61,7 +61,7 @@ def emulate(
         points, remarks, send = calibrate(pacer), [], host_send(pacer)
         if common is not None and isinstance(pacer, SharingPacer):
             pacer.share(common)
-    return new_group(send, link.model.world_size), points, remarks
+    return new_group(send, link.model.world_size, on_stream=device.type == "cuda"), points, remarks
 
 
 def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:

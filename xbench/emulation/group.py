@@ -98,14 +98,18 @@ class HostWork(dist.Work):
 class EmulatedGroup(dist.ProcessGroup):
     """Process group of an emulated link.
 
-    `under`: the real group of the same ranks; `workers`: those of the link's model.
+    `under`: the real group of the same ranks; `workers`: those of the link's model; `on_stream`: True if the link is a
+    stream of a GPU.
     """
 
-    def __init__(self, rank: int, size: int, send: Send, under: dist.ProcessGroup, workers: int) -> None:
+    def __init__(
+        self, rank: int, size: int, send: Send, under: dist.ProcessGroup, workers: int, *, on_stream: bool
+    ) -> None:
         super().__init__(rank, size)
         self._size = size
         self._send = send
         self.workers = workers
+        self.waits_on_stream = on_stream and size == 1  # the real collective of several ranks blocks the host
         self._under = under
 
     def overhear(self, hear: Callable[[int], None]) -> None:
@@ -205,13 +209,13 @@ def host_send(pacer: Pacer, *, spoil: bool = False) -> Send:
     return functools.partial(HostWork, pacer, spoil)
 
 
-def new_group(send: Send, workers: int) -> dist.ProcessGroup:
-    """A group of all ranks over this link. Collective, after `init_process_group`, once per process."""
+def new_group(send: Send, workers: int, *, on_stream: bool = False) -> dist.ProcessGroup:
+    """A group of all ranks over this link; see `EmulatedGroup`. Collective, once per process."""
 
     def create(_store: Any, rank: int, size: int, _timeout: timedelta) -> EmulatedGroup:
         under = dist.group.WORLD
         assert under is not None
-        return EmulatedGroup(rank, size, send, under, workers)
+        return EmulatedGroup(rank, size, send, under, workers, on_stream=on_stream)
 
     dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
     group = dist.new_group(backend=BACKEND)

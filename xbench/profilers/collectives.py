@@ -49,7 +49,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from xbench.kernels.wait import head_start
 from xbench.profilers.clock import Clock, Mark
 from xbench.schedules.bucket import start_all_reduce
-from xbench.schedules.engine import workers_of
+from xbench.schedules.groups import workers_of
 
 MIN_BYTES = 1024
 MAX_SIZES = 24

@@ -47,7 +47,7 @@ from xbench.profilers.layers import StepWorkload, bare_step
 from xbench.profilers.summary import slowest
 from xbench.records import Contention, ContentionPoint
 from xbench.schedules.bucket import start_all_reduce
-from xbench.schedules.engine import workers_of
+from xbench.schedules.groups import workers_of
 from xbench.torch_compile import visible
 
 SIZES = (4 * 1024, 64 * 1024, 512 * 1024, 2 * 1024 * 1024, 8 * 1024 * 1024)

@@ -46,7 +46,8 @@ from xbench.rank.program import JobPlan
 from xbench.rank.session import Session
 from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, Plan, StepTimes
-from xbench.schedules.engine import Engine, workers_of
+from xbench.schedules.engine import Engine
+from xbench.schedules.groups import workers_of
 from xbench.spec import RunSpec
 from xbench.stats.summary import median_estimate
 from xbench.torch_compile import plain_name

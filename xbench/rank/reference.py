@@ -36,7 +36,7 @@ from xbench.rank.session import Session
 from xbench.rank.snapshot import expanded_buffer, trained
 from xbench.records import BY_HAND
 from xbench.schedules.base import Handle
-from xbench.schedules.engine import workers_of
+from xbench.schedules.groups import workers_of
 from xbench.spec import ModeSpec
 
 DDP = ModeSpec(text="ddp", name="ddp", carrier="ddp")

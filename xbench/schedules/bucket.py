@@ -20,6 +20,7 @@ other dtypes are sent as they are. Coalesced collectives take gradients in place
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
@@ -34,6 +35,9 @@ from xbench.spec import Compress, Copies
 
 AT_ONCE_BYTES = 256 << 10
 """Largest bucket that one call copies on a CPU: its gradients are still in a core's cache."""
+
+MAX_PATTERNS = 64
+"""Most patterns of absent gradients of a bucket whose flags are kept on the device."""
 
 
 class Work(Protocol):
@@ -96,6 +100,10 @@ class CommBucket(Bucket, ABC):
     flags: Tensor
     """(parameters,): above zero where any rank had a gradient, after the collective."""
 
+    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
+        super().__init__(parameters, scale)
+        self._known_marks: dict[tuple[bool, ...], Tensor] = {}
+
     @abstractmethod
     def complete(self) -> None:
         """Prepare for sending: zeros for gradients that this rank does not have, and the flags of all."""
@@ -109,17 +117,17 @@ class CommBucket(Bucket, ABC):
         return self.work is None or self.work.is_completed()
 
     def finish(self) -> None:
-        """Wait for the collective. Give gradients to parameters that other ranks used and this one did not."""
+        """Wait for the collective and hand its averages back. `finish` of the module does what follows."""
         assert self.work is not None
         self.work.wait()
         self.work = None
         self.hand_back()
-        if self.waiting:
-            used = self.flags.tolist()
-            for index, filled in enumerate(self.filled):
-                if not filled and used[index] > 0:
-                    self.parameters[index].grad = self.sent(index)
-        self.empty()
+
+    def give_absent(self, used: Sequence[bool]) -> None:
+        """Give gradients to parameters that other ranks used (`used`, by parameter) and this one did not."""
+        for index, filled in enumerate(self.filled):
+            if not filled and used[index]:
+                self.parameters[index].grad = self.sent(index)
 
     def hand_back(self) -> None:
         """Write the received averages into this rank's gradients, where these are not the sent memory."""
@@ -129,8 +137,45 @@ class CommBucket(Bucket, ABC):
         """The sent memory of a parameter without a gradient on this rank."""
 
     def _marks(self) -> Tensor:
-        """The flags of this rank, before scaling."""
-        return torch.tensor([1.0 if filled else 0.0 for filled in self.filled], dtype=self.flags.dtype)
+        """The flags of this rank, before scaling; read only.
+
+        They are kept by pattern: the host would wait for a GPU each time it copies them there.
+        """
+        pattern = tuple(self.filled)
+        marks = self._known_marks.get(pattern)
+        if marks is None:
+            if len(self._known_marks) == MAX_PATTERNS:
+                self._known_marks.clear()
+            ones = [1.0 if filled else 0.0 for filled in pattern]
+            marks = torch.tensor(ones, dtype=self.flags.dtype, device=self.flags.device)
+            self._known_marks[pattern] = marks
+        return marks
+
+
+def finish(buckets: Sequence[CommBucket]) -> None:
+    """Wait for the buckets' collectives, and give gradients to parameters that only other ranks used.
+
+    The buckets are then empty again. All flags are read after the last wait.
+    """
+    for bucket in buckets:
+        bucket.finish()
+    partial = [bucket for bucket in buckets if bucket.waiting]
+    for bucket, used in zip(partial, read_flags(partial), strict=True):
+        bucket.give_absent(used)
+    for bucket in buckets:
+        bucket.empty()
+
+
+def read_flags(buckets: Sequence[CommBucket]) -> list[list[bool]]:
+    """By bucket, and by parameter of it: True if any rank had a gradient. The collectives have been waited for.
+
+    One copy reads all flags, because on a GPU the host waits for the device at each copy.
+    """
+    if not buckets:
+        return []
+    flags = [bucket.flags for bucket in buckets]
+    values = iter((flags[0] if len(flags) == 1 else torch.cat(flags)).tolist())
+    return [[value > 0 for value in itertools.islice(values, len(bucket.parameters))] for bucket in buckets]
 
 
 class FlatBucket(CommBucket):
@@ -297,9 +342,9 @@ class CoalescedBucket(CommBucket):
         work: Work = chosen.allreduce_coalesced([*self.tensors, self.flags], options)
         return work
 
-    def finish(self) -> None:
-        """See `CommBucket.finish`."""
-        super().finish()
+    def empty(self) -> None:
+        """See `Bucket.empty`."""
+        super().empty()
         self.tensors = []
 
     def sent(self, index: int) -> Tensor:

@@ -34,7 +34,7 @@ from torch.nn import Module
 
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import FlatBucket, Work, started
-from xbench.schedules.deferred_update import UpdateGroup
+from xbench.schedules.deferred_update import UpdateGroup, assign
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
 from xbench.schedules.next_forward import DeferredUpdate, NextForward
@@ -151,6 +151,7 @@ class DearEngine(NextForward):
         super()._over()
         if self._order is not None:
             self.departures.order, self._order = self._order, None
+            assign(self.pieces, self.departures.order, self.optimizer)
 
 
 class Dear(DeferredUpdate):

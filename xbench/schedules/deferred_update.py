@@ -24,8 +24,9 @@ from torch.utils.hooks import RemovableHandle
 from xbench.errors import UsageError
 from xbench.host.tuning import are_gloo_threads_raised, raise_gloo_threads
 from xbench.schedules.base import AttachConfig
-from xbench.schedules.bucket import FlatBucket
-from xbench.schedules.engine import PER_PARAMETER, group_of
+from xbench.schedules.bucket import FlatBucket, read_flags
+from xbench.schedules.early_update import PER_PARAMETER, group_of
+from xbench.schedules.groups import waits_on_stream
 from xbench.schedules.launch_queue import QueuedCollective
 from xbench.torch_compile import regions
 
@@ -69,9 +70,9 @@ def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
 
 def carrier_of(group: dist.ProcessGroup | None, device: torch.device) -> Carrier:
     """The way in which collectives of this group complete. Raises UsageError for an unknown backend."""
-    backend = dist.get_backend(group)
-    if device.type == "cuda" and ("nccl" in backend or (backend == "emulated" and dist.get_world_size(group) == 1)):
+    if waits_on_stream(group, device):
         return "streams"
+    backend = dist.get_backend(group)
     if "gloo" in backend or (backend == "emulated" and device.type == "cpu"):
         return "exchange"
     if backend == "emulated":
@@ -152,12 +153,14 @@ class UpdateGroup:
     homes: list[Module] = field(default_factory=list)
     due: bool = False
     last: int = 0
-    """Place in the launch order of the last collective that it waits for, where arrivals can be counted."""
+    """Place in the launch order of the last collective that it waits for."""
 
-    def give(self, held: dict[int, Tensor | None]) -> None:
-        """Put averaged gradients on the parameters. `held`: parameter id → its earlier gradient."""
+    def give(self, held: dict[int, Tensor | None], used: Sequence[bool]) -> None:
+        """Put averaged gradients on the parameters. `held`: parameter id → its earlier gradient.
+
+        `used`: the bucket's flags, where gradients of this rank are absent.
+        """
         bucket = self.bucket
-        used = bucket.flags.tolist() if bucket.waiting else []
         for index in self.indices:
             parameter = bucket.parameters[index]
             gradient = held.pop(id(parameter), None)
@@ -165,9 +168,36 @@ class UpdateGroup:
                 assert gradient is not None
                 if bucket.narrowed:
                     gradient.copy_(bucket.views[index])
-            elif used[index] > 0:
+            elif used[index]:
                 gradient = bucket.sent(index)
             parameter.grad = gradient
+
+
+def give_all(pieces: Sequence[UpdateGroup], held: dict[int, Tensor | None]) -> None:
+    """Put the averaged gradients of these groups on their parameters. One copy reads the flags of their buckets."""
+    partial = list({id(piece.bucket): piece.bucket for piece in pieces if piece.bucket.waiting}.values())
+    used = dict(zip(map(id, partial), read_flags(partial), strict=True))
+    for piece in pieces:
+        piece.give(held, used.get(id(piece.bucket), ()))
+
+
+def on_a_stream(needed: Sequence[UpdateGroup], pieces: Sequence[UpdateGroup]) -> list[list[UpdateGroup]]:
+    """Calls of the optimizer, each with its groups, for a layer that needs some of them and waits on a stream.
+
+    `pieces`: all groups, in the order of use. The host cannot see arrivals, and each call costs launches. What was
+    launched before the last needed collective arrives before it, so it is updated, too. At the step's first wait that
+    is a call of its own, while the needed ones are in flight. Later calls take at least as many groups as were updated
+    before, the next ones in the order of use. So a step has about log2(groups) calls, and the first layers wait for
+    few groups.
+    """
+    last = max(piece.last for piece in needed)
+    due = [piece for piece in pieces if piece.due and piece not in needed]
+    earlier = [piece for piece in due if piece.last <= last]
+    later = [piece for piece in due if piece.last > last]
+    if earlier and len(due) + len(needed) == len(pieces):
+        return [earlier, list(needed)]
+    done = len(pieces) - len(due) - len(needed)
+    return [[*needed, *earlier, *later[: max(0, done - len(needed) - len(earlier))]]]
 
 
 def assign(pieces: Iterable[UpdateGroup], order: Sequence[QueuedCollective], optimizer: Optimizer) -> None:

@@ -13,9 +13,8 @@ Invariants
   parameter that no rank used keeps its earlier gradient (usually None), as in DDP with `find_unused_parameters`.
 - A bucket's memory is written again only after the wait for its collective.
 - `loss.backward()` returns with averaged gradients, so clipping, GradScaler and skipped steps need no special care.
-  With `wait="step"` it returns at once, and `synchronize()` or the optimizer's step waits. While the step waits, it
-  updates the parameters of buckets that have arrived, if the optimizer updates each parameter alone (`PER_PARAMETER`).
-  These are the same updates in another order, with bit-identical results.
+  With `wait="step"` it returns at once, and `synchronize()` or the optimizer's step waits. While the step waits, it updates the parameters of buckets that have arrived
+  (`early_update`), with bit-identical results.
 - A world of one has nothing to average: gradients stay in place, and only the cost of the hooks remains.
 - Inside `no_sync()` gradients accumulate locally and nothing is launched.
 - A step ends with the outermost backward pass: a nested one (checkpointing with `use_reentrant=True`) ends nothing.
@@ -37,22 +36,16 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
 from xbench.schedules import chosen_copies
-from xbench.schedules.bucket import Bucket, CommBucket, Work, bucket_of
+from xbench.schedules.bucket import Bucket, CommBucket, Work, bucket_of, finish
 from xbench.schedules.checks import TrainableSet, check_cover, refuse_wrapped
+from xbench.schedules.early_update import PER_PARAMETER, EarlyUpdates, first_half, group_of
+from xbench.schedules.groups import waits_on_stream, workers_of
 from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hooks, with_wait
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
 
 Wait = Literal["backward", "step"]
 _ATTACHED = "_xbench_engine"
-PER_PARAMETER = frozenset(
-    (
-        torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax,
-        torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.RMSprop,
-    )
-)  # fmt: skip
-"""Optimizers (exactly these, no subclass) whose update of a parameter uses only its own gradient and state."""
-
 TWICE = "a gradient was accumulated twice before its bucket was waited for"
 
 Watch = Callable[[int, Callable[[], Work]], Work]
@@ -93,6 +86,8 @@ class Engine:
         self.copies = chosen_copies(copies, compress)
         self.compress = compress
         self.parameters = trainable(model)
+        self._device = next(iter(self.parameters.values())).device
+        self._waits_on_stream = waits_on_stream(self.group, self._device)
         self._learn_order = buckets is None
         self._seen: list[str] = []
         self.note: Callable[[str], None] | None = None
@@ -104,7 +99,7 @@ class Engine:
         self._end = BackwardEnd(self._backward_ended)
         self._trained = TrainableSet(model, optimizer)
         self._enabled = True
-        self._updated: list[tuple[Parameter, Tensor]] = []
+        self._early = EarlyUpdates()
         self._handles: list[RemovableHandle] = []
         if optimizer is not None and wait == "step":
             takes_hooks(optimizer)
@@ -212,15 +207,24 @@ class Engine:
             return
         if self.note is not None:
             self.note("waiting for gradients")
-        for bucket in self.buckets:
-            if isinstance(bucket, CommBucket) and bucket.work is not None:
-                bucket.finish()
-            else:
-                bucket.empty()
-        self._next = 0
-        self._collected()
+        self._finish([bucket for bucket in self._comm_buckets() if bucket.work is not None])
+        self._ended()
         if self._learn_order:
             self._adopt_order()
+
+    def _comm_buckets(self) -> list[CommBucket]:
+        return [bucket for bucket in self.buckets if isinstance(bucket, CommBucket)]
+
+    def _finish(self, buckets: Sequence[CommBucket]) -> None:
+        """Wait for these buckets; their gradients are averaged and on the parameters."""
+        finish(buckets)
+
+    def _ended(self) -> None:
+        """End the step: buckets that were not sent are empty again, too."""
+        for bucket in self.buckets:
+            bucket.empty()
+        self._next = 0
+        self._collected()
 
     def _check_ended(self, *_: Any) -> None:
         """Raise UsageError while a backward pass is under way, or after one that raised."""
@@ -249,46 +253,31 @@ class Engine:
             return
         if self.note is not None:
             self.note("waiting for gradients")
+        sent = [bucket for bucket in self._comm_buckets() if bucket.work is not None]
         groups = group_of(optimizer)
-        arrived: list[Bucket] = []
-        for bucket in self.buckets:
-            assert isinstance(bucket, CommBucket)  # because `communicate` is true
-            if bucket.work is None:  # not sent at this step
-                bucket.empty()
-                continue
-            if arrived and not bucket.has_arrived():
-                self._update(arrived, optimizer, groups)
-                arrived = []
-            bucket.finish()
-            arrived.append(bucket)
-        self._next = 0
-        self._collected()
+        if self._waits_on_stream:
+            first = first_half(sent)
+            self._finish(first)
+            if first:
+                self._update(first, optimizer, groups)
+            self._finish([bucket for bucket in sent if bucket.work is not None])
+        else:
+            arrived: list[CommBucket] = []
+            for bucket in sent:
+                if arrived and not bucket.has_arrived():
+                    self._update(arrived, optimizer, groups)
+                    arrived = []
+                self._finish([bucket])
+                arrived.append(bucket)
+        self._ended()
 
-    def _update(self, arrived: Sequence[Bucket], optimizer: Optimizer, groups: Mapping[int, int]) -> None:
-        """Step the optimizer for the parameters of some buckets alone: its groups have no others in this call."""
-        mine = [parameter for bucket in arrived for parameter in bucket.parameters]
-        whole = [group["params"] for group in optimizer.param_groups]
-        part: list[list[Parameter]] = [[] for _ in whole]
-        for parameter in mine:
-            if (number := groups.get(id(parameter))) is not None:
-                part[number].append(parameter)
-        try:
-            for group, parameters in zip(optimizer.param_groups, part, strict=True):
-                group["params"] = parameters
-            type(optimizer).step.__wrapped__(optimizer)  # type: ignore[attr-defined]  # without hooks: the user's step runs them
-        finally:
-            for group, parameters in zip(optimizer.param_groups, whole, strict=True):
-                group["params"] = parameters
-        for parameter in mine:
-            if parameter.grad is not None:
-                self._updated.append((parameter, parameter.grad))
-                parameter.grad = None
+    def _update(self, arrived: Sequence[CommBucket], optimizer: Optimizer, groups: Mapping[int, int]) -> None:
+        """Step the optimizer for the parameters of some buckets alone."""
+        self._early.update([parameter for bucket in arrived for parameter in bucket.parameters], optimizer, groups)
 
     def _after_step(self, *_: Any) -> None:
-        """Restore the gradients of parameters that were updated early, so that they are visible after a step."""
-        for parameter, gradient in self._updated:
-            parameter.grad = gradient
-        self._updated.clear()
+        """Restore the gradients of parameters that were updated early."""
+        self._early.restore()
 
     def _adopt_order(self) -> None:
         """Rebuild one bucket per tensor in rank 0's order, which every rank must share."""
@@ -337,17 +326,6 @@ def own_gradients(parameters: Iterable[Parameter]) -> None:
     for parameter in parameters:
         if parameter.grad is not None and parameter.grad._is_view():
             parameter.grad = parameter.grad.clone()
-
-
-def group_of(optimizer: Optimizer) -> dict[int, int]:
-    """Parameter id → index of its parameter group."""
-    return {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
-
-
-def workers_of(group: dist.ProcessGroup | None) -> int:
-    """Number of workers that average with each other: of an emulated group the emulated ones, else its ranks."""
-    found: int | None = getattr(group, "workers", None)
-    return dist.get_world_size(group) if found is None else found
 
 
 def trainable(model: Module) -> dict[str, Parameter]:

@@ -10,7 +10,7 @@ phases:
 - In the next forward pass each layer waits, before it runs, for its **update groups**: parameters that are updated
   together. The optimizer's own code then updates those parameters alone. The first layer that needs a group updates it,
   once; `first_use` finds these layers. While a layer waits, it updates groups that arrive before its own, where
-  arrivals are visible to the waiting thread.
+  arrivals are visible to the waiting thread. On a stream they are not, and groups share calls (`on_a_stream`).
 
 Promise: parameters, as every layer reads them, are bit-identical to those of a step that waits for all gradients first.
 This holds for optimizers whose update of a parameter uses only its own gradient and state (`PER_PARAMETER`). A forward
@@ -50,10 +50,13 @@ from xbench.schedules.deferred_update import (
     before_state_dicts,
     carrier_of,
     check_deferrable,
+    give_all,
+    on_a_stream,
     ordinary_mode,
     own_group,
 )
-from xbench.schedules.engine import TWICE, Engine, Watch, group_of, trainable
+from xbench.schedules.early_update import group_of
+from xbench.schedules.engine import TWICE, Engine, Watch, trainable
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.hooks import closure_of
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
@@ -100,7 +103,7 @@ class NextForward(Engine):
         for name, parameter in self.parameters.items():
             if id(parameter) not in groups:
                 raise UsageError(f"{self.name} updates all parameters itself, and the optimizer does not have {name!r}")
-        self.carrier: Carrier = carrier_of(self.group, next(iter(self.parameters.values())).device)
+        self.carrier: Carrier = carrier_of(self.group, self._device)
         self.lane = own_group(self.group) if self.carrier == "exchange" else self.group
         self.departures = self._plan_departures(setup)
         for bucket in self._flat_buckets():
@@ -238,11 +241,17 @@ class NextForward(Engine):
                 self.finish()
                 return
             needed = [piece for piece in pieces if piece.due]
-            if needed:
-                if self._arriving:
-                    self._meanwhile(needed)
-                self._land(needed)  # first, because groups of a shared bucket arrive together
-                self._apply([*needed, *self._here_already(needed)])
+            if not needed:
+                return
+            if self._waits_on_stream:
+                for together in on_a_stream(needed, self.pieces):
+                    self._land(together)
+                    self._apply(together)
+                return
+            if self._arriving:
+                self._meanwhile(needed)
+            self._land(needed)  # first, because groups of a shared bucket arrive together
+            self._apply([*needed, *self._here_already(needed)])
 
         return wait
 
@@ -292,8 +301,7 @@ class NextForward(Engine):
         ]
         try:
             with ordinary_mode(updated[0].device.type):
-                for piece in pieces:
-                    piece.give(self._held)
+                give_all(pieces, self._held)
                 self._plain_step(self.optimizer)
         finally:
             self.optimizer.param_groups = whole
@@ -338,8 +346,7 @@ class NextForward(Engine):
         if not self.communicate or not self._travels or self._due:
             return
         self._land(self.pieces)
-        for piece in self.pieces:
-            piece.give(self._held)
+        give_all(self.pieces, self._held)
         self._over()
 
     def detach(self) -> None:

@@ -14,7 +14,7 @@ import xbench
 from xbench.errors import SpecError
 from xbench.schedules import bucket as bucket_module
 from xbench.schedules import chosen_copies
-from xbench.schedules.bucket import Bucket, CoalescedBucket, FlatBucket, FusedBucket, bucket_of
+from xbench.schedules.bucket import Bucket, CoalescedBucket, FlatBucket, FusedBucket, bucket_of, finish
 
 WAYS = ("views", "coalesced", "fused")
 COMPRESSING = ("views", "fused")
@@ -60,8 +60,8 @@ def reduce(buckets: list[Bucket]) -> None:
     for bucket in buckets:
         bucket.work = Arrived()
         assert bucket.has_arrived()
-        bucket.finish()
-        assert bucket.work is None
+    finish(buckets)
+    assert all(bucket.work is None for bucket in buckets)
 
 
 def ranks(copies: Any, filled: list[set[int]], compress: Any = None) -> list[Bucket]:

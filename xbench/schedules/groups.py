@@ -1,0 +1,27 @@
+"""Facts about a process group that schedules depend on: its workers, and what a wait for one of its collectives costs.
+
+A process group of our own states them as attributes: `workers` of an emulated link, and `waits_on_stream`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+
+def workers_of(group: dist.ProcessGroup | None) -> int:
+    """Number of workers that average with each other: of an emulated group the emulated ones, else its ranks."""
+    found: int | None = getattr(group, "workers", None)
+    return dist.get_world_size(group) if found is None else found
+
+
+def waits_on_stream(group: dist.ProcessGroup | None, device: torch.device) -> bool:
+    """True if `Work.wait` makes the device's current stream wait and returns to the host at once, as NCCL's does.
+
+    The host then runs ahead of the device, and `Work.is_completed` is mostly False when a schedule asks. Elsewhere
+    (Gloo) a wait blocks the host until the collective has completed.
+    """
+    stated: bool | None = getattr(group, "waits_on_stream", None)
+    if stated is not None:
+        return stated
+    return device.type == "cuda" and dist.is_initialized() and "nccl" in dist.get_backend(group)
