@@ -76,7 +76,8 @@ def attach(
 
     `process_group` holds the ranks that average with each other; None is all of them. With `wait="backward"`, gradients
     are averaged when `loss.backward()` returns. With `wait="step"`, they may be in flight until `optimizer.step()`.
-    Then `handle.synchronize()` must come before any other use of them (clipping, GradScaler).
+    Then `handle.synchronize()` must come before any other use of them (clipping, GradScaler), which is refused without
+    it.
 
     `unused_parameters=True` makes the DDP schedules look for parameters without a gradient; xbench's own schedules
     always handle them. `copies` chooses how these schedules copy gradients into a collective and back: "views",

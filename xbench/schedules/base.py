@@ -66,7 +66,7 @@ class Handle:
         return [[names[parameter] for parameter in bucket.parameters] for bucket in self.engine.buckets]
 
     def synchronize(self) -> None:
-        """Return when the gradients of this step are averaged; needed only with `wait="step"` before clipping."""
+        """Return when this step's gradients are averaged; needed only with `wait="step"`, before other uses of them."""
         if self.engine is not None:
             self.engine.synchronize()
 

@@ -13,7 +13,8 @@ Invariants
   parameter that no rank used keeps its earlier gradient (usually None), as in DDP with `find_unused_parameters`.
 - A bucket's memory is written again only after the wait for its collective.
 - `loss.backward()` returns with averaged gradients, so clipping, GradScaler and skipped steps need no special care.
-  With `wait="step"` it returns at once, and `synchronize()` or the optimizer's step waits. While the step waits, it updates the parameters of buckets that have arrived
+  With `wait="step"` it returns at once, and `synchronize()` or the optimizer's step waits. Until then a use of the
+  gradients is refused (`in_flight`). While the step waits, it updates the parameters of buckets that have arrived
   (`early_update`), with bit-identical results.
 - A world of one has nothing to average: gradients stay in place, and only the cost of the hooks remains.
 - Inside `no_sync()` gradients accumulate locally and nothing is launched.
@@ -41,6 +42,7 @@ from xbench.schedules.checks import TrainableSet, check_cover, refuse_wrapped
 from xbench.schedules.early_update import PER_PARAMETER, EarlyUpdates, first_half, group_of
 from xbench.schedules.groups import waits_on_stream, workers_of
 from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hooks, with_wait
+from xbench.schedules.in_flight import InFlight
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
 
@@ -100,6 +102,7 @@ class Engine:
         self._trained = TrainableSet(model, optimizer)
         self._enabled = True
         self._early = EarlyUpdates()
+        self._in_flight = InFlight()
         self._handles: list[RemovableHandle] = []
         if optimizer is not None and wait == "step":
             takes_hooks(optimizer)
@@ -196,6 +199,8 @@ class Engine:
         self._next = len(self.buckets)
         if self.wait == "backward":
             self.synchronize()
+        elif self.communicate:
+            self._in_flight.take(self.parameters.values())
 
     def synchronize(self) -> None:
         """Return when every gradient of this step is averaged. Does nothing when no backward pass has run.
@@ -217,6 +222,8 @@ class Engine:
 
     def _finish(self, buckets: Sequence[CommBucket]) -> None:
         """Wait for these buckets; their gradients are averaged and on the parameters."""
+        for bucket in buckets:
+            self._in_flight.give_back(bucket.parameters)
         finish(buckets)
 
     def _ended(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -180,6 +181,29 @@ def two_passes_over_different_layers_are_refused(rank: int, world: int) -> None:
         ):
             model.first(torch.ones(4, 6)).sum().backward()
             model.second(torch.ones(4, 8)).sum().backward()
+
+
+def gradients_in_flight_are_refused(rank: int, world: int) -> None:
+    """A GradScaler and clipping before `synchronize`; afterwards both are served."""
+    words = "gradients are used before they are averaged"
+    for schedule, fused in itertools.product(("wfbp", "single", "optimal"), (False, True)):
+        model, _ = made()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        plan = [[name] for name, _ in model.named_parameters()]
+        with xbench.attach(model, optimizer, schedule=schedule, plan=plan, wait="step") as handle:
+            uses = (scaler.unscale_, scaler.step, lambda _: nn.utils.clip_grad_norm_(model.parameters(), 0.1))  # noqa: B023
+            for step, use in enumerate(uses):
+                optimizer.zero_grad()
+                scaler.scale(loss_of(handle.model, step)).backward()
+                with refused(words):
+                    use(optimizer)
+                handle.synchronize()
+                scaler.update(4.0)
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+        assert equal_on_all_ranks(model)
 
 
 def an_object_that_holds_an_optimizer(rank: int, world: int) -> None:

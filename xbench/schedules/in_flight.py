@@ -1,0 +1,66 @@
+"""Gradients in flight: stand-ins that refuse every use of a gradient before it is averaged.
+
+With `wait="step"`, gradients are still sent when `loss.backward()` returns. Code that reads or changes them then
+(clipping, a GradScaler) would use sums of some ranks, or change what is sent. So each parameter's `grad` is a stand-in
+until the wait. It has the gradient's shape, dtype and device, but no memory, and any operation on it raises UsageError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from xbench.errors import UsageError
+
+
+class StandIn(Tensor):
+    """A tensor without memory in the place of a gradient."""
+
+    @staticmethod
+    def __new__(cls, like: Tensor) -> StandIn:
+        """Make one with the shape, strides, dtype and device of `like`."""
+        made: StandIn = Tensor._make_wrapper_subclass(
+            cls, like.size(), strides=like.stride(), dtype=like.dtype, device=like.device
+        )
+        return made
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return "a gradient that is not averaged yet"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        raise UsageError(
+            "gradients are used before they are averaged, by clipping, a GradScaler or another backward pass",
+            hint='call handle.synchronize() before that, or attach with wait="backward"',
+        )
+
+
+class InFlight:
+    """The gradients in flight, by parameter."""
+
+    def __init__(self) -> None:
+        self._stand_ins: dict[int, StandIn] = {}
+        self._held: dict[int, Tensor] = {}
+
+    def take(self, parameters: Iterable[Parameter]) -> None:
+        """Replace the parameters' gradients by stand-ins."""
+        for parameter in parameters:
+            if (gradient := parameter.grad) is None:
+                continue
+            stand_in = self._stand_ins.get(id(parameter))
+            if stand_in is None:
+                stand_in = self._stand_ins[id(parameter)] = StandIn(parameter.detach())
+            self._held[id(parameter)] = gradient
+            parameter.grad = stand_in
+
+    def give_back(self, parameters: Sequence[Parameter]) -> None:
+        """Put the gradients back, except where other code has replaced or removed the stand-in."""
+        for parameter in parameters:
+            gradient = self._held.pop(id(parameter), None)
+            if gradient is not None and parameter.grad is self._stand_ins[id(parameter)]:
+                parameter.grad = gradient
