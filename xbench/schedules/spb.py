@@ -28,8 +28,9 @@ average.
 
 No bucket holds gradients of two bands. A band that all workers computed is all-reduced. Otherwise its workers
 all-reduce it in their own group, and one of them broadcasts the average to the rest. The broadcast is launched as soon
-as the all-reduce is seen to be complete, at the latest at a wait for it, always in plan order. Averages are exact means
-over the workers that computed a gradient, with the same bits on every rank.
+as the all-reduce is seen to be complete, at the latest at a wait for it, always in plan order. On a stream (NCCL) the
+host does not see arrivals, and broadcasts are launched at the first wait. Averages are exact means over the workers
+that computed a gradient, with the same bits on every rank.
 
 Without a profile (`attach` without a plan), bytes replace backward seconds, in reverse order of registration.
 """
@@ -48,7 +49,8 @@ from xbench.planning.partial import Split, bands, split_buckets
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.bucket import Bucket, CommBucket, Work, started
 from xbench.schedules.checks import check_names
-from xbench.schedules.engine import Engine, trainable, workers_of
+from xbench.schedules.engine import Engine, trainable
+from xbench.schedules.groups import workers_of
 
 _GROUPS: dict[tuple[int, ...], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
 """By ranks: the default group at creation, and the group of these ranks. Groups cannot be destroyed one by one."""
@@ -124,8 +126,8 @@ class PartialBackpropEngine(Engine):
             # All ranks make the groups in the same order, whatever their level.
             for band in sorted(set(self.band.values())):
                 if split.receivers(band):
-                    _group_of(split.members(band))
-                    _group_of(split.receivers(band))
+                    _group_of(split.members(band), self._device)
+                    _group_of(split.receivers(band), self._device)
         self._take_level()
 
     def _averaged_over(self, names: Sequence[str]) -> int:
@@ -179,6 +181,12 @@ class PartialBackpropEngine(Engine):
     def _receive(self, bucket: CommBucket) -> Work:
         tree = self.split.receivers(self.band[id(bucket)])
         return started(dist.broadcast(_flat(bucket), src=tree[0], group=_group_of(tree), async_op=True))
+
+    def _finish(self, buckets: Sequence[CommBucket]) -> None:
+        """See `Engine._finish`. On a stream all broadcasts are launched before the first wait: that blocks no host."""
+        while self._waits_on_stream and self._relays:
+            self._relays[0].start()
+        super()._finish(buckets)
 
     def _collected(self) -> None:
         """End the step: under the temporal variant the next one has another level."""
@@ -237,8 +245,11 @@ def _flat(bucket: CommBucket) -> torch.Tensor:
     return flat
 
 
-def _group_of(ranks: Sequence[int]) -> dist.ProcessGroup:
-    """The group of these ranks, made once. The creation is collective over all ranks.
+def _group_of(ranks: Sequence[int], device: torch.device | None = None) -> dist.ProcessGroup:
+    """The group of these ranks, made once, for tensors on `device`. The creation is collective over all ranks.
+
+    NCCL connects a group's ranks at its first collective, where the host waits for all of them. In a step, ranks use
+    their groups in different orders, and would wait for each other in a circle. So the first collective is here.
 
     All ranks together also get a separate group. On the default group, broadcasts would need a fixed place among
     all-reduces, and the start of a broadcast depends on the rank.
@@ -248,5 +259,7 @@ def _group_of(ranks: Sequence[int]) -> dist.ProcessGroup:
     key = tuple(ranks)
     if key not in _GROUPS or _GROUPS[key][0] is not world:
         made: Any = dist.new_group(list(ranks))
+        if dist.get_rank() in ranks:
+            dist.all_reduce(torch.zeros(1, device=device), group=made)
         _GROUPS[key] = (world, made)
     return _GROUPS[key][1]
