@@ -19,6 +19,12 @@ from xbench.records import Comparison, Profile, load
 
 NETNS = pytest.mark.skipif(shaped.obstacle() is not None, reason=f"shaped links do not work here: {shaped.obstacle()}")
 TINY = "transformer-tiny"
+SHARED_BY_RANKS = {
+    "PYTHONPATH": os.pathsep.join(
+        [str(Path(__file__).parents[1] / "ranks"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+}
+"""The environment in which the programs in `ranks/` import the modules of `tests/ranks`."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -53,7 +59,8 @@ def said_by_ranks(world: int, script: Path, *arguments: str, store: Path, timeou
     """The same of so many ranks."""
     ranks = []
     for rank in range(world):
-        env = os.environ | {"RANK": str(rank), "WORLD_SIZE": str(world), "STORE": str(store), "OMP_NUM_THREADS": "1"}
+        told = {"RANK": str(rank), "WORLD_SIZE": str(world), "STORE": str(store), "OMP_NUM_THREADS": "1"}
+        env = os.environ | SHARED_BY_RANKS | told
         words = [sys.executable, str(script), *arguments]
         ranks.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     try:

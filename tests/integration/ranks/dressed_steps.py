@@ -1,0 +1,287 @@
+"""Ranks of the tests on dressed process groups (`tests/ranks/dressed.py`): what NCCL does to a host, and Gloo does not.
+
+`dressed_steps.py WORLD:SCENARIO ...` forks the ranks of each world size, because importing torch costs more than all
+scenarios together. It prints a line for each scenario and rank. A scenario that must deadlock has ranks of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil, log2
+from typing import Any, NamedTuple
+
+import dressed
+import pytest
+import torch
+import torch._dynamo  # operations under a dispatch mode import it, which each rank would do for itself
+import torch.distributed as dist
+from dressed import DEVICE, Race, Stuck, optimizer_calls
+from next_forward_loops import PUT_OFF
+from partial import masked
+from schedule_training import Net, check, equal_on_all_ranks, make, nothing_more, one
+from torch import Tensor, nn
+
+import xbench
+from xbench.schedules import bucket as bucket_module
+from xbench.schedules import spb
+from xbench.schedules.bucket import CommBucket
+from xbench.schedules.engine import trainable
+
+LAYERS = 12
+STUCK_AFTER_S = 2.0
+"""Patience of scenarios that must deadlock."""
+
+
+class Deep(nn.Module):
+    """An embedding and twelve layers, of which every step uses all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(LAYERS))
+        self.use_sometimes = True
+
+    def layers_of_this_step(self) -> Sequence[nn.Module]:
+        return list(self.layers)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers_of_this_step():
+            x = x + torch.tanh(layer(x))
+        return x @ self.embed.weight.t()
+
+
+class Skipping(Deep):
+    """Every second layer is used on some ranks only."""
+
+    def layers_of_this_step(self) -> Sequence[nn.Module]:
+        return list(self.layers)[:: 1 if self.use_sometimes else 2]
+
+
+def each_tensor(model: nn.Module) -> list[list[str]]:
+    return [[name] for name in reversed(trainable(model))]
+
+
+def the_host_goes_on(rank: int, world: int) -> None:
+    """The groups themselves: a wait costs the host nothing, values are right, and an unordered use is an error."""
+    total = [float(sum(range(world)))] * 3
+    tensor = torch.full((3,), float(rank))
+    works = [dist.all_reduce(tensor, async_op=True)]
+    with pytest.raises(Race, match="all-reduce of group"):
+        tensor + 1
+    tensor = torch.full((3,), float(rank))
+    works.append(dist.all_reduce(tensor, async_op=True))
+    works[-1].wait()  # type: ignore[union-attr]
+    copied = tensor + 0
+    assert not any(work.is_completed() for work in works)  # type: ignore[union-attr]
+    before = DEVICE.reads
+    assert copied.tolist() == total
+    assert DEVICE.reads == before + 1
+    works.append(dist.all_reduce(tensor, async_op=True))
+    DEVICE.synchronize()
+    assert works[-1].is_completed()  # type: ignore[union-attr]
+    got = torch.zeros(1)
+    if rank == 0:
+        dist.send(torch.ones(1), 1)
+    elif rank == 1:
+        dist.recv(got, 0)
+        assert got.tolist() == [1.0]
+
+
+def trained_as_by_hand(rank: int, world: int) -> None:
+    """Every schedule trains what gradients averaged by hand train."""
+
+    def sometimes(step: int) -> bool:
+        return (step + rank) % 2 == 0
+
+    for schedule in ("ddp", "single", "wfbp", *PUT_OFF):
+        check(Net, schedule, rank, wait="step")
+    for schedule in ("optimal", *PUT_OFF):
+        check(Net, schedule, rank, wait="step", steps=4, sometimes=sometimes)
+    if world == 2:
+        check(Net, "wfbp", rank)
+        check(Net, "optimal", rank, wait="step", copies="coalesced", sometimes=sometimes)
+        for schedule in ("optimal", *PUT_OFF):
+            check(Net, schedule, rank, wait="step", copies="fused", compress="bf16")
+            check(Net, schedule, rank, wait="step", accumulating=True, grad_scaler=True, clip=True)
+
+
+def two_calls_have_the_bits_of_one(rank: int, world: int) -> None:
+    for kind in (torch.optim.SGD, torch.optim.AdamW):
+        found = []
+        for wait_first in (False, True):
+            model, optimizer = make(Net, kind)
+            with xbench.attach(model, optimizer, schedule="wfbp", plan=each_tensor(model), wait="step") as handle:
+                for step in range(3):
+                    one(model, optimizer, rank, step, handle.synchronize if wait_first else nothing_more)
+            found.append([parameter.detach() for parameter in model.parameters()])
+        assert all(torch.equal(a, b) for a, b in zip(*found, strict=True)), kind
+
+
+class StepCosts(NamedTuple):
+    """What a step cost the host: parameters in each call of the optimizer, waits for the device, copies of flags."""
+
+    updates: list[int]
+    reads: int
+    copies: int
+
+
+def costs(model_kind: type[Deep], schedule: str, rank: int) -> list[StepCosts]:
+    """Costs of steps in which every pattern of absent gradients has been before, with buckets of two layers."""
+    model, optimizer = make(model_kind)
+    first, *others = each_tensor(model)
+    pairs = [first, *(a + b for a, b in zip(others[::2], others[1::2], strict=True))]
+    plan = pairs if schedule != "single" else None
+    found: list[StepCosts] = []
+    with (
+        xbench.attach(model, optimizer, schedule=schedule, plan=plan, wait="step"),
+        optimizer_calls() as updates, flag_copies() as copies,
+    ):  # fmt: skip
+        for step in range(6):
+            before = DEVICE.reads
+            one(model, optimizer, rank, step)
+            found.append(StepCosts([*updates], DEVICE.reads - before, len(copies)))
+            updates.clear()
+            copies.clear()
+    equal_on_all_ranks(model, schedule)
+    return found[3:]
+
+
+@contextmanager
+def flag_copies() -> Iterator[list[None]]:
+    """Tensors that buckets make of values of the host: on a GPU each is a copy for which the host waits."""
+    made: list[None] = []
+    plain = torch.tensor
+
+    def counted(*args: Any, **kwargs: Any) -> Tensor:
+        if sys._getframe(1).f_globals["__name__"] == bucket_module.__name__:
+            made.append(None)
+        return plain(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "tensor", counted)
+        yield made
+
+
+def few_updates_a_step(rank: int, world: int) -> None:
+    """Two calls of the optimizer at most; deferred updates take about log2 of the layers, and not one a layer."""
+    for schedule in ("wfbp", "single", "spb") if world == 2 else ("spb",):
+        for step in costs(Deep, schedule, rank):
+            assert len(step.updates) == (1 if schedule == "single" else 2), (schedule, step)
+            assert sum(step.updates) == LAYERS + 1, (schedule, step)
+    most = 1 + ceil(log2(LAYERS + 1))
+    for schedule in PUT_OFF if world == 2 else ():
+        for step in costs(Deep, schedule, rank):
+            assert 1 < len(step.updates) <= most, (schedule, step)
+            assert sum(step.updates) == LAYERS + 1, (schedule, step)
+
+
+def the_host_waits_for_flags_once(rank: int, world: int) -> None:
+    """Not at all where all gradients are there, once a step where some are absent, and never to copy known flags."""
+    schedules = ("wfbp", "single", *PUT_OFF) if world == 2 else ()
+    for schedule in schedules:
+        assert not any(step.reads for step in costs(Deep, schedule, rank)), schedule
+    for schedule in (*schedules, "spb"):
+        found = costs(Skipping, schedule, rank)
+        assert any(step.reads for step in found), schedule
+        for step in found:
+            assert step.reads <= (len(step.updates) if schedule in PUT_OFF else 1), (schedule, step)
+            assert step.copies == 0, (schedule, step)
+
+
+def spb_on_new_groups(rank: int, world: int) -> None:
+    """No deadlock and the right averages at every k, where a group connects at its first collective."""
+    for k, wait in ((world, "step"), (2, "backward")) if world == 4 else ((world, "step"),):
+        spb._GROUPS.clear()
+        check(Net, f"spb:k={k}", rank, wait=wait, by_hand=masked, tolerance=1e-5, steps=2)
+    spb._GROUPS.clear()
+    model, optimizer = make(Deep)
+    names = [name for (name,) in each_tensor(model)]
+    with xbench.attach(model, optimizer, schedule="spb", plan=[names[:4], names[4:8], names[8:]], wait="step"):
+        for step in range(2):
+            one(model, optimizer, rank, step)
+    equal_on_all_ranks(model, "spb with large buckets")
+
+
+def spb_without_first_collectives_is_stuck(rank: int, world: int) -> None:
+    """The reason for these, and a test of the watchdog: the error names the group."""
+
+    def unconnected(ranks: Sequence[int], device: torch.device | None = None) -> Any:
+        if tuple(ranks) not in spb._GROUPS:
+            spb._GROUPS[tuple(ranks)] = (dist.group.WORLD, dist.new_group(list(ranks)))  # type: ignore[assignment]
+        return spb._GROUPS[tuple(ranks)][1]
+
+    def steps() -> None:
+        for step in range(2):
+            one(model, optimizer, rank, step)
+            DEVICE.synchronize()
+
+    model, optimizer = make(Deep)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spb, "_group_of", unconnected)
+        xbench.attach(model, optimizer, schedule="spb", wait="step")
+        patch.setattr(dressed, "PATIENCE_S", STUCK_AFTER_S)
+        with pytest.raises(Stuck) as caught:
+            steps()
+    assert rank > 1 or "first broadcast of group" in str(caught.value), caught.value
+
+
+def a_pair_of_which_one_never_comes_is_stuck(rank: int, world: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dressed, "PATIENCE_S", STUCK_AFTER_S)
+        if rank == 0:
+            with pytest.raises(Stuck, match=r"rank 0 waits in the first send of pair \(0, 1\) for ranks \[1\]"):
+                dist.send(torch.zeros(1), 1)
+
+
+def an_engine_that_does_not_wait_is_caught(rank: int, world: int) -> None:
+    model, optimizer = make(Net)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommBucket, "finish", lambda bucket: setattr(bucket, "work", None))
+        xbench.attach(model, optimizer, schedule="optimal", plan=each_tensor(model), wait="step")
+        with pytest.raises(Race):
+            one(model, optimizer, rank, 0)
+    DEVICE.synchronize()
+
+
+def run_rank(rank: int, world: int, names: Sequence[str], port: int) -> int:
+    dressed.dress()
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group(dressed.BACKEND, store=store, rank=rank, world_size=world)
+    for name in names:
+        try:
+            globals()[name](rank, world)
+            said = "ok"
+        except BaseException:
+            said = traceback.format_exc()
+        os.write(1, f"{world}:{name} on rank {rank}: {said}\n".encode())
+
+        if said != "ok":
+            return 1  # the ranks may be out of step now
+    return 0
+
+
+def main(words: Sequence[str]) -> int:
+    torch.set_num_threads(1)
+    together: dict[tuple[str, str], list[str]] = {}
+    for word in words:
+        world, _, name = word.partition(":")
+        together.setdefault((world, name if name.endswith("stuck") else ""), []).append(name)
+    failed = 0
+    for (world, _), names in together.items():
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        ranks = []
+        for rank in range(int(world)):
+            if (pid := os.fork()) == 0:
+                os._exit(run_rank(rank, int(world), names, store.port))
+            ranks.append(pid)
+        failed += sum(os.waitpid(pid, 0)[1] != 0 for pid in ranks)
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
