@@ -12,18 +12,23 @@ computation and communication is scaled until the candidates' predictions fit. T
 answer is tried too. The prediction shown for the chosen plan is the unfitted model's, as for every other schedule.
 
 If the run allows next-forward overlap, `dear` and `priority` are candidates too, attached as schedules of their own. A
-model that one of them refuses is tried without it, and the plan's note reports this. Ranks do not synchronise between
-the steps of a turn, as in training: that would end the overlap of these schedules.
+model that one of them refuses is tried without it, and the plan's note reports this.
+
+A turn runs free, as a timed block does. Ranks do not synchronise between its steps, which would end the overlap of
+these schedules. On a GPU the host does not wait for the device either, because a wait before each step would cost a
+schedule with many launches more than one with few.
 
 All ranks decide alike: times are those of all ranks (`stats.steps`), and every rank knows them before any decision.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,7 +40,7 @@ from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
 from xbench.rank.session import Session
 from xbench.records import Plan
-from xbench.schedules.base import AttachConfig, Schedule
+from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.engine import Engine
 from xbench.units import format_seconds
 
@@ -201,20 +206,16 @@ class Trial:
         for candidate in shortlist:
             try:
                 if candidate.carrier is not None:
-                    detach = self.attach(candidate)
-                    try:
-                        with torch.no_grad():
-                            self.session.workload.forward_loss()
-                    finally:
-                        detach()
+                    with self.attach(candidate) as handle, torch.no_grad():
+                        self.session.workload.forward_loss(handle.model)
             except UsageError as error:
                 said.setdefault(str(candidate.carrier), str(error))
             else:
                 kept.append(candidate)
         return kept, "".join(f"; {carrier} was not tried: {why}" for carrier, why in said.items())
 
-    def attach(self, candidate: Candidate) -> Callable[[], None]:
-        """Attach a candidate and return a function that detaches it. Raises UsageError if its schedule refuses.
+    def attach(self, candidate: Candidate) -> Handle:
+        """Attach a candidate. Raises UsageError if its schedule refuses.
 
         Each parameter without a gradient has a bucket of its own.
         """
@@ -226,7 +227,8 @@ class Trial:
         buckets += [[name] for name in self.unused]
         if candidate.carrier is None:
             group = session.group
-            return Engine(model, optimizer, buckets, group=group, wait="step", copies=copies, compress=compress).detach
+            engine = Engine(model, optimizer, buckets, group=group, wait="step", copies=copies, compress=compress)
+            return Handle(model, engine)
         schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
         setup = AttachConfig(
             model,
@@ -239,7 +241,7 @@ class Trial:
             compress=compress,
             parts=candidate.parts.followed_by(list(self.unused.values())) if candidate.parts is not None else None,
         )
-        return schedule().attach(setup).detach
+        return schedule().attach(setup)
 
     def run(self, shortlist: Sequence[Candidate], rounds: int, steps: int) -> list[CandidateTiming]:
         """Return each candidate's step time over all ranks.
@@ -269,19 +271,25 @@ class Trial:
         for number in range(rounds):
             for offset in range(len(shortlist)):
                 place = (number + offset) % len(shortlist)
-                candidate = shortlist[place]
-                detach = self.attach(candidate)
-                dist.all_reduce(torch.zeros(1, device=self.session.device))
-                times[place].append([])
-                try:
-                    for _ in range(1 + steps):
-                        self.session.note(f"trying {candidate.name}, round {number + 1} of {rounds}")
-                        times[place][-1].append(self.session.timed_step())
-                finally:
-                    detach()
+                what = f"trying {shortlist[place].name}, round {number + 1} of {rounds},"
+                times[place].append(self.turn(shortlist[place], steps, what))
         took_s = _steps_of_ranks(torch.tensor(times, dtype=torch.float64, device=self.session.device))
         rows: list[list[float]] = took_s[:, :, 1:].flatten(1).tolist()
         return rows
+
+    def turn(self, candidate: Candidate, steps: int, what: str) -> list[float]:
+        """Return the times [s] of the warm-up and of `steps` steps on this rank, one after the other without a wait."""
+        session, clock = self.session, self.session.clock
+        marks: list[Any] = []
+        with self.attach(candidate) as handle:
+            session.device_idle()
+            dist.all_reduce(torch.zeros(1, device=session.device))
+            marks.append(clock.mark())
+            session.train(handle, 1 + steps, what, lambda: marks.append(clock.mark()))
+            clock.flush()
+            took_s = [clock.elapsed_s(*pair) for pair in itertools.pairwise(marks)]
+            clock.reset()
+        return took_s
 
 
 def _steps_of_ranks(own_s: torch.Tensor) -> torch.Tensor:

@@ -174,14 +174,6 @@ class Session:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def timed_step(self) -> float:
-        """Run one training step under the attached schedule. Return its time on this rank [s]."""
-        self.device_idle()
-        start_s = time.perf_counter()
-        self.bare_step()
-        self.device_idle()
-        return time.perf_counter() - start_s
-
     def bare_step(self) -> None:
         """Run one training step under the attached schedule."""
         bare_step(self.workload)

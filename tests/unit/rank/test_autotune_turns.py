@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,19 +18,42 @@ from xbench.rank.autotune import CandidateTiming, Trial
 
 
 class TimedRank:
-    """Steps of the given times, one after the other."""
+    """Steps of the given times, one after the other, on a device that is behind its host until the clock is flushed.
+
+    Keeps what happened, in order.
+    """
 
     def __init__(self, times: Sequence[float]) -> None:
         self.device = torch.device("cpu")
         self.workload = SimpleNamespace(optimizer=SimpleNamespace(zero_grad=lambda set_to_none: None))
-        self.notes = 0
+        self.happened: list[str] = []
+        self.clock = self
         self._times = iter(times)
+        self._now_s = 0.0
+        self._flushed_s = 0.0
 
-    def note(self, what: str) -> None:
-        self.notes += 1
+    def train(self, handle: Any, steps: int, what: str, mark: Callable[[], None]) -> None:
+        for _ in range(steps):
+            self.happened.append("step")
+            self._now_s += next(self._times)
+            mark()
 
-    def timed_step(self) -> float:
-        return next(self._times)
+    def device_idle(self) -> None:
+        self.happened.append("idle")
+
+    def mark(self) -> float:
+        return self._now_s
+
+    def flush(self) -> None:
+        self.happened.append("flush")
+        self._flushed_s = self._now_s
+
+    def elapsed_s(self, start: float, end: float) -> float:
+        assert end <= self._flushed_s
+        return end - start
+
+    def reset(self) -> None:
+        self.happened.append("reset")
 
 
 def test_a_turn_is_timed_from_its_start_to_the_last_rank_s_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +68,9 @@ def test_a_turn_is_timed_from_its_start_to_the_last_rank_s_end(monkeypatch: pyte
     monkeypatch.setattr(autotune.dist, "all_reduce", all_reduce)
     attached: list[str] = []
 
-    def attach(trial: Trial, candidate: Candidate) -> Callable[[], None]:
+    def attach(trial: Trial, candidate: Candidate) -> Any:
         attached.append(candidate.name)
-        return lambda: None
+        return nullcontext()
 
     monkeypatch.setattr(Trial, "attach", attach)
     rank: Any = TimedRank([3.0, 4.0, 2.0, 4.0] * 4)
@@ -54,7 +78,8 @@ def test_a_turn_is_timed_from_its_start_to_the_last_rank_s_end(monkeypatch: pyte
     # ends 3 7 9 13 here and 5 7 11 13 there: steps of 2, 4 and 2 after a warm-up of 5
     assert found == [CandidateTiming(2.0, 6), CandidateTiming(2.0, 6)]
     assert attached == ["c0", "c1", "c1", "c0"]
-    assert rank.notes == 16
+    # the host waits for the device before the first step of a turn and after its last one, and not in between
+    assert rank.happened == ["idle", "step", "step", "step", "step", "flush", "reset"] * 4
 
 
 class Turns:
