@@ -170,11 +170,14 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
 
 def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Console) -> None:
     """Write the `xbench.attach` snippet to stdout, and notes on it to the console."""
-    from xbench.report.snippets import attach_snippet
+    from xbench.report.snippets import attach_snippet, is_plain_ddp
 
     path = str(Path(json_to).resolve()) if json_to else None
     measured = planned.scenario.measured
     click.echo(attach_snippet(planned.plans[mode], path, tuned=measured.record.spec.tunes_ranks), nl=False)
+    if is_plain_ddp(planned.plans[mode]):
+        _say(console, f"{mode} took DistributedDataParallel as it comes.")
+        return
     if json_to is None:
         _say(console, "The buckets stand in the snippet; with --json FILE it names that file instead.")
     missing = measured.workload.tensors - len(planned.scenario.step.gradients)
@@ -186,8 +189,12 @@ def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Con
 def _paste_ddp(planned: Planned, mode: str, console: Console) -> None:
     """Write the DDP snippet to stdout, and to the console whether torch forms these buckets from it."""
     from xbench.planning.plans import bucket_caps_mib
-    from xbench.report.snippets import ddp_snippet
+    from xbench.report.snippets import PLAIN_DDP, ddp_snippet, is_plain_ddp
 
+    if is_plain_ddp(planned.plans[mode]):
+        click.echo(PLAIN_DDP, nl=False)
+        _say(console, f"{mode} took DistributedDataParallel as it comes.")
+        return
     gradients, plan = planned.scenario.step.gradients, planned.in_ddp(mode)
     caps_mib = bucket_caps_mib(plan, {gradient.name: gradient.dtype for gradient in gradients})
     tuned = planned.scenario.measured.record.spec.tunes_ranks

@@ -90,7 +90,8 @@ class Planner:
             return self.plan(mode, candidate.buckets)
         step, own = self.step_of(candidate), mode == candidate.carrier
         note = candidate.name if own else f"carried by {candidate.carrier}: {candidate.name}"
-        plan = self._plan(mode, candidate.buckets, step, from_forward(step), note)
+        timeline = from_forward(step) if mode_info(candidate.carrier).puts_off else step.timeline
+        plan = self._plan(mode, candidate.buckets, step, timeline, note)
         return plan.model_copy(update={"parts": candidate.parts, "carrier": None if own else candidate.carrier})
 
     def _plan(self, mode: str, buckets: Buckets, step: Step, timeline: Timeline, note: str | None) -> Plan:
@@ -122,9 +123,9 @@ class Planner:
         return min(found, key=self._worth_s)
 
     def step_of(self, candidate: Candidate) -> Step:
-        """The step of a candidate for `auto`; with a carrier it is counted from the start of backward."""
-        if candidate.carrier is None:
-            return self.simulate("auto", candidate.buckets)
+        """The step of a candidate for `auto`. One that updates in the next forward pass is counted from backward on."""
+        if candidate.carrier is None or not mode_info(candidate.carrier).puts_off:
+            return self.simulate(candidate.carrier or "auto", candidate.buckets)
         found = self.next_forward
         buckets = _translated(candidate.buckets, self.step.gradients, found.step.gradients)
         return found.step_of(candidate.carrier, buckets, candidate.parts)

@@ -11,6 +11,10 @@ ICML 2013, in two halves). If measurement and prediction disagree by more than a
 computation and communication is scaled until the candidates' predictions fit. Then the search runs again, and its new
 answer is tried too. The prediction shown for the chosen plan is the unfitted model's, as for every other schedule.
 
+DistributedDataParallel itself, with its own reducer, is always a candidate if it can train the model. It needs no
+margin: it is taken if it was faster than the favourite and no other plan won. So `auto` is slower than DDP by no more
+than the error of the trial. `may_be_ddp` has the runs in which DDP itself is not tried.
+
 If the run allows next-forward overlap, `dear` and `priority` are candidates too, attached as schedules of their own. A
 model that one of them refuses is tried without it, and the plan's note reports this.
 
@@ -34,14 +38,17 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import UsageError
-from xbench.modes import MODES, next_forward_modes, tried_modes
+from xbench.modes import MODES, mode_info, next_forward_modes, tried_modes
 from xbench.planning.auto import Candidate
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
+from xbench.rank.reference import ddp_refusal
 from xbench.rank.session import Session
 from xbench.records import Plan
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.engine import Engine
+from xbench.spec import RunSpec
+from xbench.torch_compile import cut_by_ddp
 from xbench.units import format_seconds
 
 TRIAL_S = 25.0
@@ -67,6 +74,9 @@ NOISE = 0.04
 """Noise of one step of a trial, as a share. To replace the favourite, a plan must win by this over the root of its
 steps."""
 
+DDP_WARMUP = 2
+"""Steps of warm-up of DDP itself: it rebuilds its buckets at the beginning of its second step."""
+
 DISAGREE = 0.10
 _FACTORS = (0.25, 4.0)
 
@@ -80,22 +90,31 @@ class CandidateTiming:
     in_final: bool = True
 
 
-def try_candidates(session: Session, planner: Planner, plans: Mapping[str, Plan], unused: Mapping[str, int]) -> Plan:
+def try_candidates(
+    session: Session,
+    planner: Planner,
+    plans: Mapping[str, Plan],
+    unused: Mapping[str, int],
+    *,
+    sometimes_missing: bool = False,
+) -> Plan:
     """Return the plan of `auto` after the trial. Collective: every rank calls it and gets the same plan.
 
-    `unused` holds the bytes of each parameter that got no gradient during profiling.
+    `unused` holds the bytes of each parameter that got no gradient during profiling. `sometimes_missing`: whether some
+    parameter got none in some steps.
     """
-    trial = Trial(session, planner, unused)
+    trial = Trial(session, planner, unused, sometimes_missing)
     planned = plans["auto"]
     favourite = Candidate(
         planned.carrier or "auto", _indices(planner, planned), planned.predicted_step_s, planned.carrier, planned.parts
     )
     shortlist, refused = trial.attachable(_shortlist(planner, plans, favourite))
-    shortlist = _affordable(shortlist)
+    itself, untried = trial.ddp_itself(plans)
+    shortlist = _affordable([*shortlist, *itself])
     rounds, steps = _rounds(shortlist), _steps(favourite.step_s)
     if rounds == 0:
         why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
-        return planner.carried(shortlist[0]).model_copy(update={"note": why + refused})
+        return planner.carried(shortlist[0]).model_copy(update={"note": why + refused + untried})
     found = trial.run(shortlist, rounds, steps)
     fitting = [(one.step_s, c) for one, c in zip(found, shortlist, strict=True)]
     off = statistics.median(step_s / c.step_s for step_s, c in fitting)
@@ -112,18 +131,40 @@ def try_candidates(session: Session, planner: Planner, plans: Mapping[str, Plan]
             found.append(replace(new, step_s=found[best].step_s * new.step_s / known.step_s))
     chosen = _fastest(found)
     if found[chosen].step_s > (1 - NOISE / math.sqrt(found[chosen].steps)) * found[0].step_s:
-        chosen = 0
+        chosen = _unchanged(shortlist, found)
     tried = ", ".join(f"{c.name} {format_seconds(one.step_s)}" for c, one in zip(shortlist, found, strict=True))
     plan = planner.carried(shortlist[chosen])
     whose = f"the buckets of {shortlist[chosen].name!r}"
-    if plan.carrier is not None:
+    if _is_ddp(shortlist[chosen]):
+        whose = "DDP's own reducer"
+    elif plan.carrier is not None:
         whose = f"carried by {plan.carrier!r}" + (
             ", planned again" if shortlist[chosen].name == "planned again" else ""
         )
     fewest, most = min(one.steps for one in found), max(one.steps for one in found)
     counted = f"{fewest} to {most}" if fewest < most else str(fewest)
-    note = f"{whose}, after {counted} steps each of: {tried}{again}{refused}"
+    note = f"{whose}, after {counted} steps each of: {tried}{again}{refused}{untried}"
     return plan.model_copy(update={"note": note})
+
+
+def may_be_ddp(run: RunSpec) -> bool:
+    """True if `auto` may hand the model to DDP itself.
+
+    It may not where jobs take turns, because DDP's backward pass waits for its gradients in the job's own turn. It may
+    not over another library's collectives, because DDP uses torch's.
+    """
+    in_turns = any(mode_info(mode.name).sharing == "in turns" and mode.carrier == "auto" for mode in run.modes)
+    return not in_turns and run.collectives == "torch"
+
+
+def _is_ddp(candidate: Candidate) -> bool:
+    return candidate.carrier == "ddp"
+
+
+def _unchanged(shortlist: Sequence[Candidate], found: Sequence[CandidateTiming]) -> int:
+    """Return the index of the favourite, or of DDP itself where it was faster: no other plan beats the favourite."""
+    places = [0, *(place for place, one in enumerate(found) if _is_ddp(shortlist[place]) and one.in_final)]
+    return min(places, key=lambda place: found[place].step_s)
 
 
 def _fastest(found: Sequence[CandidateTiming]) -> int:
@@ -180,21 +221,25 @@ def _steps(step_s: float) -> int:
 
 
 def _affordable(shortlist: Sequence[Candidate]) -> list[Candidate]:
-    """Return the favourite, DDP's own buckets if present, and as many of the others as time allows, best first."""
+    """Return the favourite, DDP itself if present, and as many of the others as time allows, best first."""
     kept = list(shortlist)
     while _rounds(kept) < MIN_ROUNDS and len(kept) > MIN_TRIED:
-        others = [candidate for candidate in kept[1:] if candidate.name != "ddp"]
+        others = [candidate for candidate in kept[1:] if not _is_ddp(candidate)]
         kept.remove(max(others, key=lambda candidate: candidate.step_s))
     return kept
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Real steps of candidates. `unused` holds the bytes of each parameter that got no gradient during profiling."""
+    """Real steps of candidates. `unused` holds the bytes of each parameter that got no gradient during profiling.
+
+    `sometimes_missing`: whether some parameter got none in some steps. DDP must then look for such parameters.
+    """
 
     session: Session
     planner: Planner
     unused: Mapping[str, int]
+    sometimes_missing: bool = False
 
     def attachable(self, shortlist: Sequence[Candidate]) -> tuple[list[Candidate], str]:
         """Return candidates whose schedule accepts the model, and a note on the others. All ranks refuse alike.
@@ -214,19 +259,28 @@ class Trial:
                 kept.append(candidate)
         return kept, "".join(f"; {carrier} was not tried: {why}" for carrier, why in said.items())
 
-    def attach(self, candidate: Candidate) -> Handle:
-        """Attach a candidate. Raises UsageError if its schedule refuses.
+    def ddp_itself(self, plans: Mapping[str, Plan]) -> tuple[list[Candidate], str]:
+        """Return DDP with its own reducer as a candidate, or none and a note on the reason. All ranks do alike."""
+        if "ddp" not in plans or not may_be_ddp(self.session.run):
+            return [], ""
+        planned = plans["ddp"]
+        itself = Candidate("DDP itself", _indices(self.planner, planned), planned.predicted_step_s, "ddp")
+        refusal = ddp_refusal(self.session, lambda alone: self.attach(itself, alone))
+        return ([itself], "") if refusal is None else ([], f"; DDP itself was not tried: {refusal}")
+
+    def attach(self, candidate: Candidate, group: dist.ProcessGroup | None = None) -> Handle:
+        """Attach a candidate, over `group` in place of the run's. Raises UsageError if its schedule refuses.
 
         Each parameter without a gradient has a bucket of its own.
         """
         session = self.session
+        group = session.group if group is None else group
         model, optimizer = session.workload.model, session.workload.optimizer
         copies, compress = session.run.copies, session.run.compress
         names = [gradient.name for gradient in self.planner.step.gradients]
         buckets = [[names[index] for index in bucket] for bucket in candidate.buckets]
         buckets += [[name] for name in self.unused]
         if candidate.carrier is None:
-            group = session.group
             engine = Engine(model, optimizer, buckets, group=group, wait="step", copies=copies, compress=compress)
             return Handle(model, engine)
         schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
@@ -234,9 +288,9 @@ class Trial:
             model,
             optimizer,
             buckets=buckets,
-            group=session.group,
+            group=group,
             wait="step",
-            unused_parameters=bool(self.unused),
+            unused_parameters=bool(self.unused) or self.sometimes_missing,
             copies=copies,
             compress=compress,
             parts=candidate.parts.followed_by(list(self.unused.values())) if candidate.parts is not None else None,
@@ -280,16 +334,17 @@ class Trial:
     def turn(self, candidate: Candidate, steps: int, what: str) -> list[float]:
         """Return the times [s] of the warm-up and of `steps` steps on this rank, one after the other without a wait."""
         session, clock = self.session, self.session.clock
+        warmup = DDP_WARMUP if _is_ddp(candidate) else 1
         marks: list[Any] = []
-        with self.attach(candidate) as handle:
+        with cut_by_ddp(session.workload.model, _is_ddp(candidate)), self.attach(candidate) as handle:
             session.device_idle()
             dist.all_reduce(torch.zeros(1, device=session.device))
             marks.append(clock.mark())
-            session.train(handle, 1 + steps, what, lambda: marks.append(clock.mark()))
+            session.train(handle, warmup + steps, what, lambda: marks.append(clock.mark()))
             clock.flush()
             took_s = [clock.elapsed_s(*pair) for pair in itertools.pairwise(marks)]
             clock.reset()
-        return took_s
+        return [sum(took_s[:warmup]), *took_s[warmup:]]
 
 
 def _steps_of_ranks(own_s: torch.Tensor) -> torch.Tensor:

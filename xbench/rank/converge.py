@@ -94,7 +94,7 @@ class ConvergeRank(Rank):
         self.journal.write(PhaseBegan(name=f"{mode.text}, seed {seed}", number=1))
         found: dict[str, list[float]] = {"test_loss": [], "test_accuracy": [], "steps_s": []}
         sent = 0
-        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
+        with cut_by_ddp(self.workload.model, self.on_ddp(mode)), self.attach(mode) as handle:
             taken = 0
             while taken < self.training.steps:
                 steps = min(self.training.steps_per_epoch, self.training.steps - taken)

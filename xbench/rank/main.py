@@ -144,7 +144,7 @@ class Rank(Session):
             stamps.append(clock.mark())
 
         pattern = None
-        cut = cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp")
+        cut = cut_by_ddp(self.workload.model, self.on_ddp(mode))
         with cut, self.ranges.range(what), self.attach(mode) as handle:
             origin = self.origin(clock)
             dist.all_reduce(torch.zeros(1, device=self.device))
@@ -171,7 +171,7 @@ class Rank(Session):
         if self.refuses(mode):
             return
         self.barrier(f"timeline {number}")
-        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"):
+        with cut_by_ddp(self.workload.model, self.on_ddp(mode)):
             if mode_info(mode.name).sharing == "in turns":
                 record_turns(self, mode, number)
             elif self.job == 0:

@@ -104,24 +104,22 @@ def gate(session: Session, mode: ModeSpec) -> None:
             return ends
 
         late = read_too_early(end, reference.states[0], dist.group.WORLD)
-    _tell(session, mode, explained(judged.verdict(late), reference, mode))
+    _tell(session, mode, explained(judged.verdict(late), reference, mode, on_ddp=session.on_ddp(mode)))
 
 
 def _tell(session: Session, mode: ModeSpec, verdict: Parity) -> None:
     session.journal.write(ParityChecked(mode=mode.text, **verdict.model_dump()))
 
 
-def explained(verdict: Parity, reference: Reference, mode: ModeSpec) -> Parity:
-    """Return the verdict with the reference's facts: its power, and a buffer that explains a difference."""
+def explained(verdict: Parity, reference: Reference, mode: ModeSpec, *, on_ddp: bool) -> Parity:
+    """Return the verdict with the reference's facts: its power, and a buffer that explains a difference.
+
+    `on_ddp`: whether DDP's reducer sends the gradients, so that buffers are DDP's too.
+    """
     found: dict[str, Any] = {"reference": reference.by}
     if verdict.ok and reference.not_shown is not None:
         found |= {"shown": False, "message": reference.not_shown}
-    elif (
-        not verdict.ok
-        and reference.buffer is not None
-        and verdict.bitwise_across_ranks
-        and mode_info(mode.carrier).reducer != "ddp"
-    ):
+    elif not verdict.ok and reference.buffer is not None and verdict.bitwise_across_ranks and not on_ddp:
         found["message"] = (
             f"the forward pass reads buffer {reference.buffer!r}, which each rank makes from its own batch; DDP "
             f"broadcasts rank 0's before each forward pass, and {mode.text} leaves each rank its own"

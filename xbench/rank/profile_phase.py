@@ -129,7 +129,7 @@ def profile_job(session: Session) -> JobPlan:
     if found.cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
         session.part("candidates of auto")
         with contextlib.suppress(UsageError):  # our engine refuses the model, on every rank alike
-            plans["auto"] = try_candidates(session, planner, plans, missing)
+            plans["auto"] = try_candidates(session, planner, plans, missing, sometimes_missing=sometimes)
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
     plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers)})
     if session.rank == 0:

@@ -142,7 +142,7 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
     A schedule that waits in the forward pass refuses only in one, so a forward pass is run.
     """
     reference = session.reference
-    if reference is not None and reference.ddp_refusal is not None and mode_info(mode.carrier).reducer == "ddp":
+    if reference is not None and reference.ddp_refusal is not None and session.on_ddp(mode):
         return f"DDP cannot train this model: {reference.ddp_refusal}"
     try:
         with session.attach(mode) as handle:

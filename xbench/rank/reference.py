@@ -124,8 +124,11 @@ def check_parameters(session: Session, known: dict[str, Tensor]) -> None:
         )
 
 
-def ddp_refusal(session: Session) -> str | None:
-    """Return DDP's reason for refusing the model, the same on all ranks; None if it accepts. Collective."""
+def ddp_refusal(session: Session, attach: Callable[[Any], Handle] | None = None) -> str | None:
+    """Return DDP's reason for refusing the model, the same on all ranks; None if it accepts. Collective.
+
+    `attach` attaches DDP over a process group; None attaches mode `ddp` with the job's plan.
+    """
     buffer = expanded_buffer(session.workload.model)
     if buffer is not None:
         said: str | None = (
@@ -133,18 +136,18 @@ def ddp_refusal(session: Session) -> str | None:
             "expanded view do; .clone() gives it memory of its own"
         )
     else:
-        said = _rehearsed(session)
+        said = _rehearsed(session, attach or (lambda alone: session.attach(DDP, exact=True, group=alone)))
     return next((each for each in gathered(said) if each is not None), None)
 
 
-def _rehearsed(session: Session) -> str | None:
+def _rehearsed(session: Session, attach: Callable[[Any], Handle]) -> str | None:
     """Return the error that DDP raises on this rank alone, in one line; None if it raises none."""
     alone: Any = dist.new_group([dist.get_rank()], use_local_synchronization=True)
     session.snapshot.restore(session.workload)
     try:
-        with session.attach(DDP, exact=True, group=alone) as handle:
+        with attach(alone) as handle:
             for step in range(REHEARSED):
-                session.note(f"gate: whether DDP can train the model, step {step + 1}")
+                session.note(f"whether DDP can train the model, step {step + 1}")
                 session.forward_backward(handle)
                 if isinstance(handle.model, DistributedDataParallel):
                     handle.model._check_reducer_finalized()  # type: ignore[no-untyped-call]

@@ -24,7 +24,7 @@ from xbench.emulation.cuda import StepLimit
 from xbench.errors import UsageError
 from xbench.host import tuning
 from xbench.kernels.pack import describe_pack_backend
-from xbench.modes import MODES
+from xbench.modes import MODES, mode_info
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import Clock, clock_for
 from xbench.profilers.layers import bare_step
@@ -284,6 +284,10 @@ class Session:
             forward_backward=forward_backward,
             mark=mark,
         )
+
+    def on_ddp(self, mode: ModeSpec) -> bool:
+        """True if DDP's reducer sends this mode's gradients, also where `auto` chose DDP itself."""
+        return mode_info(self.plans[self.job].carrier_of(mode)).reducer == "ddp"
 
     def takes_part(self, mode: ModeSpec) -> bool:
         """True if this job runs a mode. Single-job modes of two equal jobs are timed once."""

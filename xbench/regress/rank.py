@@ -119,7 +119,7 @@ class LaunchRank(Rank):
         """Count one mode. Return the number of steps in its window."""
         what, cycle = f"counting {mode.text}", cycle_of(mode)
         self.barrier(what)
-        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
+        with cut_by_ddp(self.workload.model, self.on_ddp(mode)), self.attach(mode) as handle:
             super().train(handle, whole_cycles(WARMUP_STEPS, cycle), what, _nothing)
             handle.finish()  # the window then holds the traffic of its own steps, and none of the step before
             self.device_idle()
@@ -150,7 +150,7 @@ class LaunchRank(Rank):
         assert effort.steps is not None  # a job always sets it
         steps, warmup = whole_cycles(effort.steps, cycle), whole_cycles(effort.warmup_steps, cycle)
         what = f"round {phase.round + 1} {mode.text}"
-        with cut_by_ddp(self.workload.model, mode_info(mode.carrier).reducer == "ddp"), self.attach(mode) as handle:
+        with cut_by_ddp(self.workload.model, self.on_ddp(mode)), self.attach(mode) as handle:
             super().train(handle, warmup, what, _nothing)
             handle.finish()
             self.barrier(what)

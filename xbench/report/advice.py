@@ -22,7 +22,7 @@ from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio
 from xbench.report.answer import is_control, rankings, reference_of, trusted
 from xbench.report.sentences import ratio_text
-from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
+from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp, is_schedule, quoted
 from xbench.spec import Overlap, RunSpec
 from xbench.text import and_of, counted
 from xbench.units import format_percent, format_seconds
@@ -288,6 +288,8 @@ def what_to_paste(record: Comparison) -> Paste | None:
         return Paste(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
     if best.plan is None:
         return Paste(f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan.")
+    if is_plain_ddp(best.plan):
+        return Paste(f"{best.mode} took DistributedDataParallel as it comes:", PLAIN_DDP)
     count, ratio = counted(len(best.plan.buckets), "bucket"), ratio_text(best.ratio.value, best.ratio.ci95)
     told = f"{count}, {ratio} of {reference}'s time per sample ({best.label})"
     tuned = record.spec.tunes_ranks

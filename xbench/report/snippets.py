@@ -17,6 +17,19 @@ from xbench.units import format_seconds
 
 _TUNED = "xbench.tune_host()  # as in the measurement: keeps freed memory, raises Gloo's threads where it may"
 
+PLAIN_DDP = """\
+# nothing to change: DistributedDataParallel's default is what was best
+from torch.nn.parallel import DistributedDataParallel
+
+model = DistributedDataParallel(model)
+"""
+
+
+def is_plain_ddp(plan: Plan) -> bool:
+    """True if a plan of `auto` is DistributedDataParallel as it comes, so that its buckets are no argument."""
+    carrier = mode_info(plan.carrier or plan.mode)
+    return plan.carrier is not None and carrier.reducer == "ddp" and not carrier.takes_plan
+
 
 def ddp_snippet(plan: Plan, caps_mib: Sequence[float], told: str | None = None, *, tuned: bool = False) -> str:
     """Return DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
@@ -48,8 +61,11 @@ def attach_snippet(plan: Plan, record: str | None = None, told: str | None = Non
     The code expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. Schedules with
     an early update let gradients arrive until `optimizer.step()`, as the prediction assumes. DDP's gradients have
     arrived when backward returns. Parts of buckets and their order are written out too. Without a record, a plan of
-    `auto` names the schedule that carries it. Raises SpecError for a schedule that this xbench does not have.
+    `auto` names the schedule that carries it. If that is DDP itself, the lines are those of DDP as it comes. Raises
+    SpecError for a schedule that this xbench does not have.
     """
+    if is_plain_ddp(plan):
+        return PLAIN_DDP
     schedule = plan.mode if record is not None else plan.carrier or plan.mode
     if not is_schedule(schedule):
         raise SpecError(f"{schedule!r} is no schedule of this xbench, so there is no line for it")

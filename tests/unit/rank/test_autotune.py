@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from xbench.planning.plans import Planner
 from xbench.rank import autotune
 from xbench.rank.autotune import CandidateTiming, Trial, try_candidates
 from xbench.records import Layer, Plan, Tensor
+from xbench.schedules import parse_modes
+from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 
-RANK: Any = object()
+RANK: Any = SimpleNamespace(run=SimpleNamespace(modes=(), collectives="torch"))
 
 
 def test_rounds_fill_the_time_and_are_few() -> None:
@@ -37,13 +40,14 @@ def test_rounds_fill_the_time_and_are_few() -> None:
 
 def test_what_time_does_not_allow_is_dropped_slowest_first_and_ddp_last() -> None:
     def kept(*named: tuple[str, float]) -> list[str]:
-        return [c.name for c in autotune._affordable([Candidate(name, [[0]], step_s) for name, step_s in named])]
+        shortlist = [Candidate(n, [[0]], step_s, "ddp" if n == "itself" else None) for n, step_s in named]
+        return [candidate.name for candidate in autotune._affordable(shortlist)]
 
     # two rounds of three steps each in 25 s: steps that add up to 4.16 s
-    assert kept(("auto", 1.0), ("optimal", 1.0), ("ddp", 1.1)) == ["auto", "optimal", "ddp"]
-    assert kept(("auto", 1.3), ("optimal", 1.4), ("ddp", 1.5), ("wfbp", 1.6)) == ["auto", "ddp"]
+    assert kept(("auto", 1.0), ("optimal", 1.0), ("itself", 1.1)) == ["auto", "optimal", "itself"]
+    assert kept(("auto", 1.3), ("optimal", 1.4), ("itself", 1.5), ("ddp", 1.4)) == ["auto", "itself"]
     assert kept(("auto", 1.3), ("optimal", 1.4), ("mgwfbp", 1.35), ("wfbp", 1.6)) == ["auto", "optimal", "mgwfbp"]
-    assert kept(("auto", 9.0), ("optimal", 9.0), ("ddp", 9.0)) == ["auto", "ddp"]
+    assert kept(("auto", 9.0), ("optimal", 9.0), ("itself", 9.0)) == ["auto", "itself"]
     assert kept(("auto", 99.0)) == ["auto"]
 
 
@@ -104,9 +108,15 @@ class Runs:
 
 
 def tried(
-    monkeypatch: pytest.MonkeyPatch, runs: Runs, planner: Planner = PLANNER, modes: Sequence[str] | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    runs: Runs,
+    planner: Planner = PLANNER,
+    modes: Sequence[str] | None = None,
+    refusal: str | None = "it is not offered here",
 ) -> tuple[Plan, dict[str, Plan]]:
+    """The plan after a trial. DDP refuses the model for the reason `refusal`; None: it is a candidate too."""
     monkeypatch.setattr(Trial, "run", runs)
+    monkeypatch.setattr(autotune, "ddp_refusal", lambda session, attach: refusal)
     plans = planner.plans(modes)
     return try_candidates(RANK, planner, plans, {"unused.weight": 4}), plans
 
@@ -147,6 +157,82 @@ def test_a_rival_must_be_faster_than_noise_explains(monkeypatch: pytest.MonkeyPa
     assert plan.note is not None
     assert plan.note.startswith(f"the buckets of {shortlist[1].name!r}, after")
     assert plan.predicted_step_s == pytest.approx(shortlist[1].step_s)
+
+
+FREE = replace(PLANNER, contention=None)
+"""A planner that fits nothing to a trial, so that there is one trial."""
+
+
+def by_name(**shares: float) -> Runs:
+    """Candidates take these shares of a second, by the last word of their names; others take 2 s."""
+    return Runs(lambda found: [shares.get(candidate.name.split()[-1], 2.0) for candidate in found])
+
+
+def test_ddp_itself_is_always_a_candidate_and_taken_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = replace(FREE, buffer_bytes=(100_000,))
+    plan, plans = tried(monkeypatch, runs := by_name(auto=1.0, itself=0.999), planner, refusal=None)
+    [shortlist] = runs.shortlists
+    assert [(c.name, c.carrier) for c in shortlist if c.carrier] == [("DDP itself", "ddp")]
+    assert (plan.mode, plan.carrier, plan.parts) == ("auto", "ddp", None)
+    assert plan.buckets == plans["ddp"].buckets
+    # the prediction is that of DDP, which broadcasts buffers, and not of our engine with its buckets
+    assert plan.predicted_step_s == plans["ddp"].predicted_step_s
+    assert plan.predicted_step_s != planner.simulate("auto", planner.indices(plan)).step_s
+    assert plan.timeline == plans["ddp"].timeline
+    assert plan.note is not None
+    assert plan.note.startswith("DDP's own reducer, after ")
+    assert "DDP itself 999 ms" in plan.note
+
+
+@pytest.mark.parametrize(
+    ("favourite", "rival", "itself", "chosen"),
+    [
+        (1.0, 1.0, 1.001, "favourite"),
+        (1.0, 0.5, 0.9, "rival"),  # faster than noise explains
+        (1.0, 0.995, 0.997, "itself"),  # the rival's gain may be noise, and DDP is better than the favourite
+        (1.0, 0.995, 1.0, "favourite"),
+    ],
+)
+def test_ddp_itself_is_not_taken_where_a_plan_beats_it(
+    monkeypatch: pytest.MonkeyPatch, favourite: float, rival: float, itself: float, chosen: str
+) -> None:
+    runs = Runs(lambda found: [favourite, rival, *(itself if c.carrier else 2.0 for c in found[2:])])
+    plan, _ = tried(monkeypatch, runs, FREE, refusal=None)
+    [shortlist] = runs.shortlists
+    assert [candidate.carrier for candidate in shortlist[:2]] == [None, None]
+    expected = {"favourite": shortlist[0], "rival": shortlist[1], "itself": shortlist[-1]}[chosen]
+    assert (plan.carrier, autotune._indices(FREE, plan)) == (expected.carrier, expected.buckets)
+
+
+def test_ddp_itself_is_tried_however_slow_it_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = replace(FREE, buffer_bytes=(10_000_000,))  # which DDP alone broadcasts
+    _, plans = tried(monkeypatch, runs := by_name(auto=1.0), slow, refusal=None)
+    assert plans["ddp"].predicted_step_s > 5 * plans["auto"].predicted_step_s
+    assert "DDP itself" in [candidate.name for candidate in runs.shortlists[0]]
+
+
+def test_a_model_that_ddp_refuses_is_tried_without_it_and_the_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, _ = tried(monkeypatch, runs := by_name(auto=1.0), FREE, refusal="its outputs are hidden")
+    assert [candidate.carrier for candidate in runs.shortlists[0] if candidate.carrier] == []
+    assert plan.note is not None
+    assert plan.note.endswith("; DDP itself was not tried: its outputs are hidden")
+
+
+@pytest.mark.parametrize(
+    ("modes", "collectives", "may"),
+    [
+        ("compute,ddp,auto,crossover", "torch", True),
+        ("auto,sequential:auto,concurrent:auto", "torch", True),
+        ("auto,crossover:auto", "torch", False),
+        ("auto", "horovod", False),
+    ],
+)
+def test_auto_may_be_ddp_where_no_turn_waits_for_it(modes: str, collectives: Any, may: bool) -> None:
+    run = RunSpec(
+        kind="comparison", workloads=(WorkloadSpec(name="resnet18"),), modes=parse_modes(modes),
+        fabric=FabricSpec(name="local", ranks=2), collectives=collectives,
+    )  # fmt: skip
+    assert autotune.may_be_ddp(run) is may
 
 
 def test_steps_that_take_too_long_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +336,7 @@ def test_a_schedule_that_refuses_the_model_is_left_out_and_named(monkeypatch: py
     assert carrier not in {candidate.carrier for candidate in runs.shortlists[0]}
     assert plan.carrier != carrier
     assert plan.note is not None
-    assert plan.note.endswith(f"; {carrier} was not tried: a module is called twice")
+    assert f"; {carrier} was not tried: a module is called twice; DDP itself was not tried" in plan.note
 
 
 def test_where_our_engine_is_faster_in_truth_it_carries_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,8 @@ class TimedRank:
 
     def __init__(self, times: Sequence[float]) -> None:
         self.device = torch.device("cpu")
-        self.workload = SimpleNamespace(optimizer=SimpleNamespace(zero_grad=lambda set_to_none: None))
+        optimizer = SimpleNamespace(zero_grad=lambda set_to_none: None)
+        self.workload = SimpleNamespace(model=torch.nn.Identity(), optimizer=optimizer)
         self.happened: list[str] = []
         self.clock = self
         self._times = iter(times)
@@ -80,6 +81,13 @@ def test_a_turn_is_timed_from_its_start_to_the_last_rank_s_end(monkeypatch: pyte
     assert attached == ["c0", "c1", "c1", "c0"]
     # the host waits for the device before the first step of a turn and after its last one, and not in between
     assert rank.happened == ["idle", "step", "step", "step", "step", "flush", "reset"] * 4
+
+
+def test_ddp_itself_rebuilds_its_buckets_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotune.dist, "all_reduce", lambda *_, **__: None)
+    monkeypatch.setattr(Trial, "attach", lambda trial, candidate: nullcontext())
+    rank: Any = TimedRank([5.0, 4.0, 1.0, 2.0])
+    assert Trial(rank, PLANNER, {}).turn(Candidate("DDP itself", [[0]], 1.0, "ddp"), 2, "") == [9.0, 1.0, 2.0]
 
 
 class Turns:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Plan
-from xbench.report.snippets import attach_snippet, ddp_snippet
+from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp
 
 
 def plan_of(mode: str, buckets: list[list[str]], nbytes: list[int]) -> Plan:
@@ -56,6 +56,14 @@ def test_ddp_makes_the_plans_bytes_of_what_is_printed(nbytes: list[int]) -> None
     call = ast.parse(ddp_snippet(plan, bucket_caps_mib(plan))).body[-1].value  # type: ignore[attr-defined]
     (caps,) = (ast.literal_eval(keyword.value) for keyword in call.keywords)
     assert [int(cap * 1024 * 1024) for cap in caps] == nbytes
+
+
+def test_auto_that_took_ddp_itself_is_handed_over_as_ddp_as_it_comes() -> None:
+    auto = plan_of("auto", TWO.buckets, TWO.bucket_bytes)
+    itself = auto.model_copy(update={"carrier": "ddp"})
+    assert attach_snippet(itself) == attach_snippet(itself, "/home/me/record.json", tuned=True) == PLAIN_DDP
+    assert "bucket" not in PLAIN_DDP
+    assert [is_plain_ddp(plan) for plan in (itself, auto, TWO, plan_of("ddp", [["w"]], [4]))] == [True, *[False] * 3]
 
 
 def test_attach_with_the_buckets_written_out() -> None:

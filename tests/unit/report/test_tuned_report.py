@@ -12,8 +12,8 @@ from xbench.report.formats.html import page
 from xbench.report.formats.junit import cases
 from xbench.report.formats.terminal import render
 from xbench.report.kinds.convergence import by_formula, verdicts
-from xbench.report.kinds.tuned import PLAIN_DDP, judged, snippet
-from xbench.report.snippets import attach_snippet
+from xbench.report.kinds.tuned import judged, snippet
+from xbench.report.snippets import PLAIN_DDP, attach_snippet
 
 
 def test_in_40_columns_no_word_is_broken() -> None:
@@ -52,6 +52,7 @@ def test_ddp_tuned_is_one_argument_of_ddp_and_ddp_is_ddp() -> None:
     unused = snippet(tuned(schedule="ddp-tuned", unused_parameters=True), "t.json")
     assert "    find_unused_parameters=True,\n" in unused
     assert snippet(tuned(schedule="ddp", ratio=None, buckets=None), "tuned.json") == PLAIN_DDP
+    assert snippet(tuned(carrier="ddp"), "tuned.json") == PLAIN_DDP
     for pasted in (text, PLAIN_DDP):
         compile(pasted, "pasted", "exec")
 

@@ -16,19 +16,13 @@ from xbench.report.advice import RECORD, Advice, in_ddp
 from xbench.report.charts.axes import named, plain, rounded, upright, whiskers
 from xbench.report.page.common_sections import command_section, fabric_pairs, following, label_badge, workload_pair
 from xbench.report.page.model import Badge, Block, Cell, Code, Facts, Figure, Section, Sentences, Table, Trace, columns
-from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule
+from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp, is_schedule
 from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
 from xbench.text import and_of, counted
 from xbench.units import format_brief_percent
 
-PLAIN_DDP = """\
-# nothing to change: DistributedDataParallel's default is what was best
-from torch.nn.parallel import DistributedDataParallel
-
-model = DistributedDataParallel(model)
-"""
 KEPT = "tuned.json"
 """Name of the kept file in the lines to paste, because the record does not know its own path."""
 
@@ -223,6 +217,8 @@ def snippet(tuned: Tuned, path: str) -> str:
     )
     count = counted(len(tuned.buckets), "bucket")
     measured = f"{count}, {ratio_words(tuned.ratio)} of DDP's time per sample ({tuned.label})"
+    if is_plain_ddp(plan):
+        return PLAIN_DDP
     if mode_info(tuned.schedule).reducer != "ddp" or tuned.bucket_cap_mb_list is None:
         return attach_snippet(plan, path, measured, tuned=bool(tuned.host_tuning))
     text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned=bool(tuned.host_tuning))
