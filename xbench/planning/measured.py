@@ -364,7 +364,7 @@ class Rewrite:
 
 def scaled_layer(layer: Layer, factor: float) -> Layer:
     """The layer on a device that takes `factor` times as long."""
-    tensors = [_scaled(tensor, factor, "ready_s", "ready_loaded_s") for tensor in layer.tensors]
+    tensors = [_scaled(tensor, factor, "ready_s", "ready_loaded_s", "ready_loaded_each_s") for tensor in layer.tensors]
     return _scaled(layer, factor, "forward_s", "backward_s", "ready_s").model_copy(update={"tensors": tensors})
 
 

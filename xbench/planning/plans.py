@@ -5,7 +5,8 @@ plans compare on the same link.
 
 With measured contention, every prediction starts from the undisturbed gradients, and the simulator delays them. Without
 it, schedules that overlap backward use the ready times under traffic (`loaded`) where these were measured. Their
-planners have no contention model, so the ready times must include it.
+planners have no contention model, so the ready times must include it. If they were also measured with one collective
+per gradient, a plan of many buckets uses those: the measurement whose number of buckets is nearest, by ratio.
 
 `dear` and `priority` send gradients during the next forward pass (`next_forward`), so their plans need the profile's
 layers as well. `auto` may be one of them only where `overlap` allows it.
@@ -162,8 +163,9 @@ class Planner:
         """The step of `mode` with these buckets of `step.gradients`."""
         step, info = self.step, mode_info(mode)
         if self.contention is None and step.loaded is not None and info.overlap != "none":
-            buckets = _translated(buckets, step.gradients, step.loaded)
-            step = replace(step, gradients=step.loaded, backward_s=max(step.backward_s, step.loaded[-1].ready_s))
+            loaded = self._loaded_for(len(buckets))
+            buckets = _translated(buckets, step.gradients, loaded)
+            step = replace(step, gradients=loaded, backward_s=max(step.backward_s, loaded[-1].ready_s))
         forward_s, optimizer_s = step.forward_s, step.optimizer_s
         if buckets and self.contention is not None:
             forward_s += self.contention.meeting_s
@@ -195,6 +197,12 @@ class Planner:
     def under_traffic(self) -> Sequence[Gradient]:
         """The gradients for planning, with ready times under traffic where these were measured."""
         return self.step.loaded or self.step.gradients
+
+    def _loaded_for(self, buckets: int) -> tuple[Gradient, ...]:
+        """The gradients with ready times under the traffic of about so many buckets."""
+        few, each = self.step.loaded, self.step.loaded_each
+        assert few is not None
+        return each if each is not None and buckets**2 > len(self.exact) * len(each) else few
 
     @cached_property
     def exact(self) -> Buckets:

@@ -80,6 +80,8 @@ class StepModel:
     optimizer_s: float
     loaded: tuple[Gradient, ...] | None = None
     """The gradients with the ready times measured under traffic, in that order; None where they were not measured."""
+    loaded_each: tuple[Gradient, ...] | None = None
+    """The same under the traffic of one collective per gradient."""
 
     @classmethod
     def of(cls, layers: Sequence[Layer], step: StepTimes) -> StepModel:
@@ -88,8 +90,8 @@ class StepModel:
         if not whole_s > 0:
             raise ValueError(f"a step of {whole_s} s cannot be planned: its parts must take time")
         gradients = tuple(from_layers(layers))
-        loaded = _loaded(layers, gradients)
-        measured = cls(gradients, step.forward_s, step.backward_s, step.optimizer_s, loaded)
+        loaded = [_loaded(layers, gradients, name) for name in ("ready_loaded_s", "ready_loaded_each_s")]
+        measured = cls(gradients, step.forward_s, step.backward_s, step.optimizer_s, *loaded)
         return measured.scaled(step.uninstrumented_step_s / whole_s)
 
     @property
@@ -115,6 +117,7 @@ class StepModel:
             self.backward_s * factor,
             self.optimizer_s * factor,
             _slower(self.loaded, factor) if self.loaded is not None else None,
+            _slower(self.loaded_each, factor) if self.loaded_each is not None else None,
         )
 
 
@@ -122,12 +125,12 @@ def _slower(gradients: Sequence[Gradient], factor: float) -> tuple[Gradient, ...
     return tuple(replace(gradient, ready_s=gradient.ready_s * factor) for gradient in gradients)
 
 
-def _loaded(layers: Sequence[Layer], quiet: Sequence[Gradient]) -> tuple[Gradient, ...] | None:
-    """The gradients under traffic, in that ready order; None where no such time was measured.
+def _loaded(layers: Sequence[Layer], quiet: Sequence[Gradient], times: str) -> tuple[Gradient, ...] | None:
+    """The gradients with these `times` of the record's tensors, in that ready order; None where none was measured.
 
     A gradient without such a time keeps its quiet one.
     """
-    ready_s = {tensor.name: tensor.ready_loaded_s for layer in layers for tensor in layer.tensors}
+    ready_s = {tensor.name: getattr(tensor, times) for layer in layers for tensor in layer.tensors}
     if all(value is None for value in ready_s.values()):
         return None
     found = [

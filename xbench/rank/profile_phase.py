@@ -21,13 +21,13 @@ import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from xbench.errors import UsageError
-from xbench.modes import EXACT
+from xbench.modes import EXACT, UNMERGED
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, fit
 from xbench.planning.partial import backward_s_of
@@ -118,6 +118,8 @@ def profile_job(session: Session) -> JobPlan:
         found.cost = _link(session, found)
         session.part("layers under traffic")
         _load_layers(session, found)
+        if session.device.type != "cpu":
+            _load_each(session, found, found.cost)
         found.keep(session)
         if session.device.type == "cpu":
             found.contention = _contention(session, found, found.cost)
@@ -178,7 +180,17 @@ def _load_layers(session: Session, found: _Measured) -> None:
             ready_s = ready_under_load(session, with_missing(exact.buckets, found.unused), steps)
         except UsageError:  # our engine refuses the model, on every rank alike: its modes report it later
             break
-        found.layers = with_loaded(found.layers, ready_s)
+        found.layers = with_loaded(found.layers, ready_s, "ready_loaded_s")
+
+
+def _load_each(session: Session, found: _Measured, cost: CostModel) -> None:
+    """Measure ready times while every gradient travels by itself, if that was possible for the exact plan."""
+    each = Planner(StepModel.of(found.layers, found.step), cost).plan(UNMERGED)
+    steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / each.predicted_step_s) - 1)
+    if steps >= MIN_UNDER_LOAD:
+        with contextlib.suppress(UsageError):  # as above
+            ready_s = ready_under_load(session, with_missing(each.buckets, found.unused), steps)
+            found.layers = with_loaded(found.layers, ready_s, "ready_loaded_each_s")
 
 
 def _contention(session: Session, found: _Measured, cost: CostModel) -> ContentionRecord:
@@ -289,15 +301,13 @@ def engine_cost(
         return bare_copy_cost(wire, grad_bytes)
 
 
-def with_loaded(layers: list[Layer], ready_s: Mapping[str, float]) -> list[Layer]:
-    """Return the layers with these ready times under load."""
+def with_loaded(
+    layers: list[Layer], ready_s: Mapping[str, float], name: Literal["ready_loaded_s", "ready_loaded_each_s"]
+) -> list[Layer]:
+    """Return the layers with these ready times under load, as the times `name` of their tensors."""
     return [
         layer.model_copy(
-            update={
-                "tensors": [
-                    t.model_copy(update={"ready_loaded_s": ready_s.get(t.name, t.ready_s)}) for t in layer.tensors
-                ]
-            }
+            update={"tensors": [t.model_copy(update={name: ready_s.get(t.name, t.ready_s)}) for t in layer.tensors]}
         )
         for layer in layers
     ]

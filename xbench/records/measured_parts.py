@@ -23,6 +23,9 @@ class Tensor(Part):
     ready_loaded_s: Seconds | None = Field(
         None, description="the same while gradients travel, which slows a host that computes and sends"
     )
+    ready_loaded_each_s: Seconds | None = Field(
+        None, description="the same while every gradient travels by itself, as many collectives as tensors"
+    )
 
 
 class Layer(Part):
