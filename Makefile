@@ -11,8 +11,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
 
 # Integration tests that judge no time and look only at what they started: two of these files run at once.
-BESIDE := $(foreach name,auto_on_ddp converge copies drawn_loops emulated gate given_ranks killed_runs live_cluster \
-	live_job mode_package own_models partial plan_snippets put_off_updates races runs schedules tune wheel,tests/integration/test_$(name).py)
+BESIDE := $(foreach name,auto_on_ddp converge copies drawn_loops emulated gate given_ranks gpu_profile killed_runs \
+	live_cluster live_job mode_package own_models partial plan_snippets put_off_updates races runs schedules tune wheel,tests/integration/test_$(name).py)
 
 .DEFAULT_GOAL := help
 .PHONY: help compare check lint units test smoke rest test-all faults all-faults gpu horovod docs clean

@@ -20,6 +20,10 @@ collective takes less than the smallest one.
 
 `periodic` simulates computation and transfers with these slow-downs. The host's cost of a launch (c0) is part of σ, as
 σ was measured with launches. The hook of each gradient, and the copy into its bucket, delay backward separately.
+
+On a GPU neither slow-down is measured, and both are 1. Only the host's time is known: of a launch, of a hook and of a
+step. If the step is launch-bound, the device waits for the host, and each launch and each hook delays the computation
+by its host time. If the host is ahead, they cost nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +38,10 @@ import numpy as np
 from xbench import records
 from xbench.planning.cost import CostFunction, FloatArray
 from xbench.planning.step import Gradient
+
+LAUNCH_BOUND = 0.9
+"""Share of the device's time of a step from which on the host's time makes it launch-bound. A device that waits for its
+host takes as long as the host, and two measurements of one time may differ."""
 
 _PER_OCTAVE = 4
 
@@ -56,6 +64,9 @@ class Contention:
     meeting_s: float = 0.0
     rest_s: float = 0.0
     """Largest time [s] that a collective saves after an idle link; the idle time must be at least as long."""
+
+    launch_s: float = 0.0
+    """Time [s] by which a launch delays the computation, beyond σ: c0 where a GPU's step is launch-bound, else 0."""
 
     @classmethod
     def of(cls, measured: records.Contention, transfer: CostFunction) -> Contention:
@@ -108,12 +119,24 @@ class Contention:
         )
 
     @classmethod
+    def planned(cls, measured: records.Contention, transfer: CostFunction) -> Contention | None:
+        """Contention for plans: the measured slow-downs or, of a launch-bound step, its launches and hooks alone.
+
+        None where neither slows anything: the host of a GPU is ahead. Raises ValueError as `of` does.
+        """
+        if measured.points:
+            return cls.of(measured, transfer)
+        if measured.launch_bound:
+            return replace(cls.none(), hook_s=measured.hook_s, launch_s=measured.launch_s)
+        return None
+
+    @classmethod
     def none(cls) -> Contention:
         """No contention: communication and computation do not slow each other down."""
         return cls(np.zeros(1), np.ones((2, 1)), np.ones((2, 1)))
 
     def amplified(self, factor: float) -> Contention:
-        """The same contention with each cost multiplied by `factor`: ρ−1, σ−1, κ−1, hooks, copies and meetings."""
+        """The same contention with each cost times `factor`: ρ−1, σ−1, κ−1, hooks, copies, launches and meetings."""
         return replace(
             self,
             collective=np.maximum(0.05, 1.0 + factor * (self.collective - 1.0)),
@@ -122,12 +145,17 @@ class Contention:
             copy_s_per_byte=self.copy_s_per_byte * factor,
             quiet=np.maximum(0.05, 1.0 + factor * (self.quiet - 1.0)) if self.quiet is not None else None,
             meeting_s=self.meeting_s * factor,
+            launch_s=self.launch_s * factor,
         )
 
     def ready_s(self, gradients: Sequence[Gradient]) -> list[float]:
         """Ready time [s] of each gradient (in ready order), delayed by the hooks and copies up to it."""
         costs = (self.hook_s + self.copy_s_per_byte * gradient.nbytes for gradient in gradients)
         return [gradient.ready_s + late for gradient, late in zip(gradients, itertools.accumulate(costs), strict=True)]
+
+    def after_launches(self, complete_s: Sequence[float]) -> list[float]:
+        """Times [s] of the same buckets, in launch order, each delayed by its own launch and those before it."""
+        return [at_s + self.launch_s * number for number, at_s in enumerate(complete_s, start=1)]
 
     def hooks_s(self, gradients: Sequence[Gradient]) -> float:
         """Time [s] that all hooks and copies add to a backward pass."""
@@ -156,6 +184,11 @@ class Contention:
     def _at(self, table: FloatArray, nbytes: FloatArray) -> FloatArray:
         where = np.log(np.maximum(nbytes, 1.0))
         return np.stack([np.interp(where, self.log_sizes, row) for row in table])
+
+
+def is_launch_bound(host_step_s: float, device_step_s: float) -> bool:
+    """True if a step's host time makes the host its bottleneck."""
+    return host_step_s >= LAUNCH_BOUND * device_step_s
 
 
 def link_pace(measured: records.Contention | None) -> dict[str, float]:

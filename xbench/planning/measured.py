@@ -45,7 +45,7 @@ from typing import TypeVar
 from xbench import records
 from xbench.errors import RecordError, SpecError
 from xbench.field_types import MIN_S
-from xbench.planning.contention import Contention
+from xbench.planning.contention import Contention, is_launch_bound
 from xbench.planning.cost import CostCurve, ring
 from xbench.planning.step import StepModel
 from xbench.planning.topology import MAX_S
@@ -182,8 +182,8 @@ def _job(record: Profile | Comparison, name: str, job: int | None) -> Profile | 
 
 
 def planned_contention(both: records.Contention | None, cost: CostModel) -> Contention | None:
-    """Contention for plans; None where nothing was measured. Raises ValueError for an invalid point."""
-    return Contention.of(both, CostCurve.of(cost)) if both is not None and both.points else None
+    """Contention for plans (`Contention.planned`); None where nothing was measured. Raises ValueError as it does."""
+    return Contention.planned(both, CostCurve.of(cost)) if both is not None else None
 
 
 # Reading a record refuses infinite times. The checks below refuse times that no measurement gives, and parts that are
@@ -240,8 +240,8 @@ def check_contention(both: records.Contention | None) -> None:
     """Refuse times and slow-downs that no measurement gives."""
     if both is None:
         return
-    names = ("launch_s", "hook_s", "copy_s_per_byte", "meeting_s", "rest_s")
-    _check_range({name: getattr(both, name) for name in names})
+    names = ("launch_s", "hook_s", "copy_s_per_byte", "meeting_s", "rest_s", "host_step_s", "device_step_s")
+    _check_range({name: value for name in names if (value := getattr(both, name)) is not None})
     for point in both.points:
         where = f"of {point.nbytes} bytes"
         if point.in_flight not in (1, 2):
@@ -375,7 +375,14 @@ def scaled_times(times: StepTimes, factor: float) -> StepTimes:
 
 
 def scaled_contention(was: records.Contention, factor: float) -> records.Contention:
-    """Launches, hooks, copies and meetings `factor` times as long; slow-downs as measured."""
+    """Launches, hooks, copies and meetings `factor` times as long; slow-downs as measured.
+
+    The host of a GPU stays the same. Its step may become launch-bound beside a faster device, or the reverse.
+    """
+    if was.host_step_s is not None and was.device_step_s is not None:
+        device_step_s = was.device_step_s * factor
+        bound = is_launch_bound(was.host_step_s, device_step_s)
+        return was.model_copy(update={"device_step_s": device_step_s, "launch_bound": bound})
     return _scaled(was, factor, "launch_s", "hook_s", "copy_s_per_byte", "meeting_s")
 
 

@@ -126,7 +126,8 @@ class NetworkModel:
         count, least_s = len(buckets), self._least_s * SCATTER_SHARE
         parcels: list[Transfer] = []
         complete_s = 0.0
-        for number, (ready_s, nbytes, whole_s) in enumerate(zip(self._complete_s(buckets), sizes, took_s, strict=True)):
+        launched_s = self._contention.after_launches(self._complete_s(buckets))
+        for number, (ready_s, nbytes, whole_s) in enumerate(zip(launched_s, sizes, took_s, strict=True)):
             complete_s = max(complete_s, ready_s)
             name = f"bucket {number + 1} reduce-scatter"
             parcels.append(Transfer(name, complete_s, number, nbytes, whole_s * SCATTER_SHARE, least_s))
@@ -136,7 +137,7 @@ class NetworkModel:
             rest_s = took_s[number] * (1 - SCATTER_SHARE)
             parcels.append(Transfer(name, complete_s, count + turn, sizes[number], rest_s, least_s))
             bringing |= dict.fromkeys(buckets[number], (count + turn,))
-        tasks = self._tasks(bringing, detailed)
+        tasks = self._tasks(bringing, detailed, launches=len(parcels))
         return tasks, parcels, run(tasks, parcels, self._contention)
 
     def priority(
@@ -171,7 +172,7 @@ class NetworkModel:
             Transfer(name, release_s[part], rank[part], sizes[part], took_s[part], self._least_s)
             for part, name in enumerate(self._names(buckets, parts) if detailed else [""] * len(sizes))
         ]
-        tasks = self._tasks(bringing, detailed)
+        tasks = self._tasks(bringing, detailed, launches=len(parcels))
         return tasks, parcels, run(tasks, parcels, self._contention, credit_bytes=credit_bytes)
 
     def _complete_s(self, buckets: Buckets) -> list[float]:
@@ -213,13 +214,13 @@ class NetworkModel:
             names += [f"{name} {part} of {len(cut)}" if len(cut) > 1 else name for part in range(1, len(cut) + 1)]
         return names
 
-    def _tasks(self, bringing: Mapping[int, Iterable[int]], detailed: bool) -> list[Task]:
+    def _tasks(self, bringing: Mapping[int, Iterable[int]], detailed: bool, launches: int) -> list[Task]:
         """Backward, then each layer's update and forward. An optimizer without bytes to update works after backward.
 
         `bringing` maps each gradient to the transfers that contain it. Layers between two waits follow each other
-        without a gap. They are one task unless `detailed`.
+        without a gap. They are one task unless `detailed`. All `launches` belong to backward, although some come later.
         """
-        tasks = [Task("backward", self.backward_s)]
+        tasks = [Task("backward", self.backward_s + self._contention.launch_s * launches)]
         if self._whole == 0 and self.step.optimizer_s:
             tasks.append(Task("optimizer", self.step.optimizer_s))
         wanted_at: dict[int, set[int]] = {0: set()}

@@ -281,7 +281,8 @@ def _assumptions(scenario: Scenario, request: Request) -> list[str]:
             f"{format_seconds(latency_s)} and {format_seconds(1e9 * s_per_byte)} a GB, which was not measured: {key}= "
             "and latency= change it."
         )
-    if scenario.contention is None:
+    both = scenario.contention_record
+    if scenario.contention is None or both is None or not both.points:
         said.append("Computation and communication do not slow each other down: this record did not measure how much.")
     else:
         changed = ", carried over to what was changed" if scenario.changes else ""

@@ -125,14 +125,15 @@ def _on_the_link_of_a_file(was: Scenario, change: Change) -> Scenario:
     """The scenario with the T(M) of a file, which is of as many workers as the file says."""
     if change.link is None:
         return was
+    both = was.contention_record
     told = f"T(M) of {change.link_name} ({change.link.world_size} workers) in place of the measured one"
     caution = "What traffic costs computation was measured on another link, and is taken as nothing on this one."
     return replace(
         was,
         cost=change.link,
-        contention_record=None,
+        contention_record=None if both is None or both.points else both,  # a host's launches are not of a link
         changes=(told,),
-        cautions=(caution,) if was.contention_record is not None else (),
+        cautions=(caution,) if both is not None and both.points else (),
     )
 
 

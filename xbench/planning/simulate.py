@@ -77,13 +77,15 @@ def share(
     """Simulate one backward pass with its collectives and its optimizer: the period of backward and of each update.
 
     `complete_s` [s of undisturbed backward] is when each bucket's last gradient is ready, in launch order. `nbytes` [B]
-    has the same order. With `early_update` the optimizer updates each bucket on arrival, with a share of its time by
-    bytes. Otherwise it starts after all have arrived. An update is computation too: it and the collectives in flight
-    slow each other down.
+    has the same order. Launches delay them and backward, as `contention` says. With `early_update` the optimizer
+    updates each bucket on arrival, with a share of its time by bytes. Otherwise it starts after all have arrived. An
+    update is computation too: it and the collectives in flight slow each other down.
     """
     alone_s = curve(np.array(nbytes, dtype=np.float64)).tolist() if nbytes else []
     least_s = float(curve(np.ones(1))[0]) if nbytes else 0.0
-    released_s = itertools.accumulate((max(0.0, at_s) for at_s in complete_s), max)
+    launched_s = contention.after_launches([max(0.0, at_s) for at_s in complete_s])
+    released_s = itertools.accumulate(launched_s, max)
+    backward_s += contention.launch_s * len(nbytes)
     parcels = [
         Transfer("", at_s, place, size, took_s, least_s)
         for place, (at_s, size, took_s) in enumerate(zip(released_s, nbytes, alone_s, strict=True))

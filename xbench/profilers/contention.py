@@ -25,7 +25,7 @@ loss, and its window stays too small for a burst for seconds.
 
 The other thread launches, so the processor time of a launch is part of the slow-down. Collectives release the
 interpreter while they wait. On a GPU the two activities share the device and not the host, and this module measures the
-host. So contention is not measured there.
+host. So contention is not measured there, and `launches` measures the host alone.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from xbench.profilers.launches import launch_s
 from xbench.profilers.layers import StepWorkload, bare_step
 from xbench.profilers.summary import slowest
 from xbench.records import Contention, ContentionPoint
@@ -68,7 +69,6 @@ RESTS, QUICK_RESTS = 16, 8
 AFTER_REST_S = 3e-3
 """Wanted time of the collective that is timed after idle time: longer than the credit of a link."""
 
-LAUNCHES = 50
 TEMPLATE_STEPS = 5
 
 
@@ -251,13 +251,12 @@ class _Measuring:
             self.found.rested_s.append(once())
 
     def alone(self, streams: Sequence[Stream]) -> None:
-        """Collectives without computation, and the time of their launches."""
-        launches: list[float] = []
+        """Collectives without computation, and the time of a launch."""
         for position, stream in enumerate(streams, start=1):
             self.note(f"collectives alone, {position} of {len(streams)}: {stream.nbytes} bytes")
-            launches += _send(stream, self.group, self.wire)
+            _send(stream, self.group, self.wire)
             self.found.alone.append(stream)
-        self.found.launch_s = statistics.median(launches)
+        self.found.launch_s = launch_s(self.group, torch.device("cpu"))
 
     def together(self, streams: Sequence[Stream]) -> None:
         """Steps in this thread and collectives from another, and the slow-down of the steps by each stream."""
@@ -322,17 +321,17 @@ def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[f
     Launches are measured. Computation during a collective loses the time of its launch, which is all of σ. Every rank
     of `group` must call it together.
     """
-    launch_s = statistics.median(_send(Stream(4, 1, LAUNCHES), group, torch.float32))
+    took_to_launch_s = launch_s(group, torch.device("cpu"))
     points = []
     for size, in_flight in itertools.product(SIZES, IN_FLIGHT):
         took_s = transfer_s(size)
-        slowdown = 1 / (1 - min(0.5, launch_s / took_s))
+        slowdown = 1 / (1 - min(0.5, took_to_launch_s / took_s))
         points.append(
             ContentionPoint(
                 nbytes=size, in_flight=in_flight, alone_s=took_s, loaded_s=took_s, compute_slowdown=slowdown
             )
         )
-    return Contention(launch_s=launch_s, points=points)
+    return Contention(launch_s=took_to_launch_s, points=points)
 
 
 def _step_s(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> float:
@@ -375,26 +374,25 @@ def summarise_contention(ranks: Sequence[Measured]) -> Contention:
     if first.soon_s:
         pairs = zip(slowest(rank.soon_s for rank in ranks), slowest(rank.rested_s for rank in ranks), strict=True)
         saved_s = statistics.median(soon_s - rested_s for soon_s, rested_s in pairs)
-    launch_s = max(rank.launch_s for rank in ranks)
-    return Contention(launch_s=launch_s, meeting_s=max(0.0, meeting_s), rest_s=max(0.0, saved_s), points=points)
+    return Contention(
+        launch_s=max(rank.launch_s for rank in ranks),
+        meeting_s=max(0.0, meeting_s),
+        rest_s=max(0.0, saved_s),
+        points=points,
+    )
 
 
-def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) -> list[float]:
-    """Send a stream. Return the host time of each launch [s]."""
+def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) -> None:
+    """Send a stream."""
     depth = 1 if stream.in_flight == 1 else DEEP
     buffers = [torch.zeros(stream.nbytes // 4, dtype=wire) for _ in range(depth)]
     flying: list[dist.Work] = []
-    launches: list[float] = []
     dist.all_reduce(torch.zeros(1), group=group)  # waits for all ranks
     stream.begin_s = time.perf_counter()
     for number in range(stream.count):
         if len(flying) == depth:
             flying.pop(0).wait()
-        before_s = time.perf_counter()
-        work = start_all_reduce(buffers[number % depth], group)
-        launches.append(time.perf_counter() - before_s)
-        flying.append(work)
+        flying.append(start_all_reduce(buffers[number % depth], group))
     for work in flying:
         work.wait()
     stream.end_s = time.perf_counter()
-    return launches

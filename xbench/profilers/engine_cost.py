@@ -77,7 +77,7 @@ def measure_engine_cost(
     wire: torch.dtype = torch.float32,
     quick: bool = False,
 ) -> EngineCost:
-    """Measure hooks and copies; CPU ranks only. Trains the model, on gradients that are not averaged.
+    """Measure hooks and copies on CPU ranks. Trains the model, on gradients that are not averaged.
 
     `engine_of` attaches an engine with the given buckets to a model, and `buckets` are those of the workload. `step_s`
     [s] is the time of a step, equal on every rank. `wire` is the dtype in which an fp32 gradient is sent. Raises
@@ -98,7 +98,7 @@ def measure_engine_cost(
     finally:
         engine.detach()
     workload.optimizer.zero_grad(set_to_none=True)
-    found.hook_s = _hook_s(engine_of)
+    found.hook_s = hook_s(engine_of)
     return found
 
 
@@ -138,9 +138,13 @@ def _rows(engine: Engine, run: Callable[[], object], count: int, number: int) ->
     return found[True], found[False]
 
 
-def _hook_s(engine_of: Callable[[nn.Module, list[list[str]]], Engine]) -> float:
-    """Host time of the hook of a gradient of one element [s]: median over pairs of backward passes."""
-    tiny = nn.ParameterList(torch.zeros(1) for _ in range(TINY))
+def hook_s(engine_of: Callable[[nn.Module, list[list[str]]], Engine], device: torch.device | None = None) -> float:
+    """Host time of the hook of a gradient of one element on `device` [s]: median over pairs of backward passes.
+
+    `engine_of` attaches an engine with the given buckets to a model. On a GPU the time includes the launches of the
+    hook's own kernels. The passes are so few and small that the device's queue is never full.
+    """
+    tiny = nn.ParameterList(torch.zeros(1, device=device) for _ in range(TINY))
     engine = engine_of(tiny, [[name for name, _ in tiny.named_parameters()]])
 
     def run() -> None:

@@ -6,7 +6,8 @@ follow those of the quiet step and the quiet link:
 - ready times under the exact plan's own traffic, twice, planned anew each time. Planners without a contention model
   choose buckets by these;
 - slowdown of collectives and computation by each other, and the engine's own cost (`profilers.contention`,
-  `profilers.engine_cost`). Every prediction includes both;
+  `profilers.engine_cost`). Every prediction includes both. On a GPU these are not measured. In their place are ready
+  times with one collective per tensor, and the host's cost of launches (`profilers.launches`);
 - if `auto` is to run, a few steps of the best candidates (`rank.autotune`).
 
 If gradients are compressed, collectives are measured on compressed data. Their times are stored by the bytes of the
@@ -19,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,7 +36,8 @@ from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.profilers.collectives import measure_all_reduce, sizes
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
-from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, measure_engine_cost, summarise_engine_cost
+from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, hook_s, measure_engine_cost, summarise_engine_cost
+from xbench.profilers.launches import HostCost, host_step_s, launch_s, summarise_launches
 from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
 from xbench.rank.autotune import try_candidates
@@ -92,7 +94,7 @@ class _Measured:
         """Return the planner of every schedule."""
         contention, buffer_bytes = None, tuple(session.workload.describe().buffer_bytes)
         if self.contention is not None and self.cost is not None:
-            contention = Contention.of(self.contention, CostCurve.of(self.cost))
+            contention = Contention.planned(self.contention, CostCurve.of(self.cost))
         if self.wire == torch.bfloat16:  # T is by bytes before compression, and buffers are not compressed
             buffer_bytes = tuple(2 * nbytes for nbytes in buffer_bytes)
         model = StepModel.of(self.layers, self.step)
@@ -117,15 +119,18 @@ def profile_job(session: Session) -> JobPlan:
     if workers_of(session.group) > 1:
         found.cost = _link(session, found)
         session.part("layers under traffic")
+        on_cpu = session.device.type == "cpu"
         _load_layers(session, found)
-        if session.device.type != "cpu":
+        if not on_cpu:
             _load_each(session, found, found.cost)
         found.keep(session)
-        if session.device.type == "cpu":
+        if on_cpu:
             found.contention = _contention(session, found, found.cost)
         session.part("step without communication")
         found.step = at_present_speed(session, found.step)
         found.keep(session)
+        if not on_cpu:
+            found.contention = _launches(session, found)
     planner = found.planner(session)
     plans = planner.plans()
     if found.cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
@@ -191,6 +196,18 @@ def _load_each(session: Session, found: _Measured, cost: CostModel) -> None:
         with contextlib.suppress(UsageError):  # as above
             ready_s = ready_under_load(session, with_missing(each.buckets, found.unused), steps)
             found.layers = with_loaded(found.layers, ready_s, "ready_loaded_each_s")
+
+
+def _launches(session: Session, found: _Measured) -> ContentionRecord:
+    """Measure the host's time of a launch, a hook and a step on a GPU."""
+    session.part("launches")
+    own = HostCost(
+        launch_s(session.group, session.device),
+        hook_s(_engines(session), session.device),
+        host_step_s(session.bare_step, session.device_idle, session.note),
+    )
+    session.workload.optimizer.zero_grad(set_to_none=True)
+    return summarise_launches(gathered(own), found.step.uninstrumented_step_s)
 
 
 def _contention(session: Session, found: _Measured, cost: CostModel) -> ContentionRecord:
@@ -282,15 +299,10 @@ def engine_cost(
     session: Session, buckets: list[list[str]], step_s: float, grad_bytes: int, wire: torch.dtype
 ) -> EngineCost:
     """Measure the cost of our engine's hooks and copies in a step of `step_s` [s] on this rank."""
-
-    def engine_of(model: torch.nn.Module, buckets: list[list[str]]) -> Engine:
-        run = session.run
-        return Engine(model, None, buckets, group=session.group, copies=run.copies, compress=run.compress)
-
     try:
         return measure_engine_cost(
             session.workload,
-            engine_of,
+            _engines(session),
             buckets,
             step_s=step_s,
             note=session.note,
@@ -299,6 +311,16 @@ def engine_cost(
         )
     except UsageError:  # our engine refuses the model, on every rank alike: its modes report it later
         return bare_copy_cost(wire, grad_bytes)
+
+
+def _engines(session: Session) -> Callable[[torch.nn.Module, list[list[str]]], Engine]:
+    """Return a function that attaches an engine of this run with the given buckets to a model."""
+    run = session.run
+
+    def attach(model: torch.nn.Module, buckets: list[list[str]]) -> Engine:
+        return Engine(model, None, buckets, group=session.group, copies=run.copies, compress=run.compress)
+
+    return attach
 
 
 def with_loaded(

@@ -120,13 +120,22 @@ class Contention(Part):
     """Contention: the time of computation and communication at once, against each alone."""
 
     launch_s: Seconds = Field(description="c0: host time of one launch; part of what slows the computation below")
+    host_step_s: Duration | None = Field(
+        None, description="of a GPU: host time of a step without communication, launched without a wait; slowest rank"
+    )
+    device_step_s: Duration | None = Field(None, description="of a GPU: device time of the same step")
+    launch_bound: bool | None = Field(
+        None,
+        description="whether the host is the bottleneck, so that launches and hooks delay computation; null: a CPU, or "
+        "not measured",
+    )
     hook_s: Seconds = Field(0.0, description="host time of a gradient's hook, whatever its size")
     copy_s_per_byte: float = Field(0.0, description="copying a gradient into its bucket")
     meeting_s: Seconds = Field(0.0, description="what it costs the ranks to meet once a step, beyond T")
     rest_s: Seconds = Field(
         0.0, description="how much less than T a collective takes at most that comes after a rest of the link"
     )
-    points: list[ContentionPoint]
+    points: list[ContentionPoint] = Field(description="empty: not measured, and taken as no slow-down")
     stalls: list[Stall] = Field([], description="history: older versions measured it, nothing uses it")
 
 

@@ -60,6 +60,9 @@ def show_planned(
         fact(console, "forward", next_forward_line(planned))
         fact(console, "cost model", sentences.cost_line(scenario.cost))
         fact(console, "contention", contention_line(scenario))
+        launches = sentences.launches_line(scenario.contention_record)
+        if launches is not None:
+            fact(console, "launches", launches)
     elif chosen is not None:
         say(console, prediction(planned, chosen, in_ddp=in_ddp), "bold")
     short = short_step_caution(plan.predicted_step_s for plan in planned.plans.values())
@@ -82,7 +85,8 @@ def contention_line(scenario: Scenario) -> str:
     known = scenario.contention_record if scenario.contention is not None else None
     line = sentences.contention_line(known, simulated=scenario.fabric.label == "simulated")
     if line is None:
-        but = ", but for ready times, which were measured under traffic" if scenario.step.loaded else ""
+        loaded = scenario.contention is None and scenario.step.loaded is not None
+        but = ", but for ready times, which were measured under traffic" if loaded else ""
         return f"not measured: communication is taken as free for compute{but}"
     return line
 

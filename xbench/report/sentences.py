@@ -197,6 +197,35 @@ def contention_line(measured: Contention | None, *, simulated: bool = False) -> 
     )
 
 
+def launches_line(measured: Contention | None) -> str | None:
+    """Describe the host's time of launches on a GPU, and whether the step is launch-bound; None if not measured."""
+    if measured is None or measured.launch_bound is None:
+        return None
+    host, device = format_seconds(measured.host_step_s), format_seconds(measured.device_step_s)
+    bound = (
+        "launch-bound, so predictions add launches and hooks to it"
+        if measured.launch_bound
+        else "not launch-bound, so predictions take launches and hooks as free"
+    )
+    return (
+        f"launching a collective takes the host {format_seconds(measured.launch_s)}, a gradient's hook "
+        f"{format_seconds(measured.hook_s)}; a step takes the host {host} and the device {device}: {bound}"
+    )
+
+
+def left_out_line(spec: RunSpec, measured: Contention | None) -> str | None:
+    """Describe what predictions for a GPU leave out; None for another device."""
+    if spec.device != "cuda":
+        return None
+    bound = measured.launch_bound if measured is not None else None
+    launches = " and host time of launches," if bound is None else ""
+    but = "" if bound else "; ready times measured while gradients travel have part of it"
+    return (
+        "predictions do not model what collectives and computation take from each other on a GPU (multiprocessors, "
+        f"memory), copies into buckets,{launches} and optimizer calls for single buckets{but}"
+    )
+
+
 def bounds_line(bounds: Bounds) -> str:
     """Describe the lower bounds of a step for any schedule of one job, under the model."""
     parts = (

@@ -243,6 +243,8 @@ class MeasuredView(View[M]):
             "emulated": None if record.emulated is None else sentences.emulated_line(record.emulated),
             "cost model": None if record.cost_model is None else sentences.cost_line(record.cost_model),
             "contention": sentences.contention_line(self.contention()),
+            "launches": sentences.launches_line(self.contention()),
+            "left out": None if record.cost_model is None else sentences.left_out_line(record.spec, self.contention()),
         }
         return [*fabric_pairs(record.fabric), *((name, said) for name, said in told.items() if said is not None)]
 

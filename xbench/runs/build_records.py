@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from xbench.modes import ModeInfo, mode_info
-from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
+from xbench.planning.measured import planned_contention
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.planning.turns import LETTERS, JobTimes, round_s
@@ -268,7 +268,7 @@ def _predicted_without_plan_s(run: RunSpec, mode: ModeSpec, info: ModeInfo, job:
     plan = next((job.plans[name] for name in info.buckets_of if name in job.plans), None)
     if job.step is None or job.cost_model is None or plan is None or info.predictor is None:
         return None
-    contention = Contention.of(job.contention, CostCurve.of(job.cost_model)) if job.contention is not None else None
+    contention = planned_contention(job.contention, job.cost_model)
     planner = Planner(StepModel.of(job.layers, job.step), job.cost_model, contention)
     predict = imported(info.predictor)
     step_s: float = predict(planner, plan.buckets, job.layers, dict(mode.options), run.fabric.world_size)

@@ -153,6 +153,42 @@ def test_contention_is_told_where_it_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
+    ("bound", "told", "left_out"),
+    [
+        (True, "launch-bound, so predictions add launches and hooks to it", "calls for single buckets\n"),
+        (
+            False,
+            "not launch-bound, so predictions take launches and hooks as free",
+            "gradients travel have part of it\n",
+        ),
+        (None, None, "copies into buckets, and host time of launches, and optimizer calls"),
+    ],
+)
+def test_launches_of_a_gpu_and_what_its_predictions_leave_out_are_told(
+    bound: bool | None, told: str | None, left_out: str
+) -> None:
+    times = {"host_step_s": 9.5e-3, "device_step_s": 0.01} if bound is not None else {}
+    contention = Contention(launch_s=4e-5, hook_s=1e-5, launch_bound=bound, points=[], **times)
+    profile, comparison = made.profile(), made.comparison([])
+    on_gpu = {"spec": profile.spec.model_copy(update={"device": "cuda"}), "contention": contention}
+    jobs = [comparison.jobs[0].model_copy(update={"contention": contention})]
+    both = {"spec": comparison.spec.model_copy(update={"device": "cuda"}), "jobs": jobs}
+    for text in (
+        render(profile.model_copy(update=on_gpu), width=500),
+        render(comparison.model_copy(update=both), width=500),
+    ):
+        assert left_out in text
+        measured = (
+            "launching a collective takes the host 40.0 µs, a gradient's hook 10.0 µs; a step takes the host 9.50 ms"
+        )
+        assert (f"{measured} and the device 10.0 ms: {told}\n" in text) == (told is not None)
+        assert ("launches  " in text) == (told is not None)
+    # not of a CPU, and not where nothing is predicted
+    for other in (profile, profile.model_copy(update={**on_gpu, "cost_model": None})):
+        assert "left out" not in render(other, width=500)
+
+
+@pytest.mark.parametrize(
     ("width", "step_s", "shown"),
     [(60, 1e-300, "█"), (60, 1e12, "█"), (100, 1e-300, "█"), (100, 1e9, "█"), (100, 1e12, "ddp")],
 )
