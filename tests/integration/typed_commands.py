@@ -45,6 +45,14 @@ def ran(
     return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, cwd=cwd, env=env)
 
 
+def with_ranks_of(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same, with ranks that run this module of `ranks/` in the place of `xbench.rank.main`."""
+    start = f"from xbench.runs import execute; execute.WORKER = {module!r}; from xbench.__main__ import run; run()"
+    ranks = str(Path(__file__).parent / "ranks")
+    paths = os.pathsep.join([ranks, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return ran([sys.executable, "-c", start, *arguments], env={**os.environ, "PYTHONPATH": paths})
+
+
 def only_record(folder: Path) -> Profile | Comparison:
     (path,) = folder.glob("*/record.json")
     return load(path)

@@ -22,9 +22,10 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{os.environ['STORE']}")
     plain = workload(rank)
-    expected = train(plain, DistributedDataParallel(plain.model))
+    expected = train(plain, DistributedDataParallel(plain.model, find_unused_parameters=True))
     made = workload(rank)
-    with xbench.attach(made.model, made.optimizer, schedule="auto", plan=sys.argv[1], wait="step") as handle:
+    told = {"schedule": "auto", "plan": sys.argv[1], "wait": "step", "unused_parameters": True}
+    with xbench.attach(made.model, made.optimizer, **told) as handle:
         torch.testing.assert_close(train(made, handle.model), expected, rtol=0, atol=0)
         print(f"{type(handle.model).__name__}: ok", flush=True)
     dist.destroy_process_group()

@@ -1,6 +1,6 @@
 """A rank of a comparison in which DDP itself wins the trial of `auto`, whatever the machine says.
 
-The command line starts it in the place of `xbench.rank.main`. All candidates run their real steps.
+The command line starts it in the place of `xbench.rank.main`. All candidates run their real steps, in one round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ timed = Trial.run
 
 
 def forced(trial: Trial, shortlist: Sequence[Candidate], rounds: int, steps: int) -> list[CandidateTiming]:
-    found = timed(trial, shortlist, rounds, steps)
+    found = timed(trial, shortlist, 1, steps)
     shares = [0.5 if candidate.carrier == "ddp" else 1.0 for candidate in shortlist]
     return [replace(one, step_s=found[0].step_s * part, in_final=True) for one, part in zip(found, shares, strict=True)]
 
