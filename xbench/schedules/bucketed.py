@@ -23,8 +23,8 @@ Assumption: communication does not slow computation. Where it does, the report's
 
 **auto** has the best buckets of a search. Where collectives cost the computing processor time, the model of `optimal`
 does not hold. `auto` searches in a simulator with measured contention (`xbench.planning.auto`). The buckets of every
-other schedule and of DDP are among its candidates. Before a comparison, the best candidates and DDP itself run for a few
-steps, and the fastest is taken. Assumption: the machine behaves as it did in the measurement.
+other schedule and of DDP are among its candidates. Before a comparison, the best candidates and DDP itself run for a
+few steps, and the fastest is taken. Assumption: the machine behaves as it did in the measurement.
 """
 
 from __future__ import annotations
