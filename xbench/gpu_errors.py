@@ -7,9 +7,9 @@ machine with one will report. The texts are those of torch 2.11 to 2.15 and of N
 - A driver older than torch's CUDA: a warning of `torch.cuda.is_available()`, or a RuntimeError at the first use.
 - No memory left: OutOfMemoryError of torch's allocator, or the errors of CUDA, cuBLAS, cuDNN and NCCL; on a CPU a
   RuntimeError of its allocator, or MemoryError.
+- A GPU that another process holds, in compute mode EXCLUSIVE_PROCESS: error 46 of CUDA at the first use.
 - Two ranks on one GPU: DistBackendError at the first collective, since NCCL refuses that; from 2.30.3 on an option
   allows it.
-- A GPU in exclusive mode that another process has: CUDA error 46, a RuntimeError at the first use.
 - A missing GPU: there is no message until a rank dies of an "invalid device ordinal", so the GPUs are counted.
 
 Nothing here imports torch.
@@ -40,11 +40,13 @@ _NCCL_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)*)")
 _SHARED_GPU = re.compile(
     r"Duplicate GPU detected ?: rank (\d+) and rank (\d+)|Multiple Ranks are using the same GPU", re.IGNORECASE
 )
+_BUSY = re.compile(
+    r"CUDA-capable device(?:s|\(s\))? (?:is/)?are busy or unavailable|cudaErrorDevicesUnavailable", re.IGNORECASE
+)
 _OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory|CUDA error: out of memory|Cuda failure (?:2\b|'out of memory')|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDNN_STATUS_ALLOC_FAILED|DefaultCPUAllocator: can't allocate memory"
 )
-_BUSY = re.compile(r"device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable")
 _SIZE = r"(\d+(?:\.\d+)? (?:bytes|[KMGTE]iB))"
 _WANTED = re.compile(rf"(?:Tried to allocate|Requested size:) {_SIZE}")
 _THERE = re.compile(rf"GPU (\d+) has a total capacity of {_SIZE} of which {_SIZE} is free")
@@ -77,8 +79,10 @@ def explain(kind: str, text: str, spec: WorkloadSpec) -> Said | None:
         return Said(f"found another rank on its GPU{rank_numbers}, which {library} refuses", _sharing_hint(nccl))
     if _BUSY.search(text):
         return Said(
-            "found its GPU busy: another process has it, and its compute mode may be exclusive",
-            "nvidia-smi -q -d COMPUTE shows the mode; two jobs of a pair need the default one, nvidia-smi -c 0",
+            "found its GPU busy or unavailable (CUDA error 46), as in compute mode EXCLUSIVE_PROCESS, in which a GPU "
+            "takes one process",
+            "leave out modes that need two processes on a GPU, such as crossover:processes=2, or set compute mode "
+            "DEFAULT (nvidia-smi -c DEFAULT)",
         )
     if _TOO_OLD.search(text):
         return Said(f"cannot use its GPU: {no_gpu(text, None)[0]}", no_gpu(text, None)[1])
