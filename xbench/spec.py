@@ -6,6 +6,7 @@ module imports torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -103,7 +104,7 @@ class ModeSpec(Spec):
 
     `text` is the user's input and the key in the record. `carrier` is the single-job schedule that carries the
     gradients; for a single-job mode, the mode itself. `options` are the schedule's own, checked, as pairs of key and
-    value.
+    value. `processes` is the user's choice in a request, and in a resolved run what really ran (`RunSpec.processes`).
     """
 
     text: Text
@@ -111,6 +112,22 @@ class ModeSpec(Spec):
     carrier: Text
     paired: bool = False
     options: tuple[tuple[Text, Text], ...] = ()
+    processes: int | None = Field(
+        default=None,
+        ge=1,
+        le=2,
+        description="processes on each device that hold the two jobs of a paired mode; null: two, in old records",
+    )
+
+    @property
+    def in_one_process(self) -> bool:
+        """True if one process on each device holds both jobs while the mode runs."""
+        return self.paired and self.processes == 1
+
+
+def processes_of(modes: Iterable[ModeSpec]) -> int:
+    """Return the number of processes on each device that these modes need."""
+    return max((mode.processes or 2 for mode in modes if mode.paired), default=1)
 
 
 PROFILE_STEPS = 16
@@ -167,6 +184,10 @@ class RunSpec(Spec):
         default=None, description="how gradients get into a collective and back; null in records that do not say: views"
     )
     compress: Compress | None = Field(default=None, description="what fp32 gradients travel as; null: as they are")
+    mps: bool | None = Field(
+        default=None,
+        description="whether CUDA's Multi-Process Service ran; null on CPUs and where the record does not say",
+    )
     overlap: Overlap = Field(default="backward", description="what gradients may overlap under `auto`")
     collectives: Collectives = Field(
         default="torch", description="whose all-reduce carries the schedules of ours; `sockets` in old records alone"
@@ -199,6 +220,17 @@ class RunSpec(Spec):
     def tunes_ranks(self) -> bool:
         """True if ranks are tuned (`host.tuning`). Only ranks that compute on CPUs are."""
         return bool(self.host_tuning) and self.device == "cpu"
+
+    @property
+    def processes(self) -> int:
+        """Number of our processes on each device: 2 if a mode needs one for each job. A process may hold both jobs."""
+        return processes_of(self.modes)
+
+    def shares_by_slices(self, mode: ModeSpec) -> bool:
+        """True if a mode's two jobs at once are processes that share GPUs by time slices, of which NCCL's kernels take
+        some. MPS removes the slices. An emulated link runs nothing on the GPU."""
+        together = mode.paired and mode.name != IN_SEQUENCE and not mode.in_one_process
+        return together and self.device == "cuda" and self.fabric.name != "emulated" and not self.mps
 
     @property
     def backend(self) -> str:

@@ -1,4 +1,8 @@
-"""Two jobs on the one device: one after the other, both at once, and in turns."""
+"""Two jobs on the one device: one after the other, both at once, and in turns.
+
+The link is emulated and runs nothing on the device. So the figure of both at once, which needs two processes, is an
+upper limit: on a real link they share a GPU by time slices, of which NCCL's kernels take some.
+"""
 
 from __future__ import annotations
 

@@ -133,22 +133,40 @@ def test_torchrun_by_hand_in_four_namespaces(tmp_path: Path, namespaces: list[st
 @NETNS
 @pytest.mark.netns
 def test_two_jobs_inside_torchrun_in_two_namespaces(tmp_path: Path, namespaces: list[str]) -> None:
-    words = ["compare", TINY, *SHORT, "--modes", "sequential,crossover:wfbp", "--output", str(tmp_path)]
+    mode = "crossover:wfbp,processes=2"
+    words = ["compare", TINY, *SHORT, "--modes", f"sequential,{mode}", "--output", str(tmp_path)]
     with running(torchruns(namespaces[:2], 2, *words), [clean_environment()] * 2) as hosts:
         results = ended(hosts)
     assert [code for code, _ in results] == [0, 0], results
     record = comparison(tmp_path)
     assert (record.fabric.hosts, record.fabric.ranks_per_host, record.fabric.world_size) == (2, 1, 2)
     assert record.complete
-    crossed = record.modes["crossover:wfbp"]
+    crossed = record.modes[mode]
     assert crossed.status == "ok"
     assert crossed.pattern == "AB"
     assert crossed.parity is not None
     assert crossed.parity.ok
     assert {(sample.mode, sample.job) for sample in record.samples} == {
-        (mode, job) for mode in ("sequential", "crossover:wfbp") for job in (0, 1)
+        (name, job) for name in ("sequential", mode) for job in (0, 1)
     }
     assert "the ranks are divided, half of each host's for each" in results[0][1]
+
+
+@NETNS
+@pytest.mark.netns
+def test_two_jobs_in_every_rank_of_torchrun(tmp_path: Path, namespaces: list[str]) -> None:
+    words = ["compare", TINY, *SHORT, "--modes", "sequential,crossover:wfbp", "--output", str(tmp_path)]
+    with running(torchruns(namespaces[:2], 1, *words), [clean_environment()] * 2) as hosts:
+        results = ended(hosts)
+    assert [code for code, _ in results] == [0, 0], results
+    record = comparison(tmp_path)
+    assert (record.fabric.hosts, record.fabric.ranks_per_host, record.fabric.world_size) == (2, 1, 2)
+    assert record.complete
+    assert {mode.status for mode in record.modes.values()} == {"ok"}
+    assert {(sample.mode, sample.job) for sample in record.samples} == {
+        (name, job) for name in ("sequential", "crossover:wfbp") for job in (0, 1)
+    }
+    assert "the ranks are divided" not in results[0][1]
 
 
 # --- mpirun ----------------------------------------------------------------------------------------------------------
@@ -273,8 +291,8 @@ WRONG = [
         [],
         "the variables of two engines contradict each other",
     ),
-    (horovodrun(0, 3), ["--modes", "crossover"], "2 jobs share the devices, so each host needs a number of ranks"),
-    (horovodrun(0, 2), ["--modes", "crossover"], "cluster has 1 rank for each job"),
+    (horovodrun(0, 3), ["--modes", "concurrent"], "2 jobs share the devices, so each host needs a number of ranks"),
+    (horovodrun(0, 2), ["--modes", "concurrent"], "cluster has 1 rank for each job"),
     (
         {
             "OMPI_COMM_WORLD_RANK": "0",

@@ -24,6 +24,16 @@ def test_a_paired_mode_has_a_carrier() -> None:
     )
 
 
+def test_a_mode_in_turns_takes_the_number_of_processes() -> None:
+    assert parse_mode("crossover:processes=2") == ModeSpec(
+        text="crossover:processes=2", name="crossover", carrier="optimal", paired=True, processes=2
+    )
+    modes = parse_modes("crossover:mgwfbp,processes=1,crossover:processes=2@b,ddp")
+    assert [mode.text for mode in modes] == ["crossover:mgwfbp,processes=1", "crossover:processes=2@b", "ddp"]
+    assert [(mode.carrier, mode.processes) for mode in modes[:2]] == [("mgwfbp", 1), ("optimal", 2)]
+    assert parse_mode("crossover").processes is None
+
+
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
@@ -34,6 +44,13 @@ def test_a_paired_mode_has_a_carrier() -> None:
         ("crossover:sequential", "unknown carrier for crossover 'sequential'", ""),
         ("crossover:dear", "'dear' waits for them in it", "write crossover:optimal"),
         ("crossover:", "unknown carrier for crossover ''", "xbench modes lists"),
+        ("crossover:processes=3", "processes=3 is out of range 1 to 2", "try processes=2"),
+        ("crossover:processes=two", "processes=two is not a whole number", "1 to 2"),
+        ("crossover:proceses=2", "unknown option 'proceses'", "did you mean 'processes'"),
+        ("crossover:optimum,processes=2", "unknown carrier for crossover 'optimum'", "did you mean 'optimal'"),
+        ("crossover:,processes=2", "unknown carrier for crossover ''", ""),
+        ("sequential:processes=2", "unknown option 'processes'", "it takes no options"),
+        ("concurrent:processes=1", "unknown option 'processes'", "it takes no options"),
         ("", "unknown mode ''", "xbench modes lists"),
         ("fsdp", "unknown mode 'fsdp'", "every mode keeps whole parameters on every rank"),
         ("ZeRO", "unknown mode 'ZeRO'", "every mode keeps whole parameters on every rank"),
@@ -74,7 +91,10 @@ def test_lists_that_cannot_be(text: str, message: str) -> None:
         parse_modes(text)
 
 
-names = st.sampled_from([*NAMES, "ddp@a", "ddp@", "@", ":", "crossover:ddp@x", "crossover:crossover", " ", ""])
+names = st.sampled_from(
+    [*NAMES, "crossover:processes=1", "crossover:ddp", "processes=2", "ddp@a", "ddp@", "@", ":", "crossover:ddp@x",
+     "crossover:crossover", " ", ""]
+)  # fmt: skip
 
 
 @given(st.text() | st.lists(names | st.text(":@,abc ", max_size=5), max_size=5).map(",".join))

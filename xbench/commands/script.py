@@ -52,9 +52,9 @@ def script(config: ScriptConfig, command: str, arguments: tuple[str, ...]) -> in
     xbench script --engine slurm --nodes 4 compare resnet50 --modes ddp,auto
     """
     _check(config)
-    jobs = check_inner(command, arguments)
-    ranks = config.ranks or jobs * max(1, config.gpus)
-    _check_shared(jobs, config.nodes, ranks, config.gpus)
+    processes = check_inner(command, arguments)
+    ranks = config.ranks or processes * max(1, config.gpus)
+    _check_shared(processes, config.nodes, ranks, config.gpus)
     check_json(str(config.output) if config.output is not None else None, "--output")
 
     from xbench import scripts
@@ -78,7 +78,7 @@ def script(config: ScriptConfig, command: str, arguments: tuple[str, ...]) -> in
 
 
 def check_inner(command: str, arguments: tuple[str, ...]) -> int:
-    """Check the arguments of the command in the script; return the number of jobs that share its devices.
+    """Check the arguments of the command in the script; return the number of ranks that share each of its devices.
 
     Raises UsageError, or click's own errors.
     """
@@ -100,12 +100,13 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
     if command == "profile":
         return 1
     from xbench.runs.prepare import check_request
+    from xbench.spec import processes_of
 
-    return len(check_request(config)[0])
+    return processes_of(check_request(config)[1])
 
 
 def _check_shared(jobs: int, nodes: int, ranks: int, gpus: int) -> None:
-    """Raise SpecError if the jobs cannot share the ranks of each node."""
+    """Raise SpecError if `jobs`, a process each, cannot share the ranks of each node."""
     if jobs > 1 and (ranks % jobs or nodes * ranks < 2 * jobs):
         raise SpecError(
             f"{jobs} jobs share the devices, so each node needs {jobs} ranks a device and the jobs two ranks each, and "

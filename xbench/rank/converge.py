@@ -27,8 +27,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from xbench.errors import WorkloadError
 from xbench.modes import mode_info
+from xbench.rank.blocks import boundary_clock
 from xbench.rank.events import EpochTrained, ModeTrained, PhaseBegan
-from xbench.rank.main import Rank, boundary_clock, main
+from xbench.rank.main import Rank, main
 from xbench.rank.partial_work import kept_bytes, work_by_band
 from xbench.rank.program import ConvergeProgram, TrainingPlan, block_id
 from xbench.records import WorkFormula

@@ -32,12 +32,16 @@ from xbench.records import (
 
 
 class Event(BaseModel):
-    """Base of all events. `event` is the name on disk; `t` is time.monotonic() of the machine [s]."""
+    """Base of all events. `event` is the name on disk; `t` is time.monotonic() of the machine [s].
+
+    `of_job`: the job that it is about, in the journal of a process that holds another job too. None: the journal's.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     event: ClassVar[str]
     t: float = Field(default_factory=time.monotonic)
+    of_job: int | None = None
 
     def __init_subclass__(cls, event: str) -> None:
         super().__init_subclass__()

@@ -6,6 +6,7 @@ It does nothing on a CPU. If the counters are not available, it reports the reas
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import asdict
 from typing import Any
 
@@ -33,6 +34,12 @@ class GpuWatch:
             self._missing(str(error))
         except Exception as error:  # an unknown kind of driver or package must not end a run
             self._missing(f"{type(error).__name__}: {error}")
+
+    def of_job(self, journal: Journal) -> GpuWatch:
+        """Return this watch for another job of the process, which reports to that journal."""
+        other = copy(self)
+        other._journal = journal
+        return other
 
     def report(self, begin_s: float, end_s: float, **facts: Any) -> None:
         """Write the readings between two instants of `time.monotonic` to the journal, with the fields `facts`."""

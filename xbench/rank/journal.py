@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 
 from xbench.errors import RunError
@@ -27,8 +28,8 @@ STATE_BYTES = 256
 class Journal:
     """Log of a rank. Writes are unbuffered, so they survive the rank and its parent.
 
-    `listener(rank, event)`, if given, gets each event too. Raises RunError if the directory has this rank's journal
-    already.
+    `listener(rank, event)`, if given, gets each event of the first job too. Raises RunError if the directory has this
+    rank's journal already.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Journal:
         stem = f"job{job}-rank{rank}"
         self._rank = rank
         self._listener = listener
+        self._of_job: int | None = None
         self._events = _new_file(directory / f"{stem}.jsonl")
         self._state = open(directory / f"{stem}.state", "w+b")
         self._state.truncate(STATE_BYTES)
@@ -44,14 +46,22 @@ class Journal:
 
     def write(self, event: Event) -> None:
         """Append one event. Raises OSError if the disk is full."""
+        if self._of_job is not None:
+            event = event.model_copy(update={"of_job": self._of_job})
         _write_line(self._events, event)
-        if self._listener is not None:
+        if self._listener is not None and self._of_job is None:
             self._listener(self._rank, event)
 
     def note(self, state: str) -> None:
         """Note the rank's current work: 'optimal step 12: waiting for gradients'."""
         data = f"{time.monotonic():.6f} {state}".encode()[: STATE_BYTES - 1]
         self._map[: len(data) + 1] = data + b"\0"
+
+    def of_job(self, job: int) -> Journal:
+        """Return this journal for another job of the same process. Its events name that job."""
+        other = copy(self)
+        other._of_job = job
+        return other
 
     def close(self) -> None:
         """Close both files."""

@@ -1,23 +1,23 @@
-"""One rank of one job: `python -m xbench.rank.main PROGRAM --job J --directory DIR`, started by an agent.
+"""One rank: `python -m xbench.rank.main PROGRAM --job J --directory DIR`, started by an agent.
 
 It reads the program, builds the workload, and runs the phases: profile, parity check, timed blocks, timelines. It
 writes each measurement to its journal at once. It computes no statistics: the parent does that from the journal.
 
-If two jobs share the devices, some phases need the devices for one job alone. The turn arbiter's barriers separate
-those phases, and the other job sleeps meanwhile.
+Two jobs that share the devices are in this process, each with a session, or in two processes. If a mode needs two
+processes, the first one holds the second job too, for modes in one process (`sessions_of`). Some phases need the
+devices for one process alone. The turn arbiter's barriers separate those phases, and the other process sleeps.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import torch
 import torch.distributed as dist
@@ -25,9 +25,9 @@ import torch.distributed as dist
 from xbench.errors import XbenchError
 from xbench.host import tuning
 from xbench.modes import mode_info
-from xbench.profilers.clock import Clock, HostClock
-from xbench.rank import parity, rank_errors, reference
-from xbench.rank.events import BlockTimed, PhaseBegan, RankEnded, RankFailed, Warned
+from xbench.rank import pair, parity, rank_errors, reference
+from xbench.rank.blocks import boundary_clock, tell_block, tell_loss
+from xbench.rank.events import PhaseBegan, RankEnded, RankFailed
 from xbench.rank.profile_phase import profile_job
 from xbench.rank.program import JobPlan, Phase, Program, steps_in_block, turns_in_block, whole_cycles
 from xbench.rank.session import Session
@@ -71,26 +71,41 @@ class Rank(Session):
         self.gpu.stop()
         self.journal.write(RankEnded())
 
+    def alone(self, job: int) -> Self | None:
+        """Return this process's session of a job that has the devices to itself; None if another process runs it."""
+        own = self.sessions if self.run.processes == 1 else [self]
+        return next((session for session in own if session.job == job), None)
+
+    def sessions_of(self, mode: ModeSpec) -> list[Self]:
+        """Return the sessions of this process that run a mode, by job."""
+        if self.run.processes == 1:
+            return self.sessions
+        if mode.in_one_process:
+            return self.sessions if self.job == 0 else []
+        return [self]
+
     # --- profile ---------------------------------------------------------------------------------------------------
 
     def profile(self) -> None:
         """Measure this job alone, plan, and share the plans with the other jobs."""
         for job in range(self.program.jobs):
             self.barrier(f"profile {job}")
-            if job != self.job or (job > 0 and twins(self.run)):
+            session = self.alone(job)
+            if session is None or (job > 0 and twins(self.run)):
                 continue
             begin_s = time.monotonic()
-            plan = profile_job(self)
+            plan = profile_job(session)
             self.carried.rest()
-            self.gpu.report(begin_s, time.monotonic(), mode=None)
+            session.gpu.report(begin_s, time.monotonic(), mode=None)
             if self.rank == 0:
                 self.board.put(f"plan{job}.json", plan.model_dump_json())
             dist.all_reduce(torch.zeros(1, device=self.device))
         self.barrier("profiles read")
         known = 1 if twins(self.run) else self.program.jobs
         read = [JobPlan.model_validate_json(self.board.get(f"plan{job}.json")) for job in range(known)]
-        self.plans = read * self.program.jobs if twins(self.run) else read
-        self.snapshot.restore(self.workload)
+        for session in self.sessions:
+            session.plans = read * self.program.jobs if twins(self.run) else read
+            session.snapshot.restore(session.workload)
 
     # --- parity check --------------------------------------------------------------------------------------------
 
@@ -100,17 +115,23 @@ class Rank(Session):
         The reference comes first, because all modes on DDP's reducer fail if DDP refuses the model.
         """
         mode = self.program.mode(phase.mode)
-        if self.reference is None and self.takes_part(mode) and not parity.is_partial(mode):
-            self.reference = reference.make(self)
-        if not self.refuses(mode) and self.takes_part(mode):
-            rank_errors.attempt(self, mode, lambda: parity.gate(self, mode))
+        sessions = [session for session in self.sessions_of(mode) if session.takes_part(mode)]
+        for session in sessions:
+            if session.reference is None and not parity.is_partial(mode):
+                session.reference = reference.make(session)
+        if not self.refuses(mode) and sessions:
+            if pair.in_pair(mode):
+                rank_errors.attempt(self, mode, lambda: pair.gate(sessions, mode))
+            else:
+                for session in sessions:
+                    rank_errors.attempt(session, mode, partial(parity.gate, session, mode))
             if self.run.tunes_ranks:
                 tuning.return_freed_memory()  # it held several states of the network
         rank_errors.settle(self, mode)
 
     def refuses(self, mode: ModeSpec) -> bool:
         """True if a mode is left out (`rank_errors.refuses`)."""
-        return rank_errors.refuses(self, mode)
+        return rank_errors.refuses(self, mode, self.sessions_of(mode))
 
     # --- timed blocks ----------------------------------------------------------------------------------------------
 
@@ -121,21 +142,32 @@ class Rank(Session):
             return
         if mode_info(mode.name).together:
             self.barrier(f"block {number}")
-            rank_errors.attempt(self, mode, lambda: self.timed(phase, mode, number))
+            self._timed_together(phase, mode, number)
         else:
             for job in range(self.program.jobs):
                 self.barrier(f"block {number} job {job}")
-                if job == self.job and self.takes_part(mode):
-                    rank_errors.attempt(self, mode, lambda: self.timed(phase, mode, number))
+                session = self.alone(job)
+                if session is not None and session.takes_part(mode):
+                    rank_errors.attempt(session, mode, partial(session.timed, phase, mode, number))
         rank_errors.settle(self, mode)
+
+    def _timed_together(self, phase: Phase, mode: ModeSpec, number: int) -> None:
+        if not pair.in_pair(mode):
+            rank_errors.attempt(self, mode, lambda: self.timed(phase, mode, number))
+        elif sessions := self.sessions_of(mode):
+            rank_errors.attempt(self, mode, lambda: pair.time_block(sessions, phase, mode, *self.steps_of(mode)))
+
+    def steps_of(self, mode: ModeSpec) -> tuple[int, int]:
+        """Return the timed steps of a block, and those of its warm-up, in whole cycles: a block begins with a cycle."""
+        carriers = {m.carrier for m in self.run.modes}
+        steps = steps_in_block(self.run, max(p.step_s.get(c, p.compute_s) for p in self.plans for c in carriers))
+        cycle = cycle_of(mode)
+        return whole_cycles(steps, cycle), whole_cycles(self.run.effort.warmup_steps, cycle)
 
     def timed(self, phase: Phase, mode: ModeSpec, number: int) -> None:
         """Attach, warm up, time, detach, report."""
         plan = self.plans[self.job]
-        carriers = {m.carrier for m in self.run.modes}
-        steps = steps_in_block(self.run, max(p.step_s.get(c, p.compute_s) for p in self.plans for c in carriers))
-        # Warm-up is in whole cycles too, so that the block begins with a cycle.
-        steps, warmup = (whole_cycles(count, cycle_of(mode)) for count in (steps, self.run.effort.warmup_steps))
+        steps, warmup = self.steps_of(mode)
         what = f"round {phase.round + 1} {mode.text}"
         stamps: list[Any] = []
         clock = boundary_clock(self.clock, mode)
@@ -171,56 +203,15 @@ class Rank(Session):
         if self.refuses(mode):
             return
         self.barrier(f"timeline {number}")
+        if pair.in_pair(mode):
+            if sessions := self.sessions_of(mode):
+                pair.record_turns(sessions, mode)
+            return
         with cut_by_ddp(self.workload.model, self.on_ddp(mode)):
             if mode_info(mode.name).sharing == "in turns":
                 record_turns(self, mode, number)
             elif self.job == 0:
                 record_timeline(self, mode)
-
-
-def boundary_clock(device_clock: Clock, mode: ModeSpec) -> Clock:
-    """Return the clock of a mode's step boundaries: the device's, or the host's for a mode in turns.
-
-    A turn ends when the device is idle and has been passed on. An event of this job would get its time only when the
-    device is this job's again.
-    """
-    return HostClock() if mode_info(mode.name).sharing == "in turns" else device_clock
-
-
-def tell_block(
-    session: Session,
-    mode: ModeSpec,
-    place: tuple[int, int],
-    warmup: int,
-    origin: tuple[float, Any],
-    stamps: Sequence[Any],
-    pattern: tuple[int, ...] | None = None,
-    clock: Clock | None = None,
-) -> None:
-    """Write a block to the rank's journal, and free its stamps, which are of `clock` (default: the session's).
-
-    `place` is round and position. `origin` is one instant, on the machine's clock [s] and as a stamp. The first of
-    `stamps` is the start of the block, each other one the end of a step. The first `warmup` steps do not count.
-    """
-    session.clock.flush()
-    elapsed_s = (clock or session.clock).elapsed_s
-    origin_s, began = origin
-    stamps_s = [round(origin_s + elapsed_s(began, stamp), 7) for stamp in stamps]
-    turn, position = place
-    session.journal.write(
-        BlockTimed(mode=mode.text, round=turn, position=position, warmup=warmup, stamps=stamps_s, pattern=pattern)
-    )
-    session.clock.reset()
-    session.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=turn)
-
-
-def tell_loss(session: Session, mode: ModeSpec, what: str) -> None:
-    """Write a warning if the block's last loss is infinite or NaN on this rank, once per mode."""
-    loss = float(session.loss.sum()) if session.loss is not None else 0.0
-    if not math.isfinite(loss) and mode.text not in session.told_lost:
-        session.told_lost.add(mode.text)
-        told = f"{what}: the loss of rank {session.rank} is {loss} at the end of the block"
-        session.journal.write(Warned(message=told))
 
 
 def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type[Rank] = Rank) -> NoReturn:
@@ -233,7 +224,7 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
         rank.start()
         rank.go()
     except BaseException as error:
-        said = rank_errors.explained(rank.run, rank.job, error)
+        said = rank_errors.explained(rank.run, rank.acting, error)
         with suppress(OSError):
             failed = RankFailed(
                 message=rank_errors.message_of(error),

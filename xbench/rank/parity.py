@@ -67,7 +67,7 @@ def gate(session: Session, mode: ModeSpec) -> None:
     steps = session.run.effort.parity_steps
     what = f"gate {mode.text}"
     if is_partial(mode):
-        _tell(session, mode, agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
+        tell(session, mode, agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
         return
     reference = session.reference
     assert reference is not None
@@ -104,10 +104,11 @@ def gate(session: Session, mode: ModeSpec) -> None:
             return ends
 
         late = read_too_early(end, reference.states[0], dist.group.WORLD)
-    _tell(session, mode, explained(judged.verdict(late), reference, mode, on_ddp=session.on_ddp(mode)))
+    tell(session, mode, explained(judged.verdict(late), reference, mode, on_ddp=session.on_ddp(mode)))
 
 
-def _tell(session: Session, mode: ModeSpec, verdict: Parity) -> None:
+def tell(session: Session, mode: ModeSpec, verdict: Parity) -> None:
+    """Write a verdict to the journal."""
     session.journal.write(ParityChecked(mode=mode.text, **verdict.model_dump()))
 
 

@@ -14,7 +14,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -84,16 +84,21 @@ def shortage_of(run: RunSpec, job: int, error: BaseException) -> str | None:
 # --- modes that are refused ------------------------------------------------------------------------------------------
 
 
-def refuses(session: Session, mode: ModeSpec) -> bool:
+def refuses(session: Session, mode: ModeSpec, sessions: Sequence[Session]) -> bool:
     """True if a schedule refuses one of the jobs' models, or its buckets do not fit in memory. Tested once per mode.
 
-    The mode is then left out on all ranks and for all jobs.
+    The mode is then left out on all ranks and for all jobs. `sessions` are those of this process that run it.
     """
     if mode.text not in session.refused:
-        agreed = _agreed(session, mode, _refusal(session, mode))
+        agreed = _agreed(session, mode, _first(_refusal(one, mode) for one in sessions))
         session.barrier(f"everybody has tried {mode.text}")
         session.refused[mode.text] = agreed or session.board.has(_marker(mode))
     return session.refused[mode.text]
+
+
+def _first(reasons: Iterable[str | None]) -> str | None:
+    """Return the first reason, after all were asked for: a rank that stopped early would leave others waiting."""
+    return next((reason for reason in list(reasons) if reason is not None), None)
 
 
 def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:

@@ -1,6 +1,9 @@
 """Session of one rank: its process group, device, clock, workload, journal, plans and training steps.
 
 Phases are functions of a session. `rank.main` runs them in order.
+
+A process that holds two jobs has a session for each (`sessions`). The first leads: it owns the device and the journal.
+The second has its own workload and, for turns, its own process group: the gradients of both travel at the same time.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -39,11 +43,16 @@ from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore
 from xbench.rank.snapshot import Snapshot
 from xbench.rank.store import rank_store
 from xbench.rank.transport import Transport
+from xbench.records import EmulatedLink
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.spec import ModeSpec
 from xbench.stats.blocks import twins
 from xbench.workloads.build import build, check_alike
 from xbench.workloads.workload import Workload
+
+ONE_ORDER = ("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
+"""Variable of NCCL 2.26 and newer, and its value. Collectives of two communicators then run in the order in which the
+host launched them. That order is the same on all ranks, so two communicators never wait for each other."""
 
 
 class Session:
@@ -60,6 +69,14 @@ class Session:
         self.program = program
         self.run = program.run
         self.job = job
+        self.lead: Session = self
+        """Session of the first job of this process."""
+        self.sessions: list[Any] = [self]
+        """Sessions of this process, by job, of the class of this one: the second job's too if the process holds it."""
+        self.acting = job
+        """Job of this process that attached a mode, or computed, last."""
+        self.turn_group: dist.ProcessGroup | None = None
+        """Group of this job's turns, if another session of this process has turns too; None: that of other modes."""
         self.store = store
         """Store of the rendezvous of ranks that another launcher started; None under our own launcher."""
         self.board: KeyValueStore = FileStore(directory) if store is None else TorchStore(store)
@@ -99,10 +116,37 @@ class Session:
                 self.journal.write(Remarked(message=f"freed memory is returned as {name} in the environment says"))
         self.clock = clock_for(self.device)
         self.gpu = GpuWatch(self.device, self.journal)
+        self._join()
+        self._build()
+        if self.job == 0 and self._jobs_here > 1:
+            self.sessions = [self, *(self._of_job(job) for job in range(1, self._jobs_here))]
+        if self.run.processes > 1:
+            self.turns = TurnClient(self.program.turn_sockets[self.host], self.job, self.local_rank, timeout_s=None)
+        gc.collect()
+        gc.freeze()
+
+    @property
+    def _jobs_here(self) -> int:
+        """Number of jobs that the first process on each device holds."""
+        both = self.run.processes == 1 or self._pairs
+        return self.program.jobs if both else 1
+
+    @property
+    def _pairs(self) -> bool:
+        """True if a mode has turns of two jobs in one process, so that the gradients of both travel at once."""
+        return any(mode.in_one_process and mode_info(mode.name).together for mode in self.run.modes)
+
+    @property
+    def _timeout(self) -> timedelta:
+        """Limit of collectives. It exceeds the parent's, so that the parent can name the silent rank before that."""
+        return timedelta(seconds=2 * self.run.timeout_s + 10)
+
+    def _join(self) -> None:
+        """Join the process group, and make the group of the schedules."""
         self.note("joining the process group")
-        # The limit exceeds the parent's, so that the parent can name the silent rank before others give up.
-        limit = timedelta(seconds=2 * self.run.timeout_s + 10)
-        backend = self.run.backend
+        limit, backend = self._timeout, self.run.backend
+        if backend == "nccl" and self._pairs:
+            os.environ.setdefault(*ONE_ORDER)
         if self.store is None:
             at = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             store: Any = rank_store(*at, limit, serves=self.rank == 0)
@@ -112,31 +156,63 @@ class Session:
         dist.init_process_group(backend, timeout=limit, store=store, rank=self.rank, world_size=world_size)
         self.group = dist.group.WORLD
         if self.program.emulated is not None:
-            self.note("calibrating the emulated link")
-            shared = self.run.fabric.ranks * self.program.jobs > 1
-            meet_at = None
-            if self.program.jobs > 1:
-                meet_at = Path(f"{self.program.turn_sockets[self.host]}-link{self.local_rank}")
-            if shared and self.device.type == "cuda":
-                self.step_limit = StepLimit()
-            self.group, found, remarks = emulate(self.program.emulated, self.device, shared=shared, meet_at=meet_at)
-            self.journal.write(LinkCalibrated(points=found))
-            for sentence in remarks:
-                self.journal.write(Remarked(message=sentence))
+            self.link_file = self._link_file()
+            self.group = self._emulated(self.program.emulated)
         elif self.run.backend == "gloo":
-            dist.all_reduce(torch.zeros(1))  # Gloo's threads begin with the first collective
-            if self.run.tunes_ranks:
-                tuning.raise_gloo_threads()
+            self._warm(self.group)
         self.carried = Transport(self.run, self.rank, self.journal, self.group)
         self.group = self.carried.group
+
+    def _warm(self, group: dist.ProcessGroup | None) -> None:
+        """Run a first collective, with which a group's communicator, or Gloo's threads, begin. Raise those threads."""
+        dist.all_reduce(torch.zeros(1, device=self.device), group=group)
+        if self.run.tunes_ranks:
+            tuning.raise_gloo_threads()
+
+    def _link_file(self) -> Path | None:
+        """Return the file of the emulated link that several jobs share, in memory if they are in this process alone."""
+        if self.program.jobs == 1:
+            return None
+        if self.run.processes > 1:
+            return Path(f"{self.program.turn_sockets[self.host]}-link{self.local_rank}")
+        return Path(f"/proc/self/fd/{os.memfd_create('xbench-link')}")
+
+    def _emulated(self, link: EmulatedLink) -> dist.ProcessGroup:
+        """Return a group with a lane of its own on the emulated link."""
+        self.note("calibrating the emulated link")
+        shared = self.run.fabric.ranks * self.program.jobs > 1
+        if shared and self.device.type == "cuda":
+            self.step_limit = StepLimit()
+        group, found, remarks = emulate(link, self.device, shared=shared, meet_at=self.link_file)
+        if self.lead is self:
+            self.journal.write(LinkCalibrated(points=found))
+        for sentence in remarks:
+            self.journal.write(Remarked(message=sentence))
+        return group
+
+    def _build(self) -> None:
+        """Build the workload of this job, and save its state."""
         self.note("building the workload")
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
         check_alike(self.workload)
         self.snapshot = Snapshot(self.workload)
-        if self.program.jobs > 1:
-            self.turns = TurnClient(self.program.turn_sockets[self.host], self.job, self.local_rank, timeout_s=None)
-        gc.collect()
-        gc.freeze()
+
+    def _of_job(self, job: int) -> Self:
+        """Return the session of another job of this process. Collective over the ranks."""
+        other = copy(self)
+        other.job, other.said = job, True
+        other.journal = self.journal.of_job(job)
+        other.gpu = self.gpu.of_job(other.journal)
+        other.clock = clock_for(self.device)
+        other.refused, other.told_lost = {}, set()
+        if self._pairs and self.program.emulated is not None:
+            other.turn_group = other._emulated(self.program.emulated)
+        elif self._pairs:
+            made: Any = dist.new_group(timeout=self._timeout, backend=self.run.backend)
+            other.turn_group = made
+            self._warm(other.turn_group)
+        other._build()
+        return other
 
     def _take_device(self) -> None:
         """Take our device; of a GPU, also the cores next to it."""
@@ -184,7 +260,7 @@ class Session:
         `exact`: gradients are not compressed, even if the run compresses them. `group` replaces the process group of
         the mode. Raises UsageError if the schedule refuses the model.
         """
-        self.under = mode.text
+        self.lead.under, self.lead.acting = mode.text, self.job
         plan = self.plans[self.job]
         schedule: type[Schedule] = MODES.load(plan.carrier_of(mode))  # type: ignore[assignment]
         if schedule.needs_plan and mode.carrier not in plan.buckets:
@@ -193,7 +269,7 @@ class Session:
             self.workload.model,
             self.workload.optimizer,
             buckets=plan.buckets.get(mode.carrier),
-            group=self.carried.group_of(mode) if group is None else group,
+            group=self.group_of(mode) if group is None else group,
             wait="step",
             unused_parameters=plan.unused_parameters,
             copies=self.run.copies,
@@ -210,6 +286,12 @@ class Session:
         self._say_once()
         return handle
 
+    def group_of(self, mode: ModeSpec) -> dist.ProcessGroup | None:
+        """Return the process group that a mode uses."""
+        if self.turn_group is not None and mode_info(mode.name).sharing == "in turns":
+            return self.turn_group
+        return self.carried.group_of(mode)
+
     def _say_once(self) -> None:
         """Write remarks for the record on copies and compression, once."""
         if self.rank > 0 or self.said:
@@ -222,6 +304,7 @@ class Session:
 
     def forward_backward(self, handle: Handle) -> None:
         """Zero the gradients, run forward and backward."""
+        self.lead.acting = self.job
         self.workload.optimizer.zero_grad(set_to_none=True)
         loss = self.workload.forward_loss(handle.model)
         self.loss = loss.detach()

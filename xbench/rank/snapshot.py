@@ -41,6 +41,24 @@ PutBack = Callable[[], Any]
 """Function that restores the content of a value, and returns the value."""
 
 
+class RandomState:
+    """State of the process's random-number generators at construction."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+        self._numpy = np.random.get_state()
+        self._python = random.getstate()
+
+    def restore(self) -> None:
+        """Restore the state."""
+        torch.set_rng_state(self._torch)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+        np.random.set_state(self._numpy)
+        random.setstate(self._python)
+
+
 class Snapshot:
     """State of a workload before its first step."""
 
@@ -48,10 +66,7 @@ class Snapshot:
         seen: dict[int, PutBack] = {}
         self._modules = [_Module(name, module, seen) for name, module in _modules(workload)]
         self._batch = [_keep(tensor, "the batch", seen) for tensor in tensors_in([workload.inputs, workload.targets])]
-        self._random = torch.get_rng_state()
-        self._cuda_random = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-        self._numpy_random = np.random.get_state()
-        self._python_random = random.getstate()
+        self.random = RandomState()
 
     def restore(self, workload: Workload) -> None:
         """Restore the state. The optimizer's state is cleared: the snapshot was taken before its first step.
@@ -65,11 +80,7 @@ class Snapshot:
                 put_back()
         workload.optimizer.state.clear()
         workload.optimizer.zero_grad(set_to_none=True)
-        torch.set_rng_state(self._random)
-        if self._cuda_random is not None:
-            torch.cuda.set_rng_state_all(self._cuda_random)
-        np.random.set_state(self._numpy_random)
-        random.setstate(self._python_random)
+        self.random.restore()
 
 
 def trained(workload: Workload, snapshot: Snapshot, train: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ from xbench.planning.cost import CostCurve
 from xbench.planning.measured import planned_contention
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.planning.turns import LETTERS, JobTimes, round_s
+from xbench.planning.turns import LETTERS, JobTimes, round_s, sliced_round_s
 from xbench.rank.events import StepRecorded
 from xbench.records import (
     RANKS,
@@ -41,6 +41,7 @@ from xbench.stats.blocks import mode_values, twins
 from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio, removed_share
 from xbench.stats.steps import odd_sample_sentences
 from xbench.stats.summary import flag_outliers, grouped_estimate
+from xbench.text import and_of
 
 
 def now() -> str:
@@ -287,7 +288,7 @@ def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, patte
         times.append(JobTimes(job.step.uninstrumented_step_s, plan.predicted_exposed_s, link_s))
         alone.append(plan.predicted_step_s)
     places = tuple(LETTERS.index(letter) for letter in pattern)
-    took_s = round_s(times, places)
+    took_s = sliced_round_s(times, places) if run.shares_by_slices(mode) else round_s(times, places)
     distinct_s = alone[0] if twins(run) else sum(alone)
     progress = sum(places.count(job) * alone[job] for job in range(len(jobs))) / took_s
     return distinct_s / progress
@@ -340,9 +341,28 @@ def _total_bounds(run: RunSpec, found: Collector) -> Bounds | None:
     return Bounds(**{name: sum(getattr(part, name) for part in parts) for name in Bounds.model_fields})
 
 
+def sharing_remarks(run: RunSpec) -> list[str]:
+    """Return remarks on modes whose two processes share each GPU."""
+    apart = [mode for mode in run.modes if mode_info(mode.name).together and mode.processes == 2]
+    if run.device != "cuda" or not apart:
+        return []
+    names = and_of([mode.text for mode in apart])
+    if run.fabric.name == "emulated":
+        return [
+            f"{names}: a real link needs kernels on the GPU, and the emulated one needs none; where two processes "
+            "share a GPU by time slices, these figures are an upper limit"
+        ]
+    if run.mps:
+        return [f"{names}: two processes share each GPU through CUDA's Multi-Process Service (MPS)"]
+    return [
+        f"{names}: two processes share each GPU by time slices, so a job that communicates takes the GPU's time from "
+        "the other one; neither turns nor both at once can gain"
+    ]
+
+
 def _as_measured(fabric: FabricRecord, found: Collector) -> FabricRecord:
     """Add the ranks' remarks, and the bus bandwidth of the largest all-reduce: 2(N-1)/N · bytes over time [bit/s]."""
-    fabric = fabric.model_copy(update={"notes": [*fabric.notes, *found.remarks]})
+    fabric = fabric.model_copy(update={"notes": [*fabric.notes, *found.remarks, *sharing_remarks(found.run)]})
     model = found.jobs[0].cost_model
     if model is None or not model.points:
         return fabric

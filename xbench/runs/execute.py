@@ -174,7 +174,7 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
     def _take(self, job: int, rank: int, event: Event) -> None:
         self.collector.take(job, rank, event)
         self.shortages.take(job, rank, event)
-        if job == 0:
+        if job == 0 and not event.of_job:
             self.progress.take(rank, event)
 
     def _measure_inside(self) -> None:

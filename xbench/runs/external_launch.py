@@ -3,11 +3,11 @@
     torchrun --nproc-per-node 4 -m xbench compare resnet50 --modes ddp,auto
     srun --ntasks 8 python -m xbench compare resnet50 --modes sequential,crossover
 
-Nothing is launched. The ranks meet (`launch.rendezvous`). If two jobs share the devices, the ranks are divided between
-them, and the first rank of each host starts its turn arbiter. Each rank runs the program as under our own launcher. It
-keeps its journal in a folder of its own machine and sends it to rank 0 during the run (`launch.heartbeat`). Rank 0
-alone builds the record and prints. There is one launch, because the ranks are given. This module imports torch on use,
-because the parent is a rank.
+Nothing is launched. The ranks meet (`launch.rendezvous`). Two jobs that share the devices are in every rank. If a mode
+needs a process for each job, the ranks are divided, and the first rank of each host starts its turn arbiter. Each rank
+runs the program as under our own launcher. It keeps its journal in a folder of its own machine and sends it to rank 0
+during the run (`launch.heartbeat`). Rank 0 alone builds the record and prints. There is one launch, because the ranks
+are given. This module imports torch on use, because the parent is a rank.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def run_inside(
     rank fails, SpecError if the ranks cannot be divided among the jobs. Earlier measurements are then in `collector`.
     """
     ours = cluster_rank(os.environ)
-    jobs = len(run.workloads)
-    if jobs > 1:  # before torch is imported (`launch.launcher.rank_env`)
+    processes = run.processes
+    if processes > 1:  # before torch is imported (`launch.launcher.rank_env`)
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from xbench.launch import rendezvous
 
@@ -86,7 +86,7 @@ def run_inside(
     place = meeting_point(ours, os.environ, patience_s=patience_s)
     store = rendezvous.store_at(place, ours, os.environ, patience_s=patience_s, serves=ours.rank == 0)
     own = rendezvous.local_info(ours, place)
-    seating = rendezvous.join(store, ours, own, jobs, patience_s=patience_s)
+    seating = rendezvous.join(store, ours, own, processes, patience_s=patience_s)
     seat = seating[ours.rank]
     interface = rendezvous.choose_interface(own, store, ours.world_size, os.environ)
     if interface is not None and ours.rank == 0:
@@ -129,13 +129,13 @@ def _go(
     stack: ExitStack,
 ) -> None:
     """Run this rank's part, from its first collective to its last report. Raises the error that `watch` returns."""
-    job = 0
+    job, rank = 0, None
     try:
         import torch.distributed as dist
 
         from xbench.rank.main import Rank
 
-        sockets = _turns(seat, len(run.workloads), store, folder, stack)
+        sockets = _turns(seat, run.processes, store, folder, stack)
         program = Program(
             run=run,
             launch=0,
@@ -154,7 +154,7 @@ def _go(
         watch.interrupted()
         raise
     except Exception as error:
-        raise _told(watch, run, job, error) from error
+        raise _told(watch, run, rank.acting if rank is not None else job, error) from error
     try:
         watch.finish()
     except XbenchError:
@@ -179,14 +179,14 @@ def _told(watch: HeartbeatMonitor, run: RunSpec, job: int, error: Exception) -> 
     return cause
 
 
-def _turns(seat: RankAssignment, jobs: int, store: Any, folder: Path, stack: ExitStack) -> tuple[str, ...]:
+def _turns(seat: RankAssignment, processes: int, store: Any, folder: Path, stack: ExitStack) -> tuple[str, ...]:
     """Return the sockets of the turn arbiters, by host. Only ours is known here; the others are not needed."""
-    if jobs == 1:
+    if processes == 1:
         return ()
     key = f"turns/{seat.host}"
     if seat.leads:
         path = folder / "turns"
-        stack.enter_context(running_arbiter(path, jobs, seat.devices))
+        stack.enter_context(running_arbiter(path, processes, seat.devices))
         store.set(key, str(path))
     return (bytes(store.get(key)).decode(),) * (seat.host + 1)
 

@@ -104,15 +104,16 @@ class FabricRun(ABC, Generic[F, R]):
         self.progress.say(f"error: {error}" + (f"\n  hint: {error.hint}" if error.hint else ""))
 
     def start_ranks(self, program: Program, worker: str, directory: Path, take: Take) -> Outcome:
-        """Run one start of the ranks of module `worker` to the end, with the arbiters that several jobs need."""
+        """Run one start of the ranks of module `worker` to the end, with the arbiters that several processes need."""
         self.progress.begin_launch(program.launch, program.phases)
         with ExitStack() as stack:
             auxiliaries: list[AuxiliaryCommand] = []
-            if program.jobs > 1:
+            processes = program.run.processes
+            if processes > 1:
                 sockets = Path(stack.enter_context(socket_folder()))
                 paths = [str(sockets / f"turns{host}") for host in range(self.run.fabric.hosts)]
                 program = program.model_copy(update={"turn_sockets": tuple(paths)})
-                counts = ["--jobs", str(program.jobs), "--devices", str(self.run.fabric.ranks)]
+                counts = ["--jobs", str(processes), "--devices", str(self.run.fabric.ranks)]
                 arbiter = [sys.executable, "-m", "xbench.crossover.arbiter", *counts, "--socket"]
                 auxiliaries = [AuxiliaryCommand(host, [*arbiter, path]) for host, path in enumerate(paths)]
             argument = directory / "program.json"
@@ -120,7 +121,7 @@ class FabricRun(ABC, Generic[F, R]):
                 stream.write(program.model_dump_json())
             return launch(
                 self.fabric,
-                program.jobs,
+                processes,
                 worker,
                 argument.resolve(),
                 directory.resolve(),

@@ -12,11 +12,21 @@ from xbench.errors import SpecError
 from xbench.fabrics import choose, rootless
 from xbench.fabrics.cluster import cluster_rank, divided, ranks_around
 from xbench.fabrics.rendezvous import check_meeting_point
-from xbench.host import tuning
+from xbench.host import mps, tuning
 from xbench.machine.inventory import listed_gpus
 from xbench.modes import IN_SEQUENCE, MODES, mode_info
-from xbench.schedules import chosen_copies, obstacle
-from xbench.spec import Collectives, Compress, DeviceType, FabricSpec, ModeSpec, RunSpec, WorkloadSpec, check_backend
+from xbench.schedules import PROCESSES, chosen_copies, obstacle
+from xbench.spec import (
+    Collectives,
+    Compress,
+    DeviceType,
+    FabricSpec,
+    ModeSpec,
+    RunSpec,
+    WorkloadSpec,
+    check_backend,
+    processes_of,
+)
 from xbench.workloads.probe import Preflight, probe
 
 MAX_JOBS = 2
@@ -26,7 +36,7 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     """Return workloads and modes that fit each other. Raises SpecError.
 
     A single workload is doubled if a paired mode needs two. Two jobs at once are compared with the same two one after
-    the other, so `sequential` is added if it is missing.
+    the other, so `sequential` is added if it is missing. Every paired mode gets its number of processes.
     """
     workloads, modes = tuple(config.workloads), tuple(config.modes)
     if not workloads:
@@ -52,7 +62,33 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     if paired and (config.judged or len(set(workloads)) > 1) and not any(m.name == IN_SEQUENCE for m in modes):
         base = MODES.entry(IN_SEQUENCE).base_schedule
         modes = (*modes, ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
-    return workloads, modes
+    return workloads, placed(modes, config.collectives)
+
+
+def placed(modes: Sequence[ModeSpec], collectives: Collectives) -> tuple[ModeSpec, ...]:
+    """Return the modes with the number of processes on each device that hold the two jobs of a paired one.
+
+    Turns need one process, and jobs at once need two. Horovod has one world in a process, so two jobs over Horovod need
+    two. Jobs one after the other are where the other modes have them. Raises SpecError.
+    """
+    over_horovod = collectives == "horovod" or any(mode_info(mode.carrier).library is not None for mode in modes)
+    chosen = {}
+    for mode in modes:
+        if mode.paired:
+            if over_horovod and mode.processes == 1:
+                raise SpecError(
+                    f"mode {mode.text!r}: Horovod has one world in a process, so its two jobs need a process each",
+                    hint=f"leave {PROCESSES}=1 out",
+                )
+            alone = over_horovod or mode_info(mode.name).sharing == "at once"
+            chosen[mode.text] = mode.processes or (2 if alone else 1)
+    most = max(chosen.values(), default=1)
+    return tuple(
+        mode.model_copy(update={"processes": most if mode.name == IN_SEQUENCE else chosen[mode.text]})
+        if mode.paired
+        else mode
+        for mode in modes
+    )
 
 
 UNTRIED_ON_GPU = (
@@ -79,7 +115,7 @@ def beside(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> list[str]:
     return [
         f"{mode.text} is measured too: {compared} with two jobs one after the other"
         for mode in modes
-        if mode not in asked
+        if mode.text not in [other.text for other in asked]
     ]
 
 
@@ -96,16 +132,17 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     _check_links(config.fabric, config.device)
     notes = check_available(modes, config.collectives, config.compress)
     notes += beside(config.modes, modes)
+    processes = processes_of(modes)
     ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
     if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
         # The probe takes seconds, so errors that do not depend on it are raised before it.
-        asked, _ = _chosen(config.fabric, 0, len(workloads))
+        asked, _ = _chosen(config.fabric, 0, processes)
         _check_fabric(asked, workloads, modes)
         check_real(asked, modes, config.collectives)
         if rootless.reexec_needed(asked):
             rootless.reexec(sys.argv)
-    among = _ranks_here(config.fabric, len(workloads))
-    found = probe(list(workloads), config.device, *among)
+    among = _ranks_here(config.fabric, processes)
+    found = _probed(workloads, modes, config.device, among)
     if found.device == "cpu" and config.device == "auto":
         _check_unused(found.cuda)
     if found.device == "cuda" and found.gpus == 1 and config.device == "auto" and config.fabric.name == "auto":
@@ -113,19 +150,19 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
             "one GPU has nobody to communicate with, so this runs on the CPU; --device cuda --fabric emulated uses it, "
             "with collectives that take as long as a link's figures say"
         )
-        found = probe(list(workloads), "cpu", *among)
+        found = _probed(workloads, modes, "cpu", among)
     if found.device == "cuda":
         notes.append(UNTRIED_ON_GPU)
     notes += found.warnings
     device: DeviceType = found.device
     _check_nvtx(config.nvtx, device)
-    fabric, reason = _chosen(config.fabric, found.gpus if device == "cuda" else 0, len(workloads))
+    fabric, reason = _chosen(config.fabric, found.gpus if device == "cuda" else 0, processes)
     if config.fabric.name == "auto":
         notes.append(reason)
-    if fabric.name == "cluster" and len(workloads) > 1:
+    if fabric.name == "cluster" and processes > 1:
         notes.append(
-            f"two jobs: the ranks are divided, half of each host's for each, so every mode runs on {fabric.world_size} "
-            f"of the {2 * fabric.world_size} as workers of its job"
+            f"two jobs, a process each: the ranks are divided, half of each host's for each, so every mode runs on "
+            f"{fabric.world_size} of the {2 * fabric.world_size} as workers of its job"
         )
     _check_links(fabric, device)
     if rootless.reexec_needed(fabric):
@@ -141,7 +178,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
     apart = fabric.name == "cluster" and found.gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES")
     if device == "cuda" and fabric.name != "emulated" and not apart:  # emulated ranks may share a GPU
-        ranks, _ = _ranks_here(fabric, len(workloads))
+        ranks, _ = _ranks_here(fabric, processes)
         gpu_errors.check_ranks(str(fabric), ranks, found.gpus, found.gpu, found.nccl, os.environ)
     resolved = tuple(found.specs)
     reference = config.reference
@@ -167,18 +204,19 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         nvtx=config.nvtx,
         copies=chosen_copies(config.copies, compress),
         compress=compress,
+        mps=mps.is_running() if device == "cuda" else None,
         overlap=config.overlap,
         collectives=config.collectives,
     )
     return run, found, notes
 
 
-def _chosen(asked: FabricSpec, gpus: int, jobs: int) -> tuple[FabricSpec, str]:
+def _chosen(asked: FabricSpec, gpus: int, processes: int) -> tuple[FabricSpec, str]:
     """Return the fabric as each job sees it, and the reason for the choice. Raises SpecError."""
     fabric, reason = choose(asked, gpus)
     if fabric.name == "cluster":
         check_meeting_point(cluster_rank(os.environ), os.environ)
-        fabric = divided(fabric, jobs)
+        fabric = divided(fabric, processes)
     return fabric, reason
 
 
@@ -190,7 +228,7 @@ def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: 
     if paired:
         raise SpecError(
             f"mode {paired[0]!r} needs gradients that travel, and {fabric} has 1 rank"
-            + (" for each job" if fabric.name == "cluster" else ""),
+            + (" for each job" if fabric.name == "cluster" and processes_of(modes) > 1 else ""),
             hint="start more ranks" if fabric.name == "cluster" else "try --fabric local:ranks=2",
         )
     if all(mode_info(mode.name).needs_link for mode in modes):
@@ -231,11 +269,23 @@ def _check_nvtx(asked: bool, device: str) -> None:
         )
 
 
-def _ranks_here(fabric: FabricSpec, jobs: int) -> tuple[int, int | None]:
+def _probed(
+    workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec], device: str, among: tuple[int, int | None]
+) -> Preflight:
+    """Check the workloads and their memory (`probe`).
+
+    If modes in one process and modes in two are compared, a second process holds the second job once more.
+    """
+    twice = processes_of(modes) > 1 and any(mode.in_one_process for mode in modes)
+    found = probe([*workloads, *(workloads[1:] if twice else ())], device, *among)
+    return found.model_copy(update={"workloads": found.workloads[: len(workloads)]})
+
+
+def _ranks_here(fabric: FabricSpec, processes: int) -> tuple[int, int | None]:
     """Return the ranks of one job on this machine, before `auto` is resolved, and ours if an engine started them."""
     ours = ranks_around(os.environ) if fabric.name in ("auto", "cluster") else None
     if ours is not None and (ours.world_size > 1 or fabric.name == "cluster"):
-        return max(1, ours.local_world_size // jobs), ours.local_rank // jobs
+        return max(1, ours.local_world_size // processes), ours.local_rank // processes
     return (2 if fabric.name == "auto" else fabric.processes), None
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 from xbench.errors import SpecError, unknown
 from xbench.modes import MODES, ModeInfo, mode_info
 from xbench.registry import imported
-from xbench.spec import Compress, Copies, ModeSpec, parse_options
+from xbench.spec import Compress, Copies, ModeSpec, known_options, parse_int, parse_options
+
+PROCESSES = "processes"
+"""Option of modes in turns: the processes on each device that hold the two jobs."""
 
 
 def parse_mode(text: str) -> ModeSpec:
-    """A ModeSpec from 'optimal', 'crossover:mgwfbp' or 'horovod:fusion=32,cycle=5'.
+    """A ModeSpec from 'optimal', 'crossover:mgwfbp', 'crossover:processes=2' or 'horovod:fusion=32,cycle=5'.
 
     Raises SpecError with the nearest valid name.
     """
@@ -27,16 +30,30 @@ def parse_mode(text: str) -> ModeSpec:
         if info.options is not None:
             options = imported(info.options)(text, parse_options(text)[1])
         return ModeSpec(text=_canonical(name, options), name=name, carrier=name, options=tuple(options.items()))
+    return _paired(text, info, carrier.split(",") if colon else [])
+
+
+def _paired(text: str, info: ModeInfo, pieces: list[str]) -> ModeSpec:
+    """A ModeSpec of two jobs. `pieces` are a carrier and options, as they stand after the colon."""
+    name, carriers = info.name, [piece for piece in pieces if "=" not in piece]
+    named = ",".join(carriers)
+    given = ",".join(piece for piece in pieces if "=" in piece)
+    options = parse_options(f"{name}:{given}")[1] if given else {}
     singles = [one.name for one in MODES if not one.paired and one.equivalent_to_ddp]
-    if colon and carrier not in singles:
-        raise unknown(f"carrier for {name}", carrier, singles, listing="xbench modes")
-    chosen = carrier or info.base_schedule
+    if carriers and named not in singles:
+        raise unknown(f"carrier for {name}", named, singles, listing="xbench modes")
+    known_options(text, options, (PROCESSES,) if info.sharing == "in turns" else ())
+    processes = parse_int(text, PROCESSES, options[PROCESSES], 1, 2) if options else None
+    chosen = named or info.base_schedule
     if not carries(chosen, info):
         raise SpecError(
             f"{name} waits for a job's gradients before its next turn, and {chosen!r} waits for them in it",
             hint=f"write {name}:{info.base_schedule}",
         )
-    return ModeSpec(text=f"{name}:{chosen}" if colon else name, name=name, carrier=chosen, paired=True)
+    told = ",".join(carriers + ([f"{PROCESSES}={processes}"] if processes is not None else []))
+    return ModeSpec(
+        text=f"{name}:{told}" if told else name, name=name, carrier=chosen, paired=True, processes=processes
+    )
 
 
 def carries(carrier: str, paired: ModeInfo) -> bool:

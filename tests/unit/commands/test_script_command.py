@@ -184,11 +184,12 @@ def test_the_command_writes_a_script_to_stdout_or_a_file(tmp_path: Path, capsys:
         ([], 1),
         (["--gpus-per-node", "8"], 8),
         (["--gpus-per-node", "8", "--ranks-per-node", "4"], 4),
-        (["--modes", "sequential,crossover"], 2),
-        (["--gpus-per-node", "8", "--modes", "sequential,crossover"], 16),
+        (["--gpus-per-node", "8", "--modes", "sequential,crossover"], 8),
+        (["--modes", "sequential,crossover:processes=2"], 2),
+        (["--gpus-per-node", "8", "--modes", "concurrent,crossover"], 16),
     ],
 )
-def test_a_rank_a_gpu_and_two_where_jobs_share_it(
+def test_a_rank_a_gpu_and_two_where_jobs_need_a_process_each(
     words: list[str], ranks: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = words[: words.index("--modes")] if "--modes" in words else words
@@ -213,7 +214,7 @@ def test_a_pod_s_record_goes_to_its_standard_output(capsys: pytest.CaptureFixtur
         (["--engine", "slurm", "compare", "--quick", "--rigorous"], "exclude each other"),
         (["--engine", "slurm", "compare", "--fabric", "local:ranks=2"], "is of one machine"),
         (["--engine", "slurm", "compare", "--reference", "single", "--modes", "ddp"], "not among the modes"),
-        (["--engine", "slurm", "--ranks-per-node", "1", "compare", "--modes", "crossover"], "needs 2 ranks a device"),
+        (["--engine", "slurm", "--ranks-per-node", "1", "compare", "--modes", "concurrent"], "needs 2 ranks a device"),
         (["--engine", "slurm", "tunes", "resnet18"], "unknown command for a script 'tunes'"),
         (["--engine", "slurmm", "compare"], "slurmm"),
         (["--engine", "slurm", "--time", "soon", "compare"], "not a time limit"),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from xbench.profilers.clock import HostClock
+from xbench.rank.blocks import boundary_clock, tell_block
 from xbench.rank.events import BlockTimed
-from xbench.rank.main import boundary_clock, tell_block
 from xbench.schedules import parse_modes
 
 

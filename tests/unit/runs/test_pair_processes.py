@@ -1,0 +1,177 @@
+"""Processes that hold two jobs: the choice, the memory that is checked, the prediction and the remarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples_of_runs import A, B, block, collector_of, frame, record_of, run_of, timed
+
+from xbench.config import RunConfig
+from xbench.errors import SpecError
+from xbench.rank.events import GpuMissing, ParityChecked, SchedulesPlanned, StepProfiled
+from xbench.rank.journal import Journal, JournalReader
+from xbench.records import Bounds, CostModel, CostPoint, Plan, StepTimes
+from xbench.report.sentences import processes_line
+from xbench.runs import prepare as preparing
+from xbench.runs.build_records import comparison_record, sharing_remarks
+from xbench.runs.prepare import placed, prepare
+from xbench.schedules import parse_modes
+from xbench.spec import FabricSpec, ModeSpec, RunSpec, WorkloadSpec
+from xbench.workloads.probe import Preflight, Probed
+
+COMPUTE_S, EXPOSED_S = 0.1, 0.04
+EMULATED = FabricSpec(name="emulated", ranks=2, workers=4, rate="1gbit")
+
+
+def processes(modes: str, **options: Any) -> dict[str, int | None]:
+    return {mode.text: mode.processes for mode in placed(parse_modes(modes), **{"collectives": "torch"} | options)}
+
+
+def placed_run(modes: str, **fields: Any) -> RunSpec:
+    return run_of(modes, A, A, **fields).model_copy(update={"modes": placed(parse_modes(modes), "torch")})
+
+
+def test_turns_have_one_process_and_jobs_at_once_have_two() -> None:
+    assert processes("ddp,crossover") == {"ddp": None, "crossover": 1}
+    assert processes("concurrent") == {"concurrent": 2}
+    assert processes("crossover:processes=2,crossover") == {"crossover:processes=2": 2, "crossover": 1}
+
+
+@pytest.mark.parametrize(("beside", "expected"), [("ddp", 1), ("crossover", 1), ("crossover,concurrent", 2)])
+def test_jobs_one_after_the_other_are_where_the_others_have_them(beside: str, expected: int) -> None:
+    assert processes(f"sequential,{beside}")["sequential"] == expected
+
+
+def test_horovod_needs_a_process_for_each_job() -> None:
+    assert processes("crossover,sequential", collectives="horovod") == {"crossover": 2, "sequential": 2}
+    assert set(processes("crossover:horovod,crossover").values()) == {2}
+    with pytest.raises(SpecError, match="Horovod has one world in a process"):
+        processes("crossover:processes=1", collectives="horovod")
+
+
+def test_a_run_has_as_many_processes_as_its_modes_need() -> None:
+    runs = [placed_run(modes) for modes in ("ddp", "sequential,crossover", "crossover,concurrent")]
+    assert [run.processes for run in runs] == [1, 1, 2]
+    assert run_of("crossover,sequential", A, A).processes == 2  # a record that does not say
+
+
+@pytest.mark.parametrize(
+    ("modes", "checked"),
+    [("crossover", [A, B]), ("crossover:processes=2", [A, B]), ("crossover,concurrent", [A, B, B])],
+)
+def test_memory_is_checked_for_every_copy_of_a_job(
+    monkeypatch: pytest.MonkeyPatch, modes: str, checked: list[WorkloadSpec]
+) -> None:
+    asked: list[WorkloadSpec] = []
+
+    def probe(specs: list[WorkloadSpec], device: str, ranks: int) -> Preflight:
+        asked.extend(specs)
+        each = [Probed(record=record_of(spec), memory_bytes_estimate=1) for spec in specs]
+        return Preflight(device="cpu", gpus=0, torch="2", torchvision=None, nccl=None, cuda=None, workloads=each)
+
+    monkeypatch.setattr(preparing, "probe", probe)
+    fabric = FabricSpec(name="local", ranks=2)
+    run, found, _ = prepare(RunConfig(workloads=[A, B], fabric=fabric, modes=parse_modes(modes)))
+    assert asked == checked
+    assert run.workloads == (A, B)
+    assert len(found.workloads) == 2
+    assert run.mps is None  # on CPUs
+
+
+def predicted_step_s(run: RunSpec) -> float | None:
+    """The predicted step of `crossover` with equal jobs of COMPUTE_S and EXPOSED_S."""
+    plan = Plan(mode="optimal", buckets=[["w"]], bucket_bytes=[8], predicted_step_s=COMPUTE_S + EXPOSED_S,
+                predicted_exposed_s=EXPOSED_S)  # fmt: skip
+    points = [CostPoint(nbytes=nbytes, transfer_s=EXPOSED_S, ci95=(EXPOSED_S, EXPOSED_S), wait_s=0.0, repetitions=1)
+              for nbytes in (8, 16)]  # fmt: skip
+    model = CostModel(backend="gloo", world_size=2, alpha_s=EXPOSED_S, beta_s_per_byte=0.0, points=points,
+                      alpha_ci95=(EXPOSED_S, EXPOSED_S), beta_ci95=(0.0, 0.0), max_relative_residual=0.0)  # fmt: skip
+    step = StepTimes(forward_s=0.04, backward_s=0.06, optimizer_s=0.0, step_s=COMPUTE_S, steps=1, warmup_steps=0,
+                     step_ci95=(COMPUTE_S, COMPUTE_S), uninstrumented_step_s=COMPUTE_S, overhead_ratio=0.0,
+                     uninstrumented_ci95=(COMPUTE_S, COMPUTE_S), overhead_ci95=(0.0, 0.0))  # fmt: skip
+    bounds = Bounds(compute_s=COMPUTE_S, communication_s=EXPOSED_S, overlap_bound_s=COMPUTE_S,
+                    backward_overlap_bound_s=COMPUTE_S)  # fmt: skip
+    collector = collector_of(run)
+    collector.take(0, 0, StepProfiled(workload=record_of(A), layers=[], step=step, series={}))
+    collector.take(0, 0, SchedulesPlanned(cost_model=model, plans={"optimal": plan}, bounds=bounds))
+    for job in (0, 1):
+        timed(collector, "sequential", 0.2, job=job)
+        timed(collector, "crossover", 0.2, job=job)
+    collector.patterns["crossover"] = "AB"
+    return comparison_record(frame(run), collector).modes["crossover"].predicted_step_s
+
+
+@pytest.mark.parametrize(
+    ("number", "fields", "round_s"),
+    [
+        (1, {"device": "cuda"}, 2 * COMPUTE_S),
+        (2, {"device": "cuda"}, 2 * (COMPUTE_S + EXPOSED_S)),
+        (None, {"device": "cuda"}, 2 * (COMPUTE_S + EXPOSED_S)),
+        (2, {"device": "cuda", "mps": True}, 2 * COMPUTE_S),
+        (2, {"device": "cuda", "mps": False}, 2 * (COMPUTE_S + EXPOSED_S)),
+        (2, {"device": "cuda", "fabric": EMULATED}, 2 * COMPUTE_S),
+        (2, {"device": "cpu"}, 2 * COMPUTE_S),
+    ],
+)
+def test_two_processes_on_a_gpu_are_predicted_to_gain_nothing(
+    number: int | None, fields: dict[str, Any], round_s: float
+) -> None:
+    run = run_of("sequential,crossover", A, A, **fields)
+    modes = tuple(mode.model_copy(update={"processes": number}) for mode in run.modes)
+    assert predicted_step_s(run.model_copy(update={"modes": modes})) == pytest.approx(round_s / 2)  # a step of a twin
+
+
+def test_two_processes_on_a_gpu_are_remarked() -> None:
+    modes = "sequential,crossover,concurrent,crossover:processes=2"
+    (slices,) = sharing_remarks(placed_run(modes, device="cuda"))
+    assert slices.startswith("concurrent and crossover:processes=2: two processes share each GPU by time slices")
+    (mps,) = sharing_remarks(placed_run(modes, device="cuda", mps=True))
+    assert mps.endswith("through CUDA's Multi-Process Service (MPS)")
+    (emulated,) = sharing_remarks(placed_run(modes, device="cuda", fabric=EMULATED))
+    assert emulated.endswith("these figures are an upper limit")
+    assert sharing_remarks(placed_run("sequential,crossover", device="cuda")) == []
+    assert sharing_remarks(placed_run(modes)) == []  # CPUs
+
+
+def test_the_record_has_the_remark_and_the_report_says_where_the_jobs_are() -> None:
+    run = placed_run("ddp,sequential,crossover,crossover:processes=2", device="cuda")
+    record = comparison_record(frame(run), collector_of(run))
+    assert record.fabric.notes == sharing_remarks(run)
+    assert processes_line(record.spec) == (
+        "crossover: both jobs in one process on each device; sequential and crossover:processes=2: a process for each "
+        "job on each device"
+    )
+    assert processes_line(run_of("ddp", A)) is None
+    assert processes_line(run_of("crossover", A, A)) is None  # a record that does not say
+
+
+def test_a_journal_tells_the_jobs_of_its_process_apart(tmp_path: Path) -> None:
+    heard: list[int] = []
+    journal = Journal(tmp_path, 0, 0, listener=lambda rank, event: heard.append(rank))
+    journal.write(block("crossover", [0.0, 1.0, 2.0], pattern=(0, 1)))
+    other = journal.of_job(1)
+    other.write(block("crossover", [0.5, 1.5, 2.5], pattern=(0, 1)))
+    verdict = ParityChecked(
+        mode="crossover", ok=True, max_relative_difference=0.0, tolerance=1.0, steps=1, bitwise_across_ranks=True
+    )
+    other.write(verdict)
+    other.note("gate")
+    journal.write(GpuMissing(reason="none"))
+    reader = JournalReader(tmp_path, 0, 0)
+    noted = reader.state()
+    assert noted is not None
+    assert noted[1] == "gate"
+    assert len(heard) == 2  # the progress shows the first job
+    collector = collector_of(run_of("crossover", A, A))
+    for event in reader.poll():
+        collector.take(0, 0, event)
+    (blocks,) = collector.raw_blocks.values()
+    assert {job: one.stamps[0] for (job, _), one in blocks.items()} == {0: 0.0, 1: 0.5}
+    assert [one.ok for one in collector.parity["crossover"]] == [True]
+
+
+def test_a_mode_of_an_old_record_has_two_processes() -> None:
+    old = ModeSpec.model_validate({"text": "crossover", "name": "crossover", "carrier": "optimal", "paired": True})
+    assert not old.in_one_process
