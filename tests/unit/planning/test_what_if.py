@@ -17,6 +17,7 @@ from xbench.planning.cost import CostCurve, fit, ring
 from xbench.planning.measured import measured
 from xbench.planning.scale import check
 from xbench.planning.scenario import replan, to_profile, what_if
+from xbench.planning.topology import Topology
 from xbench.records import Contention, CostModel, CostPoint, FabricRecord, Stall, dump, loads
 from xbench.spec import FabricSpec
 
@@ -76,7 +77,7 @@ def test_an_emulated_tree_is_not_carried_over_as_a_ring() -> None:
         with pytest.raises(SpecError, match="emulated with the topology tree"):
             what_if(tree, change)
     with pytest.raises(RecordError, match=r"tree\.json.* says nothing of other sizes"):
-        check(tree)
+        check(tree, Topology("ring"))
 
 
 def test_everything_at_once_is_the_ring_formula_of_the_new_link() -> None:
