@@ -23,6 +23,9 @@ settings.register_profile("fewest", max_examples=15 if THOROUGH else 5, derandom
 settings.register_profile("explore", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+# What these tests start keeps the bytecode of xbench, or each of hundreds of processes would compile it anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A shell without job control starts what it puts into the background with Ctrl-C ignored, and ranks would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
