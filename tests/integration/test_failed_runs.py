@@ -133,8 +133,8 @@ def test_a_mode_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
     )
     modes = ["ddp", "single", "wfbp"]
     done = xbench(
-        "compare", f"{script}:make", "--fabric", "local:ranks=2", "--launches", "2", "--rounds", "3", "--steps", "3",
-        "--modes", ",".join(modes), "--output", str(tmp_path / "o"),
+        "compare", f"{script}:make", "--fabric", "local:ranks=2", "--quick", "--launches", "2", "--rounds", "3",
+        "--steps", "3", "--modes", ",".join(modes), "--output", str(tmp_path / "o"),
     )  # fmt: skip
     assert done.returncode == 1, done.stderr[-3000:]
     record = only_record(tmp_path / "o")

@@ -14,7 +14,8 @@ import pytest
 from xbench.records import Comparison, load
 
 XBENCH = [sys.executable, "-m", "xbench"]
-COMPARE = [*XBENCH, "compare", "synthetic:layers=4,bytes=64k", "--fabric", "local:ranks=2", "--quick", "--rounds", "1"]
+COMPARE = [*XBENCH, "compare", "synthetic:layers=4,bytes=64k", "--quick", "--rounds", "1"]
+ALONE = ["--fabric", "local:ranks=1", "--modes", "compute,wfbp", "--steps", "3"]
 PATIENCE_S = 120
 
 
@@ -26,17 +27,17 @@ def record_below(folder: Path) -> Comparison:
 
 
 def test_a_run_that_nobody_can_hear_is_complete_and_ends_with_0(tmp_path: Path) -> None:
-    words = [*COMPARE, "--modes", "ddp,wfbp", "--steps", "3", "--output", str(tmp_path)]
+    words = [*COMPARE, *ALONE, "--output", str(tmp_path)]
     done = subprocess.run(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *words], timeout=PATIENCE_S)
     assert done.returncode == 0
     record = record_below(tmp_path)
     assert record.complete
-    assert {sample.mode for sample in record.samples} == {"ddp", "wfbp"}
+    assert {sample.mode for sample in record.samples} == {"compute", "wfbp"}
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_reader_that_leaves_in_the_middle_changes_nothing(tmp_path: Path, stream: str) -> None:
-    words = [*COMPARE, "--modes", "ddp,wfbp", "--steps", "3", "--output", str(tmp_path), "--json", "-"]
+    words = [*COMPARE, *ALONE, "--output", str(tmp_path), "--json", "-"]
     other = {"stdout": "stderr", "stderr": "stdout"}[stream]
     process = subprocess.Popen(words, **{stream: subprocess.PIPE, other: subprocess.DEVNULL})
     pipe = getattr(process, stream)
@@ -50,7 +51,8 @@ def test_a_reader_that_leaves_in_the_middle_changes_nothing(tmp_path: Path, stre
 def test_clean_keeps_what_a_crossover_run_needs_and_takes_what_it_left_when_killed(tmp_path: Path) -> None:
     deep = tmp_path / ("t" * 110)
     deep.mkdir()
-    words = [*COMPARE, "--modes", "crossover,concurrent", "--steps", "10000", "--output", str(tmp_path / "runs")]
+    jobs = ["--fabric", "emulated:workers=4,rate=1gbit", "--modes", "crossover,concurrent", "--steps", "10000"]
+    words = [*COMPARE, *jobs, "--output", str(tmp_path / "runs")]
     process = subprocess.Popen(
         words, env={**os.environ, "TMPDIR": str(deep)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

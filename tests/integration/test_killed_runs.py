@@ -20,8 +20,10 @@ from xbench.records import Comparison, load
 
 pytestmark = pytest.mark.integration
 
-WORDS = ["compare", "synthetic:layers=6,bytes=16k", "--quick", "--steps", "3", "--modes", "ddp,wfbp",
-         "--fabric", "local:ranks=2"]  # fmt: skip
+WORDS = ["compare", "synthetic:layers=6,bytes=16k", "--quick", "--steps", "3"]
+PAIR = ["--modes", "ddp,wfbp", "--fabric", "local:ranks=2"]
+ALONE = ["--modes", "compute,wfbp", "--fabric", "local:ranks=1"]
+"""Ranks of a test in which only the parent matters."""
 SAME_SECOND = "import sys, time; time.strftime = lambda form: '20260131-142501'; import xbench.cli as cli; "
 SLOW_SAVE = (
     "import pathlib, sys, time; import xbench.cli as cli; import xbench.runs.fabric_run as run; keep = run.keep\n"
@@ -77,7 +79,7 @@ def whole_blocks(folder: Path) -> set[tuple[str, int]]:
 
 
 def test_two_equal_commands_at_once_make_two_unmixed_records(tmp_path: Path) -> None:
-    both = [started(SAME_SECOND, tmp_path, "--rounds", "2") for _ in range(2)]
+    both = [started(SAME_SECOND, tmp_path, *PAIR, "--rounds", "2") for _ in range(2)]
     said = [one.communicate(timeout=240) for one in both]
     assert [one.returncode for one in both] == [0, 0], said
     folders = sorted((tmp_path / "runs").glob("[0-9]*"))
@@ -100,7 +102,7 @@ def test_two_equal_commands_at_once_make_two_unmixed_records(tmp_path: Path) -> 
 @pytest.mark.parametrize("phase", ["profile", "round 3", "save"])
 def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
     rounds = "2" if phase == "save" else "400"
-    running = started(SLOW_SAVE, tmp_path, "--rounds", rounds)
+    running = started(SLOW_SAVE, tmp_path, *PAIR, "--rounds", rounds)
     wait_for(running, saving(tmp_path) if phase == "save" else in_phase(tmp_path, phase))
     running.kill()
     running.communicate(timeout=60)
@@ -123,7 +125,7 @@ def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.usefixtures("hangs_up")
 def test_a_stop_while_saving_comes_after_the_save(tmp_path: Path, number: signal.Signals) -> None:
-    running = started(SLOW_SAVE, tmp_path, "--rounds", "1")
+    running = started(SLOW_SAVE, tmp_path, *ALONE, "--rounds", "1")
     wait_for(running, saving(tmp_path))
     os.killpg(running.pid, number)
     _, stderr = running.communicate(timeout=60)
@@ -138,7 +140,7 @@ def test_a_stop_while_saving_comes_after_the_save(tmp_path: Path, number: signal
 
 
 def test_an_impatient_ctrl_c_keeps_the_record(tmp_path: Path) -> None:
-    running = started(SLOW_SAVE, tmp_path, "--rounds", "400")
+    running = started(SLOW_SAVE, tmp_path, *PAIR, "--rounds", "400")
     wait_for(running, in_phase(tmp_path, "round 3"))
     for _ in range(8):
         if running.poll() is None:

@@ -77,7 +77,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.smoke
 def test_jobs_are_resized_as_the_policy_says(undisturbed: Path) -> None:
     record = record_of(undisturbed)
     assert record.complete
@@ -141,6 +140,7 @@ def test_a_rank_that_is_killed_is_retried_from_its_checkpoint(tmp_path: Path) ->
     assert_whole(folder, "only", 300)
 
 
+@pytest.mark.smoke
 def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
     jobs = written(tmp_path, ("only", 100_000, 0.0), every=100_000)
     folder = tmp_path / "run"

@@ -153,18 +153,9 @@ def test_a_plan_of_the_record_attaches_to_the_users_model(single_jobs: tuple[Com
         assert handle.buckets == plan.buckets
 
 
-def test_a_world_of_one_compares_hooks_with_the_bare_loop(tmp_path: Path) -> None:
-    done = xbench(
-        "compare",
-        TINY,
-        "--fabric",
-        "local:ranks=1",
-        *SHORT,
-        "--modes",
-        "compute,wfbp,optimal",
-        "--output",
-        str(tmp_path),
-    )
+def test_a_world_of_one_compares_hooks_with_the_bare_loop_and_compresses_nothing_twice(tmp_path: Path) -> None:
+    done = xbench("compare", TINY, "--fabric", "local:ranks=1", *SHORT, "--modes", "compute,wfbp,optimal",
+                  "--dtype", "bf16", "--compress", "bf16", "--output", str(tmp_path))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Comparison)
@@ -172,6 +163,8 @@ def test_a_world_of_one_compares_hooks_with_the_bare_loop(tmp_path: Path) -> Non
     assert "no link is used: optimal" in done.stderr
     assert record.modes["wfbp"].ratio is not None
     assert record.reference == "compute"
+    assert "nothing to compress: gradients are bf16 already" in done.stderr
+    assert record.spec.compress is None
 
 
 def test_inside_torchrun_the_ranks_are_torchruns(tmp_path: Path) -> None:
@@ -189,23 +182,65 @@ def test_inside_torchrun_the_ranks_are_torchruns(tmp_path: Path) -> None:
     assert "leaked" not in done.stderr  # what libraries say when an interpreter ends is no result
 
 
+WATCHED = """
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import nn
+
+
+class Watched(nn.Linear):
+    def forward(self, inputs):
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # the thread ended
+                if (thread / "comm").read_text().strip() == "pt_gloo_runloop":
+                    priority = os.getpriority(os.PRIO_PROCESS, int(thread.name))
+                    Path("FOLDER", f"priority{priority}").touch()
+        return super().forward(inputs)
+
+
+def partly_used():
+    model = nn.Sequential(Watched(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+    model[0].extra = nn.Linear(4, 4)
+    return model, (torch.randn(6, 8), torch.randint(0, 3, (6,))), nn.CrossEntropyLoss()
+
+
+def wholly_used():
+    model = nn.Sequential(Watched(64, 64), nn.ReLU(), nn.Linear(64, 8))
+    return model, (torch.randn(8, 64), torch.randn(8, 8)), nn.functional.mse_loss
+"""
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> tuple[Path, Path]:
+    """A script with two factories, and the folder in which its models note the priorities of Gloo's threads."""
+    script, seen = tmp_path / "mine.py", tmp_path / "seen"
+    seen.mkdir()
+    script.write_text(WATCHED.replace("FOLDER", str(seen)))
+    return script, seen
+
+
+def may_raise_priorities() -> bool:
+    """Whether this process has CAP_SYS_NICE."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return bool(int(status["CapEff"], 16) >> 23 & 1)
+
+
 @pytest.mark.smoke
-def test_a_users_own_factory(tmp_path: Path) -> None:
-    script = tmp_path / "mine.py"
-    script.write_text(
-        "import torch\nfrom torch import nn\n\n\ndef make():\n"
-        "    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))\n"
-        "    model[0].extra = nn.Linear(4, 4)  # never used\n"
-        "    return model, (torch.randn(6, 8), torch.randint(0, 3, (6,))), nn.CrossEntropyLoss()\n"
-    )
+def test_a_users_own_factory_in_ranks_that_are_tuned(watched: tuple[Path, Path], tmp_path: Path) -> None:
+    script, seen = watched
     modes = "ddp,single,wfbp,mgwfbp,optimal"
-    done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", *SHORT, "--modes", modes,
+    done = xbench("compare", f"{script}:partly_used", "--fabric", "local:ranks=2", *SHORT, "--modes", modes,
                   "--output", str(tmp_path / "o"))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "o")
     assert isinstance(record, Comparison)
     assert all(mode.parity is not None and mode.parity.ok for mode in record.modes.values())
     assert record.samples[0].samples_per_step == 12
+    assert record.spec.host_tuning is True
+    assert ((seen / "priority-15").exists()) is may_raise_priorities()
 
 
 def test_a_compiled_channels_last_model_under_autocast(tmp_path: Path) -> None:
@@ -242,57 +277,16 @@ def test_a_compiled_channels_last_model_under_autocast(tmp_path: Path) -> None:
     assert (record.cost_model.clock_offset_s, record.cost_model.clock_error_s) == ([0.0, 0.0], 0.0)  # one kernel
 
 
-WATCHED = """
-import os
-from contextlib import suppress
-from pathlib import Path
-import torch
-
-class Watched(torch.nn.Linear):
-    def forward(self, inputs):
-        for thread in Path("/proc/self/task").iterdir():
-            with suppress(OSError):  # the thread ended
-                if (thread / "comm").read_text().strip() == "pt_gloo_runloop":
-                    priority = os.getpriority(os.PRIO_PROCESS, int(thread.name))
-                    Path("FOLDER", f"priority{priority}").touch()
-        return super().forward(inputs)
-
-def make():
-    batch = torch.randn(8, 64), torch.randn(8, 8)
-    return Watched(64, 8), batch, torch.nn.functional.mse_loss
-"""
-
-
-@pytest.mark.parametrize("setting", ["on", "off"])
-def test_the_ranks_are_tuned_unless_the_environment_turns_it_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+def test_compressed_gradients_have_a_tolerance_of_their_own_and_are_predicted_as_they_travel_in_ranks_untuned(
+    watched: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = tmp_path / "seen"
-    seen.mkdir()
-    (tmp_path / "train.py").write_text(WATCHED.replace("FOLDER", str(seen)))
-    monkeypatch.setenv("XBENCH_HOST_TUNING", setting)
-    done = xbench("compare", f"{tmp_path}/train.py:make", "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp",
-                  "--output", str(tmp_path / "runs"))  # fmt: skip
+    script, seen = watched
+    monkeypatch.setenv("XBENCH_HOST_TUNING", "off")
+    done = xbench("compare", f"{script}:wholly_used", "--fabric", "local:ranks=2", *SHORT,
+                  "--modes", "ddp,single,auto", "--copies", "fused", "--compress", "bf16",
+                  "--output", str(tmp_path / "o"))  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
-    assert record.spec.host_tuning is (setting == "on")
-    assert all(mode.parity is not None and mode.parity.ok for mode in record.modes.values())
-    priorities = {path.name for path in seen.iterdir()}
-    assert ("priority-15" in priorities) is (setting == "on" and may_raise_priorities())
-
-
-def may_raise_priorities() -> bool:
-    """Whether this process has CAP_SYS_NICE."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return bool(int(status["CapEff"], 16) >> 23 & 1)
-
-
-def test_compressed_gradients_are_gated_with_their_own_tolerance_and_predicted_as_they_travel(tmp_path: Path) -> None:
-    done = xbench("compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,single,auto",
-                  "--copies", "fused", "--compress", "bf16", "--output", str(tmp_path))  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path)
+    record = only_record(tmp_path / "o")
     assert isinstance(record, Comparison)
     assert (record.spec.copies, record.spec.compress) == ("fused", "bf16")
     for mode in record.modes.values():
@@ -302,14 +296,9 @@ def test_compressed_gradients_are_gated_with_their_own_tolerance_and_predicted_a
         assert mode.predicted_step_s is not None
     assert record.jobs[0].plans["single"].bucket_bytes == [record.jobs[0].workload.grad_bytes]
     assert {describe_pack_backend(torch.device("cpu")), compressed("bf16")} <= set(record.fabric.notes)
-
-
-def test_nothing_is_compressed_twice(tmp_path: Path) -> None:
-    done = xbench("profile", TINY, "--fabric", "local:ranks=1", "--dtype", "bf16", "--compress", "bf16", "--steps", "3",
-                  "--output", str(tmp_path))  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "nothing to compress: gradients are bf16 already" in done.stderr
-    assert only_record(tmp_path).spec.compress is None
+    assert record.spec.host_tuning is False
+    assert list(seen.iterdir())
+    assert not (seen / "priority-15").exists()
 
 
 # --- shaped links and two jobs ---------------------------------------------------------------------------------------

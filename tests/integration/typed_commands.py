@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from xbench.records import Comparison, Profile, load
 
 NETNS = pytest.mark.skipif(shaped.obstacle() is not None, reason=f"shaped links do not work here: {shaped.obstacle()}")
 TINY = "transformer-tiny"
+FORKED = Path(__file__).parent / "ranks" / "forked.py"
 SHARED_BY_RANKS = {
     "PYTHONPATH": os.pathsep.join(
         [str(Path(__file__).parents[1] / "ranks"), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -64,18 +67,17 @@ def said_by_two_ranks(script: Path, *arguments: str, store: Path, timeout_s: flo
 
 
 def said_by_ranks(world: int, script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
-    """The same of so many ranks."""
-    ranks = []
-    for rank in range(world):
-        told = {"RANK": str(rank), "WORLD_SIZE": str(world), "STORE": str(store), "OMP_NUM_THREADS": "1"}
-        env = os.environ | SHARED_BY_RANKS | told
-        words = [sys.executable, str(script), *arguments]
-        ranks.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    """The same of so many ranks, which are forked from one process (`ranks/forked.py`)."""
+    env = os.environ | SHARED_BY_RANKS | {"WORLD_SIZE": str(world), "STORE": str(store), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, str(FORKED), str(world), str(store.parent), str(script), *arguments]
+    started = subprocess.Popen(words, env=env, start_new_session=True)
     try:
-        return [rank.communicate(timeout=timeout_s)[0] for rank in ranks]
+        started.wait(timeout_s)
     finally:
-        for rank in ranks:
-            rank.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+    return [(store.parent / f"{rank}.txt").read_text() for rank in range(world)]
 
 
 def scenarios_of(*scripts: str) -> list[str]:
