@@ -50,6 +50,14 @@ def with_pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder for temporary files of what a test starts, without those of tests beside it."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
 def hangs_up() -> Iterator[None]:
     """SIGHUP is not ignored, here and in children: under `nohup make test` it would be."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)

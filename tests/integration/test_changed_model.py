@@ -39,7 +39,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.mark.smoke
-def test_a_larger_model_fails_untimed_until_the_suite_expects_it(repository: Path) -> None:
+def test_a_larger_model_fails_untimed_until_the_suite_expects_it(repository: Path, temporary: Path) -> None:
     words = ["regress", "check", "--base", "HEAD~1", "--junit", "cases.xml", "--markdown", "told.md"]
     done = ran(command(*words), cwd=repository)
     assert done.returncode == 3, done.stderr[-3000:]
@@ -53,7 +53,7 @@ def test_a_larger_model_fails_untimed_until_the_suite_expects_it(repository: Pat
     cases = list(ElementTree.parse(repository / "cases.xml").getroot().iter("testcase"))
     assert [case.find("failure") is not None for case in cases] == [True] * 3
     assert (repository / "told.md").read_text().count("| ❌ ") == 3
-    assert bases() == []
+    assert bases(temporary) == []
     assert "?? results/" not in git(repository, "status", "--porcelain")
 
     exact = "parameters 25610 -> 29770, tensors 14 -> 16, grad bytes 102440 -> 119080"

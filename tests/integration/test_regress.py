@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -67,8 +66,8 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def bases() -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob("xb*base-*"))
+def bases(temporary: Path) -> list[Path]:
+    return list(temporary.glob("xb*base-*"))
 
 
 def only_regression(folder: Path) -> Regression:
@@ -78,7 +77,9 @@ def only_regression(folder: Path) -> Regression:
     return record
 
 
-def test_a_changed_number_of_buckets_is_found_and_said_to_ci(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_number_of_buckets_is_found_and_said_to_ci(
+    repository: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     summary = repository / "out" / "summary.md"
     summary.parent.mkdir()
     summary.write_text("before\n")
@@ -101,11 +102,11 @@ def test_a_changed_number_of_buckets_is_found_and_said_to_ci(repository: Path, m
     assert "buckets" in summary.read_text()
     cases = ElementTree.parse(repository / "out" / "cases.xml").getroot().iter("testcase")
     assert [case.find("failure") is not None for case in cases] == [True, False]
-    assert bases() == []
+    assert bases(temporary) == []
     assert git(repository, "worktree", "list").count("\n") == 0
 
 
-def test_an_unchanged_tree_takes_turns_with_itself_and_passes(repository: Path) -> None:
+def test_an_unchanged_tree_takes_turns_with_itself_and_passes(repository: Path, temporary: Path) -> None:
     done = ran(command("regress", "check", "--base", "HEAD", "--check", "timed", "--pairs", "1"), cwd=repository)
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_regression(repository)
@@ -120,7 +121,7 @@ def test_an_unchanged_tree_takes_turns_with_itself_and_passes(repository: Path) 
             assert len(one.samples) >= 8
             assert min(one.samples) > 0
     assert [case.verdict for case in record.cases] == ["inconclusive"] * 2  # one pair can show nothing
-    assert bases() == []
+    assert bases(temporary) == []
 
 
 def test_on_an_emulated_link_collectives_are_counted_too(tmp_path: Path) -> None:
