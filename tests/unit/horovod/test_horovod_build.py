@@ -32,12 +32,12 @@ def source(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_three_lines_are_changed(source: Path) -> None:
+def test_a_standard_symbols_and_a_second_initialisation_are_changed(source: Path) -> None:
     patch(source, cuda=True)
     manager = (source / "horovod" / "common" / "parameter_manager.cc").read_text()
     assert manager == f"{{\n{build.REINITIALISE[1]}}}\n"
     assert (source / "CMakeLists.txt").read_text() == (
-        "set(CMAKE_CXX_STANDARD 20)\nset(CMAKE_CXX_STANDARD_REQUIRED ON)\n"
+        f"set(CMAKE_CXX_STANDARD 20)\n{build.NO_SYMBOLS}\nset(CMAKE_CXX_STANDARD_REQUIRED ON)\n"
     )
     assert (source / "horovod" / "torch" / "CMakeLists.txt").read_text() == TORCH_PART.replace("14", "20")
 
