@@ -15,7 +15,7 @@ SCENARIOS = scenarios_of("next_forward_loops.py", "next_forward.py")
 def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each rank printed; all scenarios share one start."""
     store = tmp_path_factory.mktemp("store") / "store"
-    return said_by_ranks(request.param, RANKS, *SCENARIOS, store=store, timeout_s=200)
+    return said_by_ranks(request.param, RANKS, *SCENARIOS, store=store, timeout_s=280)
 
 
 @pytest.mark.integration
