@@ -50,6 +50,7 @@ smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m smoke tests/integration tests/browser
 
 rest: $(VENV)/.installed-dev
+	@echo "cases of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"
 	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 \
 		-m "not smoke" $(BESIDE)
 	$(BIN)/python -m pytest --durations 20 -m "not smoke" tests/integration $(addprefix --ignore=,$(BESIDE) $(LATER))

@@ -1,6 +1,7 @@
-"""A share of the fault suite, spread over its families, and ten random draws. All of it: python -m tests.faults.
+"""A share of the fault suite, spread over its families, and random draws. All of it: python -m tests.faults.
 
-XBENCH_FAULTS_SEED (0 by default) picks other ones, XBENCH_FAULTS_SHARE more or fewer cases of the table.
+XBENCH_FAULTS_SEED (0 by default) picks other ones, XBENCH_FAULTS_SHARE more or fewer cases of the table. `make
+test-all` runs twice as many of both.
 """
 
 from __future__ import annotations
@@ -8,14 +9,14 @@ from __future__ import annotations
 import os
 
 import pytest
+from shares import ALL, SEED
 
 from .case import Case
 from .draws import as_case, draw
 from .suite import all_cases, missing, run, share
 
-SEED = int(os.environ["XBENCH_FAULTS_SEED"])
-SHARE = int(os.environ.get("XBENCH_FAULTS_SHARE", "6"))
-DRAWS = 10
+SHARE = int(os.environ.get("XBENCH_FAULTS_SHARE", "6" if ALL else "3"))
+DRAWS = 10 if ALL else 5
 SLOW = ("G-ten", "E-cpu-3s", "R-validate", "R-tune", "P-hang", "P-stop", "B-local-long-pause")
 """Left to the whole suite: each takes longer than a minute on two cores, or starts many ranks at once."""
 

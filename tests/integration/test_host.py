@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from shares import drawn
 
 from xbench.records import Comparison, load
 
@@ -35,7 +36,7 @@ def test_a_run_that_nobody_can_hear_is_complete_and_ends_with_0(tmp_path: Path) 
     assert {sample.mode for sample in record.samples} == {"compute", "wfbp"}
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("stream", drawn("reader", ["stdout", "stderr"]))
 def test_a_reader_that_leaves_in_the_middle_changes_nothing(tmp_path: Path, stream: str) -> None:
     words = [*COMPARE, *ALONE, "--output", str(tmp_path), "--json", "-"]
     other = {"stdout": "stderr", "stderr": "stdout"}[stream]

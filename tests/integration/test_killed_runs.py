@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shares import drawn
 from typed_commands import xbench
 
 from xbench.rank.journal import pid_alive
@@ -99,7 +100,7 @@ def test_two_equal_commands_at_once_make_two_unmixed_records(tmp_path: Path) -> 
     assert samples[0] != samples[1]
 
 
-@pytest.mark.parametrize("phase", ["profile", "round 3", "save"])
+@pytest.mark.parametrize("phase", drawn("killed parent", ["profile", "round 3", "save"]))
 def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
     rounds = "2" if phase == "save" else "400"
     running = started(SLOW_SAVE, tmp_path, *PAIR, "--rounds", rounds)
@@ -122,7 +123,7 @@ def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
         assert xbench("scale", str(folder), "--workers", "2,4").returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", drawn("stop at the save", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]))
 @pytest.mark.usefixtures("hangs_up")
 def test_a_stop_while_saving_comes_after_the_save(tmp_path: Path, number: signal.Signals) -> None:
     running = started(SLOW_SAVE, tmp_path, *ALONE, "--rounds", "1")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shares import drawn
 from typed_commands import said_by_ranks, scenarios_of
 
 RANKS = Path(__file__).parent / "ranks" / "partial.py"
 SCENARIOS = scenarios_of("partial.py")
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=drawn("partial", [2, 4]))
 def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each rank printed; all scenarios share one start."""
     store = tmp_path_factory.mktemp("store") / "store"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shares import drawn
 from typed_commands import said_by_ranks, scenarios_of
 
 RANKS = Path(__file__).parent / "ranks" / "next_forward.py"
 SCENARIOS = scenarios_of("next_forward_loops.py", "next_forward.py")
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=drawn("put off", [2, 3]))
 def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each rank printed; all scenarios share one start."""
     store = tmp_path_factory.mktemp("store") / "store"

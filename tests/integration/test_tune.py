@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from shares import drawn
 from typed_commands import TINY, left_behind, only_record, said_by_two_ranks, xbench
 
 from xbench.rank.program import JobPlan
@@ -66,7 +67,7 @@ def test_the_answer_the_files_and_the_line_to_paste_agree(
     assert f"keep:   {folder / 'kept.json'}" in done.stderr
 
 
-@pytest.mark.parametrize("mode", ["optimal", "ddp-tuned"])
+@pytest.mark.parametrize("mode", drawn("tuned", ["optimal", "ddp-tuned"]))
 def test_what_is_kept_trains_what_ddp_trains(
     tuned: tuple[Comparison, subprocess.CompletedProcess[str], Path], tmp_path: Path, mode: str
 ) -> None:
