@@ -35,7 +35,7 @@ check: lint units  ## Run the linters, the type checker, the import contracts an
 test: check smoke  ## Run make check, and one test of each flow on real ranks
 
 test-all: export XBENCH_TEST_ALL = 1
-test-all: test rest faults  ## Run every test (30 minutes on two cores)
+test-all: test rest faults  ## Run every test (an hour on two cores)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
