@@ -14,7 +14,7 @@ GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHO
 # once. test_host stays apart from test_launch: each cleans up after dead runs of the whole machine.
 BESIDE := $(foreach name,live_cluster given_ranks one_process auto_on_ddp runs emulated ray failed_runs killed_runs regress \
 	changed_model partial put_off_updates schedules gate converge live_job tune copies host drawn_loops wheel own_models \
-	mode_package gpu_profile races profilers plan_snippets,tests/integration/test_$(name).py) tests/browser tests/gpu
+	mode_package gpu_profile library_models races profilers plan_snippets,tests/integration/test_$(name).py) tests/browser tests/gpu
 
 # Files that `make rest` leaves to somebody else.
 LATER ?=

@@ -26,7 +26,7 @@ import psutil
 from xbench.records import Environment
 from xbench.version import __version__
 
-LIBRARIES = ("torchvision", "numpy", "scipy", "pydantic", "horovod")
+LIBRARIES = ("torchvision", "timm", "transformers", "numpy", "scipy", "pydantic", "horovod")
 RAISED, NOT_RAISED = "raised", "as they come"
 """Gloo's threads precede its event loop if the process may raise their priority (`host.tuning`)."""
 

@@ -51,8 +51,8 @@ class WorkloadSpec(Spec):
 
     @property
     def title(self) -> str:
-        """Short name for tables: 'resnet50', 'train.py:make'."""
-        return self.name.rsplit("/", 1)[-1]
+        """Short name for tables: 'resnet50', 'timm/resnet50', 'train.py:make'."""
+        return self.name.rsplit("/", 1)[-1] if ".py:" in self.name else self.name
 
 
 class FabricSpec(Spec):

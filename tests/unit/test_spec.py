@@ -123,3 +123,4 @@ def test_host_tuning_is_read_from_the_fields_that_it_replaced(
 def test_a_workload_has_a_short_title() -> None:
     assert WorkloadSpec(name="models/train.py:make").title == "train.py:make"
     assert WorkloadSpec(name="resnet18").title == "resnet18"
+    assert WorkloadSpec(name="timm/resnet18").title == "timm/resnet18"

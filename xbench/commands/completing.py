@@ -26,15 +26,24 @@ RATES = ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit")
 
 
 def complete_workload(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """Complete a workload's name, or a Python file and the function in it that makes a workload."""
+    """Complete a workload's name, or a Python file and the function in it that makes a workload.
+
+    A library's models are completed behind its prefix: `timm/`, `hf/`.
+    """
     from xbench.workloads import WORKLOADS
     from xbench.workloads.catalog import installed_models
+    from xbench.workloads.libraries import LIBRARIES, library_models, library_summary, split_library
 
     path, colon, word = typed.partition(".py:")
     if colon:
         return _items(f"{path}.py:", _factories(Path(f"{path}.py")), word)
     summaries = {entry.name: entry.summary for entry in WORKLOADS}
     summaries |= {name: f"torchvision's {name}" for name in sorted(installed_models() - summaries.keys())}
+    library = split_library(typed)
+    if library is not None:
+        summaries = {name: library_summary(name) for name in library_models(library[0])}
+    elif typed:
+        summaries |= {f"{prefix}/": f"models of {module}" for prefix, module in LIBRARIES.items()}
     named, files = _items("", summaries, typed), _paths(typed, ".py", after=":")
     return named + [item for item in files if not named or not item.value.endswith("/")]
 

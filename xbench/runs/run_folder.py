@@ -33,7 +33,7 @@ def new_run_folder(output: Path, name: str) -> Path:
     excludes its runs. Raises SpecError if no folder can be made.
     """
     made = not output.exists()
-    began = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    began = f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '_')}"
     folder, number = output / began, 1
     while True:
         try:

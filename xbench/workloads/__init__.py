@@ -6,7 +6,9 @@
 | `parse` | text to spec, spec to resolved spec |
 | `probe` | checks in a separate process that workloads can be built and fit in memory |
 | `build` | resolved spec to a live `Workload`, on a rank |
-| `vision`, `text`, `synthetic`, `custom` | one recipe each |
+| `libraries` | names of models of timm and transformers |
+| `vision`, `text`, `recurrent`, `synthetic`, `custom` | recipes, one for each kind of model |
+| `timm_models`, `hf_models` | recipes of other libraries' models |
 | `loading`, `digits` | import of the user's file, and the data of `converge` |
 | `preflight`, `trial`, `memory` | code of the process that `probe` starts |
 

@@ -88,6 +88,14 @@ def recipe_of(spec: WorkloadSpec) -> Recipe:
         from xbench.workloads.custom import FactoryRecipe
 
         return FactoryRecipe(spec)
+    if plain.startswith("timm/"):
+        from xbench.workloads.timm_models import TimmRecipe
+
+        return TimmRecipe(spec)
+    if plain.startswith("hf/"):
+        from xbench.workloads.hf_models import hf_recipe
+
+        return hf_recipe(spec)
     if family == "vision":
         from xbench.workloads.vision import VisionRecipe
 

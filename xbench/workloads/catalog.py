@@ -14,7 +14,8 @@ core gives some 20 to 60 GFLOP/s. So the batch (at most 8) and the image are the
 (the heaviest networks exceed it at their smallest sensible input). `cuda` is a usual training input, with the batch
 halved from 64 until a forward pass stays under 600 giga-multiply-adds.
 
-A model of the installed torchvision that this table lacks still works: see `facts_of`.
+A model of the installed torchvision that this table lacks still works: see `facts_of`. `timm/NAME` and `hf/NAME` are
+models of other libraries: see `libraries`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from xbench.errors import SpecError, unknown
 from xbench.registry import Registry
+from xbench.workloads.libraries import LIBRARIES, check_known, hf_facts, library_models, split_library
 
-Family = Literal["vision", "text", "synthetic", "factory"]
+Family = Literal["vision", "text", "speech", "synthetic", "factory"]
 
 WORKLOADS: Registry[Any] = Registry("workload", listing="xbench workloads", group="xbench.workloads")
 
@@ -51,6 +54,22 @@ TRANSFORMERS = {
     "bert-large": TextFacts(24, 1024, 16, 30522, 512, False, 335_174_458, (1, 32), (16, 128)),
     "gpt2-small": TextFacts(12, 768, 12, 50257, 1024, True, 124_439_808, (2, 32), (8, 512)),
     "transformer-tiny": TextFacts(2, 64, 2, 1000, 128, True, 172_288, (4, 32), (8, 64)),
+}
+
+
+class SequenceFacts(NamedTuple):
+    """A model of sequences: published size, longest sequence, and (batch size, length) for each device."""
+
+    parameters: int
+    positions: int | None
+    cpu: tuple[int, int]
+    cuda: tuple[int, int]
+    unit: str = "tokens"
+
+
+RECURRENT = {
+    "lstm-lm": SequenceFacts(66_034_000, None, (2, 32), (20, 35)),
+    "deepspeech2": SequenceFacts(27_569_568, None, (2, 96), (8, 320), "frames"),
 }
 
 SYNTHETIC_BATCH = 8
@@ -163,6 +182,10 @@ for _name, _summary in (
     ("transformer-tiny", "two small causal layers, for tests"),
 ):
     WORKLOADS.add(_name, "xbench.workloads.text:TextRecipe", _summary, family="text")
+WORKLOADS.add("lstm-lm", "xbench.workloads.recurrent:LstmRecipe", "LSTM language model, two layers", family="text")
+WORKLOADS.add(
+    "deepspeech2", "xbench.workloads.recurrent:SpeechRecipe", "Deep Speech 2, five LSTM layers, CTC", family="speech"
+)
 WORKLOADS.add(
     "synthetic",
     "xbench.workloads.synthetic:SyntheticRecipe",
@@ -184,15 +207,43 @@ def family_of(name: str) -> Family:
     if split_factory(name):
         return "factory"
     plain = name.partition(":")[0]
-    if plain not in WORKLOADS and plain in installed_models():
-        return "vision"
+    if split_library(plain):
+        check_known(plain)
+        hf = hf_facts(plain)
+        return "text" if hf is not None and not hf.images else "vision"
+    if plain not in WORKLOADS:
+        if plain in installed_models():
+            return "vision"
+        raise unknown_workload(plain)
     family: Family = WORKLOADS.entry(plain).facts.get("family", "factory")
     return family
 
 
+def unknown_workload(name: str) -> SpecError:
+    """The error for an unknown name. It suggests a library's model of that name, or the nearest name here."""
+    for prefix in LIBRARIES:
+        if f"{prefix}/{name}" in library_models(prefix):
+            return SpecError(f"unknown workload {name!r}", hint=f"did you mean {f'{prefix}/{name}'!r}?")
+    return unknown("workload", name, WORKLOADS.names(), listing=WORKLOADS.listing)
+
+
 def facts_of(name: str) -> VisionFacts:
     """The table's row, or cautious defaults for a model that the table lacks."""
+    hf = hf_facts(name)
+    if hf is not None:
+        return VisionFacts(hf.largest, hf.smallest, hf.multiple, hf.parameters, hf.cpu, hf.cuda)
     return TORCHVISION_MODELS.get(name, UNLISTED)
+
+
+def sequence_facts_of(name: str) -> SequenceFacts:
+    """Facts of a text or speech model."""
+    facts = hf_facts(name)
+    if facts is not None:
+        return SequenceFacts(facts.parameters, facts.largest, facts.cpu, facts.cuda)
+    if name in RECURRENT:
+        return RECURRENT[name]
+    text = TRANSFORMERS[name]
+    return SequenceFacts(text.parameters, text.positions, text.cpu, text.cuda)
 
 
 @cache

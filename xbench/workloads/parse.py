@@ -1,4 +1,6 @@
-"""Parser of a workload's text: a `WorkloadSpec`, and the same with every default filled in. It imports no torch.
+"""Parser of a workload's text: a `WorkloadSpec`, and the same with every default filled in.
+
+Nothing here imports torch, except that timm is imported for the default sizes of its models.
 
 A workload is written as a name (`resnet50`), as `synthetic:layers=200,bytes=64k`, or as `path/to/file.py:factory`. A
 name takes its options from the command line. Its own options take precedence: `resnet50:batch-size=4,image-size=96`
@@ -17,12 +19,12 @@ from xbench.spec import DeviceType, WorkloadSpec, known_options, parse_int, pars
 from xbench.units import Bytes, format_bytes, parse_bytes
 from xbench.workloads.catalog import (
     SYNTHETIC_BATCH,
-    TRANSFORMERS,
     WORKLOADS,
     Family,
     facts_of,
     family_of,
     installed_models,
+    sequence_facts_of,
     split_factory,
 )
 
@@ -32,6 +34,7 @@ _OPTIONS = (*_LIMITS, *_CHOICES)
 _SIZES: dict[Family, tuple[str, ...]] = {
     "vision": ("batch_size", "image_size"),
     "text": ("batch_size", "seq_len"),
+    "speech": ("batch_size", "seq_len"),
     "synthetic": ("batch_size",),
     "factory": (),
 }
@@ -121,8 +124,8 @@ def check_sizes(spec: WorkloadSpec) -> None:
     if family == "vision":
         _check_image_size(spec)
     elif family == "text" and spec.seq_len is not None:
-        positions = TRANSFORMERS[spec.name].positions
-        if spec.seq_len > positions:
+        positions = sequence_facts_of(spec.name).positions
+        if positions is not None and spec.seq_len > positions:
             raise SpecError(
                 f"{spec.name} has {positions} positions, and --seq-len {spec.seq_len} is longer",
                 hint=f"try --seq-len {positions}",
@@ -139,18 +142,27 @@ def resolve(spec: WorkloadSpec, device: DeviceType) -> WorkloadSpec:
     sizes: dict[str, int]
     match family_of(spec.name):
         case "vision":
-            facts = facts_of(spec.name)
-            batch, image = facts.cpu if device == "cpu" else facts.cuda
+            batch, image = _image_sizes(spec, device)
             sizes = {"batch_size": batch, "image_size": image}
-        case "text":
-            text = TRANSFORMERS[spec.name]
-            batch, length = text.cpu if device == "cpu" else text.cuda
+        case "text" | "speech":
+            sequences = sequence_facts_of(spec.name)
+            batch, length = sequences.cpu if device == "cpu" else sequences.cuda
             sizes = {"batch_size": batch, "seq_len": length}
         case "synthetic":
             sizes = {"batch_size": SYNTHETIC_BATCH}
         case "factory":
             sizes = {}
     return spec.model_copy(update={key: value for key, value in sizes.items() if getattr(spec, key) is None})
+
+
+def _image_sizes(spec: WorkloadSpec, device: DeviceType) -> tuple[int, int]:
+    """Default (batch size, image size) of an image model. Imports timm, and so torch, for a model of timm."""
+    if spec.name.startswith("timm/") and None in (spec.batch_size, spec.image_size):
+        from xbench.workloads.timm_models import default_sizes
+
+        return default_sizes(spec.name, device)
+    facts = facts_of(spec.name)
+    return facts.cpu if device == "cpu" else facts.cuda
 
 
 def _option(name: str, key: str, value: Any) -> Any:

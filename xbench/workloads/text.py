@@ -109,30 +109,26 @@ class Transformer(nn.Module):
         return logits
 
 
-class TextRecipe(Recipe):
-    """A transformer of `catalog.TRANSFORMERS` on `batch_size` sequences of `seq_len` random tokens."""
+class TokenRecipe(Recipe):
+    """`batch_size` sequences of `seq_len` random tokens, for a causal or a masked language model."""
 
-    def __init__(self, spec: WorkloadSpec) -> None:
+    def __init__(self, spec: WorkloadSpec, *, vocabulary: int, causal: bool) -> None:
         super().__init__(spec)
         if spec.batch_size is None or spec.seq_len is None:
             raise ValueError("the spec is not resolved")
         self.batch_size, self.seq_len = spec.batch_size, spec.seq_len
-        self.facts = TRANSFORMERS[spec.name]
-
-    def model(self) -> nn.Module:
-        """The transformer with random weights."""
-        return Transformer(self.facts)
+        self.vocabulary, self.causal = vocabulary, causal
 
     def batch(self, rank: int) -> tuple[Inputs, Any]:
         """Tokens (batch, tokens), and the token to predict at each position, or -100 for none."""
-        tokens = torch.randint(self.facts.vocabulary, (self.batch_size, self.seq_len + 1))
-        if self.facts.causal:
+        tokens = torch.randint(self.vocabulary, (self.batch_size, self.seq_len + 1))
+        if self.causal:
             return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         tokens = tokens[:, :-1].contiguous()
         count = max(1, round(MASKED_SHARE * self.seq_len))
         masked_positions = torch.rand(self.batch_size, self.seq_len).argsort(dim=1)[:, :count]
         masked = torch.zeros(self.batch_size, self.seq_len, dtype=torch.bool).scatter(1, masked_positions, True)
-        return tokens.masked_fill(masked, self.facts.vocabulary - 1), tokens.masked_fill(~masked, IGNORED)
+        return tokens.masked_fill(masked, self.vocabulary - 1), tokens.masked_fill(~masked, IGNORED)
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         """Mean cross-entropy over the tokens to predict."""
@@ -141,6 +137,18 @@ class TextRecipe(Recipe):
     def input_description(self) -> str:
         """'64 tokens'."""
         return f"{self.seq_len} tokens"
+
+
+class TextRecipe(TokenRecipe):
+    """A transformer of `catalog.TRANSFORMERS`."""
+
+    def __init__(self, spec: WorkloadSpec) -> None:
+        self.facts = TRANSFORMERS[spec.name]
+        super().__init__(spec, vocabulary=self.facts.vocabulary, causal=self.facts.causal)
+
+    def model(self) -> nn.Module:
+        """The transformer with random weights."""
+        return Transformer(self.facts)
 
 
 def _initialise(module: nn.Module) -> None:

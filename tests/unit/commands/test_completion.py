@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -43,6 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["compare", "resnet10"], ["resnet101"]),
         (["compare", "resnet18", "bert-b"], ["bert-base"]),
         (["profile", "gpt"], ["gpt2-small"]),
+        (["profile", "tim"], ["timm/"]),
         (["compare", "--modes", "opt"], ["optimal"]),
         (["cluster", "compare", "--policies", "sr"], ["srtf", "srsf"]),
         (
@@ -77,6 +79,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_words(folder: Path, words: list[str], found: list[str]) -> None:
     assert completed(*words) == found
+
+
+@pytest.mark.parametrize(("module", "typed", "found"), [("timm", "timm/inception_v4", ["timm/inception_v4"]),
+                                                        ("transformers", "hf/b", ["hf/bert"])])  # fmt: skip
+def test_models_of_a_library(folder: Path, module: str, typed: str, found: list[str]) -> None:
+    if find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+    assert completed("compare", typed) == found
 
 
 def test_every_option_of_a_fabric_is_one_that_it_takes() -> None:
@@ -216,7 +226,14 @@ def test_other_shells_get_whole_words_and_what_they_are(
 
 def test_a_press_of_tab_imports_no_torch(folder: Path) -> None:
     code = "import sys; sys.modules['torch'] = sys.modules['torchvision'] = None; from xbench.cli import main; main([])"
-    for line in ("xbench compare res", "xbench compare --modes ddp,", "xbench compare --fabric s", "xbench report "):
+    for line in (
+        "xbench compare res",
+        "xbench compare timm/inc",
+        "xbench compare hf/b",
+        "xbench compare --modes ddp,",
+        "xbench compare --fabric s",
+        "xbench report ",
+    ):
         environment = {**os.environ, "_XBENCH_COMPLETE": "bash_complete", "XBENCH_LINE": line, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             [sys.executable, "-c", code], env=environment, capture_output=True, timeout=60, check=True

@@ -5,9 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from xbench.commands.workloads import workloads
+from xbench.commands.workloads import MAX_NAMES, workloads
 from xbench.errors import SpecError
-from xbench.workloads import WORKLOADS, parse_workload, resolve
+from xbench.workloads import WORKLOADS, libraries, parse_workload, resolve
 
 
 def run(*args):
@@ -47,3 +47,35 @@ def test_the_table_fits_in_eighty_columns_and_shows_each_workload():
 def test_a_filtered_table_says_how_synthetic_is_written():
     assert "synthetic:layers=200,bytes=64k" in run("synth")
     assert "synthetic" not in run("vgg")
+
+
+def test_the_models_of_libraries_are_behind_their_prefix(monkeypatch):
+    monkeypatch.setattr(
+        libraries, "_timm_models", lambda: ("inception_v4", *(f"vit_{number}" for number in range(MAX_NAMES)))
+    )
+    monkeypatch.setattr(libraries, "_is_installed", lambda prefix: True)
+    assert run("hf/rob", "--names") == "hf/roberta\n"
+    assert run("timm/incep").split() == ["timm/inception_v4"]
+    assert json.loads(run("timm/incep", "--json"))[0]["summary"] == "timm's inception_v4"
+    counted = run("timm/")
+    assert "timm/inception… 1" in counted
+    assert f"timm/vit… {MAX_NAMES}" in counted
+    assert "vit_7" not in counted
+    assert run("timm/", "--names").splitlines()[-1] == "timm/vit_59"
+    assert " ".join(run("hf/bert").splitlines()[1].split()) == "hf/bert 110 M ≤ 512 tokens 2 × 32 tokens 32 × 128 tokens"
+    whole = run()
+    assert "timm/NAME: 61 models of timm: xbench workloads timm/ lists them" in whole
+    assert "hf/NAME: 15 models of transformers: xbench workloads hf/ lists them" in whole
+    for word, hint in (("inception_v4", "'timm/inception_v4'"), ("hf/bret", "'hf/bert'")):
+        with pytest.raises(SpecError, match="unknown workload") as caught:
+            CliRunner().invoke(workloads, [word], catch_exceptions=False, standalone_mode=False)
+        assert hint in caught.value.hint
+
+
+def test_a_library_that_is_missing_names_its_extra(monkeypatch):
+    monkeypatch.setattr(libraries, "_is_installed", lambda prefix: False)
+    assert "timm/NAME: models of timm: pip install 'xbench-schedules[timm]'" in run()
+    for text in ("hf/", "hf/bert"):
+        with pytest.raises(SpecError, match="hf/ names models of transformers, which is not installed") as caught:
+            CliRunner().invoke(workloads, [text], catch_exceptions=False, standalone_mode=False)
+        assert caught.value.hint == "pip install 'xbench-schedules[hf]'"

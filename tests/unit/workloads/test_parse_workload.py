@@ -61,6 +61,7 @@ def test_a_factory_is_named_by_file_and_function(factory_file):
         ("bert-base", {"image_size": 8}, "'bert-base' takes no --image-size", "--batch-size and --seq-len"),
         ("bert-base", {"seq_len": 513}, "512 positions, and --seq-len 513 is longer", "--seq-len 512"),
         ("synthetic", {"image_size": 8}, "takes no --image-size", "--batch-size"),
+        ("deepspeech2", {"image_size": 8}, "takes no --image-size", "--batch-size and --seq-len"),
         ("inception_v3", {"image_size": 74}, "cannot take images of 74 px", "--image-size 75"),
         ("vit_b_16", {"image_size": 100}, "only multiples of 16; the smallest above it that works is 112", "112"),
         ("maxvit_t", {"image_size": 225}, "only multiples of 224", "448"),
@@ -114,9 +115,12 @@ def test_any_sizes_give_a_spec_or_a_spec_error(batch, image, tokens):
 @pytest.mark.parametrize("name", WORKLOADS.names())
 def test_resolving_fills_what_applies_and_keeps_what_is_given(name, device):
     resolved = resolve(parse_workload(name), device)
-    applies = {"vision": {"batch_size", "image_size"}, "text": {"batch_size", "seq_len"}, "synthetic": {"batch_size"}}[
-        family_of(name)
-    ]
+    applies = {
+        "vision": {"batch_size", "image_size"},
+        "text": {"batch_size", "seq_len"},
+        "speech": {"batch_size", "seq_len"},
+        "synthetic": {"batch_size"},
+    }[family_of(name)]
     sizes = resolved.model_dump(include={"batch_size", "image_size", "seq_len"}, exclude_none=True)
     assert set(sizes) == applies
     assert resolve(resolved, device) == resolved
@@ -133,6 +137,7 @@ def test_the_documented_cpu_defaults():
     assert sizes("resnet18") == (8, 128)
     assert sizes("densenet121") == (4, 96)
     assert sizes("bert-base") == (2, 32)
+    assert sizes("lstm-lm") == (2, 32)
 
 
 def test_resolving_refuses_what_parsing_would():

@@ -38,14 +38,15 @@ class Drawn:
 
     def take(self, numbers: Sequence[int]) -> tuple[Any, Any]:
         """(inputs, targets) of these samples, in this order, on the CPU. Leaves torch's generator anywhere."""
-        rows: list[Tensor] = []
+        rows: list[Any] = []
         targets: list[Tensor] = []
         for number in numbers:
             torch.manual_seed(mixed(self._seed, _SAMPLE, number))
             row, target = self._recipe.batch(0)
-            assert isinstance(row, Tensor)
             rows.append(row)
             targets.append(target)
+        if isinstance(rows[0], dict):
+            return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}, torch.cat(targets)
         return torch.cat(rows), torch.cat(targets)
 
 
