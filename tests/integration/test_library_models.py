@@ -10,13 +10,25 @@ from typed_commands import only_record, xbench
 from xbench.records import Comparison
 
 pytestmark = pytest.mark.integration
-SHORT = ("--fabric", "local:ranks=2", "--quick", "--rounds", "1", "--steps", "2", "--modes", "ddp,wfbp")
+SHORT = (
+    "--fabric",
+    "local:ranks=2",
+    "--quick",
+    "--launches",
+    "1",
+    "--rounds",
+    "1",
+    "--steps",
+    "2",
+    "--modes",
+    "ddp,wfbp",
+)
 
 
 @pytest.mark.parametrize(
     ("module", "text", "title", "tensors"),
     [
-        ("timm", "timm/test_resnet:image-size=32", "timm/test_resnet", 28),
+        ("timm", "timm/test_resnet:image-size=32", "timm/test_resnet", 47),
         ("transformers", "hf/electra:batch-size=1,seq-len=8", "hf/electra", 204),
     ],
 )

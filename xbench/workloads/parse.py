@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from xbench.errors import SpecError, nearest
+from xbench.registry import imported
 from xbench.spec import DeviceType, WorkloadSpec, known_options, parse_int, parse_options
 from xbench.units import Bytes, format_bytes, parse_bytes
 from xbench.workloads.catalog import (
@@ -158,9 +159,8 @@ def resolve(spec: WorkloadSpec, device: DeviceType) -> WorkloadSpec:
 def _image_sizes(spec: WorkloadSpec, device: DeviceType) -> tuple[int, int]:
     """Default (batch size, image size) of an image model. Imports timm, and so torch, for a model of timm."""
     if spec.name.startswith("timm/") and None in (spec.batch_size, spec.image_size):
-        from xbench.workloads.timm_models import default_sizes
-
-        return default_sizes(spec.name, device)
+        timm_sizes: tuple[int, int] = imported("xbench.workloads.timm_models:default_sizes")(spec.name, device)
+        return timm_sizes
     facts = facts_of(spec.name)
     return facts.cpu if device == "cpu" else facts.cuda
 

@@ -62,7 +62,8 @@ def test_the_models_of_libraries_are_behind_their_prefix(monkeypatch):
     assert f"timm/vit… {MAX_NAMES}" in counted
     assert "vit_7" not in counted
     assert run("timm/", "--names").splitlines()[-1] == "timm/vit_59"
-    assert " ".join(run("hf/bert").splitlines()[1].split()) == "hf/bert 110 M ≤ 512 tokens 2 × 32 tokens 32 × 128 tokens"
+    bert = " ".join(run("hf/bert").splitlines()[1].split())
+    assert bert == "hf/bert 110 M ≤ 512 tokens 2 × 32 tokens 32 × 128 tokens"
     whole = run()
     assert "timm/NAME: 61 models of timm: xbench workloads timm/ lists them" in whole
     assert "hf/NAME: 15 models of transformers: xbench workloads hf/ lists them" in whole
