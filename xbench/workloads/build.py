@@ -43,7 +43,7 @@ def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workloa
     on_meta = device.type == "meta"
     with _preserved_generators(device):
         seed_all(spec.seed)
-        with _EmptyOnMeta() if on_meta else nullcontext():
+        with nullcontext() if not on_meta else device if recipe.computes_nothing else _EmptyOnMeta():
             model = recipe.model()
         seed_all(spec.seed + BATCH_SEED + rank)
         with device if on_meta else nullcontext():

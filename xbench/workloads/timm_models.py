@@ -30,6 +30,8 @@ def default_sizes(name: str, device: DeviceType) -> tuple[int, int]:
 class TimmRecipe(VisionRecipe):
     """A model of timm by its name, on `batch_size` images of 3 × `image_size` × `image_size`."""
 
+    computes_nothing = True
+
     def model(self) -> nn.Module:
         """The network with random weights. Raises WorkloadError if its constructor refuses the image size."""
         pixels, fixed = _own_size(self.spec.name)

@@ -23,7 +23,13 @@ ADAMW_LR = 1e-4
 
 
 class Recipe(ABC):
-    """Recipe of one workload. `model` is called first and once, then `batch`, each with its generator seeded."""
+    """Recipe of one workload. `model` is called first and once, then `batch`, each with its generator seeded.
+
+    `computes_nothing` is true if the model's constructor reads no value of a tensor, so that all of its tensors may be
+    on the meta device.
+    """
+
+    computes_nothing = False
 
     def __init__(self, spec: WorkloadSpec) -> None:
         self.spec = spec
