@@ -111,7 +111,7 @@ def test_every_committed_record_with_steps_keeps_the_rules(path: Path) -> None:
         pids = {event["args"]["name"]: event["pid"] for event in found if event["name"] == "process_name"}
         drawn = Counter(event["pid"] for event in found if event["ph"] == "X" and event["cat"] != "exposed")
         for name, mode in record.modes.items():
-            recorded = [pid for said, pid in pids.items() if f"· {name} · recorded" in said]
+            recorded = [pid for said, pid in pids.items() if f"· {name} · recorded step" in said]
             kept = [mode.timeline, *mode.other_ranks] if mode.timeline is not None else []
             assert [drawn[pid] for pid in recorded] == [len(step.compute) + len(step.communication) for step in kept]
 

@@ -101,6 +101,7 @@ def test_a_rank_of_an_engine_looks_at_its_own_gpu(
 ) -> None:
     for name, value in (AROUND | {"MASTER_PORT": "1"}).items():
         monkeypatch.setenv(name, value)
+    modes = "ddp" if jobs == 1 else "concurrent"  # a process for each job
     seen: list[tuple[int, int | None]] = []
 
     def probe(specs: Any, device: str, ranks: int, local_rank: int | None) -> Preflight:
@@ -110,7 +111,7 @@ def test_a_rank_of_an_engine_looks_at_its_own_gpu(
     monkeypatch.setattr(preparing, "probe", probe)
     for fabric in (FabricSpec(name="cluster"), local(2)):
         with pytest.raises(SpecError, match="seen"):
-            prepare(RunConfig(workloads=[SPEC] * jobs, fabric=fabric, modes=parse_modes("ddp"), device="cuda"))
+            prepare(RunConfig(workloads=[SPEC] * jobs, fabric=fabric, modes=parse_modes(modes), device="cuda"))
     assert seen == [asked, (2, None)]  # ranks that we start have one preflight, which looks at all GPUs
 
 
