@@ -262,6 +262,8 @@ def run_rank(rank: int, world: int, names: Sequence[str], port: int) -> int:
 
         if said != "ok":
             return 1  # the ranks may be out of step now
+        store.set(f"{name} {rank}", "done")
+        store.wait([f"{name} {other}" for other in range(world)])  # who leaves first would close its connections
     return 0
 
 
