@@ -34,7 +34,7 @@ def output() -> str:
 
 @pytest.mark.skipif(
     os.environ.get("XBENCH_TEST_ALL") != "1",
-    reason="its forked ranks die at times before they meet; run by make test-all",
+    reason="its forked ranks die at times before they meet",
 )
 @pytest.mark.integration
 @pytest.mark.parametrize(("world", "scenario"), CASES)
