@@ -7,12 +7,16 @@ scenarios together. It prints a line for each scenario and rank. A scenario that
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from math import ceil, log2
-from typing import Any, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, NoReturn
 
 import dressed
 import pytest
@@ -34,6 +38,8 @@ from xbench.schedules.engine import trainable
 LAYERS = 12
 STUCK_AFTER_S = 2.0
 """Patience of scenarios that must deadlock."""
+SCENARIO_TIMEOUT_S = 60
+GRACE_S = 5
 
 
 class Deep(nn.Module):
@@ -248,9 +254,10 @@ def an_engine_that_does_not_wait_is_caught(rank: int, world: int) -> None:
     DEVICE.synchronize()
 
 
-def run_rank(rank: int, world: int, names: Sequence[str], port: int) -> int:
+def run_rank(rank: int, world: int, names: Sequence[str], path: str) -> int:
     dressed.dress()
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    store = dist.FileStore(path, world)
+    store.set_timeout(timedelta(seconds=SCENARIO_TIMEOUT_S))
     dist.init_process_group(dressed.BACKEND, store=store, rank=rank, world_size=world)
     for name in names:
         try:
@@ -259,7 +266,6 @@ def run_rank(rank: int, world: int, names: Sequence[str], port: int) -> int:
         except BaseException:
             said = traceback.format_exc()
         os.write(1, f"{world}:{name} on rank {rank}: {said}\n".encode())
-
         if said != "ok":
             return 1  # the ranks may be out of step now
         store.set(f"{name} {rank}", "done")
@@ -267,22 +273,47 @@ def run_rank(rank: int, world: int, names: Sequence[str], port: int) -> int:
     return 0
 
 
+def exit_as_rank(rank: int, world: int, names: Sequence[str], path: str) -> NoReturn:
+    status = 1
+    try:
+        status = run_rank(rank, world, names, path)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def all_succeed(ranks: set[int]) -> bool:
+    """Wait for these processes. After the first failure the others have some seconds to report theirs."""
+    while ranks:
+        pid, status = os.wait()
+        ranks.discard(pid)
+        if status != 0:
+            time.sleep(GRACE_S if ranks else 0)
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+                os.waitpid(other, 0)
+            return False
+    return True
+
+
 def main(words: Sequence[str]) -> int:
+    """Fork the ranks before any store or thread exists: a fork beside other threads inherits what they had locked."""
     torch.set_num_threads(1)
     together: dict[tuple[str, str], list[str]] = {}
     for word in words:
         world, _, name = word.partition(":")
         together.setdefault((world, name if name.endswith("stuck") else ""), []).append(name)
-    failed = 0
+    succeeded = True
     for (world, _), names in together.items():
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        ranks = []
-        for rank in range(int(world)):
-            if (pid := os.fork()) == 0:
-                os._exit(run_rank(rank, int(world), names, store.port))
-            ranks.append(pid)
-        failed += sum(os.waitpid(pid, 0)[1] != 0 for pid in ranks)
-    return min(failed, 1)
+        with TemporaryDirectory() as folder:
+            ranks = set()
+            for rank in range(int(world)):
+                if (pid := os.fork()) == 0:
+                    exit_as_rank(rank, int(world), names, f"{folder}/store")
+                ranks.add(pid)
+            succeeded = all_succeed(ranks) and succeeded
+    return 0 if succeeded else 1
 
 
 if __name__ == "__main__":
