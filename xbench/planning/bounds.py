@@ -1,33 +1,39 @@
 """Lower bounds of a synchronous step, which show how close a schedule is to the best possible one.
 
-With next-forward overlap, a step takes at least its compute time C and at least the link's time ΣT. Without it, the
-next forward pass waits for the last gradient and for the last update:
+With next-forward overlap, a step takes at least its compute time C and at least the link's time for all its bytes.
+Without it, the next forward pass waits for the last gradient and for the last update:
 
-    forward + max(earliest end over plans, backward + optimizer)
+    forward + max(earliest end of the link, backward + optimizer)
 
 An optimizer that starts only after all gradients have arrived adds its whole time to the earliest end. An optimizer
 that updates each gradient on arrival need not, so that time is not part of the bound.
 
-T is measured with a short idle time before each collective. A link with a burst allowance (a token bucket) lets a burst
-pass at once. ΣT over many small collectives is then less than the time that the link needs. Where the pace g [s/B] of a
-queue was measured, no plan is faster than that pace. Only the saved burst credit is subtracted, once:
+The bounds hold for every division of the gradients: buckets that are not contiguous, pieces of one gradient, several
+dtypes in a bucket, and several collectives in flight. Let Q(M) be the least time per collective of M bytes that was
+measured in a long sequence, with one or two in flight (`Contention.sustained`), or else T(M). Take any line
+ℓ(M) = a + bM ≤ Q(M) with a, b ≥ 0. Then a collective is at least ℓ(M) seconds of work for the link, and the link does
+one second of work per second. After any time t, it needs the sum of ℓ of all collectives that start after t.
 
-    earliest end ≥ max over j of ready[j] + g · (bytes of the gradients from j on) − max over M of (g·M − T(M))
+Under a line, the best division is contiguous and in ready order (`merge.optimal_line`). A collective that sends a part
+of a gradient may as well send all of it: the rest was ready too, and the next collective is shorter by the same time.
+The bound is the largest over the lines on the lower convex hull of Q, and the line of the least time per byte.
 
-That idle time is short. A collective after a longer one may take up to `rest_s` less. The backward-overlap bound
-therefore subtracts `rest_s` once. With next-forward overlap a step gains nothing from this credit: the link is idle for
-as long as it then saves.
+A link with a burst allowance (a token bucket) lets a burst pass at once, so T(M) may be less than Q(M). The link
+regains its credit only while it is idle. The earliest end is therefore lower by the saved credit, max over M of
+ℓ(M) − T(M), once. A collective after a longer idle time may take up to `rest_s` less, which is subtracted once as well.
+With next-forward overlap neither is subtracted: within a step, the link is idle for as long as it then saves.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from xbench.planning.cost import CostFunction
-from xbench.planning.merge import optimal_contiguous, single
+from xbench.planning.contention import Contention
+from xbench.planning.cost import CostCurve, CostFunction, FloatArray
+from xbench.planning.merge import optimal_line, single
 from xbench.planning.simulate import bucket_bytes, last_arrival_s
 from xbench.planning.step import Gradient
 from xbench.records import Bounds
@@ -43,43 +49,59 @@ def bounds(
     backward_s: float,
     optimizer_s: float,
     compute_s: float,
-    queue_s_per_byte: float = 0.0,
-    rest_s: float = 0.0,
+    contention: Contention | None = None,
 ) -> Bounds:
-    """Lower bounds [s] of a step under the link model `curve`.
+    """Lower bounds [s] of a step on a link with T = `curve`, whose long sequences take what `contention` measured.
 
-    `queue_s_per_byte` is the measured pace of a queue [s/B]; 0 means none. `rest_s` [s] is the time that a collective
-    saves after an idle link.
-
-    `communication_s` is T of all gradients with one collective per dtype. The overlap bound takes the least ΣT over
-    contiguous plans. That equals `communication_s` unless T grows faster than a straight line. Both bounds let a bucket
-    hold several dtypes, so they hold for every schedule.
-
-    `compute_s` should be forward + backward + optimizer. An instrumented step is a little longer than a bare one: scale
-    the parts to the bare step. The backward-overlap bound is never below the overlap bound. Raises ValueError when
-    gradients are not in ready order.
+    `communication_s` is T of all gradients with one collective per dtype. `compute_s` should be forward + backward +
+    optimizer. An instrumented step is a little longer than a bare one: scale the parts to the bare step. The
+    backward-overlap bound is never below the overlap bound. Raises ValueError when gradients are not in ready order.
     """
     whole = float(curve(np.array(bucket_bytes(gradients, single(gradients)), dtype=np.float64)).sum())
-    at_once = [replace(gradient, ready_s=0.0) for gradient in gradients]
-    link_s = min(whole, last_arrival_s(at_once, optimal_contiguous(at_once, curve, across_dtypes=True), curve))
-    best = last_arrival_s(gradients, optimal_contiguous(gradients, curve, across_dtypes=True), curve)
-    best = max(best, _at_the_pace_of_a_queue(gradients, curve, queue_s_per_byte)) - rest_s
-    overlap_s = max(compute_s, link_s, _at_the_pace_of_a_queue(at_once, curve, queue_s_per_byte))
+    nbytes = sum(gradient.nbytes for gradient in gradients)
+    link_s, last_s = 0.0, 0.0
+    for alpha_s, beta_s_per_byte, saved_s in _lines(curve, contention, nbytes) if nbytes else []:
+        plan = optimal_line(gradients, alpha_s, beta_s_per_byte, across_dtypes=True)
+        end_s = last_arrival_s(gradients, plan, CostCurve.line(alpha_s, beta_s_per_byte))
+        link_s, last_s = max(link_s, alpha_s + beta_s_per_byte * nbytes), max(last_s, end_s - saved_s)
+    last_s -= contention.rest_s if contention is not None else 0.0
+    overlap_s = max(compute_s, link_s)
     return Bounds(
         compute_s=compute_s,
         communication_s=whole,
         overlap_bound_s=overlap_s,
-        backward_overlap_bound_s=max(overlap_s, forward_s + max(best, backward_s + optimizer_s)),
+        backward_overlap_bound_s=max(overlap_s, forward_s + max(last_s, backward_s + optimizer_s)),
     )
 
 
-def _at_the_pace_of_a_queue(gradients: Sequence[Gradient], curve: CostFunction, s_per_byte: float) -> float:
-    """Earliest arrival [s] of the last gradient at the pace of a queue; the module gives the formula."""
-    if s_per_byte <= 0 or not gradients:
-        return 0.0
-    nbytes = np.array([gradient.nbytes for gradient in gradients], dtype=np.float64)
-    from_here_on = np.cumsum(nbytes[::-1])[::-1]
-    ready_s = np.array([gradient.ready_s for gradient in gradients])
-    sizes = np.geomspace(1.0, max(1.0, float(from_here_on[0])), _SIZES)
-    saved_s = max(0.0, float((s_per_byte * sizes - curve(sizes)).max()))
-    return float((ready_s + s_per_byte * from_here_on).max()) - saved_s
+def _lines(curve: CostFunction, contention: Contention | None, nbytes: int) -> list[tuple[float, float, float]]:
+    """Lines under Q for up to `nbytes` [B]: a [s], b [s/B], and the credit [s] that T saves against the line."""
+    sizes = np.geomspace(1.0, max(2.0, nbytes), _SIZES)
+    if isinstance(curve, CostCurve):
+        sizes = np.union1d(sizes, curve.sizes[(curve.sizes > 1) & (curve.sizes < nbytes)])
+    alone_s = curve(sizes)
+    sustained_s = alone_s
+    if contention is not None:
+        sustained_s = alone_s * contention.least_sustained(sizes)
+    lines = [*_hull(sizes, sustained_s), (0.0, float((sustained_s / sizes).min()))]
+    return [(a, b, max(0.0, float((a + b * sizes - alone_s).max()))) for a, b in lines]
+
+
+def _hull(sizes: FloatArray, times: FloatArray) -> list[tuple[float, float]]:
+    """Edges (a, b) with a, b ≥ 0 of the lower convex hull of the points (M, Q)."""
+    hull: list[tuple[float, float]] = []
+    for size, took_s in zip(sizes.tolist(), times.tolist(), strict=True):
+        while len(hull) > 1 and _turns_down(hull[-2], hull[-1], (size, took_s)):
+            hull.pop()
+        hull.append((size, took_s))
+    edges = []
+    for (size, took_s), (larger, longer_s) in itertools.pairwise(hull):
+        slope = (longer_s - took_s) / (larger - size)
+        if slope >= 0 and took_s >= slope * size:
+            edges.append((took_s - slope * size, slope))
+    return edges
+
+
+def _turns_down(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+    """True if the middle point is on or above the line through the other two."""
+    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])

@@ -61,6 +61,10 @@ class Contention:
     quiet: FloatArray | None = None
     """(2, P): time of a collective over its T while nothing computes, with one and two in flight; None: always T."""
 
+    sustained: FloatArray | None = None
+    """(P,): least time of a collective in a long sequence over its T, with one or two in flight; None: from the other
+    tables, where one in flight takes T."""
+
     meeting_s: float = 0.0
     rest_s: float = 0.0
     """Largest time [s] that a collective saves after an idle link; the idle time must be at least as long."""
@@ -114,6 +118,7 @@ class Contention:
             measured.hook_s,
             measured.copy_s_per_byte,
             np.stack([np.ones(len(grid)), straight([p.alone_s for p in two]) / base_s]),
+            straight([min(p.alone_s, q.alone_s, q.loaded_s) for p, q in zip(one, two, strict=True)]) / base_s,
             measured.meeting_s,
             measured.rest_s,
         )
@@ -144,6 +149,7 @@ class Contention:
             hook_s=self.hook_s * factor,
             copy_s_per_byte=self.copy_s_per_byte * factor,
             quiet=np.maximum(0.05, 1.0 + factor * (self.quiet - 1.0)) if self.quiet is not None else None,
+            sustained=np.maximum(0.05, 1.0 + factor * (self.sustained - 1.0)) if self.sustained is not None else None,
             meeting_s=self.meeting_s * factor,
             launch_s=self.launch_s * factor,
         )
@@ -181,6 +187,15 @@ class Contention:
             return np.ones((2, len(nbytes)))
         return self._at(self.quiet, nbytes)
 
+    def least_sustained(self, nbytes: FloatArray) -> FloatArray:
+        """Least time of each collective in a long sequence over T, of shape (K,) for K sizes [B]."""
+        if self.sustained is None:
+            two = np.minimum(self.collective_slowdown(nbytes)[1], self.paired_quiet(nbytes)[1])
+            least: FloatArray = np.minimum(1.0, two)
+        else:
+            least = np.interp(np.log(np.maximum(nbytes, 1.0)), self.log_sizes, self.sustained)
+        return least
+
     def _at(self, table: FloatArray, nbytes: FloatArray) -> FloatArray:
         where = np.log(np.maximum(nbytes, 1.0))
         return np.stack([np.interp(where, self.log_sizes, row) for row in table])
@@ -189,18 +204,6 @@ class Contention:
 def is_launch_bound(host_step_s: float, device_step_s: float) -> bool:
     """True if a step's host time makes the host its bottleneck."""
     return host_step_s >= LAUNCH_BOUND * device_step_s
-
-
-def link_pace(measured: records.Contention | None) -> dict[str, float]:
-    """Arguments of `bounds` that describe the link beyond T."""
-    rest_s = measured.rest_s if measured is not None else 0.0
-    return {"queue_s_per_byte": queue_s_per_byte(measured), "rest_s": rest_s}
-
-
-def queue_s_per_byte(measured: records.Contention | None) -> float:
-    """Fastest measured pace [s/B] of a queue of collectives while nothing computed; 0 where none was measured."""
-    points = measured.points if measured is not None else []
-    return min((point.alone_s / point.nbytes for point in points if point.in_flight > 1), default=0.0)
 
 
 def _between(sizes: FloatArray) -> FloatArray:

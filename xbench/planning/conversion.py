@@ -84,8 +84,12 @@ def carried_contention(measured: Contention, link: CostModel, topology: Topology
         return replace(measured, log_sizes=log_sizes)
     beside = _of_the_longer(measured.collective, longer)
     lost = (1 - 1 / measured.compute) * measured.collective / (beside * longer)
-    quiet = _of_the_longer(measured.quiet, longer) if measured.quiet is not None else None
-    return replace(measured, log_sizes=log_sizes, collective=beside, compute=1 / (1 - lost), quiet=quiet)
+    quiet, sustained = (
+        _of_the_longer(table, longer) if table is not None else None for table in (measured.quiet, measured.sustained)
+    )
+    return replace(
+        measured, log_sizes=log_sizes, collective=beside, compute=1 / (1 - lost), quiet=quiet, sustained=sustained
+    )
 
 
 def carried_to(was: records.Contention, link: CostModel, workers: int) -> records.Contention:

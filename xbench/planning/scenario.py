@@ -35,7 +35,7 @@ from xbench.modes import TUNED_DDP
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.change import Change
-from xbench.planning.contention import Contention, link_pace
+from xbench.planning.contention import Contention
 from xbench.planning.conversion import carried_over, carried_to, flat_ring_caution
 from xbench.planning.cost import CostCurve, ring
 from xbench.planning.measured import (
@@ -299,8 +299,8 @@ def replan(scenario: Scenario, modes: Sequence[str] | None = None, *, overlap: O
     step, planner = scenario.step, replace(scenario.planner, overlap=overlap)
     wanted = planner.modes if modes is None else modes
     plans = {mode: _auto(scenario, planner) if mode == AUTO else planner.plan(mode) for mode in wanted}
-    curve, pace = CostCurve.of(scenario.cost), link_pace(scenario.contention_record)
-    lower = bounds(step.gradients, curve, compute_s=scenario.times.uninstrumented_step_s, **pace, **step.parts)
+    curve, compute_s = CostCurve.of(scenario.cost), scenario.times.uninstrumented_step_s
+    lower = bounds(step.gradients, curve, compute_s=compute_s, contention=scenario.contention, **step.parts)
     return Planned(scenario, plans, lower, overlap)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 from xbench.modes import MODES, mode_info
 from xbench.planning.bounds import bounds
-from xbench.planning.contention import link_pace
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.rank.events import SchedulesPlanned
@@ -24,7 +23,7 @@ def job_plan(
     """Return the `JobPlan` of these plans, and the journal's event. Every rank gets the same."""
     step, cost = planner.step, planner.cost
     curve = CostCurve.of(cost) if cost is not None else CostCurve.line(0.0, 0.0)
-    lower = bounds(step.gradients, curve, compute_s=compute_s, **link_pace(contention), **step.parts)
+    lower = bounds(step.gradients, curve, compute_s=compute_s, contention=planner.contention, **step.parts)
     paced = {info.name: plans[info.paced_by] for info in MODES if info.paced_by is not None and info.paced_by in plans}
     event = SchedulesPlanned(cost_model=cost, contention=contention, plans=dict(plans), bounds=lower)
     buckets = {name: p.buckets if mode_info(name).takes_plan else None for name, p in plans.items()}

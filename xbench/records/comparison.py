@@ -20,7 +20,7 @@ from xbench.records.measured_parts import (
     Timeline,
     TurnTaken,
 )
-from xbench.records.parts import Estimate, Label, Part, Ratio, WorkloadRecord
+from xbench.records.parts import Estimate, Interval, Label, Part, Ratio, WorkloadRecord
 from xbench.records.traced import Traced
 
 GPU_MISSING = "why NVML had nothing, or nothing more, to say on a GPU"
@@ -81,6 +81,9 @@ class ModeResult(Part):
     predicted_step_s: Duration | None = None
     prediction_error: float | None = Field(None, description="predicted over measured, minus one")
     removed_share: float | None = Field(None, description="share of removable exposed communication removed")
+    removed_ci95: Interval | None = Field(
+        None, description="its 95 % interval; null in older records, and where the ratio to `ddp` has none"
+    )
     parity: Parity | None = None
     ratio: Ratio | None = None
     ratio_to: Text | None = Field(

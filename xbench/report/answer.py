@@ -17,7 +17,7 @@ from __future__ import annotations
 from statistics import median
 
 from xbench.modes import IN_SEQUENCE, mode_info
-from xbench.records import RANKS, Comparison, Estimate, Layer, ModeResult
+from xbench.records import RANKS, Comparison, Estimate, Interval, Layer, ModeResult
 from xbench.report.sentences import ratio_text
 from xbench.stats.blocks import mode_values, twins
 from xbench.stats.compare import MARGIN, paired_ratio
@@ -308,11 +308,15 @@ def parity_cell(result: ModeResult) -> str:
     return f"yes (±{parity.max_relative_difference:.0e})" if parity.max_relative_difference else "yes"
 
 
-def removed_cell(share: float | None) -> str:
-    """Format a removed share: '62 %'. Shares outside 0 to 100 % become '< 0 %' or '> 100 %', and None becomes '–'."""
+def removed_cell(share: float | None, ci95: Interval | None = None) -> str:
+    """Format a removed share: '62 %', with its interval '62 % [55, 70]'; None becomes '–'.
+
+    Shares outside 0 to 100 % become '< 0 %' or '> 100 %'.
+    """
     if share is None:
         return "–"
-    return "< 0 %" if share < 0 else "> 100 %" if share > 1 else format_percent(share, 0)
+    value = "< 0 %" if share < 0 else "> 100 %" if share > 1 else format_percent(share, 0)
+    return value if ci95 is None else f"{value} [{100 * ci95[0]:.0f}, {100 * ci95[1]:.0f}]"
 
 
 def layer_figures(layer: Layer) -> list[str]:
@@ -331,7 +335,7 @@ def step_cells(result: ModeResult) -> dict[str, str]:
     return {
         "step": format_seconds(result.step_s.median) if fine and result.step_s else "–",
         "exposed": format_seconds(result.exposed_s) if fine else "–",
-        "removed": removed_cell(result.removed_share) if fine else "–",
+        "removed": removed_cell(result.removed_share, result.removed_ci95) if fine else "–",
         "predicted": format_seconds(result.predicted_step_s),
         "error": format_signed_percent(result.prediction_error) if fine else "–",
         "buckets": str(len(result.plan.buckets)) if result.plan else "–",

@@ -6,9 +6,10 @@ that a prediction is simulated.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xbench.host.tuning import VARIABLE
 from xbench.modes import mode_info
@@ -235,19 +236,34 @@ def left_out_line(spec: RunSpec, measured: Contention | None) -> str | None:
     )
 
 
-def bounds_line(bounds: Bounds) -> str:
-    """Describe the lower bounds of a step for any schedule of one job, under the model."""
+def bounds_line(bounds: Bounds, modes: Mapping[str, ModeResult] | None = None) -> str:
+    """Describe the lower bounds of a step for any schedule of one job, under the model.
+
+    A bound is called a reference where the whole interval of one of the measured `modes` is below it.
+    """
+    below = [name for name, mode in (modes or {}).items() if is_below(mode, bounds)]
+    claim = "the model's reference is" if below else "no schedule of one job can beat"
     parts = (
         f"compute alone {format_seconds(bounds.compute_s)}, all gradients in one collective "
-        f"{format_seconds(bounds.communication_s)}; no schedule of one job can beat "
+        f"{format_seconds(bounds.communication_s)}; {claim} "
         f"{format_seconds(bounds.backward_overlap_bound_s)} a step"
     )
-    if bounds.overlap_bound_s >= bounds.backward_overlap_bound_s:
-        return f"{parts} (simulated)"
-    return (
-        f"{parts} while the next forward waits for all gradients, nor "
-        f"{format_seconds(bounds.overlap_bound_s)} when it may start before they have arrived (simulated)"
-    )
+    if bounds.overlap_bound_s < bounds.backward_overlap_bound_s:
+        parts += (
+            f" while the next forward waits for all gradients, {'and' if below else 'nor'} "
+            f"{format_seconds(bounds.overlap_bound_s)} when it may start before they have arrived"
+        )
+    if below:
+        parts += f". It is no bound: {and_of(below)} took less, so the model is too slow here"
+    return f"{parts} (simulated)"
+
+
+def is_below(mode: ModeResult, bounds: Bounds) -> bool:
+    """True if the whole measured interval is below the mode's bound, for a mode of one job that trains as DDP does."""
+    info = mode_info(re.split("[:@]", mode.mode)[0])
+    if mode.step_s is None or info.paired or info.reducer == "none" or not info.equivalent_to_ddp:
+        return False
+    return mode.step_s.ci95[1] < bounds.of(ahead=runs_ahead(mode))
 
 
 def runs_ahead(result: ModeResult) -> bool:

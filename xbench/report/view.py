@@ -286,7 +286,7 @@ class MeasuredView(View[M]):
         record, effort = self.record, self.effort()
         told = [("workload", sentences.workload_line(job.workload)) for job in self.jobs()]
         if record.bounds is not None:
-            told.append(("bounds", sentences.bounds_line(record.bounds)))
+            told.append(("bounds", sentences.bounds_line(record.bounds, getattr(record, "modes", None))))
         told += [(name or "fabric", said) for name, said in self.link_facts() if name != "contention"]
         if effort is not None:
             told.append(("effort", effort))

@@ -38,7 +38,7 @@ from xbench.runs.frames import RunFrame
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.blocks import mode_values, twins
-from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio, removed_share
+from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio, removed_interval, removed_share
 from xbench.stats.steps import odd_sample_sentences
 from xbench.stats.summary import flag_outliers, grouped_estimate
 from xbench.text import and_of
@@ -319,15 +319,17 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
     for mode in run.modes:
         outcome = modes[mode.text]
         if outcome.step_s is not None:
-            share = None
+            share = ends = None
             if mode.name not in ("compute", "ddp") and not mode.paired and total and ddp and ddp.step_s is not None:
                 plan = outcome.plan
                 ahead = mode_info(plan.carrier if plan is not None and plan.carrier else mode.carrier).puts_off
-                low_s = ddp.step_s.ci95[0]
-                share = removed_share(outcome.step_s.median, ddp.step_s.median, total.of(ahead=ahead), low_s)
-            outcome = outcome.model_copy(
-                update={"exposed_s": outcome.step_s.median - compute_s, "removed_share": share}
-            )
+                bound_s = total.of(ahead=ahead)
+                share = removed_share(outcome.step_s.median, ddp.step_s.median, bound_s, ddp.step_s.ci95[0])
+                to_ddp = outcome.ratio.interval if outcome.ratio is not None else None
+                if share is not None and to_ddp is not None and run.reference_of(mode) == ddp.mode:
+                    ends = removed_interval(to_ddp, ddp.step_s.ci95, bound_s)
+            exposed_s = outcome.step_s.median - compute_s
+            outcome = outcome.model_copy(update={"exposed_s": exposed_s, "removed_share": share, "removed_ci95": ends})
         result[mode.text] = outcome
     return result
 

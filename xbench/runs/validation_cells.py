@@ -6,7 +6,7 @@ from xbench.errors import SpecError
 from xbench.modes import mode_info
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
-from xbench.planning.contention import Contention, link_pace
+from xbench.planning.contention import Contention
 from xbench.planning.conversion import carried_contention, carried_over
 from xbench.planning.cost import CostCurve
 from xbench.planning.measured import scaled_contention, scaled_layer
@@ -56,7 +56,7 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
             continue
         predicted_s = plan.predicted_step_s if source is None else _predict(planner, plan)
         points.append(_point(mode, predicted_s, _predict(at_speed, plan) if blocks_s is not None else None))
-    bound = _bounds_of(comparison, at_speed)
+    bound = _bounds_of(at_speed)
     return ValidationCell(
         workload=comparison.jobs[0].workload,
         fabric=comparison.fabric,
@@ -92,11 +92,11 @@ def _planner(base: Comparison, step: StepModel, workers: int, factor: float = 1.
     return Planner(step.scaled(factor), cost, contention, tuple(job.workload.buffer_bytes), layers)
 
 
-def _bounds_of(comparison: Comparison, planner: Planner) -> Bounds:
-    """Return the lower bounds of a step under this planner's model, at the pace of the comparison's own link."""
+def _bounds_of(planner: Planner) -> Bounds:
+    """Return the lower bounds of a step under this planner's model."""
     assert planner.cost is not None
-    step, pace = planner.step, link_pace(comparison.jobs[0].contention)
-    return bounds(step.gradients, CostCurve.of(planner.cost), compute_s=step.compute_s, **pace, **step.parts)
+    step, curve = planner.step, CostCurve.of(planner.cost)
+    return bounds(step.gradients, curve, compute_s=step.compute_s, contention=planner.contention, **step.parts)
 
 
 def unsteady(cell: ValidationCell) -> bool:

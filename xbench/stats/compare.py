@@ -195,6 +195,18 @@ def removed_share(
     return (reference_step_s - mode_step_s) / removable_s
 
 
+def removed_interval(ratio_ci95: Interval, reference_ci95: Interval, bound_s: float) -> Interval | None:
+    """Interval of `removed_share` = (1 − r)·R / (R − bound), from the intervals of the ratio r and the reference R [s].
+
+    The extremes over both intervals, so it covers at least as often as they do. None where the reference's interval
+    contains the bound.
+    """
+    if reference_ci95[0] <= bound_s:
+        return None
+    ends = [(1 - ratio) * step_s / (step_s - bound_s) for ratio in ratio_ci95 for step_s in reference_ci95]
+    return min(ends), max(ends)
+
+
 @dataclass(frozen=True)
 class Location:
     """An estimate of θ: its value, its standard error, and the degrees of freedom of the error."""

@@ -79,7 +79,8 @@ def _record(
     first = traces[0][1]
     name = Path(traces[0][0]).name.removesuffix(".gz").removesuffix(".json")
     workload = model or WorkloadSpec(name=name)
-    step = StepModel.of(found.layers, found.step)
+    step, curve = StepModel.of(found.layers, found.step), CostCurve.of(found.cost)
+    lower = bounds(step.gradients, curve, compute_s=step.compute_s, contention=None, **step.parts)
     count = len(hosts) or 1
     per_host = max(1, found.world_size // count)
     fabric = FabricSpec(name="cluster", hosts=count, ranks=per_host)
@@ -103,7 +104,7 @@ def _record(
         layers=found.layers,
         step=found.step,
         cost_model=found.cost,
-        bounds=bounds(step.gradients, CostCurve.of(found.cost), compute_s=step.compute_s, **step.parts),
+        bounds=lower,
         plans=_plans(found, Planner(step, found.cost, layers=tuple(found.layers))),
         traced=found.traced,
     )

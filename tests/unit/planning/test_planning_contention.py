@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planning_cases import constant, cut, line
 
 from xbench.planning.auto import Search
-from xbench.planning.contention import Contention, TokenBucketCredit, queue_s_per_byte
+from xbench.planning.contention import Contention, TokenBucketCredit
 from xbench.planning.cost import CostCurve
 from xbench.planning.periodic import Period
 from xbench.planning.simulate import share, simulate
@@ -90,11 +90,14 @@ def test_the_table_is_read_by_size_and_flight() -> None:
     np.testing.assert_allclose(table.compute_slowdown(sizes)[0], [1.2, 1.2, 1.6, 2.0, 2.0])
 
 
-def test_the_pace_of_a_queue_is_the_quickest_of_several_in_flight() -> None:
-    points = [point(100, 1, 1.0, 1.5, 1.2), point(100, 2, 2.0, 0.8, 1.1), point(1000, 2, 10.0, 12.0, 1.1)]
-    assert queue_s_per_byte(Measured(launch_s=0.0, points=points)) == 0.01
-    assert queue_s_per_byte(Measured(launch_s=0.0, points=points[:1])) == 0.0
-    assert queue_s_per_byte(None) == 0.0
+def test_a_long_sequence_takes_the_least_that_was_measured() -> None:
+    points = [point(100, 1, 2.0, 2.5, 1.2), point(100, 2, 3.0, 1.5, 1.1), point(400, 1, 5.0, 6.0, 1.1)]
+    table = Contention.of(Measured(launch_s=0.0, points=points), SECOND)
+    np.testing.assert_allclose(table.least_sustained(np.array([1.0, 100.0, 400.0])), [1.5, 1.5, 5.0])
+    # not measured: T with one in flight, or what two take
+    two = replace(constant(1.0, 1.0), collective=np.array([[1.0], [0.8]]), quiet=np.array([[1.0], [0.9]]))
+    np.testing.assert_allclose(two.least_sustained(np.ones(1)), [0.8])
+    np.testing.assert_allclose(constant(1.5, 1.0).least_sustained(np.ones(1)), [1.0])
 
 
 def test_a_table_without_points_or_with_no_time_is_refused() -> None:

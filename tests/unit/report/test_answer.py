@@ -146,6 +146,11 @@ def test_a_removed_share_is_between_nothing_and_all(share: float | None, shown: 
     assert removed_cell(share) == shown
 
 
+def test_a_removed_share_has_its_interval() -> None:
+    assert removed_cell(0.62, (0.5, 0.735)) == "62 % [50, 74]"
+    assert removed_cell(1.3, (0.9, 1.7)) == "> 100 % [90, 170]"
+
+
 # --- one sample has shown no spread: no format gives it an interval ---------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from xbench.report.kinds import view_of
 from xbench.report.planned import show_planned
 from xbench.report.sentences import (
     band_line,
+    bounds_line,
     cost_line,
     emulated_line,
     fabric_line,
@@ -174,3 +175,20 @@ def test_plan_marks_them_with_its_table_and_beside_a_snippet(table: bool) -> Non
         shown = io.StringIO()
         show_planned(replace(found, plans=plans), Console(file=shown, width=100), chosen="optimal", table=table)
         assert (CAUTION in " ".join(shown.getvalue().split())) == (step_s == SHORT_S)
+
+
+def test_a_bound_that_a_mode_stays_below_is_called_a_reference() -> None:
+    bounds = made.BOUNDS
+    low_s = bounds.backward_overlap_bound_s * 0.9
+    modes = {
+        "compute": made.mode_result("compute", 0.1, None, "control"),  # sends nothing
+        "spb:k=2": made.mode_result("spb:k=2", low_s, (0.9, 0.9, 0.9), "faster"),  # sends less
+        "ddp": made.mode_result("ddp", bounds.backward_overlap_bound_s * 0.995, (1.0, 1.0, 1.0), "reference"),
+    }
+    plain = bounds_line(bounds)
+    assert "no schedule of one job can beat" in plain
+    assert bounds_line(bounds, modes) == plain  # part of ddp's interval is above
+    modes["optimal"] = made.mode_result("optimal", low_s, (0.9, 0.9, 0.9), "faster")
+    said = bounds_line(bounds, modes)
+    assert "the model's reference is" in said
+    assert said.endswith("It is no bound: optimal took less, so the model is too slow here (simulated)")

@@ -20,6 +20,7 @@ from xbench.runs.build_records import comparison_record, profile_record
 from xbench.runs.prepare import beside, check_request, default_reference
 from xbench.schedules import parse_modes
 from xbench.spec import WorkloadSpec
+from xbench.stats.compare import removed_interval
 
 
 def compare(modes: str, workloads: tuple[WorkloadSpec, ...], steps: dict[str, list[float]]) -> Comparison:
@@ -130,7 +131,7 @@ def test_exposed_communication_is_the_step_beyond_the_control() -> None:
 
 def test_what_a_mode_removed_is_a_share_of_what_it_may_overlap() -> None:
     """DDP takes 1 s; 0.6 s is the bound while forward waits, and 0.4 s where it does not."""
-    run = run_of("compute,ddp,optimal,dear,auto")
+    run = run_of("compute,ddp,optimal,dear,auto", reference="ddp")
     collector = collector_of(run)
     for mode, step_s in (("compute", 0.3), ("ddp", 1.0), ("optimal", 0.8), ("dear", 0.7), ("auto", 0.7)):
         timed(collector, mode, step_s)
@@ -147,6 +148,11 @@ def test_what_a_mode_removed_is_a_share_of_what_it_may_overlap() -> None:
     shares = {name: mode.removed_share for name, mode in record.modes.items()}
     assert shares["optimal"] == pytest.approx(0.2 / 0.4)
     assert shares["dear"] == shares["auto"] == pytest.approx(0.3 / 0.6)
+    optimal, ends = record.modes["optimal"], record.modes["ddp"].step_s
+    assert optimal.ratio is not None
+    assert ends is not None
+    assert optimal.removed_ci95 == removed_interval(optimal.ratio.ci95, ends.ci95, 0.6)
+    assert optimal.removed_ci95[0] < 0.5 < optimal.removed_ci95[1]
     assert "(of dear and auto the one for a next forward that may start before" in columns_line(record)
     waits = record.model_copy(update={"modes": {"optimal": record.modes["optimal"]}})
     assert "100 % is the bound; same network" in columns_line(waits)

@@ -15,6 +15,7 @@ from xbench.stats.compare import (
     Location,
     merge_small_groups,
     paired_ratio,
+    removed_interval,
     removed_share,
     robust_location,
     student_quantile,
@@ -270,6 +271,15 @@ def test_removed_share() -> None:
     assert removed_share(9.0, 10.0, 10.0) is None
     assert removed_share(9.0, 9.5, 10.0) is None
     assert removed_share(9.0, 10.001, 10.0) is None
+
+
+def test_interval_of_a_removed_share() -> None:
+    # 0.9 to 1.0 of a step of 10 to 12 s, of which 2 to 4 s can go: at least nothing, at most 1 s of 2
+    low, high = removed_interval((0.9, 1.0), (10.0, 12.0), 8.0) or (None, None)
+    assert (low, high) == (pytest.approx(0.0), pytest.approx(0.5))
+    low, high = removed_interval((0.9, 1.1), (10.0, 12.0), 8.0) or (None, None)
+    assert (low, high) == (pytest.approx(-0.5), pytest.approx(0.5))
+    assert removed_interval((0.9, 1.0), (8.0, 12.0), 8.0) is None
 
 
 def test_nothing_is_shown_to_be_removable_where_the_reference_s_interval_holds_the_bound() -> None:

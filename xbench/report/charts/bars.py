@@ -157,12 +157,13 @@ def bounds_per_sample(record: Comparison) -> dict[str, float]:
     if bounds is None or len(counts) != 1:
         return {}
     (per_step,) = counts
-    of = " of one job" if len(record.jobs) > 1 else ""
+    below = any(sentences.is_below(mode, bounds) for mode in record.modes.values())
+    line = ("reference" if below else "bound") + (" of one job" if len(record.jobs) > 1 else "")
     found = {"compute alone": bounds.compute_s}
     if bounds.compute_s < bounds.overlap_bound_s < bounds.backward_overlap_bound_s:
-        found[f"bound{of}, next forward starts early"] = bounds.overlap_bound_s
+        found[f"{line}, next forward starts early"] = bounds.overlap_bound_s
     if bounds.compute_s < bounds.backward_overlap_bound_s:
-        found[f"bound{of}, next forward waits"] = bounds.backward_overlap_bound_s
+        found[f"{line}, next forward waits"] = bounds.backward_overlap_bound_s
     return {name: at_s / per_step for name, at_s in found.items()}
 
 

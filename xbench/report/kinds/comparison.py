@@ -136,7 +136,7 @@ class ComparisonView(MeasuredView[Comparison]):
             if record.bounds is None and job.bounds is not None:
                 fact(console, "bounds", sentences.bounds_line(job.bounds))
         if record.bounds is not None:
-            fact(console, "bounds", sentences.bounds_line(record.bounds))
+            fact(console, "bounds", sentences.bounds_line(record.bounds, record.modes))
         self.draw_bottom(console, verbose=detail.verbose)
 
     def times(self) -> str:
@@ -197,8 +197,10 @@ class ComparisonView(MeasuredView[Comparison]):
         """Return the conditions of the run, as pairs of a name and a sentence."""
         record = self.record
         pairs = [workload_pair(job.workload, self.times()) for job in self.different_jobs()]
-        bounds = [record.bounds] if record.bounds is not None else [job.bounds for job in record.jobs]
-        pairs += [("bounds", sentences.bounds_line(bound)) for bound in bounds if bound is not None]
+        if record.bounds is not None:
+            pairs.append(("bounds", sentences.bounds_line(record.bounds, record.modes)))
+        else:
+            pairs += [("bounds", sentences.bounds_line(job.bounds)) for job in record.jobs if job.bounds is not None]
         return [*pairs, *self.link_facts(), ("effort", self.effort())]
 
     def tables(self) -> dict[str, list[Row]]:

@@ -220,6 +220,8 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
             **ends("ratio", ratio.interval if ratio else None),
             "exposed_s": result.exposed_s if fine else None,
             "removed_share": result.removed_share if fine else None,
+            "removed_low": result.removed_ci95[0] if fine and result.removed_ci95 else None,
+            "removed_high": result.removed_ci95[1] if fine and result.removed_ci95 else None,
             "predicted_step_s_simulated": result.predicted_step_s,
             "prediction_error": result.prediction_error if fine else None,
             "buckets": len(result.plan.buckets) if result.plan else None,
