@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
-from typing import Literal
+from typing import Any, Literal
 
 from xbench.errors import SpecError
 from xbench.registry import Table, imported
@@ -70,10 +70,20 @@ class ModeInfo:
     """Mode whose predicted step estimates this mode's step, if it has no plan."""
     predictor: str | None = None
     """Function from (planner, buckets, layers, options, workers) to the step [s], if the mode has no plan."""
+    forecast: str | None = None
+    """Function from a `planning.sharded_step.Sharded` to the step [s], if the mode has neither plan nor predictor."""
+    collectives: tuple[str, ...] = ()
+    """Collectives beside the all-reduce whose cost its forecast needs."""
     options: str | None = None
     """Function from (text, options) to the checked options. None: the mode takes none."""
     cycle: str | None = None
     """Function from the options to the number of steps after which steps repeat. None: 1."""
+    ranks: str | None = None
+    """Function from (text, options, world size, ranks a host) that raises SpecError where the ranks do not suffice."""
+    carries_pairs: bool = True
+    """True if it can carry the gradients of two jobs that share the devices."""
+    compresses: bool = True
+    """False if a run with compressed gradients is refused beforehand."""
     obstacle: str | None = None
     """Function that returns the reason why the mode cannot run here, as half a sentence, or None."""
     remedy: str | None = None
@@ -115,6 +125,11 @@ class ModeInfo:
         return self.overlap == "next_forward"
 
     @property
+    def refuses_late(self) -> bool:
+        """True if a model that it cannot serve may show only in a forward pass."""
+        return self.puts_off or not self.carries_pairs
+
+    @property
     def early_update(self) -> bool:
         """True if the optimizer updates gradients that have arrived while the rest are being sent."""
         return self.reducer == "engine" and not self.puts_off
@@ -147,6 +162,13 @@ CONVERGED = "ddp,spb,spb:variant=temporal"
 """Default modes of `xbench converge`."""
 
 _PLANNERS = "xbench.planning.planners:"
+_FORECASTS = "xbench.planning.sharded_step:"
+
+_TORCHS: dict[str, Any] = {
+    "takes_plan": False, "reducer": "own", "library": "torch", "paced_by": "ddp", "carries_pairs": False,
+    "compresses": False,
+}  # fmt: skip
+"""Facts of modes that torch itself brings: it makes their collectives."""
 
 _OURS = (
     ModeInfo("compute", "no communication at all: the control", "xbench.schedules.bucketed:Compute",
@@ -181,6 +203,18 @@ _OURS = (
              "xbench.schedules.horovod:Horovod", takes_plan=False, reducer="own", library="Horovod", paced_by="ddp",
              options="xbench.horovod.options:checked", obstacle="xbench.horovod:obstacle",
              remedy="make horovod"),
+    ModeInfo("replicate", "DDP rebuilt on FSDP2: an all-reduce of each block's gradients",
+             "xbench.schedules.sharded:Replicate", obstacle="xbench.planning.sharding:replicate_obstacle",
+             forecast=_FORECASTS + "replicate", **_TORCHS),
+    ModeInfo("fsdp", "FSDP2 (fully_shard): parameters, gradients and optimizer state in shards",
+             "xbench.schedules.sharded:Fsdp", forecast=_FORECASTS + "fsdp",
+             collectives=("all_gather", "reduce_scatter"), **_TORCHS),
+    ModeInfo("hsdp", "fully_shard within groups of ranks, an all-reduce between them; :group=",
+             "xbench.schedules.sharded:Hsdp", options="xbench.planning.sharding:options",
+             ranks="xbench.planning.sharding:check_ranks", **_TORCHS),
+    ModeInfo("zero1", "DDP with optimizer state in shards (ZeroRedundancyOptimizer)",
+             "xbench.schedules.zero1:Zero1", forecast=_FORECASTS + "zero1", collectives=("broadcast",),
+             **{**_TORCHS, "reducer": "ddp", "compresses": True}),
     ModeInfo("sequential", "two jobs one after the other, each with the devices to itself",
              sharing="one after the other", base_schedule="ddp"),
     ModeInfo("concurrent", "two jobs at once, without turns", sharing="at once", base_schedule="ddp"),
@@ -188,8 +222,9 @@ _OURS = (
              sharing="in turns", base_schedule="optimal"),
 )  # fmt: skip
 
-_SHARDED = "every mode keeps whole parameters on every rank, and none shards them"
-_ABSENT = dict.fromkeys(("fsdp", "fsdp2", "zero", "zero1", "zero2", "zero3", "deepspeed"), _SHARDED)
+_ABSENT = {"fsdp2": "FSDP2 is called fsdp", "zero3": "the mode that shards all that ZeRO-3 shards is called fsdp"}
+_ABSENT |= {"zero": "ZeRO's first stage is called zero1, its third is fsdp"}
+_ABSENT |= dict.fromkeys(("zero2", "deepspeed"), "torch's own are called zero1, fsdp and hsdp")
 _ABSENT |= {"hvd": "Horovod's is called horovod", "dp": "DistributedDataParallel is called ddp"}
 _ABSENT |= {"bytescheduler": "its order of sending is called priority"}
 

@@ -52,8 +52,9 @@ def test_a_mode_in_turns_takes_the_number_of_processes() -> None:
         ("sequential:processes=2", "unknown option 'processes'", "it takes no options"),
         ("concurrent:processes=1", "unknown option 'processes'", "it takes no options"),
         ("", "unknown mode ''", "xbench modes lists"),
-        ("fsdp", "unknown mode 'fsdp'", "every mode keeps whole parameters on every rank"),
-        ("ZeRO", "unknown mode 'ZeRO'", "every mode keeps whole parameters on every rank"),
+        ("fsdp2", "unknown mode 'fsdp2'", "FSDP2 is called fsdp"),
+        ("ZeRO", "unknown mode 'ZeRO'", "ZeRO's first stage is called zero1"),
+        ("deepspeed", "unknown mode 'deepspeed'", "torch's own are called zero1, fsdp and hsdp"),
         ("dp", "unknown mode 'dp'", "DistributedDataParallel is called ddp"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Time of an all-reduce on the real links, for sizes from 1 KiB to the model's whole gradient.
+"""Time of a collective on the real links, for sizes from 1 KiB to the model's whole gradient.
 
 Possible faults of such a measurement, and the measures against them:
 
@@ -15,7 +15,8 @@ Possible faults of such a measurement, and the measures against them:
   divides the time budget: a few repetitions of large sizes, more of small ones, and equally many on all ranks. Sizes
   above the first that takes longer than MAX_S are left out: T is a line there and is extrapolated.
 
-On a CPU the all-reduce is called as the schedules call it: `schedules.bucket.start_all_reduce`, and a wait.
+`timed_calls` has the calls. On a CPU the all-reduce is called as the schedules call it:
+`schedules.bucket.start_all_reduce`, and a wait.
 
 On a GPU that call would use a stream inside NCCL's process group. That stream first waits for the current one, and then
 the current one waits for it, so two events on the current stream would contain both waits. So on a GPU the call is
@@ -39,6 +40,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +50,16 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from xbench.kernels.wait import head_start
 from xbench.profilers.clock import Clock, Mark
-from xbench.schedules.bucket import start_all_reduce
+from xbench.profilers.timed_calls import CALLS, ELEMENT_BYTES, AllReduce, TimedCall
 from xbench.schedules.groups import workers_of
 
 MIN_BYTES = 1024
 MAX_SIZES = 24
 SIZES_PER_OCTAVE = 2
-ELEMENT_BYTES = 4
 MIN_SPAN_BYTES = 64 * 1024
 """Least value of the largest size, however small the model: a fit of a line needs a span."""
 
+REPETITIONS = 30
 WANTED_REPETITIONS = 5
 MIN_REPETITIONS = 2
 SMALL_SHARE = 0.01
@@ -192,7 +194,7 @@ def measure_all_reduce(
     device: torch.device | str,
     group: dist.ProcessGroup | None,
     *,
-    repetitions: int = 30,
+    repetitions: int = REPETITIONS,
     seconds_budget: float = 5.0,
     clock: Clock,
     note: Callable[[str], object] = lambda _: None,
@@ -213,16 +215,53 @@ def measure_all_reduce(
     Raises ValueError for a group of one, a size that is not a positive multiple of 4, or fewer than one repetition.
     """
     device = torch.device(device)
+    _check(sizes_bytes, group, repetitions)
+    call = partial(AllReduce, max(sizes_bytes), device, group, wire)
+    return _measured(call, sizes_bytes, device, group, repetitions, seconds_budget, clock, note)
+
+
+def measure_collective(
+    name: str,
+    sizes_bytes: Sequence[int],
+    device: torch.device | str,
+    group: dist.ProcessGroup | None,
+    *,
+    seconds_budget: float,
+    clock: Clock,
+    note: Callable[[str], object] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Time another collective (`timed_calls.CALLS`) as `measure_all_reduce` times an all-reduce; a size is that of the
+    whole tensor [B]. Raises ValueError as that does, and KeyError for an unknown name.
+    """
+    device = torch.device(device)
+    _check(sizes_bytes, group, REPETITIONS)
+    call = partial(CALLS[name], max(sizes_bytes), device, group)
+    return _measured(call, sizes_bytes, device, group, REPETITIONS, seconds_budget, clock, note)
+
+
+def _check(sizes_bytes: Sequence[int], group: dist.ProcessGroup | None, repetitions: int) -> None:
     if workers_of(group) < 2:
-        raise ValueError("an all-reduce needs at least two ranks")
+        raise ValueError("a collective needs at least two ranks")
     if not sizes_bytes or any(size < ELEMENT_BYTES or size % ELEMENT_BYTES for size in sizes_bytes):
-        raise ValueError(f"all-reduce sizes must be positive multiples of {ELEMENT_BYTES} bytes: {list(sizes_bytes)}")
+        raise ValueError(f"sizes must be positive multiples of {ELEMENT_BYTES} bytes: {list(sizes_bytes)}")
     if repetitions < 1:
         raise ValueError(f"{repetitions} repetitions measure nothing")
 
+
+def _measured(
+    call: Callable[[], TimedCall],
+    sizes_bytes: Sequence[int],
+    device: torch.device,
+    group: dist.ProcessGroup | None,
+    repetitions: int,
+    seconds_budget: float,
+    clock: Clock,
+    note: Callable[[str], object],
+) -> list[dict[str, Any]]:
+    """Repeat a call on each size, and return this rank's raw times. `call()` makes its buffers."""
     before = clock_offsets(group, device)
     with _communication_stream(device):
-        runs = _Repetitions(sizes_bytes, device, group, clock, note, wire)
+        runs = _Repetitions(call(), sizes_bytes, device, group, clock, note)
         anchor, anchor_host_s = _anchor(clock)
         pilot_s = runs.pilot()
         aligned_s = [s + min(pilot_s) for s in pilot_s]
@@ -250,20 +289,20 @@ def measure_all_reduce(
 
 
 class _Repetitions:
-    """All-reduces of each size [B], with two marks each; `marks` holds them by size."""
+    """Calls of a collective on each size [B], with two marks each; `marks` holds them by size."""
 
     def __init__(
         self,
+        call: TimedCall,
         sizes_bytes: Sequence[int],
         device: torch.device,
         group: dist.ProcessGroup | None,
         clock: Clock,
         note: Callable[[str], object],
-        wire: torch.dtype,
     ) -> None:
         self.marks: dict[int, list[tuple[Mark, Mark]]] = {size: [] for size in sizes_bytes}
         self._device, self._group, self._clock, self._note = device, group, clock, note
-        self._buffer = torch.zeros(max(sizes_bytes) // ELEMENT_BYTES, device=device, dtype=wire)
+        self._call = call
         self._token = torch.zeros(1, device=device)
 
     def pilot(self) -> list[float]:
@@ -272,7 +311,7 @@ class _Repetitions:
         self._repeat(sizes[0])  # sets up connections, buffers and kernels before the pilot
         self.marks[sizes[0]].clear()
         for index, size in enumerate(sizes):
-            self._note(f"all-reduce of {size} bytes, first repetition")
+            self._note(f"{self._call.title} of {size} bytes, first repetition")
             self._repeat(size)
             took = self.marks[size][0]
             if size >= MAY_BE_LONG_BYTES and _too_long(self._clock, took, self._group, self._device):
@@ -286,27 +325,22 @@ class _Repetitions:
         order = [size for size, count in zip(self.marks, counts, strict=True) for _ in range(count)]
         random.Random(SEED).shuffle(order)
         for position, size in enumerate(order, start=1):
-            self._note(f"all-reduce {position} of {len(order)}: {size} bytes")
+            self._note(f"{self._call.title} {position} of {len(order)}: {size} bytes")
             self._repeat(size)
         self._clock.flush()
 
     def free(self) -> None:
-        """Free the buffer. On a GPU only this stream could use its memory again, so that goes back to the driver."""
-        del self._buffer, self._token
+        """Free the buffers. On a GPU only this stream could use its memory again, so that goes back to the driver."""
+        del self._call, self._token
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _repeat(self, size: int) -> None:
-        part = self._buffer[: size // ELEMENT_BYTES]
-        on_gpu = part.device.type == "cuda"  # the module's docstring explains the difference
-        if on_gpu:
-            head_start(torch.cuda.current_stream(part.device))
+        if self._device.type == "cuda":  # the module's docstring explains it
+            head_start(torch.cuda.current_stream(self._device))
         dist.all_reduce(self._token, group=self._group)
         start = self._clock.mark()
-        if on_gpu:
-            dist.all_reduce(part, group=self._group)
-        else:
-            start_all_reduce(part, self._group).wait()
+        self._call.run(size)
         self.marks[size].append((start, self._clock.mark()))
 
 

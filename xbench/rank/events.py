@@ -135,12 +135,13 @@ class StepProfiled(Event, event="profile"):
 
 
 class SchedulesPlanned(Event, event="plans"):
-    """Plans of all schedules of a job, and the models that they were made with."""
+    """Plans of all schedules of a job, and the models that they were made with. `other_costs`: by collective."""
 
     cost_model: CostModel | None
     contention: Contention | None = None
     plans: dict[str, Plan]
     bounds: Bounds
+    other_costs: dict[str, CostModel] = {}
 
 
 class ParityChecked(Parity, Event, event="parity"):
@@ -201,6 +202,27 @@ class StepRecorded(Event, event="timeline"):
     began_s: float
     compute: list[Slice]
     communication: list[Slice]
+
+
+class MemoryMeasured(Event, event="memory"):
+    """Memory of a mode's step on this rank [B].
+
+    `peak_bytes` is the allocator's; None: the device has none that counts.
+    """
+
+    mode: str
+    peak_bytes: int | None
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    activation_bytes: int
+
+
+class UnitsWrapped(Event, event="units"):
+    """Parameter names by unit of a mode that wraps modules. Rank 0."""
+
+    mode: str
+    units: dict[str, list[str]]
 
 
 class TurnsRecorded(Event, event="turns"):

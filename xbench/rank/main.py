@@ -28,6 +28,7 @@ from xbench.modes import mode_info
 from xbench.rank import pair, parity, rank_errors, reference
 from xbench.rank.blocks import boundary_clock, tell_block, tell_loss
 from xbench.rank.events import PhaseBegan, RankEnded, RankFailed
+from xbench.rank.memory_phase import measure_memory
 from xbench.rank.profile_phase import profile_job
 from xbench.rank.program import JobPlan, Phase, Program, steps_in_block, turns_in_block, whole_cycles
 from xbench.rank.session import Session
@@ -212,6 +213,7 @@ class Rank(Session):
                 record_turns(self, mode, number)
             elif self.job == 0:
                 record_timeline(self, mode)
+                rank_errors.attempt(self, mode, partial(measure_memory, self, mode))
 
 
 def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type[Rank] = Rank) -> NoReturn:

@@ -21,20 +21,20 @@ import contextlib
 import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from xbench.errors import UsageError
-from xbench.modes import EXACT, UNMERGED
+from xbench.modes import EXACT, UNMERGED, mode_info
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, fit
 from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.profilers.collectives import measure_all_reduce, sizes
+from xbench.profilers.collectives import measure_all_reduce, measure_collective, sizes
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
 from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, hook_s, measure_engine_cost, summarise_engine_cost
 from xbench.profilers.launches import HostCost, host_step_s, launch_s, summarise_launches
@@ -75,6 +75,7 @@ class _Measured:
     wire: torch.dtype
     cost: CostModel | None = None
     contention: ContentionRecord | None = None
+    other_costs: dict[str, CostModel] = field(default_factory=dict)
 
     @property
     def unused(self) -> list[str]:
@@ -118,6 +119,7 @@ def profile_job(session: Session) -> JobPlan:
     found.keep(session)
     if workers_of(session.group) > 1:
         found.cost = _link(session, found)
+        found.other_costs = _other_links(session, found)
         session.part("layers under traffic")
         on_cpu = session.device.type == "cpu"
         _load_layers(session, found)
@@ -138,6 +140,7 @@ def profile_job(session: Session) -> JobPlan:
         with contextlib.suppress(UsageError):  # our engine refuses the model, on every rank alike
             plans["auto"] = try_candidates(session, planner, plans, missing, sometimes_missing=sometimes)
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
+    event = event.model_copy(update={"other_costs": found.other_costs})
     plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers)})
     if session.rank == 0:
         session.journal.write(event)
@@ -172,6 +175,26 @@ def _link(session: Session, found: _Measured) -> CostModel:
     everyone = gathered(measured)
     cost = fit(cost_points(everyone), backend=dist.get_backend(session.group), world_size=workers_of(session.group))
     return cost.model_copy(update=clocks(everyone))
+
+
+def _other_links(session: Session, found: _Measured) -> dict[str, CostModel]:
+    """Measure the time of the other collectives that modes of this run use, by name."""
+    needed = [name for mode in session.run.modes for name in mode_info(mode.carrier).collectives]
+    costs: dict[str, CostModel] = {}
+    for name in dict.fromkeys(needed):
+        measured = measure_collective(
+            name,
+            sizes(found.grad_bytes),
+            session.device,
+            dist.group.WORLD,
+            seconds_budget=(QUICK_COLLECTIVES_S if session.run.effort.is_quick else COLLECTIVES_S) / 2,
+            clock=session.clock,
+            note=session.note,
+        )
+        everyone = gathered(measured)
+        cost = fit(cost_points(everyone), backend=dist.get_backend(), world_size=dist.get_world_size())
+        costs[name] = cost.model_copy(update={"collective": name, **clocks(everyone)})
+    return costs
 
 
 def _load_layers(session: Session, found: _Measured) -> None:

@@ -24,10 +24,10 @@ from xbench.errors import UsageError
 from xbench.gpu_errors import Said, explain
 from xbench.host.tuning import raise_gloo_threads
 from xbench.modes import mode_info
-from xbench.rank.events import ModeFailed
+from xbench.rank.events import ModeFailed, UnitsWrapped
 from xbench.rank.program import block_id
 from xbench.rank.session import Session
-from xbench.schedules import defers_update
+from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec, RunSpec
 
 MOST = 1200
@@ -144,7 +144,7 @@ def _marker(mode: ModeSpec) -> str:
 def _refusal(session: Session, mode: ModeSpec) -> str | None:
     """Return why this rank cannot attach a mode, or None.
 
-    A schedule that waits in the forward pass refuses only in one, so a forward pass is run.
+    A schedule that acts in the forward pass may refuse only in one, so a forward pass is run.
     """
     reference = session.reference
     if reference is not None and reference.ddp_refusal is not None and session.on_ddp(mode):
@@ -153,9 +153,10 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
         with session.attach(mode) as handle:
             if session.run.backend == "gloo" and session.run.tunes_ranks:
                 raise_gloo_threads()  # threads of groups that the schedule made for itself
-            if defers_update(session.plans[session.job].carrier_of(mode)):
-                with torch.no_grad():
-                    session.workload.forward_loss(handle.model)
+            if handle.units and session.rank == 0:
+                session.journal.write(UnitsWrapped(mode=mode.text, units=handle.units))
+            if mode_info(session.plans[session.job].carrier_of(mode)).refuses_late:
+                return _refusal_of_forward(session, handle)
     except UsageError as error:
         return str(error)
     except (RuntimeError, MemoryError) as error:
@@ -163,4 +164,21 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
         if said is None:
             raise
         return f"rank {session.rank} {said}"
+    return None
+
+
+def _refusal_of_forward(session: Session, handle: Handle) -> str | None:
+    """Return the error of a forward pass, which torch's own schedules raise on every rank alike, or None.
+
+    Raises UsageError for a refusal of ours, and RuntimeError or MemoryError where memory runs out.
+    """
+    try:
+        with torch.no_grad():
+            session.workload.forward_loss(handle.model)
+    except (UsageError, MemoryError):
+        raise
+    except Exception as error:
+        if shortage_of(session.run, session.job, error) is not None:
+            raise
+        return f"its first forward pass raised {message_of(error)}"
     return None

@@ -27,10 +27,12 @@ from xbench.records.comparison import BY_HAND as BY_HAND
 from xbench.records.comparison import RANKS as RANKS
 from xbench.records.comparison import Comparison as Comparison
 from xbench.records.comparison import Job as Job
+from xbench.records.comparison import Memory as Memory
 from xbench.records.comparison import ModeResult as ModeResult
 from xbench.records.comparison import Parity as Parity
 from xbench.records.comparison import Profile as Profile
 from xbench.records.comparison import Sample as Sample
+from xbench.records.comparison import Unit as Unit
 from xbench.records.convergence import Converged as Converged
 from xbench.records.convergence import Convergence as Convergence
 from xbench.records.convergence import Curve

@@ -68,6 +68,30 @@ class Parity(Part):
     message: Text | None = None
 
 
+class Memory(Part):
+    """Memory of one training step, of the rank with the largest peak [B].
+
+    The parts are counted from tensors; of parameters, gradients and state in shards, a rank's own shards count.
+    """
+
+    peak_bytes: Count
+    by: Literal["allocator", "counted"] = Field(
+        description="allocator: CUDA's, which includes buckets, gathered parameters and workspace; counted: the sum of "
+        "the four parts"
+    )
+    parameter_bytes: Count
+    gradient_bytes: Count = Field(description="after backward")
+    optimizer_bytes: Count = Field(description="the optimizer's state")
+    activation_bytes: Count = Field(description="what autograd saves in the forward pass")
+
+
+class Unit(Part):
+    """Module that a sharded mode wraps: one collective gathers its parameters, or reduces its gradients."""
+
+    name: Text = Field(description="path in the model; empty: the root, with all parameters that no other unit has")
+    parameters: list[Text]
+
+
 class ModeResult(Part):
     """One mode of a comparison. Times are None if the mode failed or nothing was measured."""
 
@@ -98,6 +122,8 @@ class ModeResult(Part):
     turns: list[TurnTaken] = Field([], description="recorded turns of `crossover`, in order of time")
     pattern: Text | None = Field(None, description="turn pattern of a paired mode, such as 'ABA'")
     gpu: GpuUse | None = Field(None, description="what NVML said while its blocks were timed")
+    memory: Memory | None = Field(None, description="of a mode of one job; null in older records")
+    units: list[Unit] = Field([], description="modules that torch's sharded modes wrap, in order of registration")
     note: Text | None = None
 
 
@@ -121,6 +147,7 @@ class Comparison(RecordBase):
     jobs: list[Job] = Field(description="one; two where a mode is paired")
     bounds: Bounds | None = None
     cost_model: CostModel | None = Field(None, description="T(M) of an all-reduce of M bytes, as fitted")
+    other_costs: dict[Text, CostModel] = Field({}, description="T(M) of other collectives by name, where modes shard")
     samples: list[Sample] = Field([], description="one a block of timed steps, raw")
     gpu_missing: Text | None = Field(None, description=GPU_MISSING)
 

@@ -339,8 +339,35 @@ def step_cells(result: ModeResult) -> dict[str, str]:
         "predicted": format_seconds(result.predicted_step_s),
         "error": format_signed_percent(result.prediction_error) if fine else "–",
         "buckets": str(len(result.plan.buckets)) if result.plan else "–",
+        "memory": format_bytes(result.memory.peak_bytes) if fine and result.memory else "–",
         "same network": parity_cell(result),
         "label": result.label if fine else "–",
+    }
+
+
+def shown_cells(record: Comparison, result: ModeResult) -> dict[str, str]:
+    """Return `step_cells`, without memory if no mode of the record has it."""
+    cells = step_cells(result)
+    if not with_memory(record):
+        del cells["memory"]
+    return cells
+
+
+def with_memory(record: Comparison) -> list[ModeResult]:
+    """Return the timed modes whose memory is known."""
+    return [result for result in record.modes.values() if trusted(result) and result.memory is not None]
+
+
+def memory_cells(result: ModeResult) -> dict[str, str]:
+    """Format a rank's memory: the peak, and its four parts."""
+    memory = result.memory
+    assert memory is not None
+    return {
+        "peak": format_bytes(memory.peak_bytes) + (" (sum)" if memory.by == "counted" else ""),
+        "parameters": format_bytes(memory.parameter_bytes),
+        "gradients": format_bytes(memory.gradient_bytes),
+        "optimizer state": format_bytes(memory.optimizer_bytes),
+        "activations": format_bytes(memory.activation_bytes),
     }
 
 

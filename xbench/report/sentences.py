@@ -272,6 +272,9 @@ def runs_ahead(result: ModeResult) -> bool:
     return mode_info(carrier).puts_off
 
 
+MEMORY = "Memory of the fullest rank in a step; a peak is the allocator's, or, marked (sum), the sum of the four parts"
+
+
 def columns_line(record: Comparison) -> str:
     """Explain the less obvious columns of a comparison."""
     text = "exposed: the step beyond compute alone"

@@ -35,6 +35,7 @@ from xbench.records import (
 from xbench.registry import imported
 from xbench.runs.event_collector import Collector, JobFindings
 from xbench.runs.frames import RunFrame
+from xbench.runs.mode_memory import forecast_s, memory_of, units_of
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.blocks import mode_values, twins
@@ -118,6 +119,7 @@ def comparison_record(frame: RunFrame, found: Collector, error: str | None = Non
         ],
         bounds=_total_bounds(run, found),
         cost_model=found.jobs[0].cost_model,
+        other_costs=found.jobs[0].other_costs,
         samples=samples,
         gpu_missing=found.gpu.missing,
     )
@@ -201,6 +203,8 @@ def _mode_result(
         turns=_in_order(itertools.chain(*found.turns.get(mode.text, {}).values())),
         pattern=pattern,
         gpu=found.gpu.of_mode(mode.text, per_sample.median),
+        memory=memory_of(found.memory.get(mode.text, {})),
+        units=units_of(found.units.get(mode.text, {})),
     )
 
 
@@ -253,6 +257,8 @@ def _predicted_step_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: s
     if carrier.predictor is not None:
         found_s = [_predicted_without_plan_s(run, mode, carrier, job) for job in jobs]
         return None if None in found_s else sum(one for one in found_s if one is not None)
+    if carrier.forecast is not None:
+        return forecast_s(run, mode, found)
     plans = [job.plans.get(mode.carrier) for job in jobs]
     if any(plan is None for plan in plans):
         return None

@@ -47,6 +47,7 @@ class JobFindings:
     contention: Contention | None = None
     plans: dict[str, Plan] = field(default_factory=dict)
     bounds: Bounds | None = None
+    other_costs: dict[str, CostModel] = field(default_factory=dict)
 
 
 class Collector:
@@ -60,6 +61,8 @@ class Collector:
         self.failed: dict[str, str] = {}
         self.patterns: dict[str, str] = {}
         self.timelines: dict[str, dict[int, events.StepRecorded]] = {}
+        self.memory: dict[str, dict[int, events.MemoryMeasured]] = {}
+        self.units: dict[str, dict[str, list[str]]] = {}
         self.turns: dict[str, dict[int, list[TurnTaken]]] = {}
         self.warnings: list[str] = []
         self.remarks: list[str] = []
@@ -82,7 +85,7 @@ class Collector:
                 found.step, found.series = event.step, event.series
             case events.SchedulesPlanned():
                 found.cost_model, found.contention = event.cost_model, event.contention
-                found.plans, found.bounds = event.plans, event.bounds
+                found.plans, found.bounds, found.other_costs = event.plans, event.bounds, event.other_costs
             case events.ParityChecked():
                 if rank == 0:
                     self.parity.setdefault(event.mode, []).append(event.verdict)
@@ -90,6 +93,10 @@ class Collector:
                 self.failed.setdefault(event.mode, event.message)
             case events.StepRecorded():
                 self.timelines.setdefault(event.mode, {})[rank] = event
+            case events.MemoryMeasured():
+                self.memory.setdefault(event.mode, {})[rank] = event
+            case events.UnitsWrapped():
+                self.units[event.mode] = event.units
             case events.TurnsRecorded():
                 self.turns.setdefault(event.mode, {})[job] = [
                     TurnTaken(job=job, start_s=start_s, computed_s=computed_s, arrived_s=arrived_s)

@@ -15,6 +15,7 @@ from xbench.fabrics.rendezvous import check_meeting_point
 from xbench.host import mps, tuning
 from xbench.machine.inventory import listed_gpus
 from xbench.modes import IN_SEQUENCE, MODES, mode_info
+from xbench.registry import imported
 from xbench.schedules import PROCESSES, chosen_copies, obstacle
 from xbench.spec import (
     Collectives,
@@ -71,7 +72,7 @@ def placed(modes: Sequence[ModeSpec], collectives: Collectives) -> tuple[ModeSpe
     Turns need one process, and jobs at once need two. Horovod has one world in a process, so two jobs over Horovod need
     two. Jobs one after the other are where the other modes have them. Raises SpecError.
     """
-    over_horovod = collectives == "horovod" or any(mode_info(mode.carrier).library is not None for mode in modes)
+    over_horovod = collectives == "horovod" or any(mode_info(mode.carrier).library == "Horovod" for mode in modes)
     chosen = {}
     for mode in modes:
         if mode.paired:
@@ -222,6 +223,10 @@ def _chosen(asked: FabricSpec, gpus: int, processes: int) -> tuple[FabricSpec, s
 
 def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
     """Raise SpecError for jobs or modes that a resolved fabric cannot run."""
+    for mode in modes:
+        needs = mode_info(mode.name).ranks
+        if needs is not None:
+            imported(needs)(mode.text, dict(mode.options), fabric.world_size, fabric.ranks)
     if fabric.world_size >= 2 or not modes:
         return
     paired = [mode.text for mode in modes if mode.paired]
@@ -306,6 +311,12 @@ def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compres
                 f"--backend horovod sends gradients as they are, or as fp16, and not as {compress}",
                 hint="leave --compress or --backend out",
             )
+    uncompressed = [mode.text for mode in modes if not mode_info(mode.carrier).compresses]
+    if compress is not None and uncompressed:
+        raise SpecError(
+            f"mode {uncompressed[0]!r} sends parameters and gradients as they are, and not as {compress}",
+            hint="leave --compress or the mode out",
+        )
     reasons = {mode.text: why for mode in modes if (why := obstacle(mode.carrier)) is not None}
     remedies = {mode.text: mode_info(mode.carrier).remedy for mode in modes if mode.text in reasons}
     builds = {text: f"{command} builds it" for text, command in remedies.items() if command is not None}
@@ -318,14 +329,14 @@ def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compres
 
 
 def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec], collectives: Collectives) -> None:
-    """Raise SpecError for Horovod on emulated links: its collectives are real, and would take no emulated time."""
+    """Raise SpecError for a library on emulated links: its collectives are real, and would take no emulated time."""
     if fabric.name != "emulated":
         return
-    named = [mode.text for mode in modes if mode_info(mode.carrier).library is not None]
+    named = [(mode.text, library) for mode in modes if (library := mode_info(mode.carrier).library) is not None]
     if named or collectives == "horovod":
-        what = f"mode {named[0]!r} sends" if named else "--backend horovod sends"
+        what, library = (f"mode {named[0][0]!r}", named[0][1]) if named else ("--backend horovod", "Horovod")
         raise SpecError(
-            f"{what} by Horovod itself, over links that are there, and those of {fabric} are emulated",
+            f"{what} sends by {library} itself, over links that are there, and those of {fabric} are emulated",
             hint="try --fabric shaped:hosts=2,rate=1gbit",
         )
 

@@ -39,7 +39,7 @@ def _paired(text: str, info: ModeInfo, pieces: list[str]) -> ModeSpec:
     named = ",".join(carriers)
     given = ",".join(piece for piece in pieces if "=" in piece)
     options = parse_options(f"{name}:{given}")[1] if given else {}
-    singles = [one.name for one in MODES if not one.paired and one.equivalent_to_ddp]
+    singles = [one.name for one in MODES if not one.paired and one.equivalent_to_ddp and one.carries_pairs]
     if carriers and named not in singles:
         raise unknown(f"carrier for {name}", named, singles, listing="xbench modes")
     known_options(text, options, (PROCESSES,) if info.sharing == "in turns" else ())
@@ -59,7 +59,8 @@ def _paired(text: str, info: ModeInfo, pieces: list[str]) -> ModeSpec:
 def carries(carrier: str, paired: ModeInfo) -> bool:
     """True if the single-job schedule `carrier` can send the gradients of a paired mode."""
     info = mode_info(carrier)
-    return not info.paired and info.equivalent_to_ddp and not (paired.sharing == "in turns" and info.puts_off)
+    fits = not info.paired and info.equivalent_to_ddp and info.carries_pairs
+    return fits and not (paired.sharing == "in turns" and info.puts_off)
 
 
 def defers_update(carrier: str) -> bool:

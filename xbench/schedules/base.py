@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from xbench.errors import UsageError
 from xbench.records.measured_parts import Parts
 from xbench.schedules.engine import Engine, Wait, Watch
 from xbench.spec import Compress, Copies
@@ -52,6 +53,9 @@ class AttachConfig:
 class Handle:
     """An attached schedule. Leaving the context detaches it."""
 
+    meets_at_detach = False
+    """True if ranks exchange data when they detach. A rank whose step raised alone would then wait for the others."""
+
     def __init__(self, model: Module, engine: Engine | None = None) -> None:
         self.model = model
         self.engine = engine
@@ -65,6 +69,11 @@ class Handle:
         names = {parameter: name for name, parameter in self.engine.parameters.items()}
         return [[names[parameter] for parameter in bucket.parameters] for bucket in self.engine.buckets]
 
+    @property
+    def units(self) -> dict[str, list[str]]:
+        """Parameter names by wrapped module, in order of registration; empty for a schedule that wraps none."""
+        return {}
+
     def synchronize(self) -> None:
         """Return when this step's gradients are averaged; needed only with `wait="step"`, before other uses of them."""
         if self.engine is not None:
@@ -73,7 +82,8 @@ class Handle:
     def finish(self) -> None:
         """Complete the last step: return when every parameter has its update. Call it before other code reads them.
 
-        It has an effect only for schedules that defer updates into the next forward pass.
+        It has an effect only for schedules that defer updates into the next forward pass, and for those that keep
+        parameters or optimizer state in shards. After it, parameters may be read and written as without a schedule.
         """
 
     def watch(self, watch: Watch) -> bool:
@@ -111,8 +121,9 @@ class Handle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.detach()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None or isinstance(error, UsageError) or not self.meets_at_detach:
+            self.detach()
 
 
 class Schedule(ABC):

@@ -79,6 +79,10 @@ class Ddp(Schedule):
         """Arguments of DDP beyond the defaults."""
         return {}
 
+    def handle(self, wrapper: DistributedDataParallel, setup: AttachConfig) -> Handle:
+        """The handle of the wrapped model."""
+        return DdpHandle(wrapper, setup.compress)
+
     def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`. Forward must go through `handle.model`. Raises UsageError outside a process group."""
         if not dist.is_initialized():
@@ -90,7 +94,7 @@ class Ddp(Schedule):
         wrapper = DistributedDataParallel(
             setup.model, process_group=setup.group, find_unused_parameters=setup.unused_parameters, **options
         )
-        handle = DdpHandle(wrapper, setup.compress)
+        handle = self.handle(wrapper, setup)
         if isinstance(setup.optimizer, Optimizer):
             trained = TrainableSet(setup.model, setup.optimizer)
             handle.at_detach(setup.optimizer.register_step_pre_hook(lambda *_: trained.check()).remove)

@@ -194,8 +194,8 @@ def check_model(title: str, model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if type(parameter).__name__ == "DTensor":
             raise WorkloadError(
-                f"{title}: the model's parameter {name!r} is sharded over ranks (a DTensor), and every schedule here "
-                "keeps whole parameters on every rank",
+                f"{title}: the model's parameter {name!r} is sharded over ranks (a DTensor), and xbench shards it "
+                "itself where a mode does",
                 hint="hand the model in unwrapped",
             )
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):

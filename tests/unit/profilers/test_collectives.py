@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiler_fakes import FakeClock
 
-from xbench.profilers import collectives
+from xbench.profilers import collectives, timed_calls
 from xbench.profilers.collectives import ClockOffsets, common_time, measure_all_reduce, plan_repetitions, sizes
 from xbench.profilers.summary import clocks, cost_points
 
@@ -109,7 +109,7 @@ def measure(monkeypatch, sizes_bytes, world=2, **options):
         clock, alpha_s=2**-10, beta_s_per_byte=2**-20, world=world, wire=options.get("wire", torch.float32)
     )
     monkeypatch.setattr(collectives, "dist", group)
-    monkeypatch.setattr(collectives, "start_all_reduce", functools.partial(group.all_reduce, async_op=True))
+    monkeypatch.setattr(timed_calls, "start_all_reduce", functools.partial(group.all_reduce, async_op=True))
     monkeypatch.setattr(collectives, "workers_of", group.get_world_size)
     return measure_all_reduce(sizes_bytes, "cpu", None, clock=clock, **options), group, clock
 
@@ -299,6 +299,7 @@ def test_on_a_gpu_events_on_one_stream_hold_the_collective_alone(monkeypatch):
     monkeypatch.setattr(collectives, "_agree", lambda counts, group, device: counts)
     monkeypatch.setattr(collectives, "head_start", lambda stream: cuda.log.append((type(stream).__name__, "busy")))
     monkeypatch.setattr(collectives, "dist", Group(clock, alpha_s=2**-10, beta_s_per_byte=2**-20))
+    monkeypatch.setattr(timed_calls, "dist", collectives.dist)
     monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
     raw = measure_all_reduce([1024, 4096], "cuda", None, clock=clock, repetitions=2, seconds_budget=100.0)
 

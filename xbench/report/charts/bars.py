@@ -9,17 +9,20 @@ from xbench.report import sentences
 from xbench.report.answer import (
     controls,
     jobs_of,
+    memory_cells,
     paired_modes,
     partial,
     ranking,
     ratio_cell,
     reference_of,
     references,
+    shown_cells,
     span_cell,
     step_cells,
     trusted,
     verdict,
     winners,
+    with_memory,
     with_turns,
 )
 from xbench.report.charts.axes import (
@@ -286,15 +289,26 @@ def step_table(record: Comparison) -> Table:
     """Return where the step goes: measured, exposed, removed, predicted, and whether it trains what DDP trains."""
     rows: list[list[Cell]] = []
     for result in record.modes.values():
-        cells: dict[str, Cell] = {**step_cells(result), "label": label_badge(result.label)}
+        cells: dict[str, Cell] = {**shown_cells(record, result), "label": label_badge(result.label)}
         cells["error"] = step_cells(result)["error"].replace("-", "−")
         if cells["same network"] == "FAILED":
             cells["same network"] = Badge("FAILED", "failed")
         rows.append([with_turns(result), *cells.values()])
-    headings = columns("mode", "step", "exposed", "removed", "predicted", "error", "buckets", "same network", "label",
-                       words=("mode", "same network", "label"))  # fmt: skip
+    memory = ["memory"] if with_memory(record) else []
+    headings = columns("mode", "step", "exposed", "removed", "predicted", "error", "buckets", *memory, "same network",
+                       "label", words=("mode", "same network", "label"))  # fmt: skip
     note = capital(sentences.columns_line(record))
     return Table("Where the step goes, in figures", headings, rows, note, opened=True)
+
+
+def memory_table(record: Comparison) -> Table | None:
+    """Return a rank's memory under each mode, with its parts; None if no mode's is known."""
+    found = [(result.mode, memory_cells(result)) for result in with_memory(record)]
+    if not found:
+        return None
+    headings = columns("mode", *found[0][1], words=("mode",))
+    rows: list[list[Cell]] = [[mode, *cells.values()] for mode, cells in found]
+    return Table("Memory of a rank", headings, rows, f"{sentences.MEMORY}.", opened=True)
 
 
 def signed(share: float | None) -> str:

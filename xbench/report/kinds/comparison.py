@@ -31,6 +31,7 @@ from xbench.report.answer import (
 from xbench.report.charts.bars import (
     comparison_table,
     fastest_first,
+    memory_table,
     predicted_and_measured,
     step_table,
     time_per_sample,
@@ -41,7 +42,15 @@ from xbench.report.charts.steps import comparison_steps, comparison_turns
 from xbench.report.charts.text import draw_mode_gpus, gpu_blocks, render_timelines
 from xbench.report.charts.trace import comparison_trace
 from xbench.report.console import fact, headline, say, say_next
-from xbench.report.kinds.comparison_tables import draw_modes, markdown_modes, mode_rows, sample_rows, step_rows
+from xbench.report.kinds.comparison_tables import (
+    draw_memory,
+    draw_modes,
+    markdown_memory,
+    markdown_modes,
+    mode_rows,
+    sample_rows,
+    step_rows,
+)
 from xbench.report.page.common_sections import caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Code, Facts, Section, Sentences
 from xbench.report.view import Case, Detail, MeasuredView, Row, Status, StepTrace
@@ -120,6 +129,7 @@ class ComparisonView(MeasuredView[Comparison]):
         console.print()
         if was_reached(record):
             draw_modes(record, console)
+            draw_memory(record, console)
         for failure in self.failures():
             say(console, failure, "bold red")
         for doubt in sentences.not_shown_lines(record):
@@ -151,6 +161,7 @@ class ComparisonView(MeasuredView[Comparison]):
             markup.lead(self.headline()),
             markup.advice(self.advice()),
             markdown_modes(record) if was_reached(record) else "",
+            markdown_memory(record),
             markup.bullets(self.failures(), bold=True),
             markup.bullets([*sentences.not_shown_lines(record), *self.notes(), *self.cautions()]),
             markup.warning_list(record.warnings),
@@ -170,6 +181,8 @@ class ComparisonView(MeasuredView[Comparison]):
         times, predicted, samples = time_per_sample(record), predicted_and_measured(record), over_time(record)
         reached = was_reached(record)
         modes: list[Block] = [times or comparison_table(record, fastest_first(record))] if reached else []
+        memory = memory_table(record)
+        modes += [memory] if memory is not None and reached else []
         forecast = [predicted or step_table(record), *caution_blocks(self.cautions())]
         uses = [(mode, result.gpu) for mode, result in record.modes.items()]
         gpus = gpu_blocks(uses, record.gpu_missing, record.fabric.label)

@@ -12,15 +12,18 @@ from xbench.records import Comparison, Estimate, Label, ModeResult
 from xbench.report import markup, sentences
 from xbench.report.answer import (
     jobs_of,
+    memory_cells,
     paired_modes,
     parity_cell,
     ratio_cell,
     reference_of,
     references,
+    shown_cells,
     span_cell,
     step_cells,
     trusted,
     verdict,
+    with_memory,
     with_turns,
 )
 from xbench.report.charts.text import LEGEND, bar
@@ -31,7 +34,7 @@ from xbench.units import format_seconds
 VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
 _STACKED_BAR_COLUMNS = 40
 _MIN_BAR_COLUMNS, _MAX_BAR_COLUMNS = 6, 30
-_DISPENSABLE = ("buckets", "removed")
+_DISPENSABLE = ("buckets", "removed", "memory")
 """Columns omitted one by one on a narrow terminal.
 
 A label that all rows share is omitted first, because the answer states it.
@@ -56,6 +59,30 @@ def draw_modes(record: Comparison, console: Console) -> None:
     say(console, f"{LEGEND}; {sentences.columns_line(record)}", "dim")
 
 
+def draw_memory(record: Comparison, console: Console) -> None:
+    """Draw a rank's memory under each mode, and its parts, if a mode's is known and the terminal is wide enough."""
+    rows = memory_rows(record)
+    if not rows:
+        return
+    table = filled_table(sentences.MEMORY, list(rows[0]), [list(row.values()) for row in rows], ("mode",))
+    if spare_columns(console, table) >= 0:
+        console.print(table)
+
+
+def memory_rows(record: Comparison) -> list[dict[str, str]]:
+    """Return a row for each mode whose memory is known: its name, peak and parts."""
+    return [{"mode": result.mode, **memory_cells(result)} for result in with_memory(record)]
+
+
+def markdown_memory(record: Comparison) -> str:
+    """Return a rank's memory under each mode, as Markdown; empty if no mode's is known."""
+    rows = memory_rows(record)
+    if not rows:
+        return ""
+    cells = [[markup.code(row["mode"]), *list(row.values())[1:]] for row in rows]
+    return f"{sentences.MEMORY}.\n\n{markup.table(list(rows[0]), cells)}"
+
+
 def _styled(verdict: str) -> Text:
     return Text(verdict, style=VERDICT_STYLES.get(verdict, ""))
 
@@ -68,7 +95,7 @@ def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Tab
             break
     else:
         return None
-    steps = [{"mode": with_turns(result), **step_cells(result)} for result in record.modes.values()]
+    steps = [{"mode": with_turns(result), **shown_cells(record, result)} for result in record.modes.values()]
     one_label = len({result.label for result in record.modes.values()}) == 1
     dispensable = (*(("label",) if one_label else ()), *_DISPENSABLE)
     step_table = fitting_table(console, "Where the step goes", list(steps[0]), [list(row.values()) for row in steps],
@@ -116,11 +143,12 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
     cells = step_cells(result)
     ratio = f"ratio to {reference_of(record, result)} {ratio_cell(result)}"
     buckets = f"{cells['buckets']} bucket{'' if cells['buckets'] == '1' else 's'}"
+    memory = f", memory {cells['memory']}" if result.memory is not None else ""
     for line in (
         f"{format_seconds(result.seconds_per_sample.median)} a sample, {ratio}",
         f"step {cells['step']}, exposed {cells['exposed']}, removed {cells['removed']}",
         f"predicted {cells['predicted']}, error {cells['error']}",
-        f"{buckets}, same network: {cells['same network']}, {result.label}",
+        f"{buckets}, same network: {cells['same network']}, {result.label}{memory}",
     ):
         indented(console, line)
 
@@ -225,12 +253,25 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
             "predicted_step_s_simulated": result.predicted_step_s,
             "prediction_error": result.prediction_error if fine else None,
             "buckets": len(result.plan.buckets) if result.plan else None,
+            "units": len(result.units) or None,
             "largest_bucket_bytes": max(result.plan.bucket_bytes, default=None) if result.plan else None,
             # yes, not shown, FAILED, or 'no (ranks agree)' for modes that train another network on purpose
             "same_network": parity_cell(result).partition(" (±")[0] if result.parity else None,
             "same_network_why": result.parity.message if result.parity else None,
             "pattern": result.pattern,
+            **_memory_fields(result),
         }
+
+
+def _memory_fields(result: ModeResult) -> Row:
+    """Return the memory of a rank: its peak, whence that is, and its parts [B]."""
+    parts = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+    memory = result.memory
+    return {
+        "memory_peak_bytes": memory.peak_bytes if memory else None,
+        "memory_by": memory.by if memory else None,
+        **{part: getattr(memory, part) if memory else None for part in parts},
+    }
 
 
 def _status(result: ModeResult | None) -> str:

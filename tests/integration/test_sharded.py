@@ -1,0 +1,82 @@
+"""torch's sharded modes: on real ranks against gradients averaged by hand, and in a comparison as users type it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typed_commands import only_record, said_by_ranks, xbench
+
+from xbench.records import Comparison
+
+pytestmark = pytest.mark.integration
+RANKS = Path(__file__).parent / "ranks" / "sharded.py"
+OF_TWO = (
+    "trained_as_by_hand", "looked_at_between_steps", "in_shards_while_attached", "one_rank_has_a_parameter_s_state",
+    "accumulated_gradients", "models_that_are_refused", "a_rank_that_raises_alone_does_not_wait",
+)  # fmt: skip
+LAYERS, LAYER_BYTES = 6, 64 * 1024
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    store = tmp_path_factory.mktemp("store") / "store"
+    return said_by_ranks(2, RANKS, *OF_TWO, store=store, timeout_s=200)
+
+
+@pytest.mark.parametrize("scenario", OF_TWO)
+def test_two_ranks_train_what_a_hand_written_average_trains(of_two: list[str], scenario: str) -> None:
+    for output in of_two:
+        assert f"{scenario}: ok" in output, output[-3000:]
+
+
+def test_four_ranks_keep_two_copies(tmp_path: Path) -> None:
+    for output in said_by_ranks(4, RANKS, "copies_of_shards", store=tmp_path / "store", timeout_s=200):
+        assert "copies_of_shards: ok" in output, output[-3000:]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str]:
+    folder = tmp_path_factory.mktemp("rivals")
+    done = xbench(
+        "compare", f"synthetic:layers={LAYERS},bytes=64k", "--modes", "compute,ddp,zero1,fsdp,replicate",
+        "--fabric", "local:ranks=2", "--quick", "--rounds", "2", "--steps", "3", "--output", str(folder),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(folder)
+    assert isinstance(record, Comparison)
+    return record, done.stdout + done.stderr
+
+
+def test_they_train_exactly_what_ddp_trains(compared: tuple[Comparison, str]) -> None:
+    for name in ("zero1", "fsdp", "replicate"):
+        result = compared[0].modes[name]
+        assert result.status == "ok", (name, result.error)
+        assert result.parity is not None
+        assert (result.parity.ok, result.parity.shown, result.parity.max_relative_difference) == (True, True, 0.0)
+        assert result.blocks == 2
+
+
+def test_the_record_names_the_units(compared: tuple[Comparison, str]) -> None:
+    modes = compared[0].modes
+    for name in ("fsdp", "replicate"):
+        blocks = [unit.name for unit in modes[name].units if unit.name]
+        assert blocks == [f"layers.{place}" for place in range(LAYERS)]
+    assert modes["ddp"].units == modes["zero1"].units == []
+
+
+def test_a_rank_s_memory_is_counted_by_parts(compared: tuple[Comparison, str]) -> None:
+    """Parameters, gradients and momentum of half a megabyte, of which two ranks keep halves or wholes."""
+    whole = LAYERS * LAYER_BYTES
+    expected = {"ddp": (whole, whole, whole), "replicate": (whole, whole, whole), "zero1": (whole, whole, whole / 2)}
+    expected["fsdp"] = (whole / 2, whole / 2, whole / 2)
+    for name, parts in expected.items():
+        memory = compared[0].modes[name].memory
+        assert memory is not None
+        assert (memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes) == parts, name
+        assert memory.by == "counted"
+        assert memory.peak_bytes == sum(parts) + memory.activation_bytes
+
+
+def test_the_report_shows_the_memory(compared: tuple[Comparison, str]) -> None:
+    assert "Memory of the fullest rank" in compared[1]

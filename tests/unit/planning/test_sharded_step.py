@@ -1,0 +1,104 @@
+"""Predicted steps of torch's own modes, on examples that are computed by hand.
+
+Three layers, r0 → a → b → r1 in forward order, of which the root has r0 and r1. Sizes are bytes, and every collective
+takes a second a byte, or half of one, without latency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from planning_cases import line, planner_of
+
+from xbench.planning.contention import Contention
+from xbench.planning.sharded_step import ROOT, Sharded, fsdp, largest_share, replicate, zero1
+from xbench.planning.step import Gradient
+from xbench.records import Layer, Tensor
+
+SIZES = {"r1": 1, "b": 4, "a": 2, "r0": 1}
+"""Bytes by layer, in ready order."""
+
+READY_S = {"r1": 1.0, "b": 3.0, "a": 5.0, "r0": 6.0}
+
+
+def layers() -> list[Layer]:
+    return [
+        Layer(
+            name=name, kind="Linear", parameters=size, grad_bytes=size, forward_s=1.0,
+            backward_s=1.0 if name.startswith("r") else 2.0, ready_s=READY_S[name], share=0.1,
+            tensors=[Tensor(name=f"{name}.w", elements=size, bytes=size, dtype="float32", ready_s=READY_S[name])],
+        )
+        for name, size in SIZES.items()
+    ]  # fmt: skip
+
+
+def inputs(*, waits: bool, per_byte_s: float = 1.0, workers: int = 2) -> Sharded:
+    gradients = [Gradient(f"{name}.w", size, READY_S[name], elements=size) for name, size in SIZES.items()]
+    planner = planner_of(gradients, line(0.0, per_byte_s), forward_s=4.0, backward_s=6.0, optimizer_s=1.0)
+    units = {"a": ["a.w"], "b": ["b.w"], ROOT: ["r0.w", "r1.w"]}
+    costs = {name: line(0.0, per_byte_s / 2) for name in ("all_gather", "reduce_scatter", "broadcast")}
+    return Sharded(planner, layers(), units, costs, workers, waits=waits)
+
+
+def test_where_the_host_waits_every_collective_is_exposed() -> None:
+    # Gathers of 2 · 6 + 2 bytes and scatters of 8, at half a second a byte.
+    assert fsdp(inputs(waits=True)) == pytest.approx(4.0 + 6.0 + 0.5 + (14 + 8) / 2)
+    assert replicate(inputs(waits=True)) == pytest.approx(11.0 + 8.0)
+
+
+def test_the_root_alone_is_gathered_once() -> None:
+    whole = replace(inputs(waits=True), units={ROOT: [f"{name}.w" for name in SIZES]})
+    assert fsdp(whole) == pytest.approx(10.5 + (8 + 8) / 2)
+
+
+def test_copies_are_counted_where_their_time_is_known() -> None:
+    given = inputs(waits=True)
+    assert given.planner.contention is None
+    copying = replace(Contention.none(), copy_s_per_byte=0.25)
+    known = replace(given, planner=replace(given.planner, contention=copying))
+    assert fsdp(known) == pytest.approx(fsdp(given) + 0.25 * (14 + 8))
+    assert replicate(known) == pytest.approx(replicate(given) + 0.25 * 16)
+
+
+def test_on_a_stream_one_gather_is_ahead() -> None:
+    """A half second a byte.
+
+    Forward: the root arrives at 1 and a, which was issued beside it, at 2. r0 computes from 1 to 2, a from 2 to 3. b
+    was issued at 2 and arrives at 4; it computes to 5, r1 to 6.
+    Backward: r1 to 7. b is gathered to 9, a after it to 10, while b computes to 11. b is scattered to 13, a computes to
+    13, a is scattered to 14, and r0 computes to 14. The root is scattered to 15.
+    """
+    assert fsdp(inputs(waits=False)) == pytest.approx(15.0 + 0.5)
+
+
+def test_on_a_stream_a_free_link_costs_nothing() -> None:
+    assert fsdp(inputs(waits=False, per_byte_s=0.0)) == pytest.approx(10.5)
+    assert replicate(inputs(waits=False, per_byte_s=0.0)) == pytest.approx(11.0)
+
+
+def test_on_a_stream_units_are_reduced_as_they_are_ready() -> None:
+    # b is ready at 3 and reduced to 7, a to 9, the root is ready at 6 and reduced to 11.
+    assert replicate(inputs(waits=False)) == pytest.approx(4.0 + 11.0 + 1.0)
+
+
+def test_zero1_is_ddp_with_a_share_of_the_updates_and_all_broadcasts() -> None:
+    # DDP sends one bucket of 8 bytes after 6 s. The ranks own 4 and 2 + 1 + 1 elements.
+    assert zero1(inputs(waits=True)) == pytest.approx(4.0 + 6.0 + 8.0 + 0.5 + 8 / 2)
+
+
+def test_tensors_go_to_the_emptiest_rank_the_largest_first() -> None:
+    assert largest_share([1, 4, 2, 1], 2) == 0.5
+    assert largest_share([6, 1, 1], 2) == 0.75
+    assert largest_share([5], 4) == 1.0
+
+
+@pytest.mark.parametrize("forecast", [fsdp, zero1])
+def test_a_collective_that_was_not_measured(forecast: object) -> None:
+    with pytest.raises(KeyError):
+        forecast(replace(inputs(waits=True), costs={}))  # type: ignore[operator]
+
+
+def test_a_unit_without_gradients_sends_nothing() -> None:
+    frozen = replace(inputs(waits=True), units={"a": ["a.w"], "b": ["b.w"], "c": ["frozen"], ROOT: ["r0.w", "r1.w"]})
+    assert fsdp(frozen) == fsdp(inputs(waits=True))

@@ -1,0 +1,46 @@
+"""Requests for torch's sharded modes that are refused before anything is launched."""
+
+from __future__ import annotations
+
+import pytest
+
+from xbench.errors import SpecError
+from xbench.runs.prepare import _check_fabric, check_available, check_real, placed
+from xbench.schedules import parse_modes
+from xbench.spec import FabricSpec, WorkloadSpec
+
+A = WorkloadSpec(name="resnet18")
+ALL = ("replicate", "fsdp", "hsdp", "zero1")
+
+
+@pytest.mark.parametrize("mode", ALL)
+def test_not_over_emulated_links(mode: str) -> None:
+    emulated = FabricSpec(name="emulated", workers=4, rate="1gbit")
+    with pytest.raises(SpecError, match=f"mode '{mode}' sends by torch itself, over links that are there"):
+        check_real(emulated, parse_modes(f"ddp,{mode}"), "torch")
+    check_real(FabricSpec(name="local", ranks=2), parse_modes(mode), "torch")
+
+
+@pytest.mark.parametrize("mode", ["replicate", "fsdp", "hsdp"])
+def test_not_compressed(mode: str) -> None:
+    with pytest.raises(SpecError, match=f"mode '{mode}' sends parameters and gradients as they are, and not as bf16"):
+        check_available(parse_modes(f"ddp,{mode}"), "torch", "bf16")
+    assert check_available(parse_modes(f"ddp,{mode}"), "torch", None) == []
+
+
+def test_gradients_of_zero1_are_ddp_s_and_may_be_compressed() -> None:
+    assert check_available(parse_modes("ddp,zero1"), "torch", "bf16") == []
+
+
+def test_groups_need_ranks() -> None:
+    for fabric in (FabricSpec(name="local", ranks=4), FabricSpec(name="shaped", hosts=2, ranks=2, rate="1gbit")):
+        _check_fabric(fabric, [A], parse_modes("ddp,hsdp,hsdp:group=2"))
+    with pytest.raises(SpecError, match=r"mode 'hsdp' needs two or more groups .* and 2 ranks are not"):
+        _check_fabric(FabricSpec(name="local", ranks=2), [A], parse_modes("ddp,hsdp"))
+    with pytest.raises(SpecError, match="mode 'hsdp:group=3': 4 ranks are not two or more groups of 3"):
+        _check_fabric(FabricSpec(name="local", ranks=4), [A], parse_modes("hsdp:group=3"))
+
+
+def test_they_leave_two_jobs_in_one_process() -> None:
+    modes = {mode.text: mode.processes for mode in placed(parse_modes("fsdp,crossover"), "torch")}
+    assert modes == {"fsdp": None, "crossover": 1}

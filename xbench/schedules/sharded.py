@@ -1,0 +1,250 @@
+"""fsdp, hsdp and replicate: torch's FSDP2 (`fully_shard`) and the DDP that torch builds on it, as their users run them.
+
+Zhao et al., PyTorch FSDP (VLDB 2023, arXiv 2304.11277); Rajbhandari et al., ZeRO (SC 2020, arXiv 1910.02054), stage 3.
+
+- **fsdp**: each rank keeps 1/N of every parameter, of its gradient and of the optimizer's state. A unit's parameters
+  are all-gathered before its forward pass, freed after it, all-gathered again before its backward pass, and freed. Its
+  gradients are then reduce-scattered. The root's parameters stay between the two passes.
+- **hsdp**: the same within groups of ranks. Gradients are all-reduced between the groups after the reduce-scatter.
+- **replicate**: every rank keeps everything. Each unit's gradients are all-reduced in one collective.
+
+Units are the model's blocks, and the rest (`schedules.units`). The promise is memory: a rank keeps 1/N of the state,
+and the whole of only one or two units. The price is bytes: two all-gathers and a reduce-scatter are 1.5 times an
+all-reduce. On a GPU the next unit's all-gather overlaps computation. Over Gloo torch waits for each collective.
+
+**Steps.** The optimizer is the user's own object, with the sharded parameters in its groups, as if it had been made
+after `fully_shard`. While the schedule is attached, the user's model has no values: `Handle.finish` puts the whole
+parameters, gradients and state back into it, and the next forward pass takes them from there. Detaching does the same.
+
+**Gloo.** Some versions of torch sum where ReduceOp.AVG is asked for (pytorch issue 162338). So over Gloo torch sums and
+divides, which `set_force_sum_reduction_for_comms` asks for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import Replicate as Copied
+from torch.nn import Module, Parameter
+from torch.optim import Optimizer
+
+from xbench.errors import UsageError
+from xbench.planning.sharding import shard_ranks
+from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.checks import refuse_wrapped
+from xbench.schedules.units import blocks_of, twin_of, units_of
+
+_MESHES: dict[tuple[str, int], tuple[dist.ProcessGroup, DeviceMesh]] = {}
+"""Meshes of two dimensions by device type and size of a group, each with the default group at its creation."""
+
+Wrap = Callable[[Module], object]
+
+
+class ShardedHandle(Handle):
+    """A twin of the model whose parameters are DTensors, and the optimizer that updates them."""
+
+    meets_at_detach = True
+
+    def __init__(self, setup: AttachConfig, twin: Module, units: Mapping[str, list[str]]) -> None:
+        super().__init__(twin)
+        self._plain = setup.model
+        self._units = dict(units)
+        self._optimizer = setup.optimizer
+        shards = dict(twin.named_parameters())
+        self._pairs: list[tuple[Parameter, Any]] = [(p, shards[name]) for name, p in setup.model.named_parameters()]
+        self._nbytes = {id(whole): whole.untyped_storage().nbytes() for whole, _ in self._pairs}
+        self._in_shards = False
+        self._hook = twin.register_forward_pre_hook(lambda *_: self._to_shards(), prepend=True)
+        self._to_shards()
+
+    @property
+    def units(self) -> dict[str, list[str]]:
+        """See `Handle.units`."""
+        return dict(self._units)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """See `Handle.no_sync`."""
+        twin: Any = self.model
+        twin.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            twin.set_requires_gradient_sync(True)
+
+    def finish(self) -> None:
+        """See `Handle.finish`: parameters, gradients and optimizer state are whole again. Collective."""
+        if not self._in_shards:
+            return
+        for module in self.model.modules():  # a forward pass without a backward pass leaves some parameters gathered
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        with torch.no_grad():
+            for whole, shard in self._pairs:
+                _resize(whole, self._nbytes[id(whole)])
+                whole.copy_(shard.full_tensor())
+                whole.grad = None if shard.grad is None else shard.grad.full_tensor()
+                shard.grad = None
+            self._hand_over({shard: whole for whole, shard in self._pairs}, lambda value, _: _whole(value))
+        self._in_shards = False
+
+    def _to_shards(self) -> None:
+        """Move the whole parameters' values, gradients and state into this rank's shards. No rank waits."""
+        if self._in_shards:
+            return
+        with torch.no_grad():
+            for whole, shard in self._pairs:
+                shard.to_local().copy_(_part(whole, shard).to_local())
+                shard.grad = None if whole.grad is None else _part(whole.grad, shard)
+                whole.grad = None
+            self._hand_over(dict(self._pairs), _part)
+            for whole, _ in self._pairs:
+                _resize(whole, 0)
+        self._in_shards = True
+
+    def _hand_over(self, to: Mapping[Any, Any], change: Callable[[Tensor, Any], Tensor]) -> None:
+        """Replace the optimizer's parameters, and move their state; `change(tensor, parameter)` converts a tensor."""
+        if self._optimizer is None:
+            return
+        for group in self._optimizer.param_groups:
+            group["params"] = [to.get(parameter, parameter) for parameter in group["params"]]
+        state = self._optimizer.state
+        for old, new in to.items():
+            if old in state:
+                state[new] = {
+                    key: change(value, new) if torch.is_tensor(value) and value.shape == old.shape else value
+                    for key, value in state.pop(old).items()
+                }
+
+    def detach(self) -> None:
+        """See `Handle.detach`. The twin is dropped."""
+        if self.model is self._plain:
+            return
+        super().detach()
+        self._hook.remove()
+        self.model = self._plain
+
+
+def _part(whole: Tensor, shard: Any) -> Any:
+    """This rank's part of a tensor, as `shard` is cut: a DTensor."""
+    mesh, placements = shard.device_mesh, shard.placements
+    copied = DTensor.from_local(whole.detach(), mesh, [Copied()] * mesh.ndim, run_check=False)
+    cut = copied.redistribute(placements=placements)
+    return DTensor.from_local(
+        cut.to_local().clone(), mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+
+
+def _whole(value: Any) -> Tensor:
+    found: Tensor = value.full_tensor() if isinstance(value, DTensor) else value
+    return found
+
+
+def _resize(parameter: Parameter, nbytes: int) -> None:
+    """Free a parameter's memory, or allocate it again.
+
+    Memory that holds more than this parameter stays, and so does what numpy has seen on a CPU, which nobody counts.
+    """
+    storage = parameter.untyped_storage()
+    own = parameter.numel() * parameter.element_size()
+    if storage.resizable() and storage.nbytes() in (0, own) and nbytes in (0, own):
+        storage.resize_(nbytes)
+
+
+class Fsdp(Schedule):
+    """fully_shard on each block, and then on the root."""
+
+    name = "fsdp"
+
+    def wrapper(self, setup: AttachConfig, device: str) -> Wrap:
+        """The function that wraps one unit."""
+        mesh = self.mesh(setup, device)
+        return lambda module: fully_shard(module, mesh=mesh)
+
+    def mesh(self, setup: AttachConfig, device: str) -> DeviceMesh:
+        """The ranks, in one dimension."""
+        group: Any = setup.group if setup.group is not None else dist.group.WORLD
+        return DeviceMesh.from_group(group, device)
+
+    def attach(self, setup: AttachConfig) -> Handle:
+        """See `Schedule.attach`; every rank must call it together. Forward must go through `handle.model`."""
+        device = self.check(setup)
+        units = units_of(setup.model)
+        wrap = self.wrapper(setup, device)
+        twin = twin_of(setup.model)
+        try:
+            for block in blocks_of(twin).values():
+                wrap(block)
+            wrap(twin)
+        except (AssertionError, NotImplementedError, ValueError) as error:
+            said = " ".join(str(error).split())[:300]
+            raise UsageError(f"fully_shard refuses this model: {said}") from None
+        root: Any = twin
+        if "gloo" in dist.get_backend(setup.group):
+            root.set_force_sum_reduction_for_comms(True)
+        return ShardedHandle(setup, twin, units)
+
+    def check(self, setup: AttachConfig) -> str:
+        """The type of the model's device. Raises UsageError, on every rank alike, for what `fully_shard` cannot do."""
+        if not dist.is_initialized():
+            raise UsageError(f"{self.name} needs an initialised process group", hint="start the script with torchrun")
+        if setup.group is not None and dist.get_backend(setup.group) == "emulated":
+            raise UsageError(f"{self.name} sends over real links, and these are emulated")
+        if setup.compress is not None:
+            raise UsageError(f"{self.name} sends parameters and gradients as they are, and not as {setup.compress}")
+        if setup.unused_parameters:
+            raise UsageError(
+                f"{self.name} waits for ever if ranks use different parameters, and some parameters got no gradient"
+            )
+        refuse_wrapped(setup.model)
+        mixed = setup.optimizer is not None and not isinstance(setup.optimizer, Optimizer)
+        if mixed:
+            raise UsageError(f"{self.name} gives its shards to a torch optimizer, and this one is of another kind")
+        return next(setup.model.parameters()).device.type
+
+
+class Hsdp(Fsdp):
+    """The same on a mesh of two dimensions: copies of the parameters, and ranks that divide one copy."""
+
+    name = "hsdp"
+
+    def mesh(self, setup: AttachConfig, device: str) -> DeviceMesh:
+        """The ranks: copies by ranks of a copy. Made once, because its process groups stay."""
+        world = dist.group.WORLD
+        assert world is not None
+        if setup.group not in (None, world):
+            raise UsageError(f"{self.name} makes groups of its own among all ranks, and takes no process_group")
+        size = dist.get_world_size()
+        per_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+        ranks = shard_ranks(self.name, setup.options, size, per_host)
+        known = _MESHES.get((device, ranks))
+        if known is None or known[0] is not world:
+            names = ("replicate", "shard")
+            known = world, init_device_mesh(device, (size // ranks, ranks), mesh_dim_names=names)
+            _MESHES[device, ranks] = known
+        return known[1]
+
+
+class Replicate(Fsdp):
+    """The DDP on FSDP2: every rank keeps everything."""
+
+    name = "replicate"
+
+    def wrapper(self, setup: AttachConfig, device: str) -> Wrap:
+        """See `Fsdp.wrapper`. Raises UsageError where this torch has no such function."""
+        try:
+            from torch.distributed._composable.replicate_with_fsdp import replicate
+        except ImportError:
+            raise UsageError("this torch has no torch.distributed._composable.replicate_with_fsdp") from None
+        mesh = self.mesh(setup, device)
+        wrap: Any = replicate
+        return lambda module: wrap(module, mesh=mesh)

@@ -1,0 +1,132 @@
+"""zero1: DistributedDataParallel with torch's ZeroRedundancyOptimizer, as its users run them.
+
+Rajbhandari et al., ZeRO (SC 2020, arXiv 1910.02054), stage 1. Parameters and gradients are whole on every rank, and DDP
+averages as always. Each parameter belongs to one rank, so that the ranks have about equally many elements. That rank
+alone updates it and keeps its optimizer state. After the updates each rank broadcasts its parameters, one by one.
+
+The promise is memory: a rank keeps 1/N of the optimizer's state. The price is time: a step ends with broadcasts of all
+parameters, which nothing overlaps. Whole tensors are dealt out, so a rank with a large tensor keeps more than 1/N.
+
+The user's optimizer keeps its groups, its learning rates and its state. Only its `step` is another while the schedule
+is attached: ZeroRedundancyOptimizer's, over the same parameter groups. `Handle.finish` and detaching gather the state
+of all parameters on all ranks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import MethodType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn import Parameter
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from xbench.errors import UsageError
+from xbench.schedules.base import AttachConfig, Handle
+from xbench.schedules.ddp import Ddp, DdpHandle
+
+
+class Zero1Handle(DdpHandle):
+    """DDP's wrapper, and an optimizer whose step is that of ZeroRedundancyOptimizer."""
+
+    meets_at_detach = True
+
+    def __init__(self, wrapper: DistributedDataParallel, setup: AttachConfig, zero: Any) -> None:
+        super().__init__(wrapper, setup.compress)
+        assert isinstance(setup.optimizer, Optimizer)
+        self._optimizer = optimizer = setup.optimizer
+        self._group = setup.group
+        self._zero: Any = zero
+        self._parameters: list[Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
+        self._own = {id(p) for group in zero.optim.param_groups for p in group["params"]}
+        for parameter in self._parameters:
+            if id(parameter) not in self._own:
+                optimizer.state.pop(parameter, None)
+        zero.optim.state = optimizer.state
+        replaced = vars(optimizer).get("step")
+        # A bound method, because a learning-rate scheduler wraps `step.__func__`.
+        vars(optimizer)["step"] = MethodType(lambda _, closure=None: zero.step(closure), optimizer)
+
+        def put_back() -> None:
+            del vars(optimizer)["step"]
+            if replaced is not None:
+                vars(optimizer)["step"] = replaced
+
+        self.at_detach(put_back)
+
+    def finish(self) -> None:
+        """See `Handle.finish`: every rank gets the optimizer state of every parameter. Collective."""
+        if self._zero is None:
+            return
+        state = self._optimizer.state
+        mine = {
+            place: {key: _described(value) for key, value in state[parameter].items()}
+            for place, parameter in enumerate(self._parameters)
+            if id(parameter) in self._own and parameter in state
+        }
+        everyone: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(everyone, mine, group=self._group)
+        for rank, theirs in enumerate(everyone):
+            for place, described in theirs.items():
+                self._take(self._parameters[place], rank, described)
+
+    def _take(self, parameter: Parameter, rank: int, described: dict[str, Any]) -> None:
+        """Receive one parameter's state from the rank that has it, or send it."""
+        held = self._optimizer.state[parameter]
+        for key, value in described.items():
+            if not isinstance(value, _Sent):
+                held[key] = value
+                continue
+            if id(parameter) not in self._own:
+                held[key] = torch.empty(value.shape, dtype=value.dtype, device=parameter.device)
+            dist.broadcast(held[key], group=self._group, group_src=rank)
+
+    def detach(self) -> None:
+        """See `Handle.detach`."""
+        super().detach()
+        self._zero = None
+
+
+class _Sent:
+    """Shape and dtype of a tensor that is broadcast."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.shape, self.dtype = tuple(value.shape), value.dtype
+
+
+def _described(value: Any) -> Any:
+    """A number or a scalar as it is, and what stands for a larger tensor."""
+    return _Sent(value) if torch.is_tensor(value) and value.dim() else value
+
+
+class Zero1(Ddp):
+    """DDP, and the optimizer's state divided among the ranks."""
+
+    def attach(self, setup: AttachConfig) -> Handle:
+        """See `Ddp.attach`. Also raises UsageError for an optimizer that ZeroRedundancyOptimizer does not take."""
+        optimizer = setup.optimizer
+        if not dist.is_initialized():
+            raise UsageError("zero1 needs an initialised process group", hint="start the script with torchrun")
+        if not isinstance(optimizer, Optimizer):
+            raise UsageError("zero1 divides the state of a torch optimizer, and none was given")
+        if setup.group is not None and dist.get_backend(setup.group) == "emulated":
+            raise UsageError("zero1 broadcasts over real links, and these are emulated")
+        taken = inspect.signature(type(optimizer)).parameters
+        defaults = {name: value for name, value in optimizer.defaults.items() if name in taken}
+        try:
+            # The groups themselves, so that a new learning rate holds for both.
+            self._zero = ZeroRedundancyOptimizer(
+                optimizer.param_groups, type(optimizer), process_group=setup.group, **defaults
+            )
+        except (TypeError, ValueError) as error:
+            said = " ".join(str(error).split())
+            raise UsageError(f"ZeroRedundancyOptimizer refuses this optimizer: {said}") from None
+        return super().attach(setup)
+
+    def handle(self, wrapper: DistributedDataParallel, setup: AttachConfig) -> Handle:
+        """See `Ddp.handle`."""
+        return Zero1Handle(wrapper, setup, self._zero)
