@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from xbench.errors import SpecError
-from xbench.spec import MAX_COUNT, known_options, parse_int
+from xbench.field_types import MAX_COUNT
+from xbench.spec import known_options, parse_int
 
 GROUP = "group"
 """Option: the ranks that divide one copy of the parameters among themselves."""

@@ -66,6 +66,7 @@ def draw_memory(record: Comparison, console: Console) -> None:
         return
     table = filled_table(sentences.MEMORY, list(rows[0]), [list(row.values()) for row in rows], ("mode",))
     if spare_columns(console, table) >= 0:
+        console.print()
         console.print(table)
 
 
