@@ -106,11 +106,12 @@ def test_facts_name_code_and_modes_that_exist() -> None:
     from xbench.registry import imported
 
     for info in MODES:
-        for target in (info.planner, info.plan_note, info.predictor, info.options, info.cycle, info.obstacle):
+        facts = (info.planner, info.plan_note, info.predictor, info.forecast, info.options, info.cycle, info.obstacle)
+        for target in (*facts, info.ranks):
             assert target is None or callable(imported(target)), info.name
         for other in (*info.buckets_of, *filter(None, [info.paced_by, info.base_schedule])):
             assert other in MODES, info.name
         assert bool(info.schedule) != info.paired
-        assert (info.remedy is None) == (info.obstacle is None)
+        assert info.remedy is None or info.obstacle is not None
     assert tried_modes() == ("optimal", "ddp", "mgwfbp", "single", "wfbp")
     assert set(tried_modes()) <= set(planned_modes())
