@@ -1,0 +1,61 @@
+"""Bytes that are counted from tensors, on networks whose sizes are known."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from xbench.rank.memory_phase import activation_bytes, local_bytes
+
+BATCH, WIDTH, ELEMENT_BYTES = 5, 3, 4
+
+
+def counted(model: nn.Module, inputs: Tensor) -> int:
+    loss, nbytes = activation_bytes(model, lambda: model(inputs).sum())
+    loss.backward()
+    return nbytes
+
+
+def test_what_a_layer_saves_is_its_input_and_not_its_weight() -> None:
+    inputs = torch.ones(BATCH, WIDTH)
+    assert counted(nn.Linear(WIDTH, 2), inputs) == inputs.nbytes
+    # The second layer saves the first one's output; so does tanh, whose output both need: it counts once.
+    model = nn.Sequential(nn.Linear(WIDTH, 2), nn.Tanh(), nn.Linear(2, 1))
+    assert counted(model, inputs) == inputs.nbytes + BATCH * 2 * ELEMENT_BYTES
+
+
+class Gathered(nn.Module):
+    """A layer whose weight is made before its forward pass, as `fully_shard` makes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, WIDTH))
+        self.register_forward_pre_hook(lambda *_: self._gather(), prepend=True)
+
+    def _gather(self) -> None:
+        self._parameters["weight"] = nn.Parameter(torch.ones(2, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.t()
+
+
+def test_a_parameter_that_is_gathered_for_the_forward_pass_is_no_activation() -> None:
+    inputs = torch.ones(BATCH, WIDTH)
+    assert counted(Gathered(), inputs) == inputs.nbytes
+
+
+def test_no_hook_is_left() -> None:
+    model = nn.Linear(WIDTH, 2)
+    counted(model, torch.ones(BATCH, WIDTH))
+    assert not model._forward_pre_hooks
+
+
+class Shard:
+    """Stands for a DTensor."""
+
+    def to_local(self) -> Tensor:
+        return torch.ones(2)
+
+
+def test_of_a_sharded_tensor_the_shard_counts() -> None:
+    assert local_bytes([torch.ones(3), Shard()]) == (3 + 2) * ELEMENT_BYTES  # type: ignore[list-item]
