@@ -125,6 +125,9 @@ def _candidates(asked: Sequence[ModeSpec]) -> tuple[ModeSpec, ...]:
         if not mode_info(mode.name).equivalent_to_ddp and mode.name != "compute":
             raise SpecError(f"--modes: {mode.text!r} trains another network than DDP, so it cannot be the answer",
                             hint=f"xbench compare --modes ddp,{mode.text} shows its time")  # fmt: skip
+        if mode_info(mode.name).library == "torch":
+            raise SpecError(f"--modes: {mode.text!r} has no plan, and tune chooses among plans",
+                            hint=f"xbench compare --modes ddp,{mode.text} shows its time")  # fmt: skip
         if "@" in mode.text:
             raise SpecError(f"--modes: {mode.text!r} is a second copy, and tune times each candidate once",
                             hint=f"write {mode.name}")  # fmt: skip

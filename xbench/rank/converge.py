@@ -30,6 +30,7 @@ from xbench.modes import mode_info
 from xbench.rank.blocks import boundary_clock
 from xbench.rank.events import EpochTrained, ModeTrained, PhaseBegan
 from xbench.rank.main import Rank, main
+from xbench.rank.memory_phase import activation_bytes
 from xbench.rank.partial_work import kept_bytes, work_by_band
 from xbench.rank.program import ConvergeProgram, TrainingPlan, block_id
 from xbench.records import WorkFormula
@@ -198,7 +199,8 @@ class ConvergeRank(Rank):
             self.note(f"counting, step {step + 1}")
             self.batches.next()
             self.workload.optimizer.zero_grad(set_to_none=True)
-            loss, nbytes = kept_bytes(self.workload.model, lambda: self.workload.forward_loss(handle.model))
+            count = activation_bytes if handle.units else kept_bytes  # parameters that a unit gathers are not kept
+            loss, nbytes = count(handle.model, lambda: self.workload.forward_loss(handle.model))
             kept.append(nbytes)
             with FlopCounterMode(display=False) as counter:
                 loss.backward()  # type: ignore[no-untyped-call]
