@@ -88,6 +88,9 @@ def attach(
     `handle.finish()` before other code reads parameters between a step and the next forward pass. Call
     `handle.synchronize()` before other code reads gradients before the step.
 
+    `fsdp`, `hsdp` and `replicate` take the parameters over, and `zero1` the optimizer's state. Read parameters and
+    gradients through `handle.model`, or call `handle.finish()` first. All ranks must detach together.
+
     The ranks must have equal parameters, as after loading one checkpoint or seeding alike. Their digests are compared
     here, so all ranks must call this together. `broadcast=True` first copies the first rank's parameters and buffers to
     the others, as DDP does. Averages are exact means over ranks, except for compressed gradients. Over Gloo, its
