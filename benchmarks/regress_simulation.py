@@ -114,7 +114,7 @@ class Machine:
 
     def floors(self, pairs: int) -> list[float]:
         """Floors that calibrations of this machine might have found."""
-        found = [noise_floor(self.draw(CALIBRATION_PAIRS), pairs, seed) for seed in range(CALIBRATIONS)]
+        found = [noise_floor(self.draw(CALIBRATION_PAIRS), pairs) for _ in range(CALIBRATIONS)]
         return [floor for floor in found if floor is not None]
 
 

@@ -79,9 +79,12 @@ class Converged(Part):
     test_loss: MeanOf | None = None
     difference: MeanOf | None = Field(None, description="accuracy minus the reference's of the same seeds")
     verdict: Literal["reference", "within", "below", "above", "unknown"] | None = Field(
-        None, description="where the mean accuracy lies, by the reference's interval"
+        None, description="by the interval of `difference`; in records with `outside`, by the reference's interval"
     )
-    outside: float | None = Field(None, description="how far outside of that interval")
+    detectable: float | None = Field(
+        None, description="difference that so many seeds find in 80 of 100 runs; null in older records"
+    )
+    outside: float | None = Field(None, description="how far outside of the reference's interval; older records alone")
     step_s: PositiveSeconds | None = Field(None, description="median; of whole cycles where steps differ")
     sent_bytes: float | None = Field(None, description="a step and worker, as the network device counted")
     activation_bytes: float | None = Field(None, description="mean over ranks and a cycle of steps")

@@ -110,6 +110,9 @@ class Ratio(Part):
     ci95: Interval
     verdict: Verdict
     pairs: Count | None = Field(None, description="pairs of blocks that it is of; null in older records")
+    launches: Count | None = Field(
+        None, description="launches that it is of; of 1, it speaks of that launch alone; null in older records"
+    )
 
     @property
     def interval(self) -> Interval | None:

@@ -20,11 +20,13 @@ from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.records import RANKS, Comparison, Estimate, Interval, Layer, ModeResult
 from xbench.report.sentences import ratio_text
 from xbench.stats.blocks import mode_values, twins
-from xbench.stats.compare import MARGIN, paired_ratio
+from xbench.stats.compare import MARGIN, launches_needed, ratios_to
 from xbench.text import and_of
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
-MORE = "More launches may decide: --rigorous, or --launches 5."
+MORE = "More launches may decide: --rigorous, or --until 2%."
+PRECISION = 0.02
+"""Precision of a ratio [share] that a sentence gives the number of launches for."""
 
 
 def trusted(result: ModeResult) -> bool:
@@ -125,12 +127,13 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
         beside = any(trusted(result) for name, result in record.modes.items() if name != best.mode)
         only = f"Only {best.mode} is a mode to advise" if beside else f"Only {best.mode} was measured"
         return [f"{only}: there is nothing to compare it with."]
+    scope = scope_of(order)
     if best.mode == reference:
-        unsure = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.verdict == "inconclusive"]
+        unsure = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.verdict != "slower"]
         if unsure:
             return [f"Inconclusive: {reference}, the reference, looks fastest by paired ratios, but this run "
-                    f"cannot tell {and_of(unsure)} from it.", MORE]  # fmt: skip
-        return [f"{reference}, the reference, is fastest of {len(order)}: no other mode had a shorter time per sample."]
+                    f"cannot tell {and_of(unsure)} from it.", *more(order)]  # fmt: skip
+        return [f"{reference}, the reference, is fastest of {len(order)}: every other mode is slower.", *scope]
     ratio = best.ratio
     if ratio is None:
         return [f"{best.mode} had the shortest time per sample, but without {reference}, the reference, there is no "
@@ -140,24 +143,44 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
     interval = f"ratio {ratio.value:.3f}, {span}"
     if ratio.verdict == "faster":
         unproven = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.value < ratio.value]
-        said = [_gain(record, best, fastest=not unproven)]
+        close, undecided = _close(record, order)
+        said = [_gain(record, best, fastest=not unproven and not close), *scope]
         if unproven:
             them = "it" if len(unproven) == 1 else "them"
             still = f"{and_of(unproven)} may be faster still, but this run cannot tell {them} from {reference}."
-            said += [still, MORE]
-        return [*said, *_close(record, order)]
+            said.append(still)
+        return [*said, *close, *(more(order) if unproven or undecided else [])]
     if ratio.verdict == "equivalent":
         return [
             f"No mode is faster than {reference}, the reference, by an amount that matters; {best.mode} is equivalent "
-            f"({interval})."
+            f"({interval}).",
+            *scope,
         ]
     if ratio.verdict == "slower":
-        return [f"{reference}, the reference, is fastest: next comes {best.mode} ({interval})."]
+        return [f"{reference}, the reference, is fastest: next comes {best.mode} ({interval}).", *scope]
     return [
         f"Inconclusive: {best.mode} looks fastest by its paired ratio, but this run cannot tell it from "
         f"{reference}, the reference ({interval}).",
-        MORE,
+        *more(order),
     ]
+
+
+def scope_of(order: list[ModeResult]) -> list[str]:
+    """Return the sentence of a run of one launch: another launch may differ. Empty if there were several."""
+    if any(result.ratio is not None and result.ratio.launches == 1 for result in order):
+        return ["This speaks of one launch; another may differ by a percent or two."]
+    return []
+
+
+def more(order: list[ModeResult]) -> list[str]:
+    """Return what would decide: the number of launches for ±2 %, if this run shows it."""
+    ratios = [r.ratio for r in order if r.ratio is not None and r.ratio.verdict not in ("reference", "slower")]
+    needed = [launches_needed(ratio, PRECISION) for ratio in ratios if ratio.launches is not None]
+    if not needed or None in needed:
+        return [*scope_of(order), MORE]
+    launches = max(one for one in needed if one is not None)
+    return [f"More launches may decide: ratios to ±{format_percent(PRECISION, 0)} need about {launches} launches of as "
+            "many rounds here (--until 2%)."]  # fmt: skip
 
 
 def _gain(record: Comparison, best: ModeResult, *, fastest: bool) -> str:
@@ -193,21 +216,23 @@ def _partial(record: Comparison) -> list[str]:
     return said
 
 
-def _close(record: Comparison, order: list[ModeResult]) -> list[str]:
-    """Name modes that are as fast as the winner or cannot be told from it, by the ratios of blocks."""
+def _close(record: Comparison, order: list[ModeResult]) -> tuple[list[str], bool]:
+    """Name modes that are as fast as the winner or cannot be told from it, by the ratios of blocks.
+
+    Also return whether there is one that cannot be told from it. Modes that met the winner in no round are not named.
+    """
     best = order[0]
+    assert best.ratio is not None
     blocks = {mode.text: mode_values(record.spec, mode, record.samples) for mode in record.spec.modes}
+    others = {result.mode: blocks.get(result.mode, []) for result in order[1:]}
+    ratios = ratios_to(blocks.get(best.mode, []), others)
     alike: dict[str, str] = {}
     unsure: dict[str, str] = {}
     for result in order[1:]:
-        assert best.ratio is not None
-        if result.ratio is None or result.mode == reference_of(record, result) or result.ratio.value < best.ratio.value:
+        ratio = ratios.get(result.mode)
+        if ratio is None or result.ratio is None or result.mode == reference_of(record, result):
             continue
-        rounds = [{block[:2] for block in blocks.get(mode, [])} for mode in (result.mode, best.mode)]
-        if rounds[0].isdisjoint(rounds[1]):
-            continue
-        ratio = paired_ratio(blocks[result.mode], blocks[best.mode])
-        if ratio.verdict == "slower":
+        if result.ratio.value < best.ratio.value or ratio.verdict == "slower":
             continue
         kept = alike if ratio.verdict == "equivalent" else unsure
         kept[result.mode] = ratio_text(ratio.value, ratio.ci95)
@@ -219,7 +244,7 @@ def _close(record: Comparison, order: list[ModeResult]) -> list[str]:
         )
     if unsure:
         said.append(f"This run cannot tell {and_of(list(unsure))} from {best.mode}: {_beside(unsure)}.")
-    return said
+    return said, bool(unsure)
 
 
 def _beside(ratios: dict[str, str]) -> str:

@@ -39,7 +39,7 @@ from xbench.runs.mode_memory import forecast_s, memory_of, units_of
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.blocks import mode_values, twins
-from xbench.stats.compare import REFERENCE_RATIO, BlockValue, paired_ratio, removed_interval, removed_share
+from xbench.stats.compare import REFERENCE_RATIO, BlockValue, ratios_to, removed_interval, removed_share
 from xbench.stats.steps import odd_sample_sentences
 from xbench.stats.summary import flag_outliers, grouped_estimate
 from xbench.text import and_of
@@ -94,9 +94,12 @@ def comparison_record(frame: RunFrame, found: Collector, error: str | None = Non
     samples = flagged(found.samples())
     reference = run.reference or run.modes[0].text
     values = {mode.text: mode_values(run, mode, samples) for mode in run.modes}
+    ratios = ratios_of(run, values)
     step = reference_batch(run, found)
     modes = {
-        mode.text: _mode_result(run, mode, values, step, reference, found, frame.fabric.label, error is None)
+        mode.text: _mode_result(
+            run, mode, values[mode.text], ratios.get(mode.text), step, found, frame.fabric.label, error is None
+        )
         for mode in run.modes
     }
     modes = _with_exposed(run, modes, found)
@@ -125,6 +128,21 @@ def comparison_record(frame: RunFrame, found: Collector, error: str | None = Non
     )
 
 
+def ratios_of(run: RunSpec, values: Mapping[str, list[BlockValue]]) -> dict[str, Ratio]:
+    """Return every mode's ratio to its reference. Verdicts hold for all modes of one reference that may be advised.
+
+    A control has its ratio too, and a verdict of its own that nobody is advised by.
+    """
+    references = {mode.text: run.reference_of(mode) for mode in run.modes}
+    found = dict.fromkeys(references.values(), REFERENCE_RATIO)
+    controls = {mode.text for mode in run.modes if not mode_info(mode.name).equivalent_to_ddp}
+    for reference in dict.fromkeys(references.values()):
+        for alike in (False, True):
+            judged = [m for m, own in references.items() if own == reference != m and (m in controls) == alike]
+            found |= ratios_to(values[reference], {mode: values[mode] for mode in judged})
+    return found
+
+
 def flagged(samples: Sequence[Sample]) -> list[Sample]:
     """Return the samples with outliers marked, within each mode and job."""
     groups: dict[tuple[str, int], list[int]] = {}
@@ -149,9 +167,9 @@ def reference_batch(run: RunSpec, found: Collector) -> int:
 def _mode_result(
     run: RunSpec,
     mode: ModeSpec,
-    values: dict[str, list[BlockValue]],
+    blocks: list[BlockValue],
+    ratio: Ratio | None,
     batch: int,
-    reference: str,
     found: Collector,
     label: Label,
     complete: bool,
@@ -167,7 +185,6 @@ def _mode_result(
         other = "one network on all ranks" if gate.reference == RANKS else f"the network that {by} trains"
         other = "the same network twice" if mode.text == gate.reference else other
         error = f"does not train {other}: {gate.message}"
-    blocks = values[mode.text]
     ended_early = error is None and not blocks and not complete
     if error is None and not blocks and complete:
         error = "nothing was measured"
@@ -178,11 +195,6 @@ def _mode_result(
         )
     per_sample = grouped_estimate(_by_launch(blocks))
     step = Estimate(median=per_sample.median * batch, ci95=(per_sample.ci95[0] * batch, per_sample.ci95[1] * batch))
-    ratio: Ratio | None = None
-    if mode.text == own:
-        ratio = REFERENCE_RATIO
-    elif values[own]:
-        ratio = paired_ratio(blocks, values[own])
     predicted = _predicted_step_s(run, mode, found, pattern)
     recorded = found.timelines.get(mode.text, {})
     return ModeResult(
@@ -195,7 +207,7 @@ def _mode_result(
         prediction_error=predicted / step.median - 1 if predicted is not None else None,
         parity=gate,
         ratio=ratio,
-        ratio_to=own if own != reference else None,
+        ratio_to=own if own != (run.reference or run.modes[0].text) else None,
         blocks=len(blocks),
         plan=plan,
         timeline=_timeline(recorded, label),

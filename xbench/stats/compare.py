@@ -1,58 +1,23 @@
-"""Comparison of a mode with the reference: a ratio, a robust interval, and one word.
+"""Comparison of modes with a reference: a ratio, its interval, and one word for each mode.
 
 Blocks of the two modes are paired by (launch, round). Both blocks of a pair ran within seconds of each other, in an
 order that is balanced over rounds. So common disturbances (temperature, a busy neighbour, the launch's own speed)
 cancel in their ratio. The analysis uses log ratios, where "10 % faster" and "10 % slower" have the same distance from
-0.
+0. `stats.location` gives the ratio and its 95 % interval: that of a new launch where there are several launches, and
+that of this launch where there is one.
 
-Method: `robust_location` (Tukey's biweight inside launches, a variance between launches that starts from an
-assumption and learns), then Student's interval. Rank methods are worse at such sizes. The signed-rank and the
-order-statistic interval of six pairs both reach from the smallest pair to the largest. So a single block disturbed 1.5×
-widens the interval by 50 %, and yet 3.1 % of A/A comparisons come out as a difference.
+**Words.** A run compares several modes with one reference, and each comparison is a chance of a false word. So
+`faster` and `slower` hold for all modes of the run together: where no mode differs from the reference, at most one run
+in twenty calls any mode faster or slower. The p values of the modes are adjusted by Holm's method (Holm 1979). An
+interval that excludes 1 may therefore stand beside `inconclusive`. `equivalent` holds for each mode by itself. One
+launch never says it: each launch has its own offset, so one shows no equality of modes.
 
-Measured, 4000 simulated comparisons a cell (lognormal block noise; 5 % of blocks 1.3–2× too long; AR(1) drift of 5 %
-across rounds and launch offsets of 5 %, common to both modes; 0.5 % offset of each mode in each launch):
+**Fastest.** A mode is fastest if, with it as the reference, every other mode is `slower`. To be called fastest in
+error, a mode has to be called faster than the one that is: so this error is at most one in twenty too, although the
+mode was chosen because it looked best (the idea of comparisons with the best, Hsu 1984).
 
-| launches × rounds | noise | false alarms | finds 8 % | half-width |
-| --- | --- | --- | --- | --- |
-| 1 × 6 | 1 % | 0.8 % | 98 % | 2.9 % |
-| 1 × 6 | 2 % | 1.1 % | 83 % | 5.3 % |
-| 1 × 6 | 4 % | 1.8 % | 27 % | 11.1 % |
-| 1 × 6 | 8 % | 1.8 % | 6 % | 24.4 % |
-| 2 × 6 | 1 % | 1.3 % | 99 % | 1.8 % |
-| 2 × 6 | 2 % | 1.1 % | 96 % | 3.1 % |
-| 2 × 6 | 4 % | 0.9 % | 68 % | 6.4 % |
-| 2 × 6 | 8 % | 0.7 % | 15 % | 14.3 % |
-| 4 × 6 | 1 % | 1.7 % | 99 % | 1.1 % |
-| 4 × 6 | 2 % | 1.8 % | 99 % | 1.8 % |
-| 4 × 6 | 4 % | 1.6 % | 96 % | 3.7 % |
-| 4 × 6 | 8 % | 1.2 % | 50 % | 8.3 % |
-
-"False alarms" are A/A comparisons that came out `faster` or `slower`. They are deliberately rarer than the 5 % of a
-95 % interval: the interval is for a *new* launch, and these launches are only a sample. If each mode's own offset in a
-launch is 2 % instead of 0.5 % (at 2 % noise), no method can see it in one launch, and false alarms rise to 13 %; two
-launches and four reduce them to 8 %. A surprising `faster` deserves more launches. `tests/unit/stats/test_compare.py`
-repeats a small version of the simulation.
-
-**Location.** Robust location of a quantity measured in several launches, with a standard error that respects launches.
-
-Model: pair j of launch i is x_ij = θ + u_i + e_ij. θ is the result. u_i is the launch's own offset (memory layout, port
-numbers, the core that got an interrupt), with variance τ². e_ij is block noise with variance s² and a heavy tail
-(another process woke up for one block). Averaging more blocks of one launch never averages u_i away.
-
-Within launches: Tukey's biweight around each launch's median, with one scale for all launches, because six pairs alone
-cannot show how noisy they are. The tuning constant is 6 σ (9 MAD) and the degrees of freedom are 0.7 (N − L), both from
-Mosteller & Tukey 1977. The variance is Huber's s² = N/(N−L) · Σψ²/N / (Σψ'/N)². A far outlier gets weight zero, so it
-moves neither the location nor the interval; the estimate holds until half of a launch is bad. The price is paid at
-small n: four of six values that are close by chance make the other two look like outliers, and the scale collapses. A
-launch's variance s²/n is therefore multiplied by 1 + 8/(N−L), a factor set by simulation (the table above).
-
-Between launches: one launch cannot show τ², and two show it badly (one degree of freedom: Student's t would be 12.7).
-So τ² starts from an assumption worth `PRIOR_DF` degrees of freedom: floor² + (s/5)². `floor` is the usual disagreement
-of two launches of the same thing, and s/5 assumes that a machine that varies from block to block varies from launch to
-launch too. The observed variance (a method-of-moments estimate, as DerSimonian & Laird 1986) replaces the assumption at
-once if it is larger (and then the assumption is worth no more than one degree of freedom), and gradually, with many
-launches, if it is smaller. Satterthwaite's rule combines the degrees of freedom of the two variances.
+`benchmarks/verdict_simulation.py` simulates all this under drift, correlated rounds, bursts, and offsets of each mode
+in each launch. docs/how-it-measures.md has the table.
 """
 
 from __future__ import annotations
@@ -60,19 +25,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from xbench.records import Interval, Ratio, Verdict
+from xbench.stats.location import Location, located, student_quantile
+from xbench.stats.regression import holm
 
 MARGIN = 0.02
 MIN_PAIRS = 4
-# Two modes, each with its own offset in a launch of 0.5 %: √2 · 0.005.
-LAUNCH_FLOOR = 0.007
+ERROR = 0.05
+"""Chance of a false `faster` or `slower`, over all modes of a run."""
+
+MAX_LAUNCHES = 100
+"""Most launches that a precision is said to need."""
 
 REFERENCE_RATIO = Ratio(value=1.0, ci95=(1.0, 1.0), verdict="reference")
 """The reference mode against itself: exactly 1, without a decision."""
@@ -80,20 +46,8 @@ REFERENCE_RATIO = Ratio(value=1.0, ci95=(1.0, 1.0), verdict="reference")
 _MAX_EXPONENT = 700.0
 _NOTHING = 1e-3
 
-Vector = NDArray[np.float64]
-
-MAD_TO_SIGMA = 1.4826
-BIWEIGHT_SIGMAS = 6.0
-BIWEIGHT_DF_SHARE = 0.7
-SMALL_SAMPLE = 8.0
-LAUNCH_NOISE_SHARE = 0.2
-PRIOR_DF = 3.0
-MIN_GROUP = 3
-
-# Log ratios that differ by less are the same: no clock and no machine repeats a block to 0.01 %.
-_MIN_SCALE = 1e-4
-# The mean slope of psi is near 0.8 for clean data; below this the variance formula divides by almost nothing.
-_MIN_SLOPE = 0.25
+Blocks = Sequence[tuple[int, int, float]]
+"""`BlockValue`s of one mode, or plain tuples of launch, round and value."""
 
 
 class BlockValue(NamedTuple):
@@ -104,58 +58,96 @@ class BlockValue(NamedTuple):
     value: float
 
 
-def paired_ratio(
-    mode: Sequence[tuple[int, int, float]],
-    reference: Sequence[tuple[int, int, float]],
-    margin: float = MARGIN,
-    confidence: float = 0.95,
-) -> Ratio:
-    """The ratio mode / reference (below 1: the mode is faster), its interval, and the verdict.
+def ratios_to(reference: Blocks, modes: Mapping[str, Blocks], margin: float = MARGIN) -> dict[str, Ratio]:
+    """The ratio mode / reference (below 1: the mode is faster) of every mode, with interval and verdict.
 
-    Both take `BlockValue`s or plain (launch, round, value) tuples. Blocks without a partner in the same launch and
-    round are ignored. Several of one mode in the same launch and round count once, by their median.
+    Verdicts hold for all `modes` together. Modes without a common round are left out. Blocks without a partner in the
+    same launch and round are ignored. Several of one mode in the same launch and round count once, by their median.
 
     Fewer than four pairs cannot separate noise from difference. Then the value is the pairs' geometric mean, the
     interval goes from half to twice the value, and further if a pair lies outside, and the verdict is `inconclusive`.
     (2× is the effect of one disturbed block.)
 
-    Raises ValueError for no pairs at all, or for a value that is not positive and finite.
+    Raises ValueError for a value that is not positive and finite.
     """
-    launches = _log_ratios(mode, reference)
-    pairs = [value for launch in launches for value in launch]
-    if not pairs:
+    launches = {name: log_ratios(blocks, reference) for name, blocks in modes.items()}
+    pairs = {name: sum(map(len, values)) for name, values in launches.items()}
+    found = {name: located(launches[name]) for name, count in pairs.items() if count >= MIN_PAIRS}
+    judged = judge(found, margin)
+    ratios = {}
+    for name, count in pairs.items():
+        if name in judged:
+            ratios[name] = judged[name].model_copy(update={"pairs": count})
+        elif count:
+            values = [value for launch in launches[name] for value in launch]
+            center = sum(values) / count
+            low, high = min(center - math.log(2), *values), max(center + math.log(2), *values)
+            ratios[name] = Ratio(
+                value=_exp(center), ci95=(_exp(low), _exp(high)), verdict="inconclusive", pairs=count,
+                launches=len(launches[name]),
+            )  # fmt: skip
+    return ratios
+
+
+def paired_ratio(mode: Blocks, reference: Blocks, margin: float = MARGIN) -> Ratio:
+    """The ratio of one mode by itself, as `ratios_to` gives it. Raises ValueError also for no pairs at all."""
+    found = ratios_to(reference, {"": mode}, margin)
+    if not found:
         raise ValueError("no launch and round holds a block of both modes")
-    if len(pairs) < MIN_PAIRS:
-        center = sum(pairs) / len(pairs)
-        low, high = min(center - math.log(2), *pairs), max(center + math.log(2), *pairs)
-        return Ratio(value=_exp(center), ci95=(_exp(low), _exp(high)), verdict="inconclusive", pairs=len(pairs))
-    location = robust_location(launches, LAUNCH_FLOOR)
-    half = location.half_width(confidence)
-    value = _exp(location.center)
-    interval = (_exp(location.center - half), _exp(location.center + half))
-    return Ratio(value=value, ci95=interval, verdict=verdict(value, interval, margin), pairs=len(pairs))
+    return found[""]
 
 
-def verdict(value: float, interval: Interval, margin: float = MARGIN) -> Verdict:
-    """One word for a ratio and its interval.
+def judge(locations: Mapping[str, Location], margin: float = MARGIN) -> dict[str, Ratio]:
+    """Ratios and verdicts from the log ratios' locations; verdicts hold for all of them together.
+
+    The number of pairs is left open.
+    """
+    adjusted = dict(zip(locations, holm([one.p_zero for one in locations.values()]), strict=True))
+    ratios = {}
+    for name, one in locations.items():
+        half = one.half_width(0.95)
+        value = _exp(one.center)
+        interval = (_exp(one.center - half), _exp(one.center + half))
+        word = verdict(value, interval, margin, differs=adjusted[name] < ERROR)
+        if word == "equivalent" and one.launches == 1:
+            word = "inconclusive"
+        ratios[name] = Ratio(value=value, ci95=interval, verdict=word, launches=one.launches)
+    return ratios
+
+
+def verdict(value: float, interval: Interval, margin: float = MARGIN, *, differs: bool = True) -> Verdict:
+    """One word for a ratio and its interval. `differs`: whether the difference holds among all modes of the run.
 
     `equivalent`: the whole interval lies within 1 ± margin, whether or not it contains 1. Else `faster` or `slower`:
-    the interval excludes 1 and the value is at least margin/2 away from it, so that 0.5 % is no reason to reconfigure.
-    Else `inconclusive`: more rounds or launches are needed.
+    the interval excludes 1, the mode differs, and the value is at least margin/2 away from 1, so that 0.5 % is no
+    reason to reconfigure. Else `inconclusive`: more launches are needed.
     """
     low, high = interval
     if 1 - margin < low and high < 1 + margin:
         return "equivalent"
-    if high < 1 and value <= 1 - margin / 2:
+    if differs and high < 1 and value <= 1 - margin / 2:
         return "faster"
-    if low > 1 and value >= 1 + margin / 2:
+    if differs and low > 1 and value >= 1 + margin / 2:
         return "slower"
     return "inconclusive"
 
 
-def _log_ratios(
-    mode: Sequence[tuple[int, int, float]], reference: Sequence[tuple[int, int, float]]
-) -> list[list[float]]:
+def launches_needed(ratio: Ratio, precision: float) -> int | None:
+    """Launches of as many rounds with which the interval is about ± `precision` (0.02 is 2 %), by this one's width.
+
+    None for the ratio of one launch, which shows nothing of the next, and for more than `MAX_LAUNCHES`.
+    """
+    launches = ratio.launches
+    if launches is None or launches < 2:
+        return None
+    half = (math.log(ratio.ci95[1]) - math.log(ratio.ci95[0])) / 2
+    deviation = half * math.sqrt(launches) / student_quantile(0.975, launches - 1)
+    wanted = math.log1p(precision)
+    enough = (n for n in range(2, MAX_LAUNCHES + 1) if student_quantile(0.975, n - 1) * deviation <= wanted * n**0.5)
+    return next(enough, None)
+
+
+def log_ratios(mode: Blocks, reference: Blocks) -> list[list[float]]:
     """log(mode / reference) of each round that has both, by launch, in order of launch and round."""
     mode_values, reference_values = _by_round(mode), _by_round(reference)
     launches: dict[int, list[float]] = defaultdict(list)
@@ -164,7 +156,7 @@ def _log_ratios(
     return list(launches.values())
 
 
-def _by_round(blocks: Sequence[tuple[int, int, float]]) -> dict[tuple[int, int], float]:
+def _by_round(blocks: Blocks) -> dict[tuple[int, int], float]:
     values: dict[tuple[int, int], list[float]] = defaultdict(list)
     for launch, round_, value in blocks:
         if not (math.isfinite(value) and value > 0):
@@ -205,112 +197,3 @@ def removed_interval(ratio_ci95: Interval, reference_ci95: Interval, bound_s: fl
         return None
     ends = [(1 - ratio) * step_s / (step_s - bound_s) for ratio in ratio_ci95 for step_s in reference_ci95]
     return min(ends), max(ends)
-
-
-@dataclass(frozen=True)
-class Location:
-    """An estimate of θ: its value, its standard error, and the degrees of freedom of the error."""
-
-    center: float
-    standard_error: float
-    df: float
-
-    def half_width(self, confidence: float) -> float:
-        """Half of the two-sided Student interval at `confidence` (0.95 and the like)."""
-        return student_quantile(0.5 + confidence / 2, self.df) * self.standard_error
-
-
-def student_quantile(probability: float, df: float) -> float:
-    """Quantile of Student's t at `df` degrees of freedom, which may be fractional."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(df, probability))
-
-
-def merge_small_groups(groups: Sequence[Sequence[float]]) -> list[Vector]:
-    """Groups that can be located. Those of fewer than three values are merged, and join the last if still too few.
-
-    A launch that was cut short after one round, or a run of many launches with one round each, would otherwise have
-    medians that are single values and show no scatter. Empty groups vanish.
-    """
-    large = [np.asarray(group, dtype=np.float64) for group in groups if len(group) >= MIN_GROUP]
-    rest = np.asarray([value for group in groups if len(group) < MIN_GROUP for value in group], dtype=np.float64)
-    if len(rest) >= MIN_GROUP or (len(rest) and not large):
-        return [*large, rest]
-    if len(rest):
-        large[-1] = np.concatenate([large[-1], rest])
-    return large
-
-
-def robust_location(groups: Sequence[Sequence[float]], floor: float) -> Location:
-    """θ of values grouped by launch, on a scale where noise is additive (log ratios, for example).
-
-    `floor`: standard deviation between launches that is assumed even if none is observed, in units of the values.
-    Raises ValueError for fewer than two values: they show no noise.
-    """
-    launches = merge_small_groups(groups)
-    total = sum(len(launch) for launch in launches)
-    if total < 2:
-        raise ValueError(f"a location needs at least two values, and there are {total}")
-    count = len(launches)
-    sizes = np.array([len(launch) for launch in launches], dtype=np.float64)
-    centers, noise_variance, noise_df = _biweight(launches)
-    # Raised as uncertainty of the result; not raised where it would explain the scatter of launches away.
-    center_variances = noise_variance * (1.0 + SMALL_SAMPLE / (total - count)) / sizes
-
-    def combine(launch_variance: float) -> tuple[Vector, float]:
-        weights = 1.0 / (launch_variance + center_variances)
-        weights /= weights.sum()
-        return weights, float(weights @ centers)
-
-    assumed = floor**2 + LAUNCH_NOISE_SHARE**2 * noise_variance
-    launch_variance = assumed
-    weights, center = combine(launch_variance)
-    if count > 1:
-        between = float(np.sum((centers - center) ** 2)) / (count - 1)
-        observed = max(0.0, between - float(np.mean(noise_variance / sizes)))
-        blended = (PRIOR_DF * assumed + (count - 1) * observed) / (PRIOR_DF + count - 1)
-        launch_variance = max(observed, blended)
-        weights, center = combine(launch_variance)
-    within_part = float(np.sum(weights**2 * center_variances))
-    between_part = float(np.sum(weights**2)) * launch_variance
-    variance = within_part + between_part
-    if variance == 0.0:
-        return Location(center, 0.0, noise_df)
-    # An assumption that the launches contradict is worth less, but never less than one launch more.
-    prior_df = max(1.0, PRIOR_DF * min(1.0, assumed / launch_variance)) if launch_variance else PRIOR_DF
-    df = variance**2 / (within_part**2 / noise_df + between_part**2 / (prior_df + count - 1))
-    return Location(center, math.sqrt(variance), df)
-
-
-def _biweight(launches: list[Vector]) -> tuple[Vector, float, float]:
-    """Each launch's location [launches], the variance of one value around it, and the variance's degrees of freedom."""
-    count, total = len(launches), sum(len(launch) for launch in launches)
-    medians = [float(np.median(launch)) for launch in launches]
-    deviations = [np.abs(launch - median) for launch, median in zip(launches, medians, strict=True)]
-    # Each median has fitted one value of its launch exactly (two, halfway): those say nothing about the noise.
-    informative = np.sort(np.concatenate(deviations))[count:]
-    pooled = max(MAD_TO_SIGMA * float(np.median(informative)), _MIN_SCALE)
-
-    centers, psi, slopes, inliers = [], [], [], 0
-    for launch, median, deviation in zip(launches, medians, deviations, strict=True):
-        cut = BIWEIGHT_SIGMAS * pooled
-        if np.count_nonzero(deviation < cut) * 2 < len(launch):
-            # Much noisier than the others: by their scale it would have no values left.
-            cut = BIWEIGHT_SIGMAS * MAD_TO_SIGMA * float(np.median(deviation))
-        center = median
-        for _ in range(50):
-            weights = np.clip(1.0 - ((launch - center) / cut) ** 2, 0.0, None) ** 2
-            previous, center = center, float(weights @ launch / weights.sum())
-            if abs(center - previous) <= 1e-9 * cut:
-                break
-        residuals = launch - center
-        square = (residuals / cut) ** 2
-        inside = square < 1.0
-        centers.append(center)
-        psi.append(np.where(inside, residuals * (1.0 - square) ** 2, 0.0))
-        slopes.append(np.where(inside, (1.0 - square) * (1.0 - 5.0 * square), 0.0))
-        inliers += int(np.count_nonzero(inside))
-    slope = max(float(np.mean(np.concatenate(slopes))), _MIN_SLOPE)
-    variance = float(np.sum(np.concatenate(psi) ** 2)) / (total - count) / slope**2
-    return np.array(centers), variance, max(1.0, BIWEIGHT_DF_SHARE * (inliers - count))

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.records import Estimate
-from xbench.stats.compare import MAD_TO_SIGMA, student_quantile
+from xbench.stats.location import MAD_TO_SIGMA, located, student_quantile, whole_launches
 
 OUTLIER_THRESHOLD = 3.5
 MIN_DISTRIBUTION_FREE = 6
 MIN_WARMUP_VALUES = 6
 
-_LAUNCH_PRIOR_DF = 1
 _MIN_RELATIVE_SCALE = 1e-3
 # Correction of the MAD of few normal values to its value for many (Croux & Rousseeuw 1992).
 _MAD_SMALL_SAMPLE = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
@@ -56,30 +55,26 @@ def median_estimate(values: Sequence[float]) -> Estimate:
 def grouped_estimate(values_by_launch: Sequence[Sequence[float]]) -> Estimate:
     """The median over all blocks of all launches, with a 95 % interval that respects launches.
 
-    Blocks of one launch share its offset, so many blocks of two launches are not many independent values. The interval
-    is the union of two: `median_estimate`'s over all blocks (noise within launches), and median ± t·d/√L, where d is
-    the standard deviation of the L launches' medians (spread between launches). Student's t would have L − 1 degrees of
-    freedom, and be 12.7 for two launches. It has L here, as if one launch more had been seen, and is 4.3. Simulated
-    with six normal blocks a launch, the interval covers 98 % if launches do not differ, 90 % (two launches) to 94 %
-    (six) if they differ as much as blocks do, and 85 % (two) to 93 % (six) if only launches differ.
+    The interval is the union of two: `median_estimate`'s over all blocks, and that of `stats.location` on the scale of
+    the values: Student's of the launches' centers where there are several launches, and the one for correlated rounds
+    where there is one. That one speaks of this launch alone.
 
-    Empty launches are left out; a single launch gives `median_estimate` of its values. Raises ValueError for no values
-    at all, or for one that is not finite.
+    Empty launches are left out. Raises ValueError for no values at all, or for one that is not finite.
     """
     launches = [_finite_array(launch) for launch in values_by_launch if len(launch)]
     if not launches:
         raise ValueError("an estimate needs at least one value")
     everything = np.concatenate(launches)
     within = median_estimate(everything.tolist())
-    if len(launches) == 1:
+    if sum(len(launch) for launch in whole_launches(launches)) < 2:
         return within
-    medians = np.array([np.median(launch) for launch in launches])
-    error = float(np.std(medians, ddof=1)) / math.sqrt(len(launches))
-    half = student_quantile(0.975, len(launches) - 1 + _LAUNCH_PRIOR_DF) * error
+    location = located(launches)
+    half = location.half_width(0.95)
     low, high = within.ci95
     floor = 0.0 if float(everything.min()) >= 0.0 else -math.inf
     return Estimate(
-        median=within.median, ci95=(max(floor, min(low, within.median - half)), max(high, within.median + half))
+        median=within.median,
+        ci95=(max(floor, min(low, location.center - half)), max(high, location.center + half)),
     )
 
 

@@ -12,10 +12,9 @@ clearly slower than the fastest one; else it is open. A candidate that is not wo
 fastest, need not be timed again.
 
 The test is repeated after every launch and for several candidates, and each repetition adds a chance of error. So a
-choice is settled only after two launches, because one launch cannot show its own effect on a mode. The intervals of
-`compare` are conservative (1 to 2 % of A/A comparisons come out as a difference, not 5 %), and the line is a margin
-away from 1. Two launches that agree give an interval of ±1.4 % (`compare.LAUNCH_FLOOR`), so a margin below that needs
-more of them. A difference between candidates that `compare` calls equivalent needs no further launches.
+choice is settled only after two launches, because one launch cannot show its own effect on a mode, and the line is a
+margin away from 1. Two launches have intervals of many times their difference, so mostly three or more are needed. A
+difference between candidates that `compare` calls equivalent needs no further launches.
 `tests/unit/stats/test_tuning_choice.py` simulates it.
 """
 
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xbench.records import Ratio
-from xbench.stats.compare import MARGIN, paired_ratio
+from xbench.stats.compare import MARGIN, paired_ratio, ratios_to
 
 MIN_LAUNCHES = 2
 
@@ -70,11 +69,7 @@ def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
     line = 1 - margin
     base = blocks.get(reference, ())
     rounds = _rounds(base)
-    ratios = {
-        name: paired_ratio(values, base, margin)
-        for name, values in blocks.items()
-        if name != reference and rounds & _rounds(values)
-    }
+    ratios = ratios_to(base, {name: values for name, values in blocks.items() if name != reference}, margin)
     if not ratios:
         return Choice("open", None, {}, (), frozenset(), settled=False)
     worth = [name for name, ratio in ratios.items() if ratio.ci95[1] < line]

@@ -238,7 +238,7 @@ def test_a_noise_floor_is_a_band_behind_its_pairs() -> None:
     assert pairs["x"] == pytest.approx(2 * [1 + one for one in made.SPREAD], rel=1e-5)
     assert pairs["y"] == 10 * [0] + 10 * [1]
     assert [note["text"] for note in figure.layout["annotations"]] == [
-        "1.8 %<br>in checks of 10 pairs", "1.8 %<br>in checks of 10 pairs", "not measured"
+        "4.2 %<br>in checks of 10 pairs", "4.2 %<br>in checks of 10 pairs", "not measured"
     ]  # fmt: skip
     assert figure.table is not None
     assert [row[0] for row in figure.table.rows] == [told.name_of(case) for case in made.TIMED]

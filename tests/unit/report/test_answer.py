@@ -19,7 +19,7 @@ from xbench.stats.summary import median_estimate
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
 COMPUTE = made.mode_result("compute", 0.5, (0.76, 0.75, 0.77), "faster")
-MORE = "More launches may decide: --rigorous, or --launches 5."
+MORE = "More launches may decide: --rigorous, or --until 2%."
 
 
 def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:
@@ -28,8 +28,8 @@ def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:
 
 def test_the_fastest_mode_is_named_with_its_gain_and_its_rivals() -> None:
     assert answer(made.comparison()) == [
-        "optimal is fastest: 10.8 % less time per sample than ddp, the reference (95 % CI 10.0 % to 11.6 %).",
-        "This run cannot tell mgwfbp from optimal: block by block it takes 1.010 [0.998, 1.022] of its time.",
+        "optimal is faster: 10.8 % less time per sample than ddp, the reference (95 % CI 10.0 % to 11.6 %).",
+        "mgwfbp is as fast as optimal, within 2 %: block by block it takes 1.010 [1.009, 1.011] of its time.",
         "Times are real (real compute, real collectives over real links); predictions and bounds are simulated.",
     ]
     assert answer(made.paired())[-1] == (
@@ -56,11 +56,11 @@ def test_a_noisy_mode_hides_none_that_is_proven_faster() -> None:
     ("mgwfbp", "wfbp", "said"),
     [
         (1.05, 1.1, []),
-        (1.05, 1.01, ["This run cannot tell wfbp from optimal: block by block it takes 1.010 [0.998, 1.022] of its "
+        (1.05, 1.01, ["wfbp is as fast as optimal, within 2 %: block by block it takes 1.010 [1.009, 1.011] of its "
                       "time."]),
         (1.001, 1.002, ["mgwfbp and wfbp are as fast as optimal, within 2 %: block by block they take 1.001 "
-                        "[0.989, 1.013] and 1.002 [0.990, 1.014] of its time."]),
-        (1.001, 1.015, ["mgwfbp is as fast as optimal, within 2 %: block by block it takes 1.001 [0.989, 1.013] of its "
+                        "[1.000, 1.002] and 1.002 [1.001, 1.003] of its time."]),
+        (1.001, 1.025, ["mgwfbp is as fast as optimal, within 2 %: block by block it takes 1.001 [1.000, 1.002] of its "
                         "time."]),
     ],
 )  # fmt: skip
@@ -72,6 +72,37 @@ def test_rivals_are_judged_by_their_blocks_and_not_by_intervals_that_overlap(
     took = {"optimal": 0.9, "mgwfbp": 0.9 * mgwfbp, "wfbp": 0.9 * wfbp}
     blocks = made.samples(list(record.modes), ratios=took)
     assert answer(record.model_copy(update={"samples": blocks}))[1:-1] == said
+
+
+def test_a_mode_is_fastest_only_if_every_other_is_shown_to_be_slower() -> None:
+    record = made.comparison()
+    took = {"optimal": 0.9, "mgwfbp": 0.95, "wfbp": 0.97, "single": 1.2}
+    apart = record.model_copy(update={"samples": made.samples(list(record.modes), ratios=took)})
+    assert answer(apart)[0].startswith("optimal is fastest: ")
+    uneven = [
+        sample.model_copy(update={"step_s": sample.step_s * (1.1 if sample.launch else 0.9)})
+        if sample.mode == "mgwfbp"
+        else sample
+        for sample in apart.samples
+    ]
+    said = answer(apart.model_copy(update={"samples": uneven}))
+    assert said[0].startswith("optimal is faster: ")
+    assert said[1].startswith("This run cannot tell mgwfbp from optimal: ")
+    assert said[2] == MORE
+
+
+def test_one_launch_says_that_it_speaks_of_itself() -> None:
+    ratio = Ratio(value=0.9, ci95=(0.85, 0.95), verdict="faster", pairs=6, launches=1)
+    record = made.comparison([DDP, _optimal(0.9, 0.85, 0.95, "faster").model_copy(update={"ratio": ratio})])
+    assert answer(record)[1] == "This speaks of one launch; another may differ by a percent or two."
+
+
+def test_what_a_precision_needs_is_said_where_launches_show_it() -> None:
+    ratio = Ratio(value=0.98, ci95=(0.949, 1.012), verdict="inconclusive", pairs=16, launches=4)
+    record = made.comparison([DDP, _optimal(0.98, 0.949, 1.012, "inconclusive").model_copy(update={"ratio": ratio})])
+    assert answer(record)[1] == (
+        "More launches may decide: ratios to ±2 % need about 7 launches of as many rounds here (--until 2%)."
+    )
 
 
 def test_rivals_that_met_in_no_round_are_not_judged() -> None:
@@ -114,7 +145,7 @@ def test_neither_the_control_nor_a_wrong_network_wins() -> None:
         ),
         (
             (1.2, 1.1, 1.3, "slower"),
-            ["ddp, the reference, is fastest of 2: no other mode had a shorter time per sample."],
+            ["ddp, the reference, is fastest of 2: every other mode is slower."],
         ),
         (
             (1.2, 0.4, 3.6, "inconclusive"),

@@ -252,7 +252,7 @@ def test_a_cell_shows_the_answer_and_the_modes() -> None:
         "resnet18 on shaped:hosts=2,rate=1gbit",
         "2026-11-22 04:54 UTC · vm · reference ddp · real",
     ]
-    assert found.text[2].startswith("dear is fastest: 21.2 % less time per sample than ddp")
+    assert found.text[2].startswith("dear is faster: 21.2 % less time per sample than ddp")
     text = " ".join(found.text)
     for cells in ("dear 25.9 ms 25.9 ms – 26.0 ms 0.788 [0.761, 0.815] faster 4 real", "ddp 32.9 ms"):
         assert cells in text

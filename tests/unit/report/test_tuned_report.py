@@ -6,7 +6,7 @@ import pytest
 import sample_records as made
 from sample_kinds import convergence, tuned
 
-from xbench.records import Converged, Plan
+from xbench.records import Converged, MeanOf, Plan
 from xbench.report import FORMATS
 from xbench.report.formats.html import page
 from xbench.report.formats.junit import cases
@@ -68,10 +68,21 @@ def test_verdicts_are_given_by_the_margin_that_was_asked_for() -> None:
 def test_verdicts_of_trainings_say_where_a_mean_lies() -> None:
     assert verdicts(convergence()) == [
         "ddp, the reference, ends with an accuracy of 97.50 %, 95 % CI 91.15 to 100.00.",
-        "optimal ends with 97.50 %: within ddp's interval (+0.00 points [+0.00, +0.00] seed by seed).",
-        "spb ends with 89.00 %: below ddp's interval by 2.15 points (-8.50 points [-21.21, +4.21] seed by seed).",
+        "optimal ends with 97.50 %: the same as ddp in every seed.",
+        "spb ends with 89.00 %: no difference from ddp is shown (-8.50 points [-21.21, +4.21] seed by seed; 16.33 "
+        "points would be found in 80 of 100 runs).",
         "wfbp FAILED: it needs a plan.",
     ]
+
+
+def test_the_power_of_so_many_seeds_stands_beside_a_difference_that_is_not_shown() -> None:
+    record = convergence()
+    spb = record.modes["spb"].model_copy(update={"detectable": 0.0953})
+    said = verdicts(record.model_copy(update={"modes": {**record.modes, "spb": spb}}))[2]
+    assert said.endswith("[-21.21, +4.21] seed by seed; 9.53 points would be found in 80 of 100 runs).")
+    shown = spb.model_copy(update={"difference": MeanOf(mean=-0.02, ci95=(-0.03, -0.01))})
+    said = verdicts(record.model_copy(update={"modes": {**record.modes, "spb": shown}}))[2]
+    assert said.endswith(": below ddp (-2.00 points [-3.00, -1.00] seed by seed).")
 
 
 def test_an_incomplete_training_says_so_and_shows_what_is_there() -> None:

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xbench.records import Ratio
 from xbench.stats.compare import (
     REFERENCE_RATIO,
     BlockValue,
-    Location,
-    merge_small_groups,
+    launches_needed,
     paired_ratio,
+    ratios_to,
     removed_interval,
     removed_share,
-    robust_location,
-    student_quantile,
     verdict,
 )  # fmt: skip
 
@@ -26,25 +25,19 @@ Blocks = list[BlockValue]
 
 
 def simulate(
-    generator: np.random.Generator, launches: int, rounds: int, noise: float, log_ratio: float = 0.0
-) -> tuple[Blocks, Blocks]:
-    """Blocks of a mode and the reference on a machine with everything that goes wrong on machines.
-
-    Lognormal noise a block; 5 % of blocks disturbed 1.3–2×; a drift over rounds (AR(1), 5 %) and an offset of the
-    launch (5 %), which both share; an offset of each mode in each launch (0.5 %).
-    """
-    mode: Blocks = []
-    reference: Blocks = []
+    generator: np.random.Generator, modes: int, launches: int, rounds: int, *, noise: float = 0.01, offset: float = 0.0
+) -> dict[str, Blocks]:
+    """Blocks of equal modes: an offset and a drift of the launch for all (5 %), and an offset of each mode in each."""
+    found: dict[str, Blocks] = {str(mode): [] for mode in range(modes)}
     for launch in range(launches):
-        own = 0.005 * generator.normal(size=2)
-        offset, drift = 0.05 * generator.normal(size=2)
+        own = offset * generator.normal(size=modes)
+        common, drift = 0.05 * generator.normal(size=2)
         for turn in range(rounds):
             drift = 0.8 * drift + 0.6 * 0.05 * generator.normal()
-            logs = offset + drift + own + noise * generator.normal(size=2)
-            logs += (generator.random(2) < 0.05) * np.log(generator.uniform(1.3, 2.0, size=2))
-            mode.append(BlockValue(launch, turn, math.exp(logs[0] + log_ratio)))
-            reference.append(BlockValue(launch, turn, math.exp(logs[1])))
-    return mode, reference
+            logs = common + drift + own + noise * generator.normal(size=modes)
+            for name, log in zip(found, logs, strict=True):
+                found[name].append(BlockValue(launch, turn, math.exp(log)))
+    return found
 
 
 def blocks(*launches: list[float]) -> Blocks:
@@ -60,33 +53,82 @@ def ones(mode: Blocks) -> Blocks:
 NOISE = [1.0, 1.02, 0.98, 1.01, 0.99, 1.005]
 
 
-@pytest.mark.parametrize(("launches", "rounds"), [(1, 6), (2, 6)])
-def test_false_alarms_are_rare(launches: int, rounds: int, thorough: bool) -> None:
+def test_of_eight_equal_modes_few_runs_call_any_different() -> None:
+    """With offsets of 2 % the words were wrong in 38 of 100 runs of two launches while each had its own 5 %."""
     generator = np.random.default_rng(20)
-    verdicts = [
-        paired_ratio(*simulate(generator, launches, rounds, noise)).verdict
-        for noise in (0.01, 0.02, 0.04, 0.08)
-        for _ in range(500 if thorough else 100)
-    ]
-    alarms = verdicts.count("faster") + verdicts.count("slower")
-    assert alarms <= 0.025 * len(verdicts)
-    assert alarms > 0  # an interval that is never wrong is too wide to be of use
+    wrong = 0
+    for _ in range(200):
+        reference, *_ = modes = simulate(generator, 8, 2, 6, offset=0.02)
+        ratios = ratios_to(modes.pop(reference), modes)
+        wrong += any(ratio.verdict in ("faster", "slower") for ratio in ratios.values())
+    assert wrong <= 0.08 * 200
 
 
-def test_a_difference_of_8_percent_is_found() -> None:
+def test_a_difference_of_5_percent_is_found_by_four_launches() -> None:
     generator = np.random.default_rng(21)
-    found = [paired_ratio(*simulate(generator, 2, 6, 0.02, math.log(0.92))).verdict for _ in range(500)]
-    assert found.count("faster") >= 0.95 * 500
+    found = []
+    for _ in range(200):
+        modes = simulate(generator, 2, 4, 4, offset=0.005)
+        faster = [block._replace(value=0.95 * block.value) for block in modes["1"]]
+        found.append(paired_ratio(faster, modes["0"]).verdict)
+    assert found.count("faster") >= 0.9 * 200
     assert found.count("slower") == 0
 
 
-def test_more_rounds_narrow_the_interval_and_launches_narrow_it_more() -> None:
-    def width(launches: int, rounds: int) -> float:
-        generator = np.random.default_rng(22)
-        ratios = [paired_ratio(*simulate(generator, launches, rounds, 0.02)) for _ in range(100)]
-        return float(np.median([ratio.ci95[1] - ratio.ci95[0] for ratio in ratios]))
+def test_words_hold_for_all_modes_together() -> None:
+    """Holm: of five modes the smallest p is multiplied by five. The interval is that of the mode by itself."""
+    close = blocks([0.988] * 4, [0.968] * 4, [0.980] * 4, [0.988] * 4)
+    others = {name: blocks(*([value] * 4 for value in (1.0, 1.02, 0.99, 1.01))) for name in "abcd"}
+    alone = paired_ratio(close, ones(close))
+    beside = ratios_to(ones(close), {"close": close, **others})["close"]
+    assert (alone.verdict, beside.verdict) == ("faster", "inconclusive")
+    assert alone.ci95 == beside.ci95
+    assert alone.ci95[1] < 1
 
-    assert width(4, 6) < width(1, 24) < width(1, 6)
+
+def test_one_launch_never_says_equivalent() -> None:
+    mode = blocks([1.0] * 6)
+    assert paired_ratio(mode, mode).ci95 == pytest.approx((1.0, 1.0), abs=0.001)
+    assert paired_ratio(mode, mode).verdict == "inconclusive"
+
+
+def test_modes_without_a_common_round_are_left_out() -> None:
+    mode = blocks([1.0] * 4)
+    assert list(ratios_to(mode, {"a": mode, "b": [BlockValue(7, 0, 1.0)], "c": []})) == ["a"]
+
+
+def test_a_ratio_names_its_launches() -> None:
+    assert [paired_ratio(mode, ones(mode)).launches for mode in (blocks([1.0] * 4), blocks([1.0] * 3, [1.0] * 3))] == [
+        1,
+        2,
+    ]
+
+
+def test_an_outlier_in_a_launch_moves_little_however_far_out() -> None:
+    mode = blocks(NOISE, NOISE, NOISE)
+    clean = paired_ratio(mode, ones(mode))
+    far, farther = ([*mode[:-1], mode[-1]._replace(value=value)] for value in (2.0, 2000.0))
+    spoilt = paired_ratio(far, ones(mode))
+    assert spoilt == paired_ratio(farther, ones(mode))
+    assert spoilt.value == pytest.approx(clean.value, abs=0.003)
+
+
+def test_launches_that_disagree_widen_the_interval_past_all_of_them() -> None:
+    agreeing = blocks(*([value * center for value in NOISE] for center in (0.949, 0.950, 0.951)))
+    disagreeing = blocks(*([value * center for value in NOISE] for center in (0.90, 0.95, 1.00)))
+    narrow, wide = paired_ratio(agreeing, ones(agreeing)), paired_ratio(disagreeing, ones(disagreeing))
+    assert narrow.verdict == "faster"
+    assert wide.verdict == "inconclusive"
+    assert wide.ci95[0] < 0.90 < 1.00 < wide.ci95[1]
+
+
+def test_launches_for_a_precision_by_hand() -> None:
+    """Four launches, half 3.182 s/2: s = 0.02 is ±3.18 %. Of seven 2.447 · 0.02/√7 = 1.85 %, of six 2.1 %."""
+    ratio = Ratio(value=1.0, ci95=(math.exp(-0.03182), math.exp(0.03182)), verdict="inconclusive", launches=4)
+    assert launches_needed(ratio, 0.02) == 7
+    assert launches_needed(ratio, 0.0001) is None
+    assert launches_needed(ratio.model_copy(update={"launches": 1}), 0.02) is None
+    assert launches_needed(ratio.model_copy(update={"launches": None}), 0.02) is None
 
 
 def test_exact_blocks_give_the_exact_ratio() -> None:
@@ -111,34 +153,6 @@ def test_what_both_suffer_divides_out() -> None:
     assert paired_ratio(drifting, reference).ci95 == pytest.approx(paired_ratio(mode, ones(mode)).ci95)
 
 
-def test_an_outlier_moves_nothing_however_far_out() -> None:
-    mode = blocks(NOISE, NOISE)
-    clean = paired_ratio(mode, ones(mode))
-    far, farther = ([*mode[:-1], mode[-1]._replace(value=value)] for value in (2.0, 2000.0))
-    spoilt = paired_ratio(far, ones(mode))
-    assert spoilt == paired_ratio(farther, ones(mode))
-    assert spoilt.value == pytest.approx(clean.value, abs=0.003)
-    assert spoilt.ci95[1] - spoilt.ci95[0] < 1.5 * (clean.ci95[1] - clean.ci95[0])
-
-
-def test_launches_that_disagree_widen_the_interval_past_both() -> None:
-    agreeing = blocks([value * 0.95 for value in NOISE], [value * 0.95 for value in NOISE])
-    disagreeing = blocks([value * 0.90 for value in NOISE], [value * 1.00 for value in NOISE])
-    narrow, wide = paired_ratio(agreeing, ones(agreeing)), paired_ratio(disagreeing, ones(disagreeing))
-    assert narrow.verdict == "faster"
-    assert wide.verdict == "inconclusive"
-    assert wide.ci95[0] < 0.90 < 1.00 < wide.ci95[1]
-    assert wide.ci95[1] - wide.ci95[0] < 0.6  # Student's t with one degree of freedom would make it 1.4
-
-
-def test_a_launch_much_noisier_than_the_others_is_still_located() -> None:
-    noisy = [0.5, 0.5, 2.0, 2.0]
-    mode = blocks([1.0, 1.001, 0.999, 1.0, 1.001, 0.999] * 2, noisy)
-    ratio = paired_ratio(mode, ones(mode))
-    assert ratio.ci95[0] < 1 < ratio.ci95[1]
-    assert ratio.value == pytest.approx(1.0, abs=0.05)
-
-
 def test_only_blocks_of_the_same_launch_and_round_are_paired() -> None:
     mode = blocks(NOISE)
     strays = [BlockValue(0, 9, 50.0), BlockValue(7, 0, 50.0)]
@@ -157,15 +171,6 @@ def test_plain_tuples_will_do_and_their_order_does_not_matter() -> None:
     mode = blocks(NOISE, NOISE[::-1])
     plain = [tuple(block) for block in reversed(mode)]
     assert paired_ratio(plain, ones(mode)) == paired_ratio(mode, ones(mode))
-
-
-@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 2), (2, 2), (1, 1, 1, 1, 1, 1), (3, 3), (1, 4)])
-def test_cut_short_launches_are_put_together(shape: tuple[int, ...]) -> None:
-    mode = blocks(*(NOISE[:rounds] for rounds in shape))
-    ratio = paired_ratio([block._replace(value=block.value * 0.5) for block in mode], ones(mode))
-    assert ratio.verdict == "faster"
-    assert ratio.value == pytest.approx(0.5, abs=0.02)
-    assert ratio.ci95[1] < 0.75
 
 
 def test_a_lone_round_of_a_second_launch_cannot_spoil_the_first() -> None:
@@ -228,11 +233,10 @@ def test_the_verdict(value: float, interval: tuple[float, float], expected: str)
     assert verdict(value, interval, margin=0.02) == expected
 
 
-def test_margin_and_confidence_are_the_callers() -> None:
+def test_the_margin_is_the_callers() -> None:
     mode = blocks([0.97 * value for value in NOISE], [0.97 * value for value in NOISE])
     assert paired_ratio(mode, ones(mode), margin=0.2).verdict == "equivalent"
-    narrow, wide = (paired_ratio(mode, ones(mode), confidence=level).ci95 for level in (0.5, 0.99))
-    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    assert paired_ratio(mode, ones(mode)).verdict == "faster"
 
 
 def test_the_reference_is_one() -> None:
@@ -286,65 +290,3 @@ def test_nothing_is_shown_to_be_removable_where_the_reference_s_interval_holds_t
     assert removed_share(9.5, 11.0, 10.0, 10.0) is None
     assert removed_share(9.5, 11.0, 10.0, 9.0) is None
     assert removed_share(10.5, 11.0, 10.0, 10.1) == 0.5
-
-
-SPREAD = [-0.02, -0.01, 0.0, 0.0, 0.01, 0.02]
-
-
-def test_students_quantiles_are_the_tables() -> None:
-    assert student_quantile(0.975, 1) == pytest.approx(12.706, abs=1e-3)
-    assert student_quantile(0.975, 10) == pytest.approx(2.228, abs=1e-3)
-    assert Location(0.0, 0.5, 10).half_width(0.95) == pytest.approx(1.114, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "merged"),
-    [((6, 6), [6, 6]), ((6, 1), [7]), ((6, 5, 2), [6, 7]), ((6, 2, 2), [6, 4]), ((1, 1), [2]), ((0, 4), [4]), ((), [])],
-)
-def test_groups_too_small_to_be_located_are_merged(sizes: tuple[int, ...], merged: list[int]) -> None:
-    assert [len(group) for group in merge_small_groups([[1.0] * size for size in sizes])] == merged
-
-
-def test_without_noise_one_launch_is_as_uncertain_as_the_floor() -> None:
-    location = robust_location([[0.5] * 6], floor=0.1)
-    assert location.center == pytest.approx(0.5)
-    assert location.standard_error == pytest.approx(0.1)
-    assert location.df == pytest.approx(3.0)
-
-
-def test_without_noise_agreeing_launches_wear_the_assumption_down() -> None:
-    # Three assumed degrees of freedom at 0.1², and two that were seen at 0: the variance is 3/5 of the assumed.
-    location = robust_location([[0.5] * 6] * 3, floor=0.1)
-    assert location.standard_error == pytest.approx(0.1 * (3 / 5 / 3) ** 0.5)
-    assert location.df == pytest.approx(5.0)
-
-
-def test_launches_that_contradict_the_assumption_replace_it() -> None:
-    location = robust_location([[0.0] * 6, [1.0] * 6], floor=0.01)
-    assert location.center == pytest.approx(0.5)
-    assert location.standard_error == pytest.approx(0.5)
-    assert location.df == pytest.approx(2.0, abs=1e-6)
-
-
-def test_symmetric_values_are_centred_and_an_outlier_weighs_nothing() -> None:
-    assert robust_location([SPREAD], floor=0.0).center == pytest.approx(0.0, abs=1e-12)
-    spoilt = [robust_location([[*SPREAD, outlier]], floor=0.0) for outlier in (1.0, 1000.0)]
-    assert spoilt[0] == spoilt[1]
-    assert abs(spoilt[0].center) < 0.005
-
-
-def test_the_value_that_each_median_fits_does_not_lower_the_scale() -> None:
-    # Deviations 0, 0.01, 0.2: without the median itself the scale is 0.156, and 0.2 lies well inside six of them.
-    # With it the scale would be 0.0148, and 0.2 an outlier of weight zero.
-    location = robust_location([[0.0, 0.01, 0.2]], floor=0.0)
-    assert location.center == pytest.approx(0.07, abs=0.005)
-
-
-def test_a_longer_launch_weighs_more() -> None:
-    long, short = [value for value in SPREAD for _ in range(5)], [0.1 + value for value in SPREAD[1:5]]
-    assert 0.0 < robust_location([long, short], floor=0.0).center < 0.05
-
-
-def test_one_value_shows_no_noise() -> None:
-    with pytest.raises(ValueError, match="at least two values, and there are 1"):
-        robust_location([[1.0]], floor=0.0)

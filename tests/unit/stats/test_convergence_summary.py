@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from xbench.records import ConvergenceCurve, MeanOf
-from xbench.stats.convergence import converged, cycles_s, mean_of, where
+from xbench.stats.convergence import converged, cycles_s, detectable, mean_of, where
 
 
 def curve(mode: str, seed: int, accuracy: float, **fields: object) -> ConvergenceCurve:
@@ -32,12 +33,33 @@ def test_an_interval_is_cut_to_the_values_that_the_quantity_can_take() -> None:
     assert found["spb"].difference.ci95 == (-1.0, 1.0)
 
 
-def test_where_a_mean_lies() -> None:
-    reference = MeanOf(mean=0.9, ci95=(0.88, 0.92))
-    assert where(0.89, reference) == ("within", 0.0)
-    assert where(0.86, reference) == ("below", pytest.approx(0.02))
-    assert where(0.93, reference) == ("above", pytest.approx(0.01))
-    assert where(0.93, MeanOf(mean=0.9)) == ("unknown", None)
+def test_a_mode_is_judged_by_its_differences_seed_by_seed() -> None:
+    assert where(MeanOf(mean=0.01, ci95=(-0.01, 0.03))) == "within"
+    assert where(MeanOf(mean=-0.02, ci95=(-0.03, -0.01))) == "below"
+    assert where(MeanOf(mean=0.02, ci95=(0.01, 0.03))) == "above"
+    assert where(MeanOf(mean=0.03)) == "unknown"
+    assert where(None) == "unknown"
+    # far below the reference's interval, because its seeds differ little; the differences show nothing
+    accuracies = {"ddp": (0.990, 0.991, 0.992), "spb": (0.999, 0.960, 0.985)}
+    curves = [curve(mode, seed, value) for mode, values in accuracies.items() for seed, value in enumerate(values)]
+    assert converged({"ddp": 1, "spb": 1}, curves, "ddp", {})["spb"].verdict == "within"
+
+
+def test_what_so_many_seeds_find() -> None:
+    """By published tables, a paired t test at 5 % has 80 % power at 1.68 deviations with 5 pairs, 1.00 with 10."""
+    assert detectable([0.0, 1.0, 2.0, 3.0, 4.0]) == pytest.approx(1.682 * 2.5**0.5, rel=0.005)
+    ten = detectable([0.0, 1.0] * 5)
+    assert ten == pytest.approx(0.9960 * (2.5 / 9) ** 0.5, rel=0.005)
+    assert detectable([0.25, 0.25, 0.25]) == 0.0
+    assert detectable([0.25]) is None
+
+
+def test_identical_modes_are_called_different_in_one_run_of_twenty() -> None:
+    generator = np.random.default_rng(5)
+    for seeds in (2, 3, 5):
+        rows = generator.normal(size=(2000, seeds))
+        called = sum(where(mean_of(row.tolist())) != "within" for row in rows)
+        assert 0.03 * 2000 < called < 0.07 * 2000
 
 
 def test_only_whole_cycles_have_a_mean_step() -> None:

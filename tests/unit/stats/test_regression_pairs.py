@@ -241,7 +241,7 @@ def test_the_floor_scales_with_the_noise_and_falls_with_pairs() -> None:
     assert few is not None
     assert many is not None
     assert louder is not None
-    assert 1.6 < few / many < 2.6
+    assert 2.5 < few / many < 4.5
     assert math.log1p(louder) == pytest.approx(2 * math.log1p(few))
     assert noise_floor([0.0] * 6, 6) == 0.0
     assert noise_floor(noise(1, 20), 8) == few
@@ -251,6 +251,26 @@ def test_the_floor_needs_pairs() -> None:
     assert noise_floor(noise(1, 5), 8) is None
     assert noise_floor(noise(1, 20), 5) is None
     assert noise_floor(noise(1, 20), 0) is None
+
+
+@pytest.mark.parametrize("measured", [6, 10, 20])
+@pytest.mark.parametrize("tails", ["normal", "outliers", "another day"])
+def test_the_floor_holds_for_a_check_whatever_it_was_learned_from(measured: int, tails: str) -> None:
+    """A quantile of the pairs themselves held in 72 to 90 of 100 checks, and in 63 to 78 with outliers or days."""
+    generator = np.random.default_rng(measured)
+    within = 0
+    for _ in range(400):
+        pairs, checked = generator.normal(size=(2, 20))
+        if tails == "outliers":
+            pairs, checked = (values * np.where(generator.random(20) < 0.05, 5.0, 1.0) for values in (pairs, checked))
+        if tails == "another day":
+            pairs, checked = pairs * math.exp(0.2 * generator.normal()), checked * math.exp(0.2 * generator.normal())
+        floor = noise_floor((0.01 * pairs[:measured]).tolist(), 10)
+        interval = signed_rank((0.01 * checked[:10]).tolist()).interval
+        assert floor is not None
+        assert interval is not None
+        within += -math.log1p(floor) < interval[0] and interval[1] < math.log1p(floor)
+    assert within >= 0.88 * 400
 
 
 def test_unchanged_code_stays_within_the_floor_and_twice_the_floor_lies_beyond_it() -> None:

@@ -60,14 +60,18 @@ def test_launches_that_agree_leave_the_interval_alone() -> None:
 def test_launches_that_disagree_widen_the_interval_past_both() -> None:
     launches = [[1.0] * 20, [1.1] * 20]
     estimate = grouped_estimate(launches)
-    half = 4.302653 * 0.05  # t(2) times the standard error of two medians that are 0.1 apart
+    half = 12.7062 * 0.05  # t(1) times the standard error of two centers that are 0.1 apart
     assert estimate.median == pytest.approx(1.05)
     assert estimate.ci95 == (pytest.approx(1.05 - half), pytest.approx(1.05 + half))
 
 
 def test_a_single_launch_and_empty_ones() -> None:
     launch = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0]
-    assert grouped_estimate([[], launch, []]) == median_estimate(launch)
+    estimate, independent = grouped_estimate([[], launch, []]), median_estimate(launch)
+    assert estimate == grouped_estimate([launch])
+    assert estimate.median == independent.median
+    assert estimate.ci95[0] < independent.ci95[0] < independent.ci95[1] < estimate.ci95[1]  # rounds may be correlated
+    assert grouped_estimate([[2.0]]) == median_estimate([2.0])
     with pytest.raises(ValueError, match="at least one value"):
         grouped_estimate([[], []])
 

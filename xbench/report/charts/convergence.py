@@ -8,6 +8,7 @@ from statistics import fmean
 from xbench.records import Converged, Convergence, ConvergenceCurve
 from xbench.report.charts.axes import BELOW, columns, marks, named, plain, points, rounded, rows_axis, whiskers
 from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
+from xbench.stats.convergence import where
 from xbench.units import format_bytes, format_count, format_seconds
 
 SEEDS = "Thick: the mean over seeds. Thin: each seed."
@@ -153,10 +154,10 @@ def _accuracies(record: Convergence) -> Table:
             if mode.difference.ci95 is not None:
                 low, high = mode.difference.ci95
                 apart += f" [{100 * low:+.2f}, {100 * high:+.2f}]".replace("-", "−")
-        verdict = mode.verdict or "unknown"
+        verdict = "reference" if mode.mode == record.reference else where(mode.difference)
         loss = f"{mode.test_loss.mean:.3f}" if mode.test_loss is not None else "–"
         rows.append([mode.mode, _accuracy(mode), apart, loss, Badge(verdict, verdict)])
-    verdicts = "by the reference's interval"
+    verdicts = "seed by seed"
     apart = f"points from {record.reference}, seed by seed [95 % CI]"
     headings = columns("mode", "accuracy [95 % CI]", apart, "test loss", verdicts, words=("mode", verdicts))
     return Table("Accuracy in figures", headings, rows, opened=True)

@@ -19,6 +19,7 @@ from xbench.report.page.common_sections import fabric_pairs, workload_pair
 from xbench.report.page.model import Facts, Section, Sentences
 from xbench.report.sentences import environment_line, fabric_line
 from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
+from xbench.stats.convergence import where
 from xbench.text import counted
 from xbench.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -147,7 +148,8 @@ class ConvergenceView(View[Convergence]):
                 status: Status = "skipped" if mode.status == "not trained" else "error"
                 found.append(Case(group, mode.mode, None, status, failed(mode)))
                 continue
-            said = f"accuracy {format_percent(mode.accuracy.mean, 2)} ({record.label}): {mode.verdict or 'not judged'}"
+            word = "reference" if mode.mode == record.reference else where(mode.difference)
+            said = f"accuracy {format_percent(mode.accuracy.mean, 2)} ({record.label}): {word}"
             found.append(Case(group, mode.mode, mode.step_s, message=said))
         return found
 
@@ -216,18 +218,22 @@ def failed(mode: Converged) -> str:
 
 
 def _where(mode: Converged, reference: str) -> str:
-    apart = ""
-    if mode.difference is not None:
-        apart = f"{100 * mode.difference.mean:+.2f} points"
-        if mode.difference.ci95 is not None:
-            low, high = mode.difference.ci95
-            apart += f" [{100 * low:+.2f}, {100 * high:+.2f}]"
-        apart += " seed by seed"
-    if mode.verdict in ("below", "above") and mode.outside is not None:
-        return f"{mode.verdict} {reference}'s interval by {100 * mode.outside:.2f} points ({apart})"
-    if mode.verdict == "within":
-        return f"within {reference}'s interval ({apart})"
-    return f"{apart}; one seed has no interval" if apart else f"{reference} has no accuracy to compare with"
+    """Format what the seeds' differences show, and what they could have shown."""
+    if mode.difference is None:
+        return f"{reference} has no accuracy to compare with"
+    apart = f"{100 * mode.difference.mean:+.2f} points"
+    if mode.difference.ci95 is None:
+        return f"{apart} seed by seed; one seed has no interval"
+    low, high = mode.difference.ci95
+    if low == high == 0:
+        return f"the same as {reference} in every seed"
+    apart += f" [{100 * low:+.2f}, {100 * high:+.2f}] seed by seed"
+    if low > 0 or high < 0:
+        return f"{'above' if low > 0 else 'below'} {reference} ({apart})"
+    if mode.detectable is None:
+        return f"no difference from {reference} is shown ({apart})"
+    found = f"{100 * mode.detectable:.2f} points would be found in 80 of 100 runs"
+    return f"no difference from {reference} is shown ({apart}; {found})"
 
 
 def _cells(mode: Converged) -> list[str]:
