@@ -120,29 +120,29 @@ class WorkloadOptions:
 class EffortOptions:
     """Amount of measurement: a preset, and single values that override it."""
 
-    launches: int | None = whole("--launches", 1, 100, help="Independent starts of the ranks.  [default: 2]")
-    rounds: int | None = whole("--rounds", 1, 1000, help="Timed blocks of each mode per launch.  [default: 6]")
+    launches: int | None = whole("--launches", 1, 100, help="Independent starts of the ranks.  [default: 4]")
+    rounds: int | None = whole("--rounds", 1, 1000, help="Timed blocks of each mode per launch.  [default: 4]")
     steps: int | None = whole("--steps", 2, 10_000, help="Timed steps per block.  [default: about 3 s]")
     quick: bool = option("--quick", is_flag=True, default=False, help="1 launch of 6 short rounds: a first look.")
     rigorous: bool = option(
-        "--rigorous", is_flag=True, default=False, help="5 launches of 8 rounds: for numbers that you will quote."
+        "--rigorous", is_flag=True, default=False, help="8 launches of 4 rounds: for numbers that you will quote."
     )
 
     def read(self) -> Effort:
-        """Return the effort: 2 launches of 6 rounds by default.
+        """Return the effort: 4 launches of 4 rounds by default.
 
-        `quick` is 1 launch of 6 rounds with 4 steps a block. `rigorous` is 5 launches of 8 rounds. Raises SpecError for
+        `quick` is 1 launch of 6 rounds with 4 steps a block. `rigorous` is 8 launches of 4 rounds. Raises SpecError for
         both.
         """
         from xbench.spec import Effort
 
         if self.quick and self.rigorous:
             raise SpecError("--quick and --rigorous exclude each other", hint="leave one of them out")
-        preset: dict[str, int] = {}
+        preset: dict[str, int] = {"launches": 4, "rounds": 4}
         if self.quick:
             preset = {"launches": 1, "rounds": 6, "steps": 4, "profile_steps": 8}
         elif self.rigorous:
-            preset = {"launches": 5, "rounds": 8, "profile_steps": 32}
+            preset = {"launches": 8, "rounds": 4, "profile_steps": 32}
         given = {"launches": self.launches, "rounds": self.rounds, "steps": self.steps}
         return Effort(**preset | {name: value for name, value in given.items() if value is not None})
 
@@ -232,6 +232,33 @@ class RunConfig:
         type=_Backend(["torch", "horovod"]),
         default="torch",
         help="Whose all-reduce carries gradients: torch's or Horovod's, except in DDP.",
+    )
+
+
+def _precision(text: str) -> float:
+    """Read '2%' or '2' as the share 0.02. Raises SpecError."""
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        raise SpecError(f"--until: {text!r} is not a percentage", hint="try --until 2%") from None
+    return within("--until", 0.1, 50.0)(percent) / 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(RunConfig):
+    """Options of `xbench compare`: launches may be as many as a precision needs."""
+
+    until: float | None = option(
+        "--until",
+        read=_precision,
+        metavar="PERCENT",
+        help="Run as many launches as ratios to this precision need, such as 2%.",
+    )
+    minutes: float | None = option(
+        "--minutes",
+        type=float,
+        read=within("--minutes", 0.25, 1440.0),
+        help="Time limit of --until in minutes.  [default: 30]",
     )
 
 

@@ -26,11 +26,11 @@ KINDS = (RunConfig, ProfileConfig, TuneConfig, ConvergeConfig, ValidateConfig, P
 
 
 def test_efforts() -> None:
-    assert EffortOptions().read() == Effort(launches=2, rounds=6, steps=None)
+    assert EffortOptions().read() == Effort(launches=4, rounds=4, steps=None)
     quick = EffortOptions(quick=True).read()
     assert (quick.launches, quick.rounds, quick.steps) == (1, 6, 4)
     rigorous = EffortOptions(rigorous=True).read()
-    assert (rigorous.launches, rigorous.rounds, rigorous.steps) == (5, 8, None)
+    assert (rigorous.launches, rigorous.rounds, rigorous.steps) == (8, 4, None)
     own = EffortOptions(launches=3, steps=9, quick=True).read()
     assert (own.launches, own.rounds, own.steps) == (3, 6, 9)
     with pytest.raises(SpecError, match="exclude each other"):

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from xbench.commands.completing import complete_workload
 from xbench.commands.options import ThemedCommand, check_json, examples, json_option, show_run, takes, verbose_option
-from xbench.config import ConvergeConfig, RunConfig
+from xbench.config import CompareConfig, ConvergeConfig, RunConfig
+from xbench.errors import SpecError
+
+if TYPE_CHECKING:
+    from xbench.runs.launch_policy import LaunchPolicy
+
+MINUTES = 30.0
+"""Default time limit of `--until`."""
 
 
 @click.command(
@@ -21,20 +30,35 @@ from xbench.config import ConvergeConfig, RunConfig
 )
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
 @takes(
-    RunConfig, "modes", "reference", "overlap", "workloads", "effort", "fabric", "device", json_option, "timeout_s",
-    "output", verbose_option, "nvtx", "copies", "compress", "collectives",
+    CompareConfig, "modes", "reference", "overlap", "workloads", "effort", "until", "minutes", "fabric", "device",
+    json_option, "timeout_s", "output", verbose_option, "nvtx", "copies", "compress", "collectives",
 )  # fmt: skip
-def compare(config: RunConfig, json_to: str | None, verbose: bool) -> int:
+def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
     """Run schedules side by side on real links and say which is fastest.
 
     WORKLOAD is a name from `xbench workloads` or path/to/train.py:make [default: resnet50]. Name two, or none or one
     with a paired mode such as crossover, and two jobs share the devices. Before timing, every schedule must train the
     network that DDP trains; a schedule that does not is shown as failed.
     """
-    return run_and_render(config, json_to, verbose=verbose)
+    if config.until is None:
+        if config.minutes is not None:
+            raise SpecError("--minutes limits --until, which is not given", hint="add --until 2%")
+        return run_and_render(config, json_to, verbose=verbose)
+
+    from xbench.runs.until import UntilPrecise
+
+    course = UntilPrecise(config.until, 60 * (config.minutes if config.minutes is not None else MINUTES))
+    return run_and_render(config, json_to, course, verbose=verbose)
 
 
-def run_and_render(config: RunConfig, json_to: str | None, *, verbose: bool, all_layers: bool = False) -> int:
+def run_and_render(
+    config: RunConfig,
+    json_to: str | None,
+    course: LaunchPolicy | None = None,
+    *,
+    verbose: bool,
+    all_layers: bool = False,
+) -> int:
     """Execute a run, show its record, and write JSON on request. Return the exit code or raise the XbenchError."""
     check_json(json_to)
 
@@ -42,7 +66,7 @@ def run_and_render(config: RunConfig, json_to: str | None, *, verbose: bool, all
     from xbench.runs.execute import execute
 
     console = make_console()
-    result = execute(config, console)
+    result = execute(config, console, course)
     if not result.speaks:  # rank 0 holds the samples and shows them
         return result.error.exit_code if result.error is not None else 0
     show_run(

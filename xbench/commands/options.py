@@ -319,8 +319,8 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--rate", "--latency", "--compute-scale", "--link",
     ),
     "Measurement": (
-        "--launches", "--rounds", "--steps", "--quick", "--rigorous", "--minutes", "--margin", "--cell-minutes",
-        "--pairs", "--budget", "--strict", "--no-confirm", "--error-band",
+        "--launches", "--rounds", "--steps", "--quick", "--rigorous", "--until", "--minutes", "--margin",
+        "--cell-minutes", "--pairs", "--budget", "--strict", "--no-confirm", "--error-band",
     ),
     "Output": (
         "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",

@@ -86,9 +86,9 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
         raise unknown("command for a script", command, COMMANDS)
     from xbench.commands.compare import compare
     from xbench.commands.profile import profile
-    from xbench.config import ProfileConfig, RunConfig
+    from xbench.config import CompareConfig, ProfileConfig
 
-    chosen, kind = (compare, RunConfig) if command == "compare" else (profile, ProfileConfig)
+    chosen, kind = (compare, CompareConfig) if command == "compare" else (profile, ProfileConfig)
     given: dict[str, Any] = chosen.make_context(f"xbench {command}", list(arguments)).params
     fabric = given["fabric"]
     config = read_config(kind, given)

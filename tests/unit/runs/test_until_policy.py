@@ -1,0 +1,73 @@
+"""The course of a run until a precision, on a clock of its own: how many launches, and what is said."""
+
+from __future__ import annotations
+
+from samples_of_runs import block, collector_of, run_of
+
+from xbench.runs.until import MIN_PILOT, UntilPrecise
+from xbench.spec import Effort, FabricSpec
+
+STEP_S = {"ddp": 0.5, "auto": 0.45, "single": 0.9}
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def launches_of(
+    spread: float, *, minutes: float = 60, effort: Effort | None = None
+) -> tuple[int, list[str], UntilPrecise]:
+    """Launches that a run takes whose `auto` differs from launch to launch by ± `spread`, 100 s each."""
+    run = run_of("ddp,auto,single", reference="ddp", effort=effort or Effort(launches=4, rounds=4))
+    clock, found, said = Clock(), collector_of(run), []
+    course = UntilPrecise(0.02, 60 * minutes, clock)
+    assert course.check(run) == ()
+    number = 0
+    while (leg := course.leg(number, found, [])) is not None:
+        said += leg.says
+        found.begin_launch(number)
+        for phase in (phase for phase in leg.phases if phase.kind == "block"):
+            step_s = STEP_S[phase.mode] * (1 + spread * (-1) ** number * (phase.mode == "auto"))
+            step_s *= 1 + 30 * spread * (number % 3 == 0) * (phase.mode == "single")  # slower for sure, and restless
+            stamps = [clock.now_s + place * step_s for place in range(6)]
+            for rank in range(2):
+                found.take(0, rank, block(phase.mode, stamps, phase.round, position=phase.position))
+        clock.now_s += 100.0
+        number += 1
+        assert number < 150
+    assert course.ran(run).effort.launches == number
+    return number, said, course
+
+
+def test_launches_that_agree_need_no_more_than_the_pilot() -> None:
+    number, _, course = launches_of(0.002)
+    assert number == MIN_PILOT
+    assert course.warnings == []
+
+
+def test_launches_that_differ_need_as_many_as_the_precision_says() -> None:
+    """±1.2 % about the mean of four is a standard deviation of 1.39 %, and 2.776 · 1.39 %/√5 = 1.72 %."""
+    number, said, _ = launches_of(0.012)
+    assert number == 5
+    assert said == ["ratios to ±2 % need about 5 launches of 4 rounds of 4 steps here; about 2 min more"]
+
+
+def test_more_launches_are_asked_for_than_the_pilot() -> None:
+    assert launches_of(0.002, effort=Effort(launches=6, rounds=4))[0] == 6
+    assert launches_of(0.002, effort=Effort(launches=1, rounds=6))[0] == MIN_PILOT
+
+
+def test_the_budget_ends_it_and_the_record_says_so() -> None:
+    number, _, course = launches_of(0.03, minutes=10)
+    assert number == 6  # 100 s each
+    assert course.warnings == ["--until 2 %: the budget of 10 min ended after 6 launches of 15"]
+
+
+def test_given_ranks_have_one_launch() -> None:
+    course = UntilPrecise(0.02, 60.0)
+    run = run_of("ddp", fabric=FabricSpec(name="cluster"))
+    assert course.check(run) == ("the ranks are given, so there is one launch, and --until has no effect",)
+    assert course.ran(run) == run
