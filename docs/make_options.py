@@ -20,6 +20,7 @@ MORE = {
     "--copies": "compare.md#how-gradients-get-into-a-collective",
     "--fabric": "fabric.md",
     "--launches": "how-it-measures.md#steps-blocks-launches",
+    "--until": "how-it-measures.md#as-many-launches-as-a-precision-needs",
     "--modes": "modes.md",
     "--nvtx": "compare.md#nsight-systems",
     "--overlap": "compare.md#into-the-next-forward-pass",
