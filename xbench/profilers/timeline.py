@@ -33,19 +33,18 @@ from torch import nn
 
 from xbench.profilers.clock import Clock, Mark
 from xbench.profilers.layers import LayerProfiler, StepMarks, StepWorkload
-from xbench.records import Slice
+from xbench.records import Label, Slice, Timeline
 from xbench.schedules.bucket import Work
 
 RESOLUTION_S = 5e-5
 """Shortest wait, and shortest stretch of the optimizer between waits, that becomes a separate slice [s]."""
 
 
-class Lanes(NamedTuple):
-    """One step of `step_s` [s] since `began`: both lanes, in order of time."""
+class RecordedStep(NamedTuple):
+    """One step of `step_s` [s] since `began`. The slices of both lanes are in order of time."""
 
     step_s: float
-    compute: list[Slice]
-    communication: list[Slice]
+    timeline: Timeline
     began: Mark
 
 
@@ -59,7 +58,7 @@ class BucketTrace:
 
 
 @dataclass
-class _Recorded:
+class _Marks:
     """One step: the marks of its parts, its buckets in launch order, and the waits for them."""
 
     marks: StepMarks | None = None
@@ -90,22 +89,22 @@ class TimelineRecorder(LayerProfiler):
             handle.watch(recorder.watch)
             recorder.run_step(workload)
             clock.flush()
-        lanes = recorder.lanes()[0]
+        step = recorder.recorded()[0]
 
-    `in_order`: collectives begin one after the other, in the order of their launches. Raises WorkloadError for a model
-    without trainable parameters.
+    `in_order`: collectives begin one after the other, in the order of their launches. `label` is that of the links.
+    Raises WorkloadError for a model without trainable parameters.
     """
 
-    def __init__(self, model: nn.Module, clock: Clock, *, in_order: bool = False) -> None:
+    def __init__(self, model: nn.Module, clock: Clock, *, in_order: bool = False, label: Label = "real") -> None:
         super().__init__(model, clock)
         self.failure: str | None = None
-        self._in_order = in_order
-        self._steps: list[_Recorded] = []
-        self._current: _Recorded | None = None
+        self._in_order, self._label = in_order, label
+        self._steps: list[_Marks] = []
+        self._current: _Marks | None = None
 
     def run_step(self, workload: StepWorkload) -> StepMarks:
         """Run one recorded training step. Other steps may run unrecorded in between."""
-        self._current = step = _Recorded()
+        self._current = step = _Marks()
         self._steps.append(step)
         try:
             step.marks = marks = super().run_step(workload)
@@ -140,17 +139,17 @@ class TimelineRecorder(LayerProfiler):
         yield
         step.waits.append((since, self._clock.mark()))
 
-    def lanes(self) -> list[Lanes]:
-        """The lanes of every recorded step, valid only after the clock's `flush()`.
+    def recorded(self) -> list[RecordedStep]:
+        """Every recorded step, valid only after the clock's `flush()`.
 
         Raises ValueError when a part was not recorded.
         """
         if self.failure is not None:
             raise ValueError(self.failure)
-        return [self._lanes(*pair) for pair in pairwise([_Recorded(), *self._steps])]
+        return [self._recorded(*pair) for pair in pairwise([_Marks(), *self._steps])]
 
-    def _lanes(self, before: _Recorded, step: _Recorded) -> Lanes:
-        """Lanes of one step. Transfers of the recorded step `before` it may end in this one."""
+    def _recorded(self, before: _Marks, step: _Marks) -> RecordedStep:
+        """One step. Transfers of the recorded step `before` it may end in this one."""
         marks = step.marks
         if marks is None:
             raise ValueError("a recorded step did not end")
@@ -175,7 +174,8 @@ class TimelineRecorder(LayerProfiler):
             returned_s = min(returned_s, max(at(sent.launched) for sent in step.sent))
         compute += self._backward(marks, backward_s, returned_s)
         compute += _between("optimizer", at(marks.update), step_s, waits)
-        return Lanes(step_s, compute, communication, marks.begin)
+        timeline = Timeline(label=self._label, compute=compute, communication=communication)
+        return RecordedStep(step_s, timeline, marks.begin)
 
     def _backward(self, marks: StepMarks, begin_s: float, end_s: float) -> list[Slice]:
         """One slice per layer with a gradient; the last one ends at `end_s`."""

@@ -24,8 +24,8 @@ from xbench.records import (
     Layer,
     Parity,
     Plan,
-    Slice,
     StepTimes,
+    Timeline,
     WorkFormula,
     WorkloadRecord,
 )
@@ -196,12 +196,11 @@ class GpuMissing(Event, event="gpu_missing"):
 
 
 class StepRecorded(Event, event="timeline"):
-    """A recorded step of one of the first ranks: its start by rank 0's clock [s], and its two lanes from there."""
+    """A recorded step of one of the first ranks: its start by rank 0's clock [s], and its timeline from there."""
 
     mode: str
     began_s: float
-    compute: list[Slice]
-    communication: list[Slice]
+    timeline: Timeline
 
 
 class MemoryMeasured(Event, event="memory"):

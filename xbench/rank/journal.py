@@ -24,19 +24,29 @@ from xbench.rank.events import Event, Warned, parse
 
 STATE_BYTES = 256
 
+Take = Callable[[int, int, Event], None]
+"""Function of a job, a rank and an event of it."""
+
+
+def to_all(*takes: Take) -> Take:
+    """Return a function that passes each event to all of these, in this order."""
+
+    def take(job: int, rank: int, event: Event) -> None:
+        for one in takes:
+            one(job, rank, event)
+
+    return take
+
 
 class Journal:
     """Log of a rank. Writes are unbuffered, so they survive the rank and its parent.
 
-    `listener(rank, event)`, if given, gets each event of the first job too. Raises RunError if the directory has this
-    rank's journal already.
+    `listener`, if given, gets each event too. Raises RunError if the directory has this rank's journal already.
     """
 
-    def __init__(
-        self, directory: Path, job: int, rank: int, *, listener: Callable[[int, Event], None] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, job: int, rank: int, *, listener: Take | None = None) -> None:
         stem = f"job{job}-rank{rank}"
-        self._rank = rank
+        self._job, self._rank = job, rank
         self._listener = listener
         self._of_job: int | None = None
         self._events = _new_file(directory / f"{stem}.jsonl")
@@ -49,8 +59,8 @@ class Journal:
         if self._of_job is not None:
             event = event.model_copy(update={"of_job": self._of_job})
         _write_line(self._events, event)
-        if self._listener is not None and self._of_job is None:
-            self._listener(self._rank, event)
+        if self._listener is not None:
+            self._listener(self._job, self._rank, event)
 
     def note(self, state: str) -> None:
         """Note the rank's current work: 'optimal step 12: waiting for gradients'."""
@@ -99,27 +109,13 @@ class Journals:
         self._directory = directory
         self._files: dict[tuple[int, int], io.FileIO] = {}
 
-    def write(self, job: int, rank: int, event: Event) -> None:
-        """Append one event of one rank. Raises OSError."""
-        if (job, rank) not in self._files:
-            self._directory.mkdir(exist_ok=True)
-            self._files[job, rank] = _new_file(self._directory / f"job{job}-rank{rank}.jsonl")
-        _write_line(self._files[job, rank], event)
-
-
-Take = Callable[[int, int, Event], None]
-"""Function of a job, a rank and an event of it."""
-
-
-def kept_by(journals: Journals, take: Take) -> Take:
-    """Return `take` preceded by writing each event to disk, if there is room."""
-
-    def kept(job: int, rank: int, event: Event) -> None:
+    def take(self, job: int, rank: int, event: Event) -> None:
+        """Append one event of one rank, if there is room."""
         with suppress(OSError):
-            journals.write(job, rank, event)
-        take(job, rank, event)
-
-    return kept
+            if (job, rank) not in self._files:
+                self._directory.mkdir(exist_ok=True)
+                self._files[job, rank] = _new_file(self._directory / f"job{job}-rank{rank}.jsonl")
+            _write_line(self._files[job, rank], event)
 
 
 class JournalReader:

@@ -32,10 +32,10 @@ from xbench.modes import MODES, mode_info
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import Clock, clock_for
 from xbench.profilers.layers import bare_step
-from xbench.rank.events import Event, LinkCalibrated, ProfilePartBegan, RankStarted, Remarked
+from xbench.rank.events import LinkCalibrated, ProfilePartBegan, RankStarted, Remarked
 from xbench.rank.gpu_cores import bind_to_gpu
 from xbench.rank.gpu_watch import GpuWatch
-from xbench.rank.journal import Journal
+from xbench.rank.journal import Journal, Take
 from xbench.rank.nvtx import Ranges
 from xbench.rank.parity_checker import Reference, compressed
 from xbench.rank.program import JobPlan, Program, job_times
@@ -63,7 +63,7 @@ class Session:
         program: Program,
         job: int,
         directory: Path,
-        listener: Callable[[int, Event], None] | None = None,
+        listener: Take | None = None,
         store: Any = None,
     ) -> None:
         self.program = program

@@ -19,10 +19,11 @@ import torch.distributed as dist
 from xbench.crossover.job import TurnTaker
 from xbench.profilers.clock import Mark
 from xbench.profilers.collectives import clock_offsets
-from xbench.profilers.timeline import Lanes, TimelineRecorder
+from xbench.profilers.timeline import RecordedStep, TimelineRecorder
 from xbench.rank.events import StepRecorded, TurnsRecorded, Warned
 from xbench.rank.nvtx import HeldTurns
 from xbench.rank.session import Session
+from xbench.records import Label
 from xbench.schedules import defers_update
 from xbench.spec import ModeSpec
 
@@ -55,7 +56,9 @@ def record_timeline(session: Session, mode: ModeSpec) -> None:
         return
     what = f"timeline of {mode.text}"
     workload = session.workload
-    recording = TimelineRecorder(workload.model, session.clock, in_order=dist.get_backend() == "nccl")
+    label: Label = "real" if session.program.emulated is None else "emulated"
+    in_order = dist.get_backend() == "nccl"
+    recording = TimelineRecorder(workload.model, session.clock, in_order=in_order, label=label)
     ahead_s = clock_offsets(None, session.device).offset_s[session.rank]
     with recording as recorder, session.attach(mode) as handle:
         attached = copy(workload)
@@ -92,9 +95,9 @@ def _agreed(session: Session, mode: ModeSpec, begin: Callable[[], bool]) -> bool
 
 def _write(session: Session, mode: ModeSpec, recorder: TimelineRecorder, origin_s: float, origin: Mark) -> None:
     """Write the step that rank 0 chose. `origin` is the instant at which rank 0's clock showed `origin_s` [s]."""
-    recorded: list[Lanes] = []
+    recorded: list[RecordedStep] = []
     try:
-        recorded = recorder.lanes()
+        recorded = recorder.recorded()
         if defers_update(session.plans[session.job].carrier_of(mode)):
             recorded = recorded[1:] or recorded  # the first step waits for gradients that were sent before recording
     except Exception as error:
@@ -106,12 +109,10 @@ def _write(session: Session, mode: ModeSpec, recorder: TimelineRecorder, origin_
         return
     step = recorded[place]
     began_s = round(origin_s + session.clock.elapsed_s(origin, step.began), 7)
-    session.journal.write(
-        StepRecorded(mode=mode.text, began_s=began_s, compute=step.compute, communication=step.communication)
-    )
+    session.journal.write(StepRecorded(mode=mode.text, began_s=began_s, timeline=step.timeline))
 
 
-def _median(recorded: list[Lanes]) -> int:
+def _median(recorded: list[RecordedStep]) -> int:
     """Return the index of the step that took the median time; -1 if there are none."""
     by_length = sorted(range(len(recorded)), key=lambda place: recorded[place].step_s)
     return by_length[len(by_length) // 2] if by_length else -1

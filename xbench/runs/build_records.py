@@ -29,7 +29,6 @@ from xbench.records import (
     RankTimeline,
     Ratio,
     Sample,
-    Timeline,
     TurnTaken,
 )
 from xbench.registry import imported
@@ -210,8 +209,8 @@ def _mode_result(
         ratio_to=own if own != (run.reference or run.modes[0].text) else None,
         blocks=len(blocks),
         plan=plan,
-        timeline=_timeline(recorded, label),
-        other_ranks=_other_ranks(recorded, label),
+        timeline=recorded[0].timeline if 0 in recorded else None,
+        other_ranks=_other_ranks(recorded),
         turns=_in_order(itertools.chain(*found.turns.get(mode.text, {}).values())),
         pattern=pattern,
         gpu=found.gpu.of_mode(mode.text, per_sample.median),
@@ -220,26 +219,12 @@ def _mode_result(
     )
 
 
-def _timeline(steps: Mapping[int, StepRecorded], label: Label) -> Timeline | None:
-    """Return rank 0's step with the fabric's label; None without one. `steps` is by rank."""
-    first = steps.get(0)
-    if first is None:
-        return None
-    return Timeline(label=label, compute=first.compute, communication=first.communication)
-
-
-def _other_ranks(steps: Mapping[int, StepRecorded], label: Label) -> list[RankTimeline]:
-    """Return the same step on the other ranks that kept it; empty if rank 0 has none."""
+def _other_ranks(steps: Mapping[int, StepRecorded]) -> list[RankTimeline]:
+    """Return the same step on the other ranks that kept it; empty if rank 0 has none. `steps` is by rank."""
     if 0 not in steps:
         return []
     return [
-        RankTimeline(
-            label=label,
-            compute=step.compute,
-            communication=step.communication,
-            rank=rank,
-            starts_s=round(step.began_s - steps[0].began_s, 7),
-        )
+        RankTimeline(**dict(step.timeline), rank=rank, starts_s=round(step.began_s - steps[0].began_s, 7))
         for rank, step in sorted(steps.items())
         if rank > 0
     ]

@@ -18,6 +18,7 @@ from xbench.config import ConvergeConfig
 from xbench.errors import SpecError, UsageError
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.rank.events import Event, ModeFailed, ModeTrained, Warned
+from xbench.rank.journal import to_all
 from xbench.rank.program import ConvergeProgram, Phase, TrainingPlan
 from xbench.records import Convergence, ConvergenceCurve, Dataset, Training
 from xbench.runs.fabric_run import FabricRun
@@ -170,14 +171,11 @@ class ConvergeRun(FabricRun[ConvergenceFrame, Convergence]):
         program = ConvergeProgram(
             run=self.run, launch=0, phases=(Phase(kind="profile"),), jobs=len(self.run.workloads), training=training
         )
-        outcome = self.start_ranks(program, RANK, self.folder, self._take)
+        take = to_all(self.trainings.take, self.curves.take)
+        outcome = self.start_ranks(program, RANK, self.folder, take)
         self.curves.warnings += outcome.warnings
         if outcome.error is not None:
             raise outcome.error
-
-    def _take(self, job: int, rank: int, event: Event) -> None:
-        self.trainings.take(job, rank, event)
-        self.curves.take(job, rank, event)
 
 
 def convergence_record(frame: ConvergenceFrame, curves: Curves, error: str | None) -> Convergence:

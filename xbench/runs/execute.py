@@ -16,8 +16,7 @@ from rich.console import Console
 
 from xbench.config import RunConfig
 from xbench.errors import SpecError, XbenchError
-from xbench.rank.events import Event
-from xbench.rank.journal import Journals, Take, kept_by
+from xbench.rank.journal import Journals, Take, to_all
 from xbench.rank.program import JobPlan, Program
 from xbench.records import Comparison, Profile
 from xbench.runs.build_records import comparison_record, profile_record
@@ -153,7 +152,8 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
                 run=leg.run, launch=number, phases=left, jobs=jobs, plans=plans, emulated=self.fabric.emulated
             )
             self.shortages.begin()
-            outcome = self.start_ranks(program, WORKER, directory, self._take)
+            take = to_all(self.collector.take, self.shortages.take, self.progress.take)
+            outcome = self.start_ranks(program, WORKER, directory, take)
             self.warnings += outcome.warnings
             self.write_frame()
             if number == 0 and not self.plans:
@@ -171,18 +171,12 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
             if not left:
                 return
 
-    def _take(self, job: int, rank: int, event: Event) -> None:
-        self.collector.take(job, rank, event)
-        self.shortages.take(job, rank, event)
-        if job == 0 and not event.of_job:
-            self.progress.take(rank, event)
-
     def _measure_inside(self) -> None:
         """Run the one launch of ranks that another launcher started."""
         take: Take = self.collector.take
         if self.saves:
             self.write_frame()
-            take = kept_by(Journals(self.folder / "launch0"), take)
+            take = to_all(Journals(self.folder / "launch0").take, take)
         run_inside(self.run, self.collector, self.progress, self._abandon, take)
 
     def _abandon(self, error: XbenchError) -> NoReturn:

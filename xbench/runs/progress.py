@@ -58,9 +58,9 @@ class Progress:
         self._launch, self._phases, self._current = launch, phases, None
         self._show(f"{self._place()}: starting the ranks")
 
-    def take(self, rank: int, event: events.Event) -> None:
-        """Take one event of the first job."""
-        if rank != 0:
+    def take(self, job: int, rank: int, event: events.Event) -> None:
+        """Take one event of a rank's journal. Those of rank 0 of the first job are shown."""
+        if job or rank or event.of_job:
             return
         match event:
             case events.ProfilePartBegan():
@@ -173,7 +173,7 @@ class Trainings:
             return
         match event:
             case events.ProfilePartBegan() | events.PhaseBegan(number=0):
-                self._progress.take(rank, event)
+                self._progress.take(job, rank, event)
             case events.PhaseBegan() if self._began_s is None:
                 self._began_s = event.t
             case events.EpochTrained():

@@ -9,7 +9,7 @@ import torch
 from profiler_fakes import FakeClock, Layer, Workload
 from torch import nn
 
-from xbench.profilers.timeline import RESOLUTION_S, Lanes, TimelineRecorder
+from xbench.profilers.timeline import RESOLUTION_S, RecordedStep, TimelineRecorder
 from xbench.records import Slice
 
 
@@ -61,7 +61,7 @@ def _nothing(_: object) -> None:
     pass
 
 
-def recorded(prepare: Callable[[Step, TimelineRecorder, FakeClock], None]) -> Lanes:
+def recorded(prepare: Callable[[Step, TimelineRecorder, FakeClock], None]) -> RecordedStep:
     clock = FakeClock()
     step = Step(clock)
     recorder = TimelineRecorder(step.model, clock)
@@ -69,8 +69,8 @@ def recorded(prepare: Callable[[Step, TimelineRecorder, FakeClock], None]) -> La
         prepare(step, recorder, clock)
         recorder.run_step(step)
     clock.flush()
-    (lanes,) = recorder.lanes()
-    return lanes
+    (found,) = recorder.recorded()
+    return found
 
 
 def spans(slices: list[Slice]) -> list[tuple[str, float, float]]:
@@ -78,12 +78,12 @@ def spans(slices: list[Slice]) -> list[tuple[str, float, float]]:
 
 
 def test_a_step_without_communication_is_full_of_computation() -> None:
-    lanes = recorded(lambda *_: None)
-    assert lanes.step_s == 16.5
-    assert spans(lanes.compute) == [
+    found = recorded(lambda *_: None)
+    assert found.step_s == 16.5
+    assert spans(found.timeline.compute) == [
         ("forward", 0.0, 3.5), ("backward 1", 3.5, 7.5), ("backward 0", 7.5, 15.5), ("optimizer", 15.5, 16.5),
     ]  # fmt: skip
-    assert lanes.communication == []
+    assert found.timeline.communication == []
 
 
 def test_buckets_travel_from_launch_to_completion_and_the_optimizer_is_not_the_wait_for_them() -> None:
@@ -109,14 +109,14 @@ def test_buckets_travel_from_launch_to_completion_and_the_optimizer_is_not_the_w
         step.when_ready(0, first_arrives_during_backward)
         step.before_step.append(wait_for_all)
 
-    lanes = recorded(prepare)
-    assert spans(lanes.communication) == [("bucket 1", 7.75, 15.75), ("bucket 2", 16.0, 19.5)]
-    assert [part.nbytes for part in lanes.communication] == [100, 40]
-    assert spans(lanes.compute) == [
+    found = recorded(prepare)
+    assert spans(found.timeline.communication) == [("bucket 1", 7.75, 15.75), ("bucket 2", 16.0, 19.5)]
+    assert [part.nbytes for part in found.timeline.communication] == [100, 40]
+    assert spans(found.timeline.compute) == [
         ("forward", 0.0, 3.5), ("backward 1", 3.5, 7.5), ("backward 0", 7.5, 16.0),
         ("optimizer", 16.0, 16.5), ("optimizer", 19.5, 21.0),
     ]  # fmt: skip
-    assert lanes.step_s == 21.0
+    assert found.step_s == 21.0
 
 
 def test_a_schedule_that_waits_inside_backward_does_not_compute_while_it_waits() -> None:
@@ -129,9 +129,9 @@ def test_a_schedule_that_waits_inside_backward_does_not_compute_while_it_waits()
         collective = Collective(clock, 6.0)
         step.when_ready(0, all_at_once)
 
-    lanes = recorded(prepare)
-    assert spans(lanes.communication) == [("bucket 1", 15.75, 21.75)]
-    assert spans(lanes.compute)[-2:] == [("backward 0", 7.5, 15.75), ("optimizer", 21.75, 22.75)]
+    found = recorded(prepare)
+    assert spans(found.timeline.communication) == [("bucket 1", 15.75, 21.75)]
+    assert spans(found.timeline.compute)[-2:] == [("backward 0", 7.5, 15.75), ("optimizer", 21.75, 22.75)]
 
 
 def test_a_forward_pass_does_not_compute_while_its_layers_wait_and_what_travels_on_is_cut_at_the_step() -> None:
@@ -158,7 +158,7 @@ def test_a_forward_pass_does_not_compute_while_its_layers_wait_and_what_travels_
         recorder.run_step(step)
         sent.pop().arrive()
     clock.flush()
-    first, second = recorder.lanes()
+    first, second = (found.timeline for found in recorder.recorded())
     assert spans(first.compute)[0] == ("forward", 0.0, 3.5)
     assert spans(first.communication) == [("bucket 1", 15.5, 16.5)]
     assert spans(second.compute)[:2] == [("forward", 0.0, 2.5), ("forward", 7.5, 8.5)]
@@ -176,8 +176,8 @@ def test_waits_too_short_to_tell_apart_do_not_cut_the_optimizer() -> None:
         step.when_ready(0, launch)
         step.before_step += [lambda place=place: watched[place].wait() for place in range(3)]
 
-    lanes = recorded(prepare)
-    assert [name for name, *_ in spans(lanes.compute)] == ["forward", "backward 1", "backward 0", "optimizer"]
+    found = recorded(prepare)
+    assert [name for name, *_ in spans(found.timeline.compute)] == ["forward", "backward 1", "backward 0", "optimizer"]
 
 
 def test_steps_between_recorded_ones_go_by_unrecorded() -> None:
@@ -189,7 +189,7 @@ def test_steps_between_recorded_ones_go_by_unrecorded() -> None:
         assert recorder.watch(1, lambda: collective) is collective
         recorder.run_step(step)
     clock.flush()
-    assert recorder.lanes()[0].communication == []
+    assert recorder.recorded()[0].timeline.communication == []
     for parameter in step.model.parameters():
         assert not parameter._post_accumulate_grad_hooks
 
@@ -234,7 +234,7 @@ def test_where_the_backend_sends_in_order_a_slice_begins_when_the_one_before_has
         step.before_step.append(lambda: (clock.advance(2.0), second.arrive()))
         recorder.run_step(step)
     clock.flush()
-    (lanes,) = recorder.lanes()
-    since = lanes.communication[0].start_s
-    assert [round(part.start_s - since, 7) for part in lanes.communication] == [0.0, begins_s]
-    assert [round(part.end_s - since, 7) for part in lanes.communication] == [8.0, 10.0]
+    (found,) = recorder.recorded()
+    since = found.timeline.communication[0].start_s
+    assert [round(part.start_s - since, 7) for part in found.timeline.communication] == [0.0, begins_s]
+    assert [round(part.end_s - since, 7) for part in found.timeline.communication] == [8.0, 10.0]

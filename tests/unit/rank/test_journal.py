@@ -23,7 +23,7 @@ from xbench.rank.events import (
     Warned,
     parse,
 )
-from xbench.rank.journal import Journal, JournalReader, Journals, kept_by
+from xbench.rank.journal import Journal, JournalReader, Journals, to_all
 from xbench.records import Parity
 
 HELLO, END = RankStarted(t=1.0, rank=1, pid=1), RankEnded(t=2.0)
@@ -84,7 +84,7 @@ def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch: py
 
 def test_events_from_other_machines_are_on_disk_before_they_are_taken(tmp_path: Path) -> None:
     taken: list[tuple[int, int, Event]] = []
-    take = kept_by(Journals(tmp_path / "launch0"), lambda *event: taken.append(event))
+    take = to_all(Journals(tmp_path / "launch0").take, lambda *event: taken.append(event))
     said: list[tuple[int, int, Event]] = [(0, 0, HELLO), (0, 1, HELLO), (0, 1, END)]
     for event in said:
         take(*event)

@@ -148,8 +148,8 @@ def test_the_record_has_the_remark_and_the_report_says_where_the_jobs_are() -> N
 
 
 def test_a_journal_tells_the_jobs_of_its_process_apart(tmp_path: Path) -> None:
-    heard: list[int] = []
-    journal = Journal(tmp_path, 0, 0, listener=lambda rank, event: heard.append(rank))
+    heard: list[int | None] = []
+    journal = Journal(tmp_path, 0, 0, listener=lambda job, rank, event: heard.append(event.of_job))
     journal.write(block("crossover", [0.0, 1.0, 2.0], pattern=(0, 1)))
     other = journal.of_job(1)
     other.write(block("crossover", [0.5, 1.5, 2.5], pattern=(0, 1)))
@@ -163,7 +163,7 @@ def test_a_journal_tells_the_jobs_of_its_process_apart(tmp_path: Path) -> None:
     noted = reader.state()
     assert noted is not None
     assert noted[1] == "gate"
-    assert len(heard) == 2  # the progress shows the first job
+    assert heard == [None, 1, 1, None]
     collector = collector_of(run_of("crossover", A, A))
     for event in reader.poll():
         collector.take(0, 0, event)

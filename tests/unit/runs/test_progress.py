@@ -37,15 +37,15 @@ def test_a_profile_names_its_parts_and_on_a_terminal_how_far_each_is(
     progress = shown.progress
     progress.begin_launch(0, (Phase(kind="profile"), Phase(kind="parity", mode="ddp")))
     progress.note(0, 99.0, "starting 1 of 2")
-    progress.take(0, PhaseBegan(t=100.0, name="profile", number=0))
-    progress.take(0, ProfilePartBegan(t=100.0, name="layers"))
+    progress.take(0, 0, PhaseBegan(t=100.0, name="profile", number=0))
+    progress.take(0, 0, ProfilePartBegan(t=100.0, name="layers"))
     progress.note(0, 103.2, "profile step 3 of 8")
     progress.note(1, 103.3, "profile step 4 of 8")
     progress.note(0, 103.4, "waiting for gradients")
-    progress.take(1, ProfilePartBegan(t=105.0, name="link"))
-    progress.take(0, ProfilePartBegan(t=112.0, name="link"))
+    progress.take(0, 1, ProfilePartBegan(t=105.0, name="link"))
+    progress.take(0, 0, ProfilePartBegan(t=112.0, name="link"))
     progress.note(0, 120.0, "all-reduce 12 of 24: 4096 bytes")
-    progress.take(0, PhaseBegan(t=165.0, name="gate ddp", number=1))
+    progress.take(0, 0, PhaseBegan(t=165.0, name="gate ddp", number=1))
     progress.note(0, 166.0, "gate, step 1 of 3")
     counts = (
         ["launch 1 of 1: profile, layers 3 of 8, 3 s so far"],
@@ -130,7 +130,7 @@ def said(console_run: RunSpec, events: list[Event]) -> list[str]:
     with Progress(Console(file=told, width=200), launches=1, run=console_run) as progress:
         progress.begin_launch(0, phases(console_run, 0))
         for event in events:
-            progress.take(0, event)
+            progress.take(0, 0, event)
     return told.getvalue().splitlines()
 
 

@@ -49,7 +49,7 @@ def killed(tmp_path: Path) -> Path:
         journals = Journals(folder / f"launch{launch}")
         for event in blocks(launch):
             for rank in range(2):
-                journals.write(0, rank, event)
+                journals.take(0, rank, event)
                 live.take(0, rank, event)
     record = comparison_record(stored, live, WHY)
     (tmp_path / "live.json").write_text(record.model_dump_json())
@@ -155,8 +155,8 @@ def test_finished_trainings_of_a_killed_study_are_its_curves(tmp_path: Path) -> 
         sent_bytes=None, digest="a", device_peak_bytes=None,
     )  # fmt: skip
     for rank in range(2):
-        journals.write(0, rank, trained)
-    journals.write(0, 0, trained.model_copy(update={"seed": 1}))
+        journals.take(0, rank, trained)
+    journals.take(0, 0, trained.model_copy(update={"seed": 1}))
     record = load(tmp_path)
     assert isinstance(record, Convergence)
     assert [(curve.mode, curve.seed) for curve in record.curves] == [("ddp", 0)]

@@ -14,7 +14,7 @@ from xbench.rank.events import Event, StepRecorded, TurnsRecorded, Warned
 from xbench.rank.journal import Journal, JournalReader
 from xbench.rank.program import phases
 from xbench.rank.timeline_phase import SLOW_STEP_S, STEPS, TOO_SLOW_STEP_S, Watched, steps_to_record
-from xbench.records import Comparison, Slice, TurnTaken, dump, loads
+from xbench.records import Comparison, Label, Slice, Timeline, TurnTaken, dump, loads
 from xbench.runs.build_records import comparison_record
 from xbench.runs.event_collector import Collector
 from xbench.spec import Effort
@@ -37,29 +37,26 @@ def journaled(folder: Path, *events: Event) -> list[Event]:
     return JournalReader(folder, 0, 0).poll()
 
 
-def recorded(mode: str, began_s: float = 100.0) -> Event:
-    return StepRecorded(mode=mode, began_s=began_s, compute=COMPUTE, communication=LINK)
+def recorded(mode: str, began_s: float = 100.0, label: Label = "real") -> Event:
+    timeline = Timeline(label=label, compute=COMPUTE, communication=LINK)
+    return StepRecorded(mode=mode, began_s=began_s, timeline=timeline)
 
 
-def kept(collector: Collector, label: str = "real") -> Comparison:
-    said = frame(collector.run, warnings=["the machine is busy"])
-    fabric = said.fabric.model_copy(update={"label": label})
-    record = comparison_record(said.model_copy(update={"fabric": fabric}), collector)
+def kept(collector: Collector) -> Comparison:
+    record = comparison_record(frame(collector.run, warnings=["the machine is busy"]), collector)
     assert loads(dump(record)) == record
     return record
 
 
 @pytest.mark.parametrize("label", ["real", "emulated"])
-def test_a_recorded_step_comes_over_the_journal_into_the_record_labelled_as_the_fabric_is(
-    tmp_path: Path, label: str
-) -> None:
+def test_a_recorded_step_comes_over_the_journal_into_the_record_with_its_label(tmp_path: Path, label: Label) -> None:
     collector = collector_of(run_of("ddp,wfbp,single"))
     for mode in ("ddp", "wfbp", "single"):
         timed(collector, mode, 1.0)
     for rank, mode, began_s in ((1, "wfbp", 99.875), (0, "wfbp", 100.0), (1, "single", 100.0)):
-        (event,) = journaled(tmp_path / f"{rank}-{mode}", recorded(mode, began_s))
+        (event,) = journaled(tmp_path / f"{rank}-{mode}", recorded(mode, began_s, label))
         collector.take(0, rank, event)
-    modes = kept(collector, label).modes
+    modes = kept(collector).modes
     timeline = modes["wfbp"].timeline
     assert timeline is not None
     assert (timeline.label, timeline.compute, timeline.communication) == (label, COMPUTE, LINK)

@@ -43,21 +43,12 @@ STYLES: dict[str, Layout] = {
 
 
 class Lane(NamedTuple):
-    """Row of the figure: its name, and bars in sub-rows."""
+    """Row of the figure: its name, its slices, and the kind and the sub-row of each."""
 
     name: str
-    bars: Sequence[Bar]
-    rows: int
-
-
-class Bar(NamedTuple):
-    """Slice with its kind, its sub-row, and its hover text."""
-
-    kind: str
-    row: int
-    start_s: float
-    end_s: float
-    told: str
+    slices: Sequence[Slice]
+    kinds: Sequence[str]
+    rows: Sequence[int]
 
 
 def waits(timeline: Timeline) -> list[Slice]:
@@ -129,31 +120,25 @@ def _steps(shown: Sequence[tuple[str, Mapping[str, Timeline]]], remarks: Sequenc
 
 
 def _lanes(whose: str, timeline: Timeline) -> list[Lane]:
-    compute = [Bar(_kind(part), 0, part.start_s, part.end_s, _said(part)) for part in timeline.compute]
-    compute += [Bar(WAITS, 0, part.start_s, part.end_s, _said(part)) for part in waits(timeline)]
+    compute = [*timeline.compute, *waits(timeline)]
     travels = [part for part in timeline.communication if part.end_s > part.start_s]
-    rows = sub_rows(travels)
-    link = [
-        Bar("gradients travel, next bucket" if number % 2 else "gradients travel", row, part.start_s, part.end_s,
-            _said(part))
-        for number, (part, row) in enumerate(zip(travels, rows, strict=True))
-    ]  # fmt: skip
-    lanes = [Lane(f"{whose}<br>compute", compute, 1), Lane(f"{whose}<br>link", link, max(rows, default=0) + 1)]
-    return [lane for lane in lanes if lane.bars]
+    kinds = ["gradients travel, next bucket" if number % 2 else "gradients travel" for number in range(len(travels))]
+    lanes = [
+        Lane(f"{whose}<br>compute", compute, [_kind(part) for part in compute], [0] * len(compute)),
+        Lane(f"{whose}<br>link", travels, kinds, sub_rows(travels)),
+    ]
+    return [lane for lane in lanes if lane.slices]
 
 
 def _kind(part: Slice) -> str:
     first = part.name.split(" ", 1)[0]
-    return first if first in KINDS else "compute"
+    return WAITS if part.name == WAITS else first if first in KINDS else "compute"
 
 
 def _said(part: Slice) -> str:
     size = f", {format_bytes(part.nbytes)}" if part.nbytes is not None else ""
-    return f"<b>{plain(part.name)}</b>{size}<br>{_span(part.start_s, part.end_s)}"
-
-
-def _span(start_s: float, end_s: float) -> str:
-    return f"{format_seconds(end_s - start_s)}: from {format_seconds(start_s)} to {format_seconds(end_s)}"
+    span = f"from {format_seconds(part.start_s)} to {format_seconds(part.end_s)}"
+    return f"<b>{plain(part.name)}</b>{size}<br>{format_seconds(part.end_s - part.start_s)}: {span}"
 
 
 def figure_of(
@@ -169,8 +154,7 @@ def figure_of(
 ) -> Figure:
     """Draw lanes below each other on one time axis from 0 to `scale_s` [s]."""
     unit = time_unit(scale_s)
-    bars = [(place, lane.rows, bar) for place, lane in enumerate(lanes) for bar in lane.bars]
-    traces = [_trace(kind, unit, [one for one in bars if one[2].kind == kind]) for kind in STYLES]
+    traces = [_trace(kind, unit, lanes) for kind in STYLES]
     return Figure(
         key=key,
         title=title,
@@ -192,16 +176,22 @@ def figure_of(
     )  # fmt: skip
 
 
-def _trace(kind: str, unit: Unit, bars: Sequence[tuple[int, int, Bar]]) -> Trace:
-    """Return all bars of one kind. The sub-rows of a lane share a height of 0.84 of a row."""
-    height = 0.84
+def _trace(kind: str, unit: Unit, lanes: Sequence[Lane]) -> Trace:
+    """Return bars of all slices of one kind. The sub-rows of a lane share a height of 0.84 of a row."""
+    bars = [
+        (part, place - 0.42 + width * (row + 0.5), width)
+        for place, lane in enumerate(lanes)
+        for width in [0.84 / (max(lane.rows, default=0) + 1)]
+        for part, of, row in zip(lane.slices, lane.kinds, lane.rows, strict=True)
+        if of == kind
+    ]
     return {
         "type": "bar", "orientation": "h", "name": kind,
-        "base": [unit.of(bar.start_s) for _, _, bar in bars],
-        "x": [unit.of(bar.end_s - bar.start_s) for _, _, bar in bars],
-        "y": [rounded(place - height / 2 + height * (bar.row + 0.5) / rows) for place, rows, bar in bars],
-        "width": [rounded(height / rows) for _, rows, _ in bars],
-        "customdata": [bar.told for _, _, bar in bars],
+        "base": [unit.of(part.start_s) for part, _, _ in bars],
+        "x": [unit.of(part.end_s - part.start_s) for part, _, _ in bars],
+        "y": [rounded(y) for _, y, _ in bars],
+        "width": [rounded(width) for _, _, width in bars],
+        "customdata": [_said(part) for part, _, _ in bars],
         "hovertemplate": HOVER,
         "marker": {**STYLES[kind], "line": {"color": "--paper", "width": 0.5}},
     }  # fmt: skip
@@ -213,7 +203,7 @@ def _slices_table(mode: str, timelines: Mapping[str, Timeline]) -> Table:
     travels: list[list[Cell]] = []
     for whose, timeline in timelines.items():
         label = label_badge(timeline.label)
-        slices = [(_kind(part), part) for part in timeline.compute] + [(WAITS, part) for part in waits(timeline)]
+        slices = [(_kind(part), part) for part in (*timeline.compute, *waits(timeline))]
         slices += [("gradients travel", part) for part in timeline.communication]
         for kind in dict.fromkeys(kind for kind, _ in slices):
             rows.append(_row(f"{whose}: {kind}", [part for one, part in slices if one == kind], label))
@@ -259,7 +249,7 @@ def _figure(record: Comparison, result: ModeResult, place: int) -> Figure:
     return figure_of(
         f"turns-{place}",
         f"Turns of {result.mode}",
-        [Lane("device", _held(result.turns), 1), *(_travels(result.turns, job) for job in jobs)],
+        [_held(result.turns), *(_travels(result.turns, job) for job in jobs)],
         [result.label],
         max(ends_s),
         table=_turn_table(result, titles),
@@ -268,24 +258,25 @@ def _figure(record: Comparison, result: ModeResult, place: int) -> Figure:
     )
 
 
-def _held(turns: Sequence[TurnTaken]) -> list[Bar]:
-    """Return the turns as bars, and the device's waits for gradients between them."""
-    bars = [_bar(f"turn of {LETTERS[turn.job]}", turn.start_s, turn.computed_s) for turn in turns]
-    return bars + [_bar(WAITS, *wait) for wait in waits_before(turns) if wait is not None]
+def _held(turns: Sequence[TurnTaken]) -> Lane:
+    """Return the lane of the turns, and of the device's waits for gradients between them."""
+    held = [Slice(name=f"turn of {LETTERS[turn.job]}", start_s=turn.start_s, end_s=turn.computed_s) for turn in turns]
+    waited = [Slice(name=WAITS, start_s=wait[0], end_s=wait[1]) for wait in waits_before(turns) if wait is not None]
+    return _lane("device", [*held, *waited])
 
 
 def _travels(turns: Sequence[TurnTaken], job: int) -> Lane:
-    own = [turn for turn in turns if turn.job == job]
-    bars = [
-        _bar("gradients travel", turn.computed_s, turn.arrived_s)
-        for turn in own
-        if turn.arrived_s is not None and turn.arrived_s > turn.computed_s
+    travels = [
+        Slice(name="gradients travel", start_s=turn.computed_s, end_s=turn.arrived_s)
+        for turn in turns
+        if turn.job == job and turn.arrived_s is not None and turn.arrived_s > turn.computed_s
     ]
-    return Lane(f"gradients<br>of {LETTERS[job]}", bars, 1)
+    return _lane(f"gradients<br>of {LETTERS[job]}", travels)
 
 
-def _bar(kind: str, start_s: float, end_s: float) -> Bar:
-    return Bar(kind, 0, start_s, end_s, f"<b>{kind}</b><br>{_span(start_s, end_s)}")
+def _lane(name: str, slices: Sequence[Slice]) -> Lane:
+    """Return a lane whose slices are named by their kind."""
+    return Lane(name, slices, [part.name for part in slices], [0] * len(slices))
 
 
 def _turn_table(result: ModeResult, titles: Sequence[str]) -> Table:
