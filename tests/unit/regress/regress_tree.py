@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import os
+import runpy
 import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 from regress_fakes import MACHINE, WORKLOAD
 
@@ -64,3 +71,28 @@ def git(folder: Path, *words: str) -> str:
     settings = ("user.name=a", "user.email=a@b", "commit.gpgsign=false", "init.defaultBranch=main")
     command = ["git", *(word for one in settings for word in ("-c", one)), *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
+class InThisProcess:
+    """A `checkout.Running` whose job is done at once, and without a process of its own."""
+
+    alive = False
+
+    def __init__(self, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
+        (_, _, package, *words), root = command, environ["PYTHONPATH"].split(os.pathsep)[0]
+        out, self._code, self._log = io.StringIO(), 0, ""
+        with mock.patch.object(sys, "argv", [package, *words]), redirect_stdout(out):
+            try:
+                runpy.run_path(f"{root}/{package}/__main__.py", run_name="__main__")
+            except SystemExit as ended:
+                if isinstance(ended.code, str):
+                    self._code, self._log = 1, ended.code
+                else:
+                    self._code = ended.code or 0
+        self._out = out.getvalue()
+
+    def wait(self, longest_s: float) -> tuple[int, str, str]:
+        return self._code, self._out, self._log
+
+    def end(self) -> None:
+        pass

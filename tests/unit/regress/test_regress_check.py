@@ -1,6 +1,7 @@
 """Whole checks of a real repository whose trees answer at once: each holds an xbench that takes the step that it says.
 
-Processes, git, records and verdicts are real, and only what a launch does is not.
+Git, records and verdicts are real, and only what a launch does is not. Processes are real too, except in tests of what
+is made of their answers (`ANSWERS`): a check starts about 20, each an interpreter.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from regress_tree import FAKE, SUITE, git
+from regress_tree import FAKE, SUITE, InThisProcess, git
 from rich.console import Console
 
 from xbench.errors import Interrupted, RunError
@@ -30,6 +31,13 @@ from xbench.runs.run_folder import keep
 from xbench.stats.regression import noise_floor
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
+ANSWERS = pytest.mark.usefixtures("in_this_process")
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are done in this process."""
+    monkeypatch.setattr("xbench.regress.checkout.Running", InThisProcess)
 
 
 @pytest.fixture
@@ -82,6 +90,7 @@ def test_a_slower_head_regresses_once_fresh_launches_agree(root: Path) -> None:
     assert record.head.revision == git(root, "rev-parse", "HEAD") + "+"
 
 
+@ANSWERS
 def test_an_unchanged_head_passes_without_a_second_look(root: Path) -> None:
     record, _ = checked(root, base="HEAD")
     assert verdicts(record) == {"step_time": "equivalent", "collectives": "equivalent"}
@@ -89,6 +98,7 @@ def test_an_unchanged_head_passes_without_a_second_look(root: Path) -> None:
     assert exit_code(record, strict=True) == 0
 
 
+@ANSWERS
 @pytest.mark.parametrize("base", ["HEAD", None])
 def test_a_larger_model_fails_before_anything_is_launched_to_be_timed(root: Path, base: str | None) -> None:
     if base is None:
@@ -102,6 +112,7 @@ def test_a_larger_model_fails_before_anything_is_launched_to_be_timed(root: Path
     assert exit_code(record, strict=False) == 3
 
 
+@ANSWERS
 def test_a_larger_model_that_is_expected_passes_untimed_and_the_key_is_called_stale_later(root: Path) -> None:
     (root / "parameters").write_text("11")
     (root / "xbench.toml").write_text(f'{SUITE}expect_change = "parameters 10 -> 11"\n')
@@ -117,12 +128,14 @@ def test_a_larger_model_that_is_expected_passes_untimed_and_the_key_is_called_st
     assert told in record.warnings
 
 
+@ANSWERS
 def test_a_slow_down_that_was_put_in_on_purpose_is_found_and_named(root: Path) -> None:
     record, _ = checked(root, base="HEAD", slow_step=1.1)
     assert verdicts(record)["step_time"] == "regressed"
     assert record.injected == "every step of head takes 1.1 times as long"
 
 
+@ANSWERS
 def test_without_confirmation_the_first_launches_speak_alone(root: Path) -> None:
     record, _ = checked(root, base="HEAD", slow_step=1.1, confirm=False)
     assert record.confirmation == []
@@ -189,6 +202,7 @@ def test_a_base_without_the_gate_is_not_comparable_in_one_sentence(root: Path) -
     assert (exit_code(record, strict=False), exit_code(record, strict=True)) == (0, 5)
 
 
+@ANSWERS
 def test_a_base_without_the_suite_s_folder_is_not_comparable(root: Path) -> None:
     nested = root / "bench"
     nested.mkdir()
@@ -212,6 +226,7 @@ def stored(root: Path, layers: tuple[Layer, ...]) -> Path:
     return kept.path
 
 
+@ANSWERS
 def test_the_baseline_of_this_machine_serves_the_next_check(root: Path) -> None:
     path = stored(root, ("deterministic", "wall"))
     assert path.parent.parent == root / "results" / "baselines"
@@ -245,6 +260,7 @@ def test_a_baseline_that_loses_checks_is_said_to(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
+@ANSWERS
 def test_what_no_machine_changes_is_kept_for_any(root: Path) -> None:
     assert stored(root, ("deterministic",)).parent.name == recording.ANY
     record, _ = checked(root, layers=("deterministic",))
@@ -255,6 +271,7 @@ def test_what_no_machine_changes_is_kept_for_any(root: Path) -> None:
     assert exit_code(record, strict=False) == 0
 
 
+@ANSWERS
 def test_without_a_baseline_everything_is_missing_and_the_folders_that_are_there_are_named(root: Path) -> None:
     other = root / "results" / "baselines" / "cpu-of-another"
     path = stored(root, ("deterministic", "wall"))
@@ -265,6 +282,7 @@ def test_without_a_baseline_everything_is_missing_and_the_folders_that_are_there
     assert (exit_code(record, strict=False), exit_code(record, strict=True)) == (0, 5)
 
 
+@ANSWERS
 def test_a_baseline_of_another_machine_names_the_field(root: Path) -> None:
     path = stored(root, ("deterministic", "wall"))
     path.write_text(path.read_text().replace('"a processor"', '"another"'))
@@ -273,6 +291,7 @@ def test_a_baseline_of_another_machine_names_the_field(root: Path) -> None:
     assert "cpu: another and a processor" in next(c.reason for c in record.cases if c.metric == "step_time")
 
 
+@ANSWERS
 def test_what_was_learned_of_the_noise_moves_the_threshold(root: Path) -> None:
     kept = calibrate(request(root, layers=("wall",), pairs=9), Console(file=io.StringIO()))
     assert isinstance(kept.record, Noise)
@@ -286,6 +305,7 @@ def test_what_was_learned_of_the_noise_moves_the_threshold(root: Path) -> None:
     assert "noise floor of this machine is not known" not in said
 
 
+@ANSWERS
 def test_what_was_learned_of_launches_in_turns_says_nothing_of_others(root: Path) -> None:
     path = calibrate(request(root, layers=("wall",), pairs=9), Console(file=io.StringIO())).path
     noise = load(path)
@@ -297,6 +317,7 @@ def test_what_was_learned_of_launches_in_turns_says_nothing_of_others(root: Path
     assert record.floors == []
 
 
+@ANSWERS
 def test_a_baseline_has_the_noise_floor_of_its_own_launches(root: Path) -> None:
     baseline = load(stored(root, ("deterministic", "wall")))
     assert isinstance(baseline, Baseline)
@@ -317,6 +338,7 @@ def test_a_calibration_that_is_ended_takes_no_floor_s_place(root: Path) -> None:
     assert list((root / "results").glob("baselines/**/*.json")) == []
 
 
+@ANSWERS
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_while_the_record_is_saved_comes_after_it(
     root: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
@@ -335,6 +357,7 @@ def test_a_stop_while_the_record_is_saved_comes_after_it(
     assert (record.complete, record.error) == (True, None)
 
 
+@ANSWERS
 def test_two_checks_of_one_second_have_folders_of_their_own(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "strftime", lambda form: "20260131-142501")
     for _ in range(2):
