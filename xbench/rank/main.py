@@ -19,10 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-import torch
-import torch.distributed as dist
-
 from xbench.errors import XbenchError
+from xbench.imports import uncollected
+
+with uncollected():
+    import torch
+    import torch._dynamo  # all optimizers and DDP import it when they are made
+    import torch.distributed as dist
+
 from xbench.host import tuning
 from xbench.modes import mode_info
 from xbench.rank import pair, parity, rank_errors, reference

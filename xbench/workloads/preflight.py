@@ -33,10 +33,13 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from xbench.errors import SpecError, WorkloadError, XbenchError
+from xbench.imports import uncollected
+
+with uncollected():
+    import torch
+    from torch import Tensor
+
 from xbench.gpu_errors import check_index, gpu_index, hides_all, lower_what, no_gpu, shortage, unusable_gpu
 from xbench.spec import DeviceType, WorkloadSpec
 from xbench.torch_compile import Recordings, compiled_inside, recorded_by, regions

@@ -11,9 +11,12 @@ import runpy
 import sys
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401 (see above)
+from xbench.imports import uncollected
 
-import xbench.schedules.engine  # noqa: F401
+with uncollected():
+    import torch._dynamo  # noqa: F401 (see above)
+
+    import xbench.schedules.engine  # noqa: F401
 
 
 def run(rank: int, folder: Path) -> None:
