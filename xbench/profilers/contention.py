@@ -43,6 +43,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from xbench.profilers.budget import SHARE
 from xbench.profilers.launches import launch_s
 from xbench.profilers.layers import StepWorkload, bare_step
 from xbench.profilers.summary import slowest
@@ -135,7 +136,7 @@ def measure_contention(
             for in_flight in IN_FLIGHT
         ]
 
-    share = 0.5 if quick else 1.0
+    share = (0.5 if quick else 1.0) * SHARE
     measuring = _Measuring(workload, group, note, wire)
     measuring.rest(_rested_bytes(transfer_s, most_bytes), QUICK_RESTS if quick else RESTS)
     measuring.alone(streams(ALONE_S * share))
@@ -298,7 +299,7 @@ class _Measuring:
 
         longest = torch.tensor([_step_s(self.workload, meeting)], dtype=torch.float64)
         dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self.group)
-        pairs = min(most, int(MEETING_S / (2 * longest.item())))
+        pairs = min(most, int(MEETING_S * SHARE / (2 * longest.item())))
         for number in range(pairs if pairs >= MIN_MEETINGS else 0):
             self.note(f"meeting, step {number + 1} of {pairs}")
             # Two with a meeting in a row: the first also waits for the earlier drift between the ranks.

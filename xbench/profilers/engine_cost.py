@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from xbench.profilers.budget import SHARE
 from xbench.profilers.layers import StepWorkload, bare_step
 from xbench.profilers.summary import slowest
 from xbench.schedules.engine import Engine
@@ -86,7 +87,7 @@ def measure_engine_cost(
     carried = [p for p in workload.model.parameters() if p.requires_grad]
     grad_bytes = sum(p.numel() * p.element_size() for p in carried)
     most_s, most_rows = (STEPS_S / 2, QUICK_ROWS) if quick else (STEPS_S, MAX_ROWS)
-    rows = min(most_rows, int(most_s / (2 * IN_A_ROW * step_s)))
+    rows = min(most_rows, int(most_s * SHARE / (2 * IN_A_ROW * step_s)))
     found = EngineCost(0.0, len(carried), grad_bytes, _cold_copy_s_per_byte(grad_bytes, wire))
     engine = engine_of(workload.model, buckets)
     try:

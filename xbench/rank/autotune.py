@@ -42,6 +42,7 @@ from xbench.modes import MODES, mode_info, next_forward_modes, tried_modes
 from xbench.planning.auto import Candidate
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
+from xbench.profilers.budget import SHARE
 from xbench.rank.reference import ddp_refusal
 from xbench.rank.session import Session
 from xbench.records import Plan
@@ -211,7 +212,7 @@ def _rounds(shortlist: Sequence[Candidate]) -> int:
     if round_s <= 0:
         return MAX_ROUNDS
     short_s = sum((1 + _steps(candidate.step_s)) * candidate.step_s for candidate in shortlist)
-    return max(min(MAX_ROUNDS, int(TRIAL_S / round_s)), min(MAX_SHORT_ROUNDS, int(SHORT_S / short_s)))
+    return max(min(MAX_ROUNDS, int(TRIAL_S / round_s)), min(MAX_SHORT_ROUNDS, int(SHORT_S * SHARE / short_s)))
 
 
 def _steps(step_s: float) -> int:

@@ -34,6 +34,7 @@ from xbench.planning.cost import CostCurve, fit
 from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
+from xbench.profilers.budget import SHARE
 from xbench.profilers.collectives import measure_all_reduce, measure_collective, sizes
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
 from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, hook_s, measure_engine_cost, summarise_engine_cost
@@ -167,7 +168,7 @@ def _link(session: Session, found: _Measured) -> CostModel:
         sizes(found.grad_bytes),
         session.device,
         session.group,
-        seconds_budget=QUICK_COLLECTIVES_S if session.run.effort.is_quick else COLLECTIVES_S,
+        seconds_budget=SHARE * (QUICK_COLLECTIVES_S if session.run.effort.is_quick else COLLECTIVES_S),
         clock=session.clock,
         note=session.note,
         wire=found.wire,
@@ -276,7 +277,7 @@ def at_present_speed(session: Session, step: StepTimes) -> StepTimes:
     and all parts of the step are scaled to it (`StepModel.of`). As in the first measurement and in the blocks, steps do
     not wait for the device. A GPU that idles between steps would seem slower.
     """
-    budget_s = QUICK_AGAIN_S if session.run.effort.is_quick else AGAIN_S
+    budget_s = SHARE * (QUICK_AGAIN_S if session.run.effort.is_quick else AGAIN_S)
     count = max(MIN_AGAIN, min(MAX_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
     marks = [session.clock.mark()]
     for number in range(count + 1):
