@@ -19,6 +19,11 @@ BESIDE := $(foreach name,live_cluster given_ranks one_process auto_on_ddp runs e
 # Files that `make rest` leaves to somebody else.
 LATER ?=
 
+# The share of expensive cases is that of the commit, so that every case runs over a few commits.
+ifndef XBENCH_FAULTS_SEED
+export XBENCH_FAULTS_SEED := $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0))
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help compare check lint units test smoke rest test-all faults all-faults gpu horovod docs clean
 
@@ -50,18 +55,17 @@ smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m smoke tests/integration tests/browser
 
 rest: $(VENV)/.installed-dev
-	@echo "cases of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"
+	@echo "cases of XBENCH_FAULTS_SEED=$(XBENCH_FAULTS_SEED)"
 	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 \
 		-m "not smoke" $(BESIDE)
 	$(BIN)/python -m pytest --durations 20 -m "not smoke" tests/integration $(addprefix --ignore=,$(BESIDE) $(LATER))
 
 faults: $(VENV)/.installed-dev  ## Run the security tests and a share of the fault cases
-	@echo "cases and draws of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"
+	@echo "cases and draws of XBENCH_FAULTS_SEED=$(XBENCH_FAULTS_SEED)"
 	$(BIN)/python -m pytest -n 2 --durations 10 $(wildcard tests/security) tests/faults
 
 # Goes on where it was interrupted.
 all-faults: $(VENV)/.installed-dev  ## Run every fault case and 200 draws (an hour, as root)
-	@echo "cases and draws of XBENCH_FAULTS_SEED=$${XBENCH_FAULTS_SEED:-0}"
 	$(BIN)/python -m tests.faults --all --draws 200 --seed 0 --jobs 2 --output results/faults.json
 
 # With the Python and the torch that are there: a machine with a GPU may have no registry to install from.

@@ -1,4 +1,7 @@
-"""A share of cases that cost much, drawn from XBENCH_FAULTS_SEED (0 by default). `make test-all` runs all of them."""
+"""A share of cases that cost much, drawn from XBENCH_FAULTS_SEED. `make test-all` runs all of them.
+
+Make sets it to a number of the commit; without make it is 0.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A share of the fault suite, spread over its families, and random draws. All of it: python -m tests.faults.
 
-XBENCH_FAULTS_SEED (0 by default) picks other ones, XBENCH_FAULTS_SHARE more or fewer cases of the table. `make
-test-all` runs twice as many of both.
+XBENCH_FAULTS_SEED (0 by default, a number of the commit under make) picks other ones, XBENCH_FAULTS_SHARE more or fewer
+cases of the table. `make test-all` runs more of both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .draws import as_case, draw
 from .suite import all_cases, missing, run, share
 
 SHARE = int(os.environ.get("XBENCH_FAULTS_SHARE", "6" if ALL else "3"))
-DRAWS = 10 if ALL else 5
+DRAWS = 10 if ALL else 3
 SLOW = ("G-ten", "E-cpu-3s", "R-validate", "R-tune", "P-hang", "P-stop", "B-local-long-pause")
 """Left to the whole suite: each takes longer than a minute on two cores, or starts many ranks at once."""
 

@@ -100,7 +100,7 @@ def test_two_equal_commands_at_once_make_two_unmixed_records(tmp_path: Path) -> 
     assert samples[0] != samples[1]
 
 
-@pytest.mark.parametrize("phase", drawn("killed parent", ["profile", "round 3", "save"], 2))
+@pytest.mark.parametrize("phase", drawn("killed parent", ["profile", "round 3", "save"]))
 def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
     rounds = "2" if phase == "save" else "400"
     running = started(SLOW_SAVE, tmp_path, *PAIR, "--rounds", rounds)
