@@ -22,7 +22,7 @@ from typing import Any, NoReturn, Self
 from xbench.errors import XbenchError
 from xbench.imports import uncollected
 
-with uncollected():
+with uncollected(program=__name__ == "__main__"):
     import torch
     import torch._dynamo  # all optimizers and DDP import it when they are made
     import torch.distributed as dist

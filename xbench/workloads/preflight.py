@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from xbench.errors import SpecError, WorkloadError, XbenchError
 from xbench.imports import uncollected
 
-with uncollected():
+with uncollected(program=__name__ == "__main__"):
     import torch
     from torch import Tensor
 

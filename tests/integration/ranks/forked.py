@@ -11,12 +11,9 @@ import runpy
 import sys
 from pathlib import Path
 
-from xbench.imports import uncollected
+import torch._dynamo  # noqa: F401 (see above)
 
-with uncollected():
-    import torch._dynamo  # noqa: F401 (see above)
-
-    import xbench.schedules.engine  # noqa: F401
+import xbench.schedules.engine  # noqa: F401
 
 
 def run(rank: int, folder: Path) -> None:
