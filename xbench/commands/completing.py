@@ -56,17 +56,20 @@ def complete_policy(context: click.Context, parameter: click.Parameter, typed: s
 
 
 def complete_mode(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
-    """Complete one mode, and after a paired one's ':' the schedule that carries its gradients."""
+    """Complete one mode, and after a paired one's ':' the schedule that carries its gradients, or its processes."""
     from xbench.modes import MODES
-    from xbench.schedules import carries
+    from xbench.schedules import PROCESSES, carries
 
     name, colon, word = typed.partition(":")
     if not colon:
         return _items("", {info.name: info.summary for info in MODES}, typed)
     if name not in MODES or not MODES.entry(name).paired:
         return []
-    carriers = {info.name: info.summary for info in MODES if carries(info.name, MODES.entry(name))}
-    return _items(f"{name}:", carriers, word)
+    found = {info.name: info.summary for info in MODES if carries(info.name, MODES.entry(name))}
+    if MODES.entry(name).sharing == "in turns":
+        found |= {f"{PROCESSES}=1": "both jobs in one process on each device",
+                  f"{PROCESSES}=2": "a process for each job on each device"}  # fmt: skip
+    return _items(f"{name}:", found, word)
 
 
 def complete_fabric(context: click.Context, parameter: click.Parameter, typed: str) -> Items:

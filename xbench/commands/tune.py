@@ -75,10 +75,10 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
     from xbench.report.console import make_console, say
     from xbench.report.formats.terminal import show
     from xbench.report.kinds.comparison import ComparisonView
-    from xbench.report.kinds.tuned import judged, snippet, told
+    from xbench.report.kinds.tuned import ddp_lines, judged, snippet, told
     from xbench.report.view import Detail
     from xbench.runs.run_folder import keep as keep_record
-    from xbench.runs.tune import choice_of, tuned_record
+    from xbench.runs.tune import choice_of, tuned_ddp_record, tuned_record
 
     console, record = make_console(), of_kind(result.record, Comparison)
     assert record is not None  # execute returns the kind of record that it was asked for
@@ -108,6 +108,9 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
             place = keep_record(tuned, Path(config.keep))
     console.print(f"keep:   {place}\n", highlight=False, soft_wrap=True)
     text = snippet(tuned, str(place.resolve()))
+    beside = tuned_ddp_record(record, choice, margin, result.plans)
+    if beside is not None:
+        text += ddp_lines(beside, tuned.schedule)
     if json_to == "-":
         console.print(text, highlight=False, soft_wrap=True, end="")
     else:

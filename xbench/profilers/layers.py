@@ -8,8 +8,8 @@ Marks divide the step, so no time is counted twice or lost:
 
 - **forward_s** of a layer lasts from the start of its forward to the start of the next layer's, summed over its calls.
   Activations, pooling and the loss thus belong to the layer before them. Work before the first layer belongs to the
-  first. Σ forward_s is the forward pass. A layer whose weight is read without a call (the output projection inside
-  `nn.MultiheadAttention`) has 0 here, and its time belongs to the layer that was called.
+  first, and is the step's **input_s** too. Σ forward_s is the forward pass. A layer whose weight is read without a call
+  (the output projection inside `nn.MultiheadAttention`) has 0 here, and its time belongs to the layer that was called.
 - **ready_s** of a tensor lasts from the start of backward until its gradient has been accumulated. Autograd has one
   accumulation node per parameter. It runs once per backward pass, after every use has contributed. So a tied parameter
   is ready when its last use is done.
@@ -97,10 +97,14 @@ class StepMarks(NamedTuple):
 
 
 class LayerTimes(NamedTuple):
-    """Times of one step: forward seconds per layer, and ready seconds per tensor (None: no gradient)."""
+    """Times of one step: forward seconds per layer, and ready seconds per tensor (None: no gradient).
+
+    `input_s`: from the start of forward to the call of the first layer. It is part of the first layer's forward.
+    """
 
     forward_s: list[float]
     ready_s: list[float | None]
+    input_s: float
 
 
 class LayerProfiler:
@@ -218,7 +222,8 @@ class LayerProfiler:
             current = code
         if current is not None:
             forward_s[current] += elapsed_s(since, step.backward)
-        return LayerTimes(forward_s, ready_s)
+        input_s = elapsed_s(step.forward, marks[0]) if forward_entries else 0.0
+        return LayerTimes(forward_s, ready_s, input_s)
 
 
 class _CompiledCall:
@@ -270,7 +275,7 @@ def bare_step(workload: StepWorkload, before_update: Callable[[], object] = lamb
 class StepProfile:
     """Raw times [s] of one rank, step by step, warm-up included. Series have one entry per step, in order of time.
 
-    `step_s = forward_s + backward_s + optimizer_s`; optimizer_s includes `zero_grad`. Entry i of
+    `step_s = forward_s + backward_s + optimizer_s`; forward_s includes input_s, optimizer_s `zero_grad`. Entry i of
     `uninstrumented_step_s` is the bare step next to instrumented step i: before it when i is odd, else after it.
     """
 
@@ -278,6 +283,7 @@ class StepProfile:
     tensors: list[ProfiledTensor]
     frozen: list[str]
     warmup: int
+    input_s: list[float] = field(default_factory=list)
     forward_s: list[float] = field(default_factory=list)
     backward_s: list[float] = field(default_factory=list)
     optimizer_s: list[float] = field(default_factory=list)
@@ -292,7 +298,7 @@ class StepProfile:
             "frozen": list(self.frozen),
             "steps": {
                 name: [round(value, 9) for value in getattr(self, name)]
-                for name in ("forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
+                for name in ("input_s", "forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
             },
             "layers": [
                 {
@@ -355,6 +361,7 @@ def profile_step(
         profile.optimizer_s.append(zero_grad_s + clock.elapsed_s(step.update, step.end))
         profile.step_s.append(clock.elapsed_s(step.begin, step.end))
         profile.layer_times.append(profiler.layer_times(step))
+        profile.input_s.append(profile.layer_times[-1].input_s)
     profile.uninstrumented_step_s.extend(clock.elapsed_s(begin, end) for begin, end in bare)
     clock.reset()
     return profile

@@ -13,12 +13,14 @@ rank has started, and it is over when the last rank has the result:
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from xbench.errors import RunError
 from xbench.records import CostPoint, Layer, StepTimes, Tensor
+from xbench.stats.stragglers import OwnSteps
 from xbench.stats.summary import detect_warmup, median_estimate
 
 Seen = Sequence[Sequence[float | None]]
@@ -83,6 +85,43 @@ def samples(raws: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
     return {
         f"rank{rank}.{name}": list(values) for rank, raw in enumerate(raws) for name, values in raw["steps"].items()
     }
+
+
+def own_steps(raws: Sequence[dict[str, Any]], waited: Sequence[float], hosts: Sequence[str | None]) -> list[OwnSteps]:
+    """Each rank's own steps, instrumented and bare, for `stats.stragglers`; `waited` and `hosts` are by rank.
+
+    The time before the first layer is `input`, and no part of `forward`. A pass ends a layer's time with the start of
+    the next one (forward) or with its last gradient (backward).
+    """
+    _check_same_model(raws)
+    first = _warmup_pairs(raws)
+    found = []
+    for rank, raw in enumerate(raws):
+        steps = raw["steps"]
+        medians = {name: statistics.median(values[first:]) for name, values in steps.items()}
+        forward_s = (statistics.median(layer["forward_s"][first:]) for layer in raw["layers"])
+        ends_s = itertools.accumulate(forward_s, initial=-medians["input_s"])
+        forward_ends_s = dict(zip((layer["name"] for layer in raw["layers"]), list(ends_s)[1:], strict=True))
+        ready_s = {
+            layer["name"]: _ready_s([tensor["ready_s"] for tensor in layer["tensors"]], first)
+            for layer in raw["layers"]
+        }
+        ready = sorted((time_s, name) for name, time_s in ready_s.items() if time_s is not None)
+        found.append(
+            OwnSteps(
+                steps_s=[*steps["step_s"][first:], *steps["uninstrumented_step_s"][first:]],
+                parts_s={
+                    "input": medians["input_s"],
+                    "forward": medians["forward_s"] - medians["input_s"],
+                    "backward": medians["backward_s"],
+                    "optimizer": medians["optimizer_s"],
+                },
+                ends_s={"forward": forward_ends_s, "backward": {name: time_s for time_s, name in ready}},
+                waited_share=waited[rank],
+                host=hosts[rank],
+            )
+        )
+    return found
 
 
 def cost_points(raws: Sequence[Sequence[dict[str, Any]]]) -> list[CostPoint]:
@@ -177,7 +216,7 @@ def _gradients(raws: Sequence[dict[str, Any]]) -> list[list[tuple[dict[str, Any]
 
 
 def _ready_s(seen: Seen, first: int) -> float | None:
-    """Median over the counted steps with this gradient, slowest rank; None when no step had it."""
+    """Median over the counted steps with this gradient, slowest series; None when no step had it."""
     present = ([value for value in series[first:] if value is not None] for series in seen)
     return max((statistics.median(values) for values in present if values), default=None)
 

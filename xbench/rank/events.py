@@ -25,6 +25,7 @@ from xbench.records import (
     Parity,
     Plan,
     StepTimes,
+    Stragglers,
     Timeline,
     WorkFormula,
     WorkloadRecord,
@@ -132,6 +133,15 @@ class StepProfiled(Event, event="profile"):
     layers: list[Layer]
     step: StepTimes
     series: dict[str, list[float]]
+
+
+class StragglersSought(Stragglers, Event, event="stragglers"):
+    """Ranks and links of a job that hold the others back, or none."""
+
+    @property
+    def found(self) -> Stragglers:
+        """The ranks and links alone."""
+        return Stragglers(ranks=self.ranks, links=self.links)
 
 
 class SchedulesPlanned(Event, event="plans"):

@@ -40,13 +40,15 @@ from xbench.profilers.contention import measure_contention, summarise_contention
 from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, hook_s, measure_engine_cost, summarise_engine_cost
 from xbench.profilers.launches import HostCost, host_step_s, launch_s, summarise_launches
 from xbench.profilers.layers import LayerProfiler, profile_step
-from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
+from xbench.profilers.processor import ProcessorWatch
+from xbench.profilers.summary import clocks, cost_points, left_out, samples, slowest, sometimes_missing, summarise
 from xbench.rank.autotune import try_candidates
-from xbench.rank.events import StepProfiled
+from xbench.rank.events import StepProfiled, StragglersSought
 from xbench.rank.job_plans import complete, job_plan, with_missing
 from xbench.rank.parity_checker import gathered
 from xbench.rank.program import JobPlan
 from xbench.rank.session import Session
+from xbench.rank.stragglers import Place, links_behind, place_of, ranks_behind
 from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, Plan, StepTimes
 from xbench.schedules.engine import Engine
@@ -74,6 +76,8 @@ class _Measured:
     layers: list[Layer]
     step: StepTimes
     wire: torch.dtype
+    places: list[Place]
+    waited: list[float]
     cost: CostModel | None = None
     contention: ContentionRecord | None = None
     other_costs: dict[str, CostModel] = field(default_factory=dict)
@@ -121,6 +125,7 @@ def profile_job(session: Session) -> JobPlan:
     if workers_of(session.group) > 1:
         found.cost = _link(session, found)
         found.other_costs = _other_links(session, found)
+        links = links_behind(session, found.places, found.cost, found.grad_bytes, found.step.uninstrumented_step_s)
         session.part("layers under traffic")
         on_cpu = session.device.type == "cpu"
         _load_layers(session, found)
@@ -130,8 +135,12 @@ def profile_job(session: Session) -> JobPlan:
         if on_cpu:
             found.contention = _contention(session, found, found.cost)
         session.part("step without communication")
-        found.step = at_present_speed(session, found.step)
+        again = bare_again(session, found.step)
+        found.step = at_present_speed(found.step, again)
         found.keep(session)
+        if session.rank == 0:
+            ranks = ranks_behind(found.raws, again, found.waited, found.places)
+            session.journal.write(StragglersSought(ranks=ranks, links=links))
         if not on_cpu:
             found.contention = _launches(session, found)
     planner = found.planner(session)
@@ -152,12 +161,15 @@ def _quiet_step(session: Session) -> _Measured:
     """Measure layers and step, without communication."""
     effort = session.run.effort
     session.part("layers")
+    watch = ProcessorWatch()
     raw = profile_step(
         session.workload, session.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=session.note
     )
-    raws = gathered(raw.raw())
+    everyone = gathered((raw.raw(), watch.use().waited_share, place_of(session)))
+    raws = [raw for raw, _, _ in everyone]
+    waited, places = [waited for _, waited, _ in everyone], [place for _, _, place in everyone]
     layers, step = summarise(raws)
-    return _Measured(raws, layers, step, wire_of(session.run, layers))
+    return _Measured(raws, layers, step, wire_of(session.run, layers), places, waited)
 
 
 def _link(session: Session, found: _Measured) -> CostModel:
@@ -270,12 +282,11 @@ def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
     return torch.bfloat16 if compresses else torch.float32
 
 
-def at_present_speed(session: Session, step: StepTimes) -> StepTimes:
-    """Return the step with its bare time measured again, if it has changed. Machines change speed within a minute.
+def bare_again(session: Session, step: StepTimes) -> list[list[float]]:
+    """Return the times [s] of a few seconds of bare steps, by rank. Collective.
 
-    The measurement is a few seconds of bare steps, each the maximum over ranks. Plans are made and timed at this speed,
-    and all parts of the step are scaled to it (`StepModel.of`). As in the first measurement and in the blocks, steps do
-    not wait for the device. A GPU that idles between steps would seem slower.
+    As in the first measurement and in the blocks, steps do not wait for the device. A GPU that idles between steps
+    would seem slower.
     """
     budget_s = SHARE * (QUICK_AGAIN_S if session.run.effort.is_quick else AGAIN_S)
     count = max(MIN_AGAIN, min(MAX_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
@@ -287,7 +298,16 @@ def at_present_speed(session: Session, step: StepTimes) -> StepTimes:
     session.clock.flush()
     took_s = [session.clock.elapsed_s(*pair) for pair in itertools.pairwise(marks)]
     session.clock.reset()
-    found = median_estimate([max(ranks) for ranks in zip(*gathered(took_s[1:]), strict=True)])
+    return gathered(took_s[1:])
+
+
+def at_present_speed(step: StepTimes, again: Sequence[Sequence[float]]) -> StepTimes:
+    """Return the step with its bare time measured again, if it has changed. Machines change speed within a minute.
+
+    `again` has the bare steps [s] by rank. Each counts as the maximum over ranks. Plans are made and timed at this
+    speed, and all parts of the step are scaled to it (`StepModel.of`).
+    """
+    found = median_estimate(slowest(again))
     if abs(found.median / step.uninstrumented_step_s - 1) <= SAME_SPEED:
         return step
     return step.model_copy(update={"uninstrumented_step_s": found.median, "uninstrumented_ci95": found.ci95})

@@ -66,8 +66,12 @@ from xbench.records.measured_parts import Plan as Plan
 from xbench.records.measured_parts import RankTimeline as RankTimeline
 from xbench.records.measured_parts import RecordBase as RecordBase
 from xbench.records.measured_parts import Slice as Slice
+from xbench.records.measured_parts import SlowLink as SlowLink
+from xbench.records.measured_parts import SlowRank as SlowRank
 from xbench.records.measured_parts import Stall as Stall
+from xbench.records.measured_parts import StepPart as StepPart
 from xbench.records.measured_parts import StepTimes as StepTimes
+from xbench.records.measured_parts import Stragglers as Stragglers
 from xbench.records.measured_parts import Tensor as Tensor
 from xbench.records.measured_parts import Timeline as Timeline
 from xbench.records.measured_parts import TurnTaken as TurnTaken

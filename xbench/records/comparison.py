@@ -17,6 +17,7 @@ from xbench.records.measured_parts import (
     RankTimeline,
     RecordBase,
     StepTimes,
+    Stragglers,
     Timeline,
     TurnTaken,
 )
@@ -24,6 +25,7 @@ from xbench.records.parts import Estimate, Interval, Label, Part, Ratio, Workloa
 from xbench.records.traced import Traced
 
 GPU_MISSING = "why NVML had nothing, or nothing more, to say on a GPU"
+STRAGGLERS = "ranks and links that hold the others back; null: not looked for"
 
 RANKS = "ranks"
 """`Parity.reference` of a mode that is only checked for agreement between its ranks."""
@@ -136,6 +138,7 @@ class Job(Part):
     bounds: Bounds | None = None
     plans: dict[Text, Plan] = {}
     layers: list[Layer] = []
+    stragglers: Stragglers | None = Field(None, description=STRAGGLERS)
 
 
 class Comparison(RecordBase):
@@ -169,6 +172,7 @@ class Profile(RecordBase):
     bounds: Bounds | None = None
     plans: dict[Text, Plan] = Field({}, description="by schedule")
     samples: dict[Text, list[float]] = Field({}, description="raw per-step times [s] by series name")
+    stragglers: Stragglers | None = Field(None, description=STRAGGLERS)
     gpu: GpuUse | None = Field(None, description="what NVML said during the whole profile")
     gpu_missing: Text | None = Field(None, description=GPU_MISSING)
     traced: Traced | None = Field(None, description="of a profile from profiler traces; null: it was measured")

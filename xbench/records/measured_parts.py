@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from xbench.field_types import Count, Duration, PositiveCount, PositiveSeconds, Seconds, SimulatedSeconds, Text
+from xbench.field_types import Count, Duration, PositiveCount, PositiveSeconds, Rate, Seconds, SimulatedSeconds, Text
 from xbench.records.parts import Environment, FabricRecord, Interval, Label, Part, Result
 from xbench.spec import RunSpec
 
@@ -260,6 +260,44 @@ class GpuUse(Part):
     throttled: list[Text] = Field([], description="why clocks were lower than the device is able to")
     throttled_share: float | None = Field(None, description="share of readings")
     sampling_share: float | None = Field(None, description="time that reading NVML took, over the time")
+
+
+StepPart = Literal["input", "forward", "backward", "optimizer"]
+"""Part of a rank's own step. `input` is the forward pass before its first layer, and no part of `forward`."""
+
+
+class SlowRank(Part):
+    """Rank that the others wait for: its own step, without communication, is longer than that of the typical rank."""
+
+    rank: Count
+    host: Text | None = Field(None, description="null: all ranks are on one host")
+    parts: list[StepPart] = Field(description="where the lag is, the largest part of it first")
+    layer: Text | None = Field(None, description="from which on `parts[0]` lags; null: all of it does")
+    lag_s: Duration = Field(description="beyond the typical rank's step, medians")
+    share: float = Field(description="lag_s over the rank's own step")
+    chance: float = Field(description="probability that a rank that is not slow lags like this")
+    waited_share: float | None = Field(
+        None, description="time that it waited for its processor; null: that does not explain the lag"
+    )
+
+
+class SlowLink(Part):
+    """Link of one host, or between two hosts, that carries less than the others."""
+
+    hosts: list[Text] = Field(description="one: its link to all others; two: the link between them")
+    rate_bps: Rate = Field(description="in each direction, both in use, median")
+    typical_bps: Rate = Field(description="the same of the other links, or the rate that was asked for")
+    typical_is_asked: bool = Field(False, description="whether `typical_bps` is the rate that was asked for")
+    lag_s: Duration = Field(description="what all gradients of a step take longer in one collective")
+    share: float = Field(description="lag_s over the step with that collective after it")
+    chance: float = Field(description="probability that a link that is not slow looks like this")
+
+
+class Stragglers(Part):
+    """Ranks and links that hold the others back in every step, the largest lag first."""
+
+    ranks: list[SlowRank] = []
+    links: list[SlowLink] = []
 
 
 class RecordBase(Result):

@@ -20,7 +20,7 @@ from xbench.modes import TUNED_DDP as TUNED
 from xbench.modes import mode_info, next_forward_modes
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio
-from xbench.report.answer import is_control, rankings, reference_of, trusted
+from xbench.report.answer import is_control, paired_modes, rankings, reference_of, trusted
 from xbench.report.sentences import ratio_text
 from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp, is_schedule, quoted
 from xbench.spec import Overlap, RunSpec
@@ -116,7 +116,10 @@ def in_ddp(winner: str, ratios: Mapping[str, Ratio], place: str, more: str = "")
 
 
 def not_run(record: Comparison, use: str) -> list[Advice]:
-    """Advise modes that were not timed and whose plans are predicted to beat that of the mode in use."""
+    """Advise modes that were not timed and whose plans are predicted to beat that of the mode in use.
+
+    A predicted gain counts if it is larger than the error of any prediction that this run has tested.
+    """
     if not record.jobs or len(set(record.spec.workloads)) > 1:
         return []
     plans, ran = record.jobs[0].plans, {mode.carrier for mode in record.spec.modes if not mode.paired}
@@ -124,19 +127,28 @@ def not_run(record: Comparison, use: str) -> list[Advice]:
     carrier = used.carrier if used is not None and used.carrier in plans else "ddp"
     if carrier not in plans or (used is not None and used.paired):
         return []
-    foreseen = Recorded(plans, record.bounds, record.spec.overlap)
-    further = ahead(foreseen, carrier, ran)
+    foreseen, off = Recorded(plans, record.bounds, record.spec.overlap), largest_error(record)
+    further = ahead(foreseen, carrier, ran, max(EQUIVALENT, off or 0.0))
     if not further:
         return []
     modes = dict.fromkeys(["ddp", carrier, *further])
     (told,) = told_ahead(foreseen, carrier, further)
-    return [Advice(f"Not run: {told.told}", compare_command(record.spec, list(modes)))]
+    band = f" Predictions of this run were off by up to {format_percent(off)}." if off is not None else ""
+    return [Advice(f"Not run: {told.told}{band}", compare_command(record.spec, list(modes)))]
 
 
-def ahead(foreseen: Foreseen, choice: str, ran: Collection[str] = ()) -> list[str]:
-    """Return next-forward modes whose predicted step is shorter than that of `choice` by more than EQUIVALENT."""
+def largest_error(record: Comparison) -> float | None:
+    """Return the largest error of a predicted step of one job, as a share of the measured step; None without any."""
+    two = paired_modes(record)
+    tested = [one for name, one in record.modes.items() if name not in two and not is_control(name.partition("@")[0])]
+    errors = [abs(one.prediction_error) for one in tested if trusted(one) and one.prediction_error is not None]
+    return max(errors, default=None)
+
+
+def ahead(foreseen: Foreseen, choice: str, ran: Collection[str] = (), least: float = EQUIVALENT) -> list[str]:
+    """Return next-forward modes whose predicted step is shorter than that of `choice` by at least the share `least`."""
     plans = foreseen.plans
-    most_s = plans[choice].predicted_step_s * (1 - EQUIVALENT)
+    most_s = plans[choice].predicted_step_s * (1 - least)
     steps_s = {mode: plans[mode].predicted_step_s for mode in next_forward_modes() if mode in plans}
     found = [mode for mode in steps_s if mode not in ran and mode != choice and steps_s[mode] <= most_s]
     return sorted(found, key=steps_s.__getitem__)

@@ -27,6 +27,7 @@ from xbench.report.page.common_sections import (
     warnings_section,
 )
 from xbench.report.page.model import Block, Page, Section
+from xbench.report.stragglers import straggler_lines
 from xbench.text import and_of
 
 MARKDOWN_LAYERS = 20
@@ -226,6 +227,10 @@ class MeasuredView(View[M]):
     @abstractmethod
     def contention(self) -> Contention | None:
         """Return how collectives and computation slow each other, if that was measured."""
+
+    def stragglers(self) -> list[str]:
+        """Return sentences on ranks and links that hold the others back."""
+        return list(dict.fromkeys(line for job in self.jobs() for line in straggler_lines(job.stragglers)))
 
     def effort(self) -> str | None:
         """Describe how often each thing was repeated; None if the record does not say."""

@@ -82,6 +82,7 @@ def profile_record(frame: RunFrame, found: Collector, error: str | None = None) 
         bounds=job.bounds if job.cost_model is not None else None,
         plans=job.plans,
         samples=job.series,
+        stragglers=job.stragglers,
         gpu=found.gpu.of_profile(),
         gpu_missing=found.gpu.missing,
     )
@@ -116,6 +117,7 @@ def comparison_record(frame: RunFrame, found: Collector, error: str | None = Non
                 bounds=job.bounds,
                 plans=job.plans,
                 layers=job.layers,
+                stragglers=job.stragglers,
             )
             for place, job in enumerate(found.jobs)
         ],

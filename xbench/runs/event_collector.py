@@ -25,6 +25,7 @@ from xbench.records import (
     Plan,
     Sample,
     StepTimes,
+    Stragglers,
     TurnTaken,
     WorkloadRecord,
 )
@@ -48,6 +49,7 @@ class JobFindings:
     plans: dict[str, Plan] = field(default_factory=dict)
     bounds: Bounds | None = None
     other_costs: dict[str, CostModel] = field(default_factory=dict)
+    stragglers: Stragglers | None = None
 
 
 class Collector:
@@ -86,6 +88,8 @@ class Collector:
             case events.SchedulesPlanned():
                 found.cost_model, found.contention = event.cost_model, event.contention
                 found.plans, found.bounds, found.other_costs = event.plans, event.bounds, event.other_costs
+            case events.StragglersSought():
+                found.stragglers = event.found
             case events.ParityChecked():
                 if rank == 0:
                     self.parity.setdefault(event.mode, []).append(event.verdict)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from xbench.errors import SpecError
-from xbench.modes import mode_info
+from xbench.modes import TUNED_DDP, mode_info
 from xbench.planning.plans import bucket_caps_mib
 from xbench.rank.program import MIN_STEPS, JobPlan, Phase, steps_in_block
 from xbench.records import Comparison, Plan, Sample
@@ -142,6 +142,9 @@ class Tune:
             twin = next((other for other in taken if _same(mode, other, plans)), None)
             if twin is not None:
                 told = f"{mode.text} was not timed: it forms the buckets of {twin.text}"
+                if twin.name == REFERENCE and plans[mode.carrier].carrier == REFERENCE:
+                    own = f"in its trial no plan was faster, so {twin.text}'s times are its own"
+                    told = f"{mode.text} is {twin.text} itself here: {own}"
                 twins[told] = mode
                 self.warnings.append(told)
             elif plan.predicted_step_s > FAR * best_s:
@@ -304,6 +307,19 @@ def tuned_record(record: Comparison, choice: Choice, margin: float, plans: Seque
         host_tuning=record.spec.tunes_ranks,
         unused_parameters=bool(plans and plans[0].unused_parameters),
     )
+
+
+def tuned_ddp_record(record: Comparison, choice: Choice, margin: float, plans: Sequence[JobPlan]) -> Tuned | None:
+    """Return what would be kept if DDP with a plan's buckets had won; None unless it is as good as the winner.
+
+    It is as good if it is faster than DDP, and the run cannot tell it from a winner that needs more than an argument.
+    """
+    if choice.winner is None or mode_info(choice.winner).script_change <= mode_info(TUNED_DDP).script_change:
+        return None
+    if TUNED_DDP not in choice.close or choice.ratios[TUNED_DDP].ci95[1] >= 1:
+        return None
+    found = tuned_record(record, replace(choice, best=TUNED_DDP), margin, plans, "")
+    return found if found.bucket_cap_mb_list else None
 
 
 def _same(mode: ModeSpec, other: ModeSpec, plans: Mapping[str, Plan]) -> bool:

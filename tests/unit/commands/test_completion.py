@@ -57,6 +57,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["compare", "--modes", "horovod:fus"], []),
         (["compare", "--modes", "ddp,crossover:wf"], ["ddp,crossover:wfbp"]),
         (["compare", "--modes", "crossover:d"], ["crossover:ddp", "crossover:ddp-tuned"]),
+        (["compare", "--modes", "crossover:p"], ["crossover:processes=1", "crossover:processes=2"]),
+        (
+            ["compare", "--modes", "ddp,crossover:processes="],
+            ["ddp,crossover:processes=1", "ddp,crossover:processes=2"],
+        ),
+        (["compare", "--modes", "concurrent:p"], ["concurrent:priority"]),
         (["compare", "--modes", "concurrent:de"], ["concurrent:dear"]),
         (["compare", "--modes", "nothing:d"], []),
         (["compare", "--modes=ddp,opt"], ["ddp,optimal"]),

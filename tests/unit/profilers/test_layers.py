@@ -30,6 +30,7 @@ def test_every_moment_of_a_step_belongs_to_one_layer(clock):
     assert forward_s == {"1": 0.5 + 1 + 2, "3": 4 + 8 + 0.25}
     assert ready_s == {"3.weight": 32, "1.weight": 48}
     assert profile.forward_s == [sum(forward_s.values())]
+    assert profile.input_s == [0.5]
     assert profile.backward_s == [48]
     assert profile.optimizer_s == [64.125]
     assert profile.step_s == [15.75 + 48 + 64.125]
@@ -239,6 +240,7 @@ def test_raw_is_json_and_keeps_every_step(clock):
     assert json.loads(json.dumps(raw)) == raw
     assert raw["warmup"] == 1
     assert raw["steps"] == {
+        "input_s": [0, 0, 0],
         "forward_s": [3, 3, 3],
         "backward_s": [24, 24, 24],
         "optimizer_s": [4, 4, 4],

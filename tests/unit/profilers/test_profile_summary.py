@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.errors import RunError
-from xbench.profilers.summary import cost_points, left_out, samples, sometimes_missing, summarise
+from xbench.profilers.summary import cost_points, left_out, own_steps, samples, sometimes_missing, summarise
 
 
-def raw(layers, *, step=10.0, bare=10.0, forward=4.0, backward=5.0, optimizer=1.0, warmup=2, steps=6, frozen=()):
+def raw(
+    layers, *, step=10.0, bare=10.0, forward=4.0, backward=5.0, optimizer=1.0, warmup=2, steps=6, frozen=(), read=0.0
+):
     """A rank whose steps are all alike. `layers`: name → (forward_s, {tensor: ready_s})."""
     times = warmup + steps
 
@@ -21,6 +23,7 @@ def raw(layers, *, step=10.0, bare=10.0, forward=4.0, backward=5.0, optimizer=1.
         "warmup": warmup,
         "frozen": list(frozen),
         "steps": {
+            "input_s": series(read),
             "forward_s": series(forward),
             "backward_s": series(backward),
             "optimizer_s": series(optimizer),
@@ -128,7 +131,7 @@ def test_samples_hold_every_step_of_every_rank():
     ranks = [raw(TWO_LAYERS), raw(TWO_LAYERS, step=11.0)]
     series = samples(ranks)
     assert series["rank1.step_s"] == [11.0] * 8
-    assert len(series) == 10
+    assert len(series) == 12
 
 
 @given(st.lists(st.lists(st.floats(0, 100), min_size=3, max_size=3), min_size=1, max_size=3), st.data())
@@ -138,6 +141,19 @@ def test_backward_times_add_up_to_the_last_gradient(ready_by_rank, data):
     assert all(layer.backward_s >= 0 for layer in layers)
     assert [layer.ready_s for layer in layers] == sorted(layer.ready_s for layer in layers)
     assert sum(layer.backward_s for layer in layers) == pytest.approx(max(map(max, ready_by_rank)))
+
+
+def test_each_rank_has_its_own_steps_parts_and_ends_of_layers():
+    series = [90.0, 90.0, *[10.0] * 6]
+    own = raw(TWO_LAYERS, step=series, bare=[90.0, 90.0, *[9.0] * 6], read=0.5)
+    other = raw({"first": (2.0, {"weight": 4.0, "bias": None}), "last": (2.5, {"weight": 3.0, "bias": 1.0})})
+    found, beside = own_steps([own, other], [0.0, 0.25], [None, "node1"])
+    assert found.steps_s == [*[10.0] * 6, *[9.0] * 6]
+    assert found.parts_s == {"input": 0.5, "forward": 3.5, "backward": 5.0, "optimizer": 1.0}
+    assert found.ends_s == {"forward": {"first": 0.5, "last": 3.5}, "backward": {"last": 2.0, "first": 5.0}}
+    assert list(found.ends_s["backward"]) == ["last", "first"]
+    assert beside.ends_s["backward"] == {"last": 3.0, "first": 4.0}
+    assert (found.waited_share, found.host, beside.waited_share, beside.host) == (0.0, None, 0.25, "node1")
 
 
 def point(nbytes, starts, ends, warmup=1):

@@ -6,14 +6,16 @@ import pytest
 import sample_records as made
 from sample_kinds import convergence, tuned
 
-from xbench.records import Converged, MeanOf, Plan
+from xbench.records import Comparison, Converged, MeanOf, Plan, Ratio
 from xbench.report import FORMATS
 from xbench.report.formats.html import page
 from xbench.report.formats.junit import cases
 from xbench.report.formats.terminal import render
 from xbench.report.kinds.convergence import by_formula, verdicts
-from xbench.report.kinds.tuned import judged, snippet
+from xbench.report.kinds.tuned import ddp_lines, judged, snippet
 from xbench.report.snippets import PLAIN_DDP, attach_snippet
+from xbench.runs.tune import tuned_ddp_record
+from xbench.stats.tuning import Choice
 
 
 def test_in_40_columns_no_word_is_broken() -> None:
@@ -55,6 +57,56 @@ def test_ddp_tuned_is_one_argument_of_ddp_and_ddp_is_ddp() -> None:
     assert snippet(tuned(carrier="ddp"), "tuned.json") == PLAIN_DDP
     for pasted in (text, PLAIN_DDP):
         compile(pasted, "pasted", "exec")
+
+
+def with_ddp_tuned() -> Comparison:
+    """A comparison in which ddp-tuned ran, with a plan of two buckets."""
+    record = made.comparison(
+        [made.mode_result(mode, 0.5, (0.9, 0.88, 0.92), "faster") for mode in ("auto", "ddp-tuned")]
+    )
+    names = [layer.tensors[0].name for layer in made.layers(3)]
+    nbytes = [layer.grad_bytes for layer in made.layers(3)]
+    plan = made.plan("ddp-tuned", 2, 0.5).model_copy(
+        update={"buckets": [names[:1], names[1:]], "bucket_bytes": [nbytes[0], sum(nbytes[1:])]}
+    )
+    job = record.jobs[0].model_copy(update={"layers": made.layers(3), "plans": {"ddp-tuned": plan}})
+    return record.model_copy(update={"jobs": [job]})
+
+
+def choice(winner: str, close: tuple[str, ...], high: float = 0.94) -> Choice:
+    ratios = {"auto": Ratio(value=0.9, ci95=(0.88, 0.92), verdict="faster"),
+              "ddp-tuned": Ratio(value=0.91, ci95=(0.88, high), verdict="faster")}  # fmt: skip
+    return Choice("faster", winner, ratios, close, frozenset(), settled=True)
+
+
+def test_ddp_s_own_argument_stands_below_a_winner_that_is_no_faster() -> None:
+    record = with_ddp_tuned()
+    beside = tuned_ddp_record(record, choice("auto", ("ddp-tuned",)), 0.02, [])
+    assert beside is not None
+    assert (beside.schedule, beside.ratio) == ("ddp-tuned", choice("auto", ()).ratios["ddp-tuned"])
+    lines = ddp_lines(beside, "auto").splitlines()
+    assert lines[:2] == ["#", "# This run cannot tell ddp-tuned from auto. It leaves the loop as it is:"]
+    assert lines[2].startswith("# # ddp-tuned: 2 buckets, 0.910 [0.880, 0.940] of DDP's time per sample (real)")
+    assert any(line.startswith("#     bucket_cap_mb_list=[") for line in lines)
+    assert all(line.startswith("#") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "made_choice",
+    [
+        choice("auto", ()),  # auto is faster than it
+        choice("ddp-tuned", ("auto",)),  # it has won itself
+        choice("auto", ("ddp-tuned",), high=1.01),  # it may be slower than DDP
+    ],
+)
+def test_ddp_s_own_argument_is_not_named_elsewhere(made_choice: Choice) -> None:
+    assert tuned_ddp_record(with_ddp_tuned(), made_choice, 0.02, []) is None
+
+
+def test_without_a_plan_there_is_no_argument_to_name() -> None:
+    record = with_ddp_tuned()
+    planless = record.model_copy(update={"jobs": [record.jobs[0].model_copy(update={"plans": {}})]})
+    assert tuned_ddp_record(planless, choice("auto", ("ddp-tuned",)), 0.02, []) is None
 
 
 def test_verdicts_are_given_by_the_margin_that_was_asked_for() -> None:

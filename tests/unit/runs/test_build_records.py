@@ -9,8 +9,8 @@ from samples_of_runs import LOCAL, A, B, block, collector_of, frame, run_of, tim
 
 from xbench.config import RunConfig
 from xbench.errors import SpecError
-from xbench.rank.events import ParityChecked, Remarked
-from xbench.records import Bounds, Comparison, CostModel, CostPoint, Parity, Plan, dump, loads
+from xbench.rank.events import ParityChecked, Remarked, StragglersSought
+from xbench.records import Bounds, Comparison, CostModel, CostPoint, Parity, Plan, SlowRank, Stragglers, dump, loads
 from xbench.report.answer import answer, own_steps, references, verdict, winners
 from xbench.report.charts.bars import time_per_sample
 from xbench.report.formats import markdown, terminal
@@ -320,3 +320,13 @@ def test_bus_bandwidth_is_of_the_bytes_that_travelled(compress: str | None, bits
     )  # fmt: skip
     record = profile_record(frame(run), collector)
     assert record.fabric.allreduce_bps == pytest.approx(bits_per_s)
+
+
+def test_both_kinds_of_record_hold_what_holds_the_others_back() -> None:
+    slow = SlowRank(rank=1, parts=["backward"], layer="fc", lag_s=0.1, share=0.2, chance=1e-6)
+    for modes in ("ddp", ""):
+        collector = collector_of(run_of(modes))
+        collector.take(0, 0, StragglersSought(ranks=[slow], links=[]))
+        make = comparison_record if modes else profile_record
+        (job,) = make(frame(collector.run), collector).profiled
+        assert job.stragglers == Stragglers(ranks=[slow])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from samples_of_runs import A, block, collector_of, run_of
 
-from xbench.rank.events import LinkCalibrated, ModeFailed
+from xbench.rank.events import LinkCalibrated, ModeFailed, StragglersSought, parse
 from xbench.rank.program import phases, steps_in_block, whole_cycles
-from xbench.records import CalibrationPoint
+from xbench.records import CalibrationPoint, SlowRank, Stragglers
 from xbench.runs.event_collector import block_step_s, step_times
 from xbench.spec import Effort, FabricSpec
 
@@ -142,3 +142,13 @@ def test_partial_modes_are_held_to_one_network() -> None:
 def test_a_block_fills_three_seconds_within_reason(step_s: float, steps: int) -> None:
     assert steps_in_block(run_of("compute,ddp"), step_s) == steps
     assert steps_in_block(run_of("compute,ddp", effort=Effort(steps=7)), step_s) == 7
+
+
+def test_what_holds_the_others_back_is_of_the_job_that_looked() -> None:
+    collector = collector_of(run_of("ddp", A, A))
+    slow = SlowRank(rank=1, parts=["input"], lag_s=0.1, share=0.2, chance=1e-6)
+    collector.take(0, 0, parse(StragglersSought(ranks=[slow], links=[]).line()))
+    assert collector.jobs[0].stragglers == Stragglers(ranks=[slow])
+    assert collector.jobs[1].stragglers is None
+    collector.take(0, 0, StragglersSought(ranks=[], links=[], of_job=1))
+    assert collector.jobs[1].stragglers == Stragglers()

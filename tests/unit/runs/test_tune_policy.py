@@ -117,6 +117,17 @@ def test_candidates_with_the_same_buckets_are_timed_once() -> None:
     ]
 
 
+def test_auto_that_is_ddp_itself_is_said_to_have_its_times() -> None:
+    world = World(10, STEP_S)
+    plans = world.found.jobs[0].plans
+    plans["auto"] = plans["auto"].model_copy(update={"buckets": plans["ddp"].buckets, "carrier": "ddp"})
+    assert world.go()[0][0] == ("compute", "ddp", "ddp-tuned", "optimal", "mgwfbp")
+    assert world.course.warnings[0] == (
+        "auto is ddp itself here: in its trial no plan was faster, so ddp's times are its own"
+    )
+    assert not any("auto was not timed" in told for told in world.course.warnings)
+
+
 def test_a_candidate_with_the_buckets_of_one_that_is_set_aside_is_timed() -> None:
     world = World(10, STEP_S, STEP_S | {"auto": 0.9})
     plans = world.found.jobs[0].plans

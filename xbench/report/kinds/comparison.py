@@ -126,6 +126,8 @@ class ComparisonView(MeasuredView[Comparison]):
         self.draw_top(console)
         headline(console, self.headline() if said is None else said)
         say_next(console, self.advice(detail.path) if follows is None else follows)
+        for line in self.stragglers():
+            say(console, line, "yellow")
         console.print()
         if was_reached(record):
             draw_modes(record, console)
@@ -160,6 +162,7 @@ class ComparisonView(MeasuredView[Comparison]):
             markup.quoted(self.incomplete()),
             markup.lead(self.headline()),
             markup.advice(self.advice()),
+            markup.bullets(self.stragglers(), bold=True),
             markdown_modes(record) if was_reached(record) else "",
             markdown_memory(record),
             markup.bullets(self.failures(), bold=True),
@@ -189,7 +192,7 @@ class ComparisonView(MeasuredView[Comparison]):
         notes = [*sentences.not_shown_lines(record), *self.notes()]
         basis = [Facts(self.basis()), *gpus, *([Sentences(notes)] if notes else [])]
         return [
-            Section("times", "Modes side by side", modes),
+            Section("times", "Modes side by side", [*caution_blocks(self.stragglers()), *modes]),
             Section("step", "One step on a timeline", [*comparison_turns(record), *comparison_steps(record)]),
             Section("layers", "Layers and the link", self.layer_charts()),
             Section("predictions", "What was predicted", forecast if reached else []),

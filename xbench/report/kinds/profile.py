@@ -70,6 +70,9 @@ class ProfileView(MeasuredView[Profile]):
         if found:
             say(console, found[0].told, "bold")
             say_next(console, found[1:])
+        for line in self.stragglers():
+            say(console, line, "yellow")
+        if found or self.stragglers():
             console.print()
         say(console, sentences.workload_line(record.workload), "" if found else "bold")
         console.print()
@@ -131,6 +134,7 @@ class ProfileView(MeasuredView[Profile]):
             self.markdown_title(record.workload.title),
             markup.quoted(self.incomplete()),
             markup.advice(self.advice()),
+            markup.bullets(self.stragglers(), bold=True),
             told,
             markup.table(["plan (simulated)", "buckets", "predicted step", "exposed"], plans) if plans else "",
             *self.cautions(),
@@ -155,7 +159,7 @@ class ProfileView(MeasuredView[Profile]):
         gpus = gpu_blocks([("profile", record.gpu)], record.gpu_missing, label)
         return [
             Section("plans", "Plans", planned),
-            Section("step", "One step on a timeline", profile_steps(record)),
+            Section("step", "One step on a timeline", [*caution_blocks(self.stragglers()), *profile_steps(record)]),
             Section("layers", "Layers and the link", [block for block in found if block is not None]),
             Section("samples", "Every sample", [series] if series else []),
             Section("basis", "What it rests on", [Facts(pairs), *gpus]),

@@ -226,6 +226,12 @@ def snippet(tuned: Tuned, path: str) -> str:
     return text.replace("    model,\n", f"    model,\n{unused}")
 
 
+def ddp_lines(tuned: Tuned, winner: str) -> str:
+    """Return the lines for DistributedDataParallel as comments, to stand below those of a winner that is no faster."""
+    told = f"This run cannot tell {tuned.schedule} from {winner}. It leaves the loop as it is:"
+    return "".join(f"# {line}".rstrip() + "\n" for line in ["", told, *snippet(tuned, KEPT).splitlines()])
+
+
 def tried_figure(record: Tuned) -> Figure | None:
     """Draw each candidate's ratio to the reference with its interval, best first. None if none was timed."""
     tried = sorted(record.tried.items(), key=lambda pair: pair[1].value)

@@ -1,0 +1,81 @@
+"""Workload with a fault on rank 1, for `slow_ranks.py` and the tests: benchmarks/planted.py:make.
+
+XBENCH_PLANT says which, and how many milliseconds longer a step takes: `backward:10` makes the backward pass slow
+before the gradients of `layers.2`, `input:10` makes the loader slow. `processor` starts a process that takes half of
+the rank's processor. Without it there is no fault.
+
+The model reads its batch itself: the indices that it is given select samples, as a loader would. A step takes some
+30 ms on one core.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+WIDTH, LAYERS, BATCH, CLASSES = 512, 6, 128, 10
+SPIN = "import os, sys, time\nwhile os.getppid() == int(sys.argv[1]): [time.monotonic() for _ in range(100000)]"
+PLANT, _, SLOWER_MS = (os.environ.get("XBENCH_PLANT", "") if os.environ.get("RANK") == "1" else "").partition(":")
+SLOWER_S = float(SLOWER_MS or 0) / 1000
+
+
+def burn(seconds: float) -> None:
+    """Use so much time of the processor."""
+    until_s = time.thread_time() + seconds
+    while time.thread_time() < until_s:
+        pass
+
+
+class SlowBackward(torch.autograd.Function):
+    """Identity, whose backward pass takes SLOWER_S longer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Return a view of the input."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the gradient, late."""
+        burn(SLOWER_S)
+        return gradient
+
+
+class Net(nn.Module):
+    """Linear layers behind a loader of random samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples = torch.randn(4 * BATCH, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def load(self, indices: Tensor) -> Tensor:
+        """Return the samples of a batch."""
+        if PLANT == "input":
+            time.sleep(SLOWER_S)
+        return self.samples[indices]
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """Return the scores of each class."""
+        x = self.load(indices)
+        for number, layer in enumerate(self.layers):
+            if number == 3 and PLANT == "backward":
+                x = SlowBackward.apply(x)  # type: ignore[no-untyped-call]
+            x = torch.relu(layer(x))
+        scores: Tensor = self.head(x)
+        return scores
+
+
+def make() -> tuple[nn.Module, tuple[Tensor, Tensor], nn.Module]:
+    """Return model, batch and loss."""
+    if PLANT == "processor":  # it inherits the rank's core, and ends with it
+        subprocess.Popen([sys.executable, "-c", SPIN, str(os.getpid())])
+    indices = torch.randperm(4 * BATCH)[:BATCH]
+    return Net(), (indices, torch.randint(0, CLASSES, (BATCH,))), nn.CrossEntropyLoss()

@@ -1,0 +1,162 @@
+"""Are slow ranks and links named, and is nothing named without them?
+
+    python benchmarks/slow_ranks.py [--runs 20] [--most N] [--output results/slow-ranks.json]
+
+Each run is `xbench profile benchmarks/planted.py:make --steps N`, with ranks that leave out the parts of a profile that
+no name rests on (`short_profile.py`). There are five kinds of runs: a slow backward pass on
+rank 1 of two local ranks, a slow loader there, a slow link of host 1 of three shaped hosts, and the two local ranks and
+the three hosts without a fault. Runs of all kinds alternate, so that a change of the machine meets them all. A fault
+counts as named if the profile names its place and nothing else.
+
+The file is written after every run, and a second call with it continues where the first ended; `--most` ends a call
+after so many runs. Real compute, real links.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xbench import environment
+from xbench.fabrics import links
+from xbench.records import Profile, Stragglers, load
+
+HERE = Path(__file__).parent
+WORKLOAD = f"{HERE.name}/planted.py:make"
+LOCAL, SHAPED = "local:ranks=2", "shaped:hosts=3,rate=1gbit"
+RATE, SLOW_RATE = "1000000000bit", "250000000bit"
+KINDS = {
+    "backward": (LOCAL, "backward:10", ["rank 1: backward from layers.2"]),
+    "input": (LOCAL, "input:10", ["rank 1: input"]),
+    "none": (LOCAL, "", []),
+    "link": (SHAPED, "", ["link of host 1"]),
+    "no link": (SHAPED, "", []),
+}
+"""Fabric of each kind of run, the fault of the workload, and what is to be named."""
+
+START = "from slow_ranks import start; start()"
+"""A run in a process of its own."""
+
+SLOW_LINK = "XBENCH_SLOW_LINK"
+"""Variable with the host whose link is to be slow."""
+
+
+def start() -> None:
+    """Run the command line, with short profiles, and with a slow link if the environment asks for one."""
+    from xbench.__main__ import run
+    from xbench.runs import execute
+
+    execute.WORKER = "short_profile"
+    if os.environ.get(SLOW_LINK):
+        plant_slow_link(int(os.environ[SLOW_LINK]))
+    run()
+
+
+def plant_slow_link(host: int) -> None:
+    """Let every fabric of this process have a slow link at one host. Its bursts stay as long as packets need."""
+    raise_links = links.raise_links
+
+    def raise_slow(run_id: str, hosts: int, rate_bps: float) -> None:
+        raise_links(run_id, hosts, rate_bps)
+        space = links.namespace(run_id, host)
+        for where, device in ((space, links.INTERFACE), (links.namespace(run_id, "sw"), space)):
+            shaping = links.shaping(device, rate_bps).replace("qdisc add", "qdisc replace").replace(RATE, SLOW_RATE)
+            links.run(["tc", "-n", where, "-batch", "-"], f"{shaping}\n")
+
+    links.raise_links = raise_slow
+
+
+def named(found: Stragglers) -> list[str]:
+    """Return the places that were named, in a word each."""
+    places = []
+    for slow in found.ranks:
+        where = "busy processor" if slow.waited_share is not None else " and ".join(slow.parts)
+        layer = f" from {slow.layer}" if slow.layer is not None and slow.waited_share is None else ""
+        places.append(f"rank {slow.rank}: {where}{layer}")
+    return [*places, *(f"link of {' and '.join(slow.hosts)}" for slow in found.links)]
+
+
+def profiled(kind: str, steps: int) -> tuple[Profile, float]:
+    """Profile once; return the record and the time that it took [s]."""
+    fabric, plant, _ = KINDS[kind]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    env |= {"XBENCH_PLANT": plant, SLOW_LINK: "1" if kind == "link" else ""}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "record.json"
+        words = ["profile", WORKLOAD, "--steps", str(steps), "--fabric", fabric, "--output", folder]
+        began_s = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", START, *words, "--json", str(place)],
+            capture_output=True, text=True, env=env, cwd=HERE.parent,
+        )  # fmt: skip
+        if done.returncode:
+            raise SystemExit(f"a run ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")
+        record = load(place)
+    assert isinstance(record, Profile)
+    return record, time.monotonic() - began_s
+
+
+def summary(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Count runs, and those in which exactly what was planted was named, by kind."""
+    return {
+        kind: {
+            "runs": sum(run["kind"] == kind for run in runs),
+            "as_planted": sum(run["kind"] == kind and run["named"] == wanted for run in runs),
+        }
+        for kind, (_, _, wanted) in KINDS.items()
+    }
+
+
+def main() -> int:
+    """Run what is left, count, write; exit 1 if a run of any kind did not name exactly what was planted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20, help="of each kind")
+    parser.add_argument("--most", type=int, default=None, help="runs in this call")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--output", type=Path, default=Path("results/slow-ranks.json"))
+    options = parser.parse_args()
+    runs: list[dict[str, Any]] = []
+    if options.output.exists():
+        runs = json.loads(options.output.read_text(encoding="utf-8"))["runs"]
+    order = [kind for _ in range(options.runs) for kind in KINDS][len(runs) :]
+    for kind in order[: options.most]:
+        record, took_s = profiled(kind, options.steps)
+        assert record.stragglers is not None
+        assert record.step is not None
+        found = record.stragglers
+        runs.append(
+            {
+                "kind": kind,
+                "named": named(found),
+                "found": found.model_dump(mode="json"),
+                "step_s": record.step.uninstrumented_step_s,
+                "warnings": record.warnings,
+                "took_s": round(took_s, 1),
+                "created": record.created,
+            }
+        )
+        counts = summary(runs)
+        result = {
+            "label": "real",
+            "made_by": f"python benchmarks/slow_ranks.py --runs {options.runs} --steps {options.steps}",
+            "environment": environment.capture().model_dump(),
+            "counts": counts,
+            "runs": runs,
+        }
+        options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"run {len(runs)}, {kind}: {', '.join(runs[-1]['named']) or 'nothing'} ({took_s:.0f} s)", flush=True)
+    for kind, count in summary(runs).items():
+        print(f"{kind}: {count['as_planted']} of {count['runs']} as planted")
+    return 0 if all(count["as_planted"] == count["runs"] for count in summary(runs).values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Faults planted on one of several real ranks: the profile, and a comparison, name their place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from typed_commands import NETNS, command, left_behind, only_record, ran
+
+from xbench.records import Profile, Stragglers
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+WORKLOAD = "benchmarks/planted.py:make"
+LINK = "from slow_ranks import plant_slow_link; plant_slow_link(1); from xbench.__main__ import run; run()"
+
+
+def found(folder: Path, plant: str, *words: str, start: list[str] | None = None) -> tuple[Stragglers, str]:
+    """What a run with this fault on rank 1 found, and what it printed."""
+    paths = os.pathsep.join([str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "XBENCH_PLANT": plant, "PYTHONPATH": paths}
+    begin = command() if start is None else start
+    done = ran([*begin, *words, "--output", str(folder)], cwd=ROOT, env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (job,) = only_record(folder).profiled
+    assert job.stragglers is not None
+    assert left_behind() == ""
+    return job.stragglers, " ".join(done.stdout.split())
+
+
+def test_a_slow_backward_pass_is_named_with_its_layer(tmp_path: Path) -> None:
+    words = ("profile", WORKLOAD, "--steps", "8", "--fabric", "local:ranks=2")
+    stragglers, said = found(tmp_path, "backward:50", *words)
+    (slow,) = stragglers.ranks
+    assert (slow.rank, slow.host, slow.parts, slow.layer) == (1, None, ["backward"], "layers.2")
+    assert "Rank 1 holds the others back: backward from layers.2 on, " in said
+    assert stragglers.links == []
+    record = only_record(tmp_path)
+    assert isinstance(record, Profile)
+    assert {"rank0.input_s", "rank1.input_s"} <= record.samples.keys()
+
+
+def test_a_slow_loader_is_named_by_a_comparison_too(tmp_path: Path) -> None:
+    words = ("compare", WORKLOAD, "--quick", "--rounds", "1", "--steps", "2", "--modes", "ddp,wfbp")
+    stragglers, said = found(tmp_path, "input:50", *words, "--fabric", "local:ranks=2")
+    (slow,) = stragglers.ranks
+    assert (slow.rank, slow.parts) == (1, ["input"])
+    assert "Rank 1 holds the others back: its input, " in said
+
+
+def test_a_busy_processor_is_named_as_the_cause(tmp_path: Path) -> None:
+    words = ("profile", WORKLOAD, "--fabric", "local:ranks=2")
+    stragglers, said = found(tmp_path, "processor", *words)
+    (slow,) = stragglers.ranks
+    assert slow.rank == 1
+    assert slow.waited_share is not None
+    assert 0.2 < slow.waited_share < 0.8
+    assert "of the time for a processor: free its cores from other work." in said
+
+
+@NETNS
+@pytest.mark.netns
+def test_a_slow_link_is_named_with_its_host(tmp_path: Path) -> None:
+    words = ("profile", WORKLOAD, "--steps", "8", "--fabric", "shaped:hosts=3,rate=1gbit")
+    stragglers, said = found(tmp_path, "", *words, start=[sys.executable, "-c", LINK])
+    (slow,) = stragglers.links
+    assert slow.hosts == ["host 1"]
+    assert 0.5 < slow.rate_bps / 250e6 < 1.2
+    assert "The link of host 1 holds the others back: " in said
