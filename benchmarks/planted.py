@@ -1,8 +1,7 @@
 """Workload with a fault on rank 1, for `slow_ranks.py` and the tests: benchmarks/planted.py:make.
 
 XBENCH_PLANT says which, and how many milliseconds longer a step takes: `backward:10` makes the backward pass slow
-before the gradients of `layers.2`, `input:10` makes the loader slow. `processor` starts a process that takes half of
-the rank's processor. Without it there is no fault.
+before the gradients of `layers.2`, `input:10` makes the loader slow. Without it there is no fault.
 
 The model reads its batch itself: the indices that it is given select samples, as a loader would. A step takes some
 30 ms on one core.
@@ -11,8 +10,6 @@ The model reads its batch itself: the indices that it is given select samples, a
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -20,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 WIDTH, LAYERS, BATCH, CLASSES = 512, 6, 128, 10
-SPIN = "import os, sys, time\nwhile os.getppid() == int(sys.argv[1]): [time.monotonic() for _ in range(100000)]"
 PLANT, _, SLOWER_MS = (os.environ.get("XBENCH_PLANT", "") if os.environ.get("RANK") == "1" else "").partition(":")
 SLOWER_S = float(SLOWER_MS or 0) / 1000
 
@@ -75,7 +71,5 @@ class Net(nn.Module):
 
 def make() -> tuple[nn.Module, tuple[Tensor, Tensor], nn.Module]:
     """Return model, batch and loss."""
-    if PLANT == "processor":  # it inherits the rank's core, and ends with it
-        subprocess.Popen([sys.executable, "-c", SPIN, str(os.getpid())])
     indices = torch.randperm(4 * BATCH)[:BATCH]
     return Net(), (indices, torch.randint(0, CLASSES, (BATCH,))), nn.CrossEntropyLoss()

@@ -167,7 +167,7 @@ class RunSpec(Spec):
     model_config = ConfigDict(json_schema_extra=_name_former_fields)
 
     kind: Literal["profile", "comparison"]
-    workloads: tuple[WorkloadSpec, ...]
+    workloads: tuple[WorkloadSpec, ...] = Field(min_length=1)
     modes: tuple[ModeSpec, ...] = ()
     reference: Text | None = None
     fabric: FabricSpec

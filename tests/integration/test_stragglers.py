@@ -52,16 +52,6 @@ def test_a_slow_loader_is_named_by_a_comparison_too(tmp_path: Path) -> None:
     assert "Rank 1 holds the others back: its input, " in said
 
 
-def test_a_busy_processor_is_named_as_the_cause(tmp_path: Path) -> None:
-    words = ("profile", WORKLOAD, "--fabric", "local:ranks=2")
-    stragglers, said = found(tmp_path, "processor", *words)
-    (slow,) = stragglers.ranks
-    assert slow.rank == 1
-    assert slow.waited_share is not None
-    assert 0.2 < slow.waited_share < 0.8
-    assert "of the time for a processor: free its cores from other work." in said
-
-
 @NETNS
 @pytest.mark.netns
 def test_a_slow_link_is_named_with_its_host(tmp_path: Path) -> None:

@@ -95,7 +95,12 @@ def test_specs_are_frozen_and_closed() -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
         WorkloadSpec(name="resnet18", batch=3)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="finite"):
-        RunSpec(kind="profile", workloads=(), fabric=FabricSpec(name="auto"), timeout_s=math.inf)
+        RunSpec(
+            kind="profile",
+            workloads=(WorkloadSpec(name="resnet18"),),
+            fabric=FabricSpec(name="auto"),
+            timeout_s=math.inf,
+        )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,9 @@ def test_specs_are_frozen_and_closed() -> None:
 def test_host_tuning_is_read_from_the_fields_that_it_replaced(
     threads: str | None, heap: str | None, tuned: bool | None
 ) -> None:
-    spec = RunSpec(kind="profile", workloads=(), fabric=FabricSpec(name="local", ranks=2)).model_dump()
+    spec = RunSpec(
+        kind="profile", workloads=(WorkloadSpec(name="resnet18"),), fabric=FabricSpec(name="local", ranks=2)
+    ).model_dump()
     del spec["host_tuning"]
     assert RunSpec.model_validate(spec | {"gloo_threads": threads, "heap": heap}).host_tuning is tuned
     assert RunSpec.model_validate(spec | {"gloo_threads": threads, "heap": heap}).model_dump() == spec | {

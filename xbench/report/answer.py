@@ -334,10 +334,7 @@ def parity_cell(result: ModeResult) -> str:
 
 
 def removed_cell(share: float | None, ci95: Interval | None = None) -> str:
-    """Format a removed share: '62 %', with its interval '62 % [55, 70]'; None becomes '–'.
-
-    Shares outside 0 to 100 % become '< 0 %' or '> 100 %'.
-    """
+    """Format a share and its interval: '62 % [55, 70]'; None becomes '–', what is no share '< 0 %' or '> 100 %'."""
     if share is None:
         return "–"
     value = "< 0 %" if share < 0 else "> 100 %" if share > 1 else format_percent(share, 0)

@@ -96,7 +96,7 @@ class Said:
     def begin_launch(self, launch: int, phases: tuple[Phase, ...]) -> None:
         pass
 
-    def take(self, rank: int, event: Any) -> None:
+    def take(self, job: int, rank: int, event: Any) -> None:
         pass
 
 
