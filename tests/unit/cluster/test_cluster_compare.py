@@ -10,7 +10,7 @@ from cluster_cases import Scripted, rigid
 
 from xbench.cluster.compare import DRAWN_JOBS, ComparisonRequest, compare, parse_costs, thinned
 from xbench.cluster.jobs import Job
-from xbench.cluster.metrics import Moment
+from xbench.cluster.metrics import Moment, grows
 from xbench.cluster.policy import Grant
 from xbench.cluster.traces import Trace, load_trace
 from xbench.cluster.traces.generated import ring_of
@@ -178,6 +178,11 @@ def test_only_the_jobs_of_a_window_count() -> None:
     with pytest.raises(SpecError, match="the window 2-3 ends after the last of 2 jobs") as raised:
         compared(window=(2, 3))
     assert raised.value.hint == "write 2-2"
+
+
+def test_a_queue_grows_by_half_and_by_five_jobs_a_seed() -> None:
+    assert [grows(middles, [15.0]) for middles in ([10.0], [10.5])] == [True, False]
+    assert [grows([2.0, 3.0], ends) for ends in ([7.0, 8.0], [7.0, 7.5])] == [True, False]
 
 
 def test_a_reference_whose_queue_grows_makes_no_headline() -> None:

@@ -108,15 +108,23 @@ def test_jobs_without_speeds_or_without_a_known_size_are_refused(make: Callable[
         (EqualShare(), 2, [job(name, 0, 10) for name in "abc"], [("a", 1, 0), ("b", 1, 0), ("c", 2, 10)]),
         # speeds are tried one after the other
         (Exploratory(trial_s=10.0, most=4), 8, [job("a", 0, 1000)], [("a", 1, 0), ("a", 2, 10), ("a", 4, 20)]),
-        # b's second GPU saves 1500 s, a's third and fourth 1000 s each; three are spare (c lets b try two GPUs)
-        (Exploratory(trial_s=1.0, most=4), 5,
-         [Job("a", 0, 1, 10_000, TRIED), Job("b", 5, 1, 2500, TRIED, most=2), job("c", 7, 0.5, most=1)],
-         [("a", 1, 0), ("a", 2, 7), ("b", 2, 7)]),
     ],
 )  # fmt: skip
 def test_by_hand(policy: Policy, gpus: int, jobs: list[Job], expected: list[tuple[str, int, float]]) -> None:
     """`expected` are spans: job, GPUs, and when they begin."""
     assert set(expected) <= {span[:3] for span in held(run(jobs, policy, gpus, spans=True))}
+
+
+def test_tried_speeds_gain_per_added_gpu() -> None:
+    """b's second GPU saves 1500 s, a's third and fourth 1000 s each: b keeps the two that it tried at 7, when c came.
+
+    Of b's 2500 one second each is done on one GPU at 5 and 6, and 2.5 a second from then on.
+    """
+    jobs = [Job("a", 0, 1, 10_000, TRIED), Job("b", 5, 1, 2500, TRIED, most=2), job("c", 7, 0.5, most=1)]
+    spans = held(run(jobs, Exploratory(trial_s=1.0, most=4), 5, spans=True))
+    b_ends_s = pytest.approx(7 + 2498 / 2.5)
+    assert [span for span in spans if span[:2] == ("b", 2)] == [("b", 2, 7.0, b_ends_s)]
+    assert [span for span in spans if span[:2] == ("a", 2)][-1] == ("a", 2, 7.0, b_ends_s)
 
 
 def test_nobody_is_moved_for_less_than_a_restart() -> None:

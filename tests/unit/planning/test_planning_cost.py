@@ -188,10 +188,10 @@ def test_line_curve() -> None:
 
 
 def test_measured_curve_interpolates_extrapolates_and_is_flat_below() -> None:
-    curve = CostCurve.measured([point(4000, 5.0), point(1000, 2.0), point(2000, 3.0)])
+    curve = CostCurve.measured([point(4000, 9.0), point(1000, 2.0), point(2000, 3.0)])
     assert curve(0) == 0.0
     assert curve(np.array([1.0, 999.0, 1000.0, 1500.0, 2000.0, 3000.0, 4000.0, 6000.0])) == pytest.approx(
-        [2.0, 2.0, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0]
+        [2.0, 2.0, 2.0, 2.5, 3.0, 6.0, 9.0, 15.0]
     )
 
 

@@ -45,6 +45,13 @@ def test_more_levels_than_workers_are_refused() -> None:
         Split.of({"k": "3"}, 2)
 
 
+def test_bytes_of_a_band_in_bytes_of_all_workers() -> None:
+    """Level 2 of 4 workers: an all-reduce of 3, 2 · 2/3, and one broadcast, over an all-reduce of 4, 2 · 3/4."""
+    assert Split.of({"k": "1"}, 1).equivalent(1) == 1.0
+    assert [Split.of({}, 2).equivalent(band) for band in (1, 2)] == [1.0, 1.0]
+    assert Split.of({}, 4).equivalent(2) == pytest.approx((4 / 3 + 1) / 1.5)
+
+
 def test_what_a_worker_sends() -> None:
     two = Split.of({}, 2)
     assert two.sent_bytes([100.0, 40.0]) == [100.0, 140.0]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -148,6 +149,12 @@ def test_patterns_are_each_tried_once() -> None:
     found = list(turns.patterns(2, 4))
     assert found == [(0, 1), (0, 0, 1), (0, 1, 1), (0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 1, 1)]
     assert list(turns.patterns(3, 3)) == [(0, 1, 2), (0, 2, 1)]
+
+
+def test_more_than_four_jobs_get_patterns_of_one_turn_each_alone() -> None:
+    """Of 4 jobs in 5 turns one has two: 4 · 5!/2 orders, and every pattern is 5 of them."""
+    lengths = {jobs: Counter(map(len, turns.patterns(jobs, jobs + 1))) for jobs in (4, 5)}
+    assert lengths == {4: {4: 6, 5: 48}, 5: {5: 24}}
 
 
 @pytest.mark.parametrize(

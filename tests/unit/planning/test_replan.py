@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,19 @@ def test_sizes_beyond_those_measured_are_said() -> None:
     assert caution == (
         "All-reduces were measured up to 512 KiB, and the largest bucket here has 44.7 MiB: its time is extrapolated."
     )
+
+
+def test_a_size_is_said_from_a_tenth_beyond_those_measured() -> None:
+    found = planned(Change(), "single")
+    points = found.scenario.measured.cost.points
+    smallest, largest = (end(point.nbytes for point in points) for end in (min, max))
+
+    def said(nbytes: int) -> int:
+        plan = found.plans["single"].model_copy(update={"bucket_bytes": [nbytes]})
+        return len(replace(found, plans={"single": plan}).cautions)
+
+    assert [said(nbytes) for nbytes in (int(1.1 * largest), int(1.1 * largest) + 1)] == [0, 1]
+    assert [said(nbytes) for nbytes in (int(smallest / 1.1) + 1, int(smallest / 1.1), 0)] == [0, 1, 0]
 
 
 # --- contention and auto ---------------------------------------------------------------------------------------------
