@@ -190,6 +190,8 @@ def test_a_reference_whose_queue_grows_makes_no_headline() -> None:
     steady = compared(trace(*((5.0 * at, 1, 10.0) for at in range(40))), gpus=2)
     assert [one.growing for one in steady.results] == [False, False]
     assert steady.warnings == []
+    full = compared(trace(*((max(0.0, 10.0 * at), 1, 10.0) for at in range(-12, 40))))  # 13 are there all the time
+    assert [one.growing for one in full.results] == [False, False]
     late = trace(*((5.0 * at, 1, 10.0) for at in range(40)), (195.0, 1, 1.0))
     record = compared(late)
     assert [one.growing for one in record.results] == [True, True]

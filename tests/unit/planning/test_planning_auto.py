@@ -39,6 +39,22 @@ def searches(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Search:
     )
 
 
+def test_the_climb_ends_at_the_plan_of_least_worth() -> None:
+    """T = 1 + M. Of a, b and c one bucket takes 20032 s, a|bc 20022, ab|c 20023, and a|b|c 20021: not 0.03 % less."""
+    gradients = [
+        Gradient(name, size, at_s) for name, size, at_s in (("a", 10, 0.0), ("b", 1, 10.0), ("c", 20_000, 20.0))
+    ]
+    search = Search(gradients, line(1.0, 1.0), backward_s=20.0, optimizer_s=0.0)
+    for buckets, took_s in (
+        ([[0, 1, 2]], 20032),
+        ([[0], [1, 2]], 20022),
+        ([[0, 1], [2]], 20023),
+        ([[0], [1], [2]], 20021),
+    ):
+        assert search.seconds(buckets) == took_s
+        assert search._improved(auto_module.Candidate("", buckets, took_s)).buckets == [[0], [1, 2]]
+
+
 def worth(seconds: float, buckets: int) -> float:
     return seconds * (1 + TIE_PRICE * buckets)
 

@@ -159,6 +159,23 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(thorough: bool) -> 
     assert held.min() >= 0.8 * fits  # 95 % would be 38 of 40
 
 
+def test_residuals_widen_the_fits_as_intervals_of_that_size_do() -> None:
+    """The spread of n residuals: 1.4826 times their median, times √(n / (n − 2)). A spread's interval is 3.92 wide."""
+    sizes = np.array(SIZES[:6], dtype=float)
+    residuals = np.array([0.0, 0.01, 0.02, 0.04, 0.08, 0.16])
+    spread = 1.4826 * 0.03 * math.sqrt(6 / 4)
+    fitted_s = 3e-4 + 8e-9 * sizes
+    exact, wide = (
+        [point(size, time_s, width) for size, time_s in zip(SIZES, fitted_s, strict=False)]
+        for width in (0.0, 1.96 * spread)
+    )
+    by_residuals = cost._intervals(exact, sizes, 3e-4, 8e-9, residuals)
+    by_intervals = cost._intervals(wide, sizes, 3e-4, 8e-9, 0 * residuals)
+    assert by_residuals[0] == pytest.approx(by_intervals[0])
+    assert by_residuals[1] == pytest.approx(by_intervals[1])
+    assert by_residuals[0][0] < 3e-4 < by_residuals[0][1]
+
+
 def test_a_points_own_interval_widens_the_fits() -> None:
     two = [point(1000, 1.0, 0.1), point(2000, 1.5, 0.1)]
     model = fitted(two)

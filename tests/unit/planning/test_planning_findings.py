@@ -34,6 +34,10 @@ def test_one_mode_is_fastest_throughout() -> None:
     assert lines == ["mgwfbp is fastest at every size."]
 
 
+def test_of_one_size_its_workers_are_named() -> None:
+    assert told(mode("wfbp", [1.3]), mode("mgwfbp", [1.1])) == ["mgwfbp is fastest with 2 workers."]
+
+
 def test_the_fastest_changes() -> None:
     lines = told(mode("wfbp", [1.1, 1.2, 1.8, 1.9]), mode("single", [1.4, 1.4, 1.4, 1.4]))
     assert lines == ["wfbp is fastest with 2 workers, single from 8 on.", "From 8 workers on single beats wfbp."]

@@ -22,6 +22,7 @@ def test_a_layer_is_not_cut_and_the_first_is_of_level_one() -> None:
     found = bands({"big.weight": 5.0, "big.bias": 5.0, "small.w": 1.0}, 4)
     assert found == {"big.weight": 1, "big.bias": 1, "small.w": 4}
     assert bands({"a.w": 0.0, "b.w": 0.0}, 2) == {"a.w": 1, "b.w": 2}
+    assert bands({"a.w": 0.0, "b.w": 0.0, "c.w": 1.0}, 4) == {"a.w": 1, "b.w": 1, "c.w": 2}
 
 
 def test_spatial_levels_always_have_a_full_depth_worker() -> None:

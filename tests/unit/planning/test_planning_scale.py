@@ -20,7 +20,7 @@ from xbench.planning.plans import Planner
 from xbench.planning.scale import ERROR_BAND, Request, error_band, parse_scaled_modes, parse_workers, scale, to_record
 from xbench.planning.scenario import what_if
 from xbench.planning.topology import Topology, parse_topology
-from xbench.records import Comparison, ErrorBand, Profile, Validation, dump, load, loads
+from xbench.records import Comparison, Contention, ContentionPoint, ErrorBand, Profile, Validation, dump, load, loads
 from xbench.stats.validation import LONG
 
 RING = Topology("ring")
@@ -178,12 +178,39 @@ def test_a_faster_device_halves_compute_and_leaves_the_link() -> None:
     assert any("What if: compute × 0.5" in sentence for sentence in half.assumptions)
 
 
+def test_whether_computation_slows_communication_is_said() -> None:
+    point = ContentionPoint(nbytes=8, in_flight=1, alone_s=0.2, loaded_s=0.4, compute_slowdown=1.5)
+    both = profile().model_copy(
+        update={"contention": Contention(launch_s=0.0, hook_s=0.0, copy_s_per_byte=0.0, points=[point])}
+    )
+    said = [
+        [sentence for sentence in record(of).assumptions if "slow each other down" in sentence]
+        for of in (profile(), both)
+    ]
+    assert said == [
+        ["Computation and communication do not slow each other down: this record did not measure how much."],
+        ["Computation and communication slow each other down as was measured, by size of message."],
+    ]
+
+
 def test_reaching_far_is_allowed_and_said() -> None:
     told = " ".join(record().warnings)
     assert "2 workers were measured. Other sizes, up to 2048 (1024 times as many), are extrapolated" in told
     assert not any("were measured. Other sizes" in sentence for sentence in record(workers="2").warnings)
     small = " ".join(record(topology="tree", workers="2").warnings)
     assert "the largest measured was" not in small  # 12 bytes travel, 1 MiB was measured
+
+
+def test_a_cost_model_that_misses_a_size_by_over_a_quarter_is_said() -> None:
+    told = []
+    for residual in (0.0, 0.25, 0.26):
+        cost = COST.model_copy(update={"max_relative_residual": residual})
+        warnings = record(profile().model_copy(update={"cost_model": cost})).warnings
+        told.append([sentence for sentence in warnings if "misses a size" in sentence])
+    assert told == [
+        [], [],
+        ["The cost model misses a size that was measured by 26 %: profile again on a quieter machine."],
+    ]  # fmt: skip
 
 
 def on(hosts: int, ranks_per_host: int, backend: str = "nccl", name: str = "cluster") -> Profile:
