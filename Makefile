@@ -25,7 +25,7 @@ export XBENCH_FAULTS_SEED := $(shell printf %d 0x$$(git rev-parse --short=7 HEAD
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help compare check lint units test smoke rest test-all faults all-faults gpu horovod docs clean
+.PHONY: help compare check lint units test smoke rest test-all faults all-faults mutate gpu horovod docs clean
 
 help:  ## List these targets
 	@echo "make TARGET, where TARGET is one of"
@@ -67,6 +67,10 @@ faults: $(VENV)/.installed-dev  ## Run the security tests and a share of the fau
 # Goes on where it was interrupted.
 all-faults: $(VENV)/.installed-dev  ## Run every fault case and 200 draws (an hour, as root)
 	$(BIN)/python -m tests.faults --all --draws 200 --seed 0 --jobs 2 --output results/faults.json
+
+# Goes on where it was interrupted.
+mutate: $(VENV)/.installed-dev  ## Judge 300 mutants of planning, stats and cluster by the unit tests (an hour)
+	$(BIN)/python -m tests.mutants --seed 0 --count 300 --jobs 2 --output results/mutants.json
 
 # With the Python and the torch that are there: a machine with a GPU may have no registry to install from.
 gpu:  ## Run what only a GPU can show, in ten minutes, into results/gpu (installs nothing)

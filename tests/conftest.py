@@ -13,13 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 THOROUGH = os.environ.get("XBENCH_TEST_ALL") == "1"
 
-settings.register_profile("repeatable", max_examples=100 if THOROUGH else 25, derandomize=True, deadline=None)
-settings.register_profile("few", max_examples=40 if THOROUGH else 10, derandomize=True, deadline=None)
-settings.register_profile("fewest", max_examples=15 if THOROUGH else 5, derandomize=True, deadline=None)
+# A mutant's first failure is enough: `XBENCH_TEST_SHRINK=0` does not look for a smaller one.
+PHASES = set(Phase) - ({Phase.shrink, Phase.explain} if os.environ.get("XBENCH_TEST_SHRINK") == "0" else set())
+
+settings.register_profile(
+    "repeatable", phases=PHASES, max_examples=100 if THOROUGH else 25, derandomize=True, deadline=None
+)
+settings.register_profile("few", phases=PHASES, max_examples=40 if THOROUGH else 10, derandomize=True, deadline=None)
+settings.register_profile("fewest", phases=PHASES, max_examples=15 if THOROUGH else 5, derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=1000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
