@@ -1,4 +1,4 @@
-"""How often would the words of a comparison be wrong, and how often would it find a difference?
+"""Simulation of the error rates of the verdicts of a comparison, and of their power to find a difference.
 
     python benchmarks/verdict_simulation.py [--runs 150] [--output results/verdict-simulation.json]
 
@@ -54,7 +54,7 @@ GAINS = (0.03, 0.05)
 
 @dataclass(frozen=True)
 class Situation:
-    """What happens on the machine. Standard deviations of logarithms."""
+    """Noise of the machine, as standard deviations of logarithms."""
 
     noise: float = 0.01
     last_noise: float = 0.01
@@ -121,7 +121,7 @@ def moved(location: Location, by: float) -> Location:
 
 
 def called_fastest(logs: Vector, centers: Sequence[float]) -> bool:
-    """Whether the best of modes × (launches × rounds) is shown to be faster than each other one."""
+    """True if the best of modes × (launches × rounds) is shown to be faster than each other one."""
     best, second = np.argsort(centers)[:2]
     if located(logs[second] - logs[best]).p_zero >= 0.05:
         return False

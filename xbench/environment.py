@@ -52,6 +52,7 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
         "physical_cores": str(psutil.cpu_count(logical=False) or "unknown"),
         "governor": governor() or "unknown",
         "thread_priorities": RAISED if may_raise_priority() else NOT_RAISED,
+        **({"profile_share": share} if (share := os.environ.get("XBENCH_PROFILE_SHARE")) else {}),
         **({"nvidia_driver": driver} if (driver := nvidia_driver()) else {}),
         **{name: version for name in LIBRARIES if (version := version_of(name))},
         **{name: str(value) for name, value in rest.items() if value is not None},

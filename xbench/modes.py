@@ -211,7 +211,7 @@ _OURS = (
              collectives=("all_gather", "reduce_scatter"), **_TORCHS),
     ModeInfo("hsdp", "fully_shard within groups of ranks, an all-reduce between them; :group=",
              "xbench.schedules.sharded:Hsdp", options="xbench.planning.sharding:options",
-             ranks="xbench.planning.sharding:check_ranks", **_TORCHS),
+             ranks="xbench.planning.sharding:shard_ranks", **_TORCHS),
     ModeInfo("zero1", "DDP with optimizer state in shards (ZeroRedundancyOptimizer)",
              "xbench.schedules.zero1:Zero1", forecast=_FORECASTS + "zero1", collectives=("broadcast",),
              **{**_TORCHS, "reducer": "ddp", "compresses": True}),

@@ -20,7 +20,7 @@ LINK = "from slow_ranks import plant_slow_link; plant_slow_link(1); from xbench.
 
 
 def found(folder: Path, plant: str, *words: str, start: list[str] | None = None) -> tuple[Stragglers, str]:
-    """What a run with this fault on rank 1 found, and what it printed."""
+    """Run with this fault on rank 1. Return the findings and the output."""
     paths = os.pathsep.join([str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "XBENCH_PLANT": plant, "PYTHONPATH": paths}
     begin = command() if start is None else start

@@ -91,7 +91,7 @@ def _text(node: ast.AST) -> str:
 
 
 def _replacements(node: Any, parent: ast.AST, field: str) -> Iterator[ast.AST]:
-    """What takes the place of a node, one at a time."""
+    """Replacements of a node, one at a time."""
     match node:
         case ast.Constant(value=bool(value)):
             yield ast.Constant(not value)

@@ -69,7 +69,7 @@ class Recorder:
         self.tests[item.nodeid] = (time.perf_counter() - began, self._taken())
 
     def known(self, file: str, digest: str) -> Known:
-        """What was seen of a file. Skipped tests are among its tests."""
+        """Findings on one test file. Skipped tests are among its tests."""
         tests = {name: seen for name, seen in self.tests.items() if name.split("::")[0] == file}
         functions = sorted(self.collected.get(file, set()).union(*(entered for _, entered in tests.values())))
         at = {name: index for index, name in enumerate(functions)}

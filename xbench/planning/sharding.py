@@ -41,11 +41,6 @@ def shard_ranks(text: str, options: Mapping[str, str], world_size: int, ranks_pe
     return asked or (ranks_per_host if ranks_per_host in fitting else fitting[-1])
 
 
-def check_ranks(text: str, options: Mapping[str, str], world_size: int, ranks_per_host: int) -> None:
-    """Raise SpecError where the ranks are not groups as `shard_ranks` needs them."""
-    shard_ranks(text, options, world_size, ranks_per_host)
-
-
 def replicate_obstacle() -> str | None:
     """Reason why the installed torch has no `replicate` on FSDP2, as half a sentence, or None."""
     found = importlib.util.find_spec("torch")

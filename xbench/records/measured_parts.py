@@ -237,8 +237,8 @@ class Bounds(Part):
 
     compute_s: Duration = Field(description="C: the step without communication")
     communication_s: Duration = Field(description="T of all gradients in one collective")
-    overlap_bound_s: Duration = Field(description="max(C, ΣT): next-forward overlap allowed")
-    backward_overlap_bound_s: Duration = Field(description="forward + max(best end over plans, backward + optimizer)")
+    overlap_bound_s: Duration = Field(description="max(C, the link's least time): next-forward overlap allowed")
+    backward_overlap_bound_s: Duration = Field(description="forward + max(earliest end, backward + optimizer)")
 
     def of(self, *, ahead: bool) -> float:
         """Return the bound [s] of a schedule. With `ahead`, gradients may arrive in the next forward pass."""

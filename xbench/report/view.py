@@ -7,13 +7,13 @@ Only the view holds the text, figures and cases of its kind. `MeasuredView` hold
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rich.console import Console
 
-from xbench.records import AnyRecord, Comparison, Contention, Environment, Job, Label, Layer, Profile
+from xbench.records import AnyRecord, Comparison, Contention, Environment, Job, Label, Layer, ModeResult, Profile
 from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice
 from xbench.report.answer import layer_figures
@@ -286,12 +286,16 @@ class MeasuredView(View[M]):
         """Return the layers of every job, folded."""
         return [_layers(job.workload.title, job.layers, self.record.fabric.label) for job in self.jobs()]
 
+    def timed_modes(self) -> Mapping[str, ModeResult]:
+        """Return the results of modes that were timed beside each other, by name."""
+        return {}
+
     def markdown_how(self) -> str:
         """Return workload, bounds, fabric, cost model, effort and machine, folded."""
         record, effort = self.record, self.effort()
         told = [("workload", sentences.workload_line(job.workload)) for job in self.jobs()]
         if record.bounds is not None:
-            told.append(("bounds", sentences.bounds_line(record.bounds, getattr(record, "modes", None))))
+            told.append(("bounds", sentences.bounds_line(record.bounds, self.timed_modes())))
         told += [(name or "fabric", said) for name, said in self.link_facts() if name != "contention"]
         if effort is not None:
             told.append(("effort", effort))

@@ -15,6 +15,7 @@ from xbench.fabrics.rendezvous import check_meeting_point
 from xbench.host import mps, tuning
 from xbench.machine.inventory import listed_gpus
 from xbench.modes import IN_SEQUENCE, MODES, mode_info
+from xbench.profilers import budget
 from xbench.registry import imported
 from xbench.schedules import PROCESSES, chosen_copies, obstacle
 from xbench.spec import (
@@ -128,6 +129,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     workloads, modes = check_request(config)
     check_backend(config.collectives)
     tuned = tuning.is_on()
+    budget.share()
     _check_nvtx(config.nvtx, config.device)
     chosen_copies(config.copies, config.compress)
     _check_links(config.fabric, config.device)

@@ -94,7 +94,7 @@ def test_a_trial_that_is_off_scales_launches_too() -> None:
 
 
 def test_a_trial_that_is_off_scales_all_of_contention() -> None:
-    """What is over 1 of a slow-down is doubled, a speed-up has its limit, and what was not measured stays unknown."""
+    """The excess of a slow-down over 1 doubles, a speed-up has a limit, and a missing table stays missing."""
     table = np.array([[1.5, 0.25], [3.0, 1.0]])
     was = Contention(
         np.zeros(2), table, table, 1.0, 2.0, quiet=table, sustained=table[0], meeting_s=3.0, rest_s=4.0, launch_s=5.0

@@ -152,7 +152,7 @@ def test_patterns_are_each_tried_once() -> None:
 
 
 def test_more_than_four_jobs_get_patterns_of_one_turn_each_alone() -> None:
-    """Of 4 jobs in 5 turns one has two: 4 · 5!/2 orders, and every pattern is 5 of them."""
+    """One of the 4 jobs has two of the 5 turns: 4 · 5!/2 orders, and every pattern is 5 of them."""
     lengths = {jobs: Counter(map(len, turns.patterns(jobs, jobs + 1))) for jobs in (4, 5)}
     assert lengths == {4: {4: 6, 5: 48}, 5: {5: 24}}
 

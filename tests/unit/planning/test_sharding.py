@@ -6,7 +6,7 @@ import pytest
 
 from xbench.errors import SpecError
 from xbench.planning import sharding
-from xbench.planning.sharding import check_ranks, options, shard_ranks
+from xbench.planning.sharding import options, shard_ranks
 from xbench.schedules import parse_mode, parse_modes
 
 
@@ -36,7 +36,7 @@ def test_ranks_that_divide_a_copy(asked: dict[str, str], world_size: int, per_ho
 )
 def test_ranks_that_do_not_suffice(asked: dict[str, str], world_size: int, message: str, hint: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
-        check_ranks("hsdp", asked, world_size, world_size)
+        shard_ranks("hsdp", asked, world_size, world_size)
     assert hint in (caught.value.hint or "")
 
 

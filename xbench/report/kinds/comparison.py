@@ -151,6 +151,9 @@ class ComparisonView(MeasuredView[Comparison]):
             fact(console, "bounds", sentences.bounds_line(record.bounds, record.modes))
         self.draw_bottom(console, verbose=detail.verbose)
 
+    def timed_modes(self) -> dict[str, ModeResult]:
+        return self.record.modes
+
     def times(self) -> str:
         """Say how many jobs of one workload there are."""
         return f" ({len(self.record.jobs)} jobs of it where a mode is paired)" if self.twins() else ""
