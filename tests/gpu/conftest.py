@@ -20,6 +20,9 @@ import pytest
 import torch
 from runs import DEVICE, DRY, ROOT, Keep
 
+# xbench need not be installed: the processes that it starts find it here too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent

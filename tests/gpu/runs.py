@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -27,14 +28,18 @@ def compared(device: str, workload: str, fabric: str, modes: str, *more: str, ti
     """The record of `xbench compare`. Raises AssertionError, with what it said, where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["compare", *workload.split(), "--device", device, "--fabric", fabric, "--modes", modes, *more]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
         done = subprocess.run(
             [sys.executable, "-m", "xbench", *words, "--output", folder], capture_output=True, text=True,
-            timeout=timeout_s, env=environment,
+            timeout=timeout_s,
         )  # fmt: skip
         assert done.returncode == 0, f"xbench {' '.join(words)}\n{done.stderr[-4000:]}"
         (path,) = Path(folder).glob("*/record.json")
         record = load(path)
+        if keep := os.environ.get("XBENCH_GPU_RECORDS"):  # whole records and what was said, to look into
+            kept = Path(keep, path.parent.name)
+            kept.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, kept)
+            (kept / "said.txt").write_text(f"xbench {' '.join(words)}\n{done.stdout}\n{done.stderr}")
     assert isinstance(record, Comparison)
     return record
 
