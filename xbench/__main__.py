@@ -4,6 +4,7 @@ import atexit
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from xbench.streams import secure
 
@@ -11,6 +12,7 @@ from xbench.streams import secure
 def run() -> None:
     """Run the command line and end the process. The standard streams come first, before any file is opened."""
     secure()
+    _share_with_children()
     from xbench.cli import main
     from xbench.errors import Interrupted
     from xbench.interrupts import ignore_interrupts
@@ -23,6 +25,17 @@ def run() -> None:
     if code or "torch" in sys.modules:
         _end_at_once(code)
     sys.exit(code)
+
+
+def _share_with_children() -> None:
+    """Let the processes that we start import this xbench where `python -m` found it in the current folder.
+
+    Some of them do not look there, because a user's file may have the name of a module of the standard library.
+    """
+    root = str(Path(__file__).resolve().parents[1])
+    if sys.path and str(Path(sys.path[0]).resolve()) == root:
+        parts = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(parts))
 
 
 def _end_at_once(code: int) -> None:

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:
-    return torch.device(DEVICE or "cpu")
+    return torch.device("cuda", 0) if DEVICE == "cuda" else torch.device(DEVICE or "cpu")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from kernels_by_layer import MARK, by_layer, kernel_seconds
 from runs import DRY, Keep
 
 from xbench.profilers.clock import clock_for
-from xbench.profilers.layers import profile_step
+from xbench.profilers.layers import bare_step, profile_step
 from xbench.profilers.summary import summarise
 from xbench.spec import WorkloadSpec
 from xbench.workloads.build import build
@@ -20,12 +20,43 @@ WORKLOADS = ["transformer-tiny"] if DRY else ["resnet50", "vgg16", "densenet161"
 DTYPES = ["fp32"] if DRY else ["fp32", "bf16"]
 STEPS = 4 if DRY else 10
 LONG_S = 100e-6
+DOUBLINGS = 1 if DRY else 3
+FULL = 1.6
+"""A GPU is full where a batch of twice the size takes at least so many times as long."""
+
+
+def step_s(spec: WorkloadSpec, device: torch.device) -> float:
+    """Median time of five bare steps after three of warm-up."""
+    workload, clock, took = build(spec, device, rank=0), clock_for(device), []
+    for _ in range(8):
+        begin = clock.mark()
+        bare_step(workload)
+        took.append((begin, clock.mark()))
+    clock.flush()
+    return statistics.median(clock.elapsed_s(*ends) for ends in took[3:])
+
+
+def filling(spec: WorkloadSpec, device: torch.device) -> WorkloadSpec:
+    """The workload with its batch doubled until the device is full, at most three times."""
+    last_s = step_s(spec, device)
+    for _ in range(DOUBLINGS):
+        assert spec.batch_size is not None
+        larger = spec.model_copy(update={"batch_size": 2 * spec.batch_size})
+        try:
+            larger_s = step_s(larger, device)
+        except torch.OutOfMemoryError:
+            return spec
+        if larger_s >= FULL * last_s:
+            return spec
+        spec, last_s = larger, larger_s
+    return spec
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_layers(name: str, dtype: str, device: torch.device, keep: Keep) -> None:
     spec = probe([WorkloadSpec(name=name, dtype=dtype)], device.type, 1).specs[0]  # type: ignore[arg-type]
+    spec = filling(spec, device)
     workload = build(spec, device, rank=0)
     raw = profile_step(workload, clock_for(device), steps=STEPS, warmup=3)
     layers, step = summarise([raw.raw()])
@@ -46,9 +77,11 @@ def test_layers(name: str, dtype: str, device: torch.device, keep: Keep) -> None
         f"layers-{name}-{dtype}", line=2,
         goal="Σ layers within 2 % of the bare step, measuring ≤ 2 %, layers over 100 µs within 5 % of their kernels",
         held=held,
-        finding=f"{step.uninstrumented_step_s * 1e3:.2f} ms; Σ {adds_up:+.1%}, measuring {step.overhead_ratio:+.1%}, "
+        finding=f"batch {spec.batch_size}: {step.uninstrumented_step_s * 1e3:.2f} ms; Σ {adds_up:+.1%}, "
+        + f"measuring {step.overhead_ratio:+.1%}, "
         + (f"kernels {agree:.1%} (median of {len(off)})" if agree is not None else "no kernels to compare with"),
-        step=step.model_dump(), layers=len(layers), off_kernels=[round(value, 4) for value in off],
+        batch_size=spec.batch_size, step=step.model_dump(), layers=len(layers),
+        off_kernels=[round(value, 4) for value in off],
     )  # fmt: skip
 
 

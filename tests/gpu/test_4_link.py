@@ -15,7 +15,7 @@ from xbench.stats.compare import paired_ratio
 
 WAIT_S = 0.1
 ROUNDS = 2 if DRY else 12
-PRODUCTS = 20 if DRY else 400
+PRODUCTS = 20 if DRY else 120
 SIZE = 128 if DRY else 4096
 
 

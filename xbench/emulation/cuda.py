@@ -91,8 +91,8 @@ class StreamLink(ABC):
     spoil = False
 
     def __init__(self, link: EmulatedLink, device: torch.device) -> None:
-        self.device = device
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.device = device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+        self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self.remarks: list[str] = []
         self._curve = CostCurve.of(link.model)
 

@@ -32,6 +32,9 @@ class Clock(Protocol):
     def elapsed_s(self, start: Mark, end: Mark) -> float:
         """Seconds from `start` to `end`. Valid only after a `flush()` that follows both marks."""
 
+    def reserve(self, marks: int) -> None:
+        """Prepare for so many more marks before the next `reset`, so that none of them costs more than another."""
+
     def flush(self) -> None:
         """Wait until all marks made so far have their time."""
 
@@ -48,6 +51,9 @@ class HostClock:
         """Seconds from `start` to `end`."""
         nanoseconds: int = end - start
         return nanoseconds * 1e-9
+
+    def reserve(self, marks: int) -> None:
+        """Do nothing: a mark is a number."""
 
     def flush(self) -> None:
         """Do nothing: a mark has its time at once."""
@@ -83,6 +89,14 @@ class CudaClock:
     def _new_event() -> torch.cuda.Event:
         event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         return event
+
+    def reserve(self, marks: int) -> None:
+        """Create events for so many more marks. CUDA makes an event when it is first recorded."""
+        stream = torch.cuda.current_stream(self.device)
+        while len(self._free) < marks:
+            event = self._new_event()
+            event.record(stream)
+            self._free.append(event)
 
     def elapsed_s(self, start: Mark, end: Mark) -> float:
         """Seconds of device time from `start` to `end`."""

@@ -38,7 +38,10 @@ from typing import Any
 from xbench.records.parts import Gpu, GpuLink
 
 INTERVAL_S = 0.1
-"""Time [s] between two readings. A reading takes about a millisecond, mostly without the interpreter's lock."""
+"""Least time [s] between two readings. Some drivers answer in one millisecond, others in five."""
+
+SHARE = 0.005
+"""Largest share of the time that readings take: after a slow one the next is later."""
 
 MAX_READINGS = 36_000
 """Maximum number of readings, an hour of them; the oldest are dropped first."""
@@ -165,7 +168,8 @@ class Sampler:
     def _run(self) -> None:
         while self.read():
             with self._changed:
-                self._changed.wait_for(lambda: self._over or not self._reaches(self._wanted_s), self._interval_s)
+                pause_s = max(self._interval_s, self._readings[-1].took_s / SHARE)
+                self._changed.wait_for(lambda: self._over or not self._reaches(self._wanted_s), pause_s)
                 if self._over:
                     return
 

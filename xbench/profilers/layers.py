@@ -196,6 +196,12 @@ class LayerProfiler:
         end = mark()
         return StepMarks(begin, forward, backward, update, end, trace_begin, trace_backward, len(trace))
 
+    @staticmethod
+    def marks_a_step(step: StepMarks) -> int:
+        """Return the number of marks of an instrumented and a bare step like `step`."""
+        around = len(StepMarks._fields) - 3 + 2  # the parts of the instrumented step, and the ends of the bare one
+        return (step.trace_end - step.trace_begin) // 2 + around
+
     def layer_times(self, step: StepMarks) -> LayerTimes:
         """The times of `step` from the hooks. Valid only after the clock's `flush()`."""
         elapsed_s = self._clock.elapsed_s
@@ -347,6 +353,8 @@ def profile_step(
         if is_second == pair % 2:
             with profiler:
                 instrumented.append(profiler.run_step(workload))
+            if pair == 0:
+                clock.reserve((warmup + steps) * profiler.marks_a_step(instrumented[0]))
         else:
             begin = clock.mark()
             bare_step(workload)

@@ -118,9 +118,10 @@ def middle_mean(values: Sequence[float] | Vector) -> float:
     return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
 
-def located(launches: Sequence[Sequence[float] | Vector]) -> Location:
+def located(launches: Sequence[Sequence[float] | Vector], resolution: float = RESOLUTION) -> Location:
     """θ of values grouped by launch, in the order of rounds, on a scale where noise is additive (log ratios).
 
+    `resolution` is the least standard deviation that is believed, in the unit of the values.
     Launches that were cut short are left out (`whole_launches`). Raises ValueError for fewer than two values in what
     remains: they show no noise.
     """
@@ -129,20 +130,20 @@ def located(launches: Sequence[Sequence[float] | Vector]) -> Location:
     if total < 2:
         raise ValueError(f"a location needs at least two values, and there are {total}")
     if len(whole) == 1:
-        return _of_one_launch(whole[0])
+        return _of_one_launch(whole[0], resolution)
     centers = np.array([middle_mean(launch) for launch in whole])
-    error = max(float(np.std(centers, ddof=1)), RESOLUTION) / math.sqrt(len(whole))
+    error = max(float(np.std(centers, ddof=1)), resolution) / math.sqrt(len(whole))
     center = float(np.mean(centers))
     return Location(center, len(whole), Student(np.ones(1), np.array([center]), np.array([error]), len(whole) - 1.0))
 
 
-def _of_one_launch(rounds: Vector) -> Location:
-    values = _without_far(rounds)
+def _of_one_launch(rounds: Vector, resolution: float) -> Location:
+    values = _without_far(rounds, resolution)
     count = len(values)
     ones = _correlated(count)
     centers = ones.weights @ values / ones.precisions
     residual = np.einsum("i,kij,j->k", values, ones.inverses, values) - ones.precisions * centers**2
-    residual = np.maximum(residual, (count - 1) * RESOLUTION**2)
+    residual = np.maximum(residual, (count - 1) * resolution**2)
     likelihoods = ones.log_priors - 0.5 * (count - 1) * np.log(residual)
     shares = np.exp(likelihoods - likelihoods.max())
     shares /= shares.sum()
@@ -150,12 +151,12 @@ def _of_one_launch(rounds: Vector) -> Location:
     return Location(float(shares @ centers), 1, Student(shares, centers, errors, count - 1.0))
 
 
-def _without_far(rounds: Vector) -> Vector:
+def _without_far(rounds: Vector, resolution: float) -> Vector:
     """The values, with those further than `FAR` robust standard deviations from the median moved to that distance."""
     median = float(np.median(rounds))
     deviations = np.sort(np.abs(rounds - median))
     informative = deviations[1:] if len(rounds) % 2 else deviations[2:]  # the median fits one value, or two, exactly
-    scale = max(MAD_TO_SIGMA * float(np.median(informative)) if len(informative) else math.inf, RESOLUTION)
+    scale = max(MAD_TO_SIGMA * float(np.median(informative)) if len(informative) else math.inf, resolution)
     return np.clip(rounds, median - FAR * scale, median + FAR * scale)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.records import Estimate
-from xbench.stats.location import MAD_TO_SIGMA, located, student_quantile, whole_launches
+from xbench.stats.location import MAD_TO_SIGMA, RESOLUTION, located, student_quantile, whole_launches
 
 OUTLIER_THRESHOLD = 3.5
 MIN_DISTRIBUTION_FREE = 6
@@ -68,7 +68,7 @@ def grouped_estimate(values_by_launch: Sequence[Sequence[float]]) -> Estimate:
     within = median_estimate(everything.tolist())
     if sum(len(launch) for launch in whole_launches(launches)) < 2:
         return within
-    location = located(launches)
+    location = located(launches, RESOLUTION * (abs(within.median) or 1.0))
     half = location.half_width(0.95)
     low, high = within.ci95
     floor = 0.0 if float(everything.min()) >= 0.0 else -math.inf

@@ -25,6 +25,9 @@ class FakeClock:
         self._times_s.append(self.now_s)
         return len(self._times_s) - 1
 
+    def reserve(self, marks: int) -> None:
+        """Nothing to prepare."""
+
     def elapsed_s(self, start: int, end: int) -> float:
         assert max(start, end) < self._flushed, "a mark was read before the clock was flushed"
         return self._times_s[end] - self._times_s[start]

@@ -76,6 +76,14 @@ def test_a_single_launch_and_empty_ones() -> None:
         grouped_estimate([[], []])
 
 
+@pytest.mark.parametrize("launches", [[[37.3, 37.4, 37.3, 37.35]], [[37.3, 37.4], [37.1, 37.2], [37.3, 37.3]]])
+def test_an_interval_does_not_depend_on_the_unit(launches: list[list[float]]) -> None:
+    whole = grouped_estimate(launches)
+    milli = grouped_estimate([[value * 2**-16 for value in launch] for launch in launches])
+    assert [bound * 2**-16 for bound in whole.ci95] == pytest.approx(milli.ci95, rel=1e-12)
+    assert whole.ci95[1] - whole.ci95[0] < 1.0
+
+
 @given(st.lists(st.lists(FINITE, max_size=8), min_size=1, max_size=5).filter(any))
 def test_respecting_launches_never_narrows(launches: list[list[float]]) -> None:
     grouped, pooled = grouped_estimate(launches), median_estimate([value for launch in launches for value in launch])
