@@ -51,9 +51,11 @@ def emulate(
     """
     common = None if meet_at is None else SharedLink(meet_at)
     send: Send
+    on_stream = False
     if device.type == "cuda":
         streams = cuda.link_of(link, device, shared=shared)
         points, remarks, send = _calibration_points(streams.took_s), streams.remarks, streams.send
+        on_stream = not streams.host_waits
         if common is not None and isinstance(streams, cuda.FlagLink):
             streams.share(common)
     else:
@@ -61,7 +63,7 @@ def emulate(
         points, remarks, send = calibrate(pacer), [], host_send(pacer)
         if common is not None and isinstance(pacer, SharingPacer):
             pacer.share(common)
-    return new_group(send, link.model.world_size, on_stream=device.type == "cuda"), points, remarks
+    return new_group(send, link.model.world_size, on_stream=on_stream), points, remarks
 
 
 def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:

@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -41,8 +42,8 @@ SCRATCH_CACHES = 4
 """Size of what emulated contention copies, in second-level caches: smaller copies would hardly use the memory."""
 
 LEAD_S, LEADS = 1e-3, 15
-STEPS_AHEAD = 2
-"""Steps that the host may queue ahead on a link of flags: the device never idles for want of work."""
+MOST_IN_FLIGHT = 64
+"""Collectives on a link of flags, beyond which a launch waits for the oldest: far fewer than fill a driver's queue."""
 
 _GREATER_OR_EQUAL = 0  # CU_STREAM_WAIT_VALUE_GEQ
 
@@ -82,13 +83,27 @@ class StreamWork(dist.Work):
         return future
 
 
+class HostWaitedWork(StreamWork):
+    """A collective in progress on a `FlagLink`, for which the host waits. See `wait_for_device`."""
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return when it has completed."""
+        if self._inner is not None:
+            self._inner.wait()
+        self._done.synchronize()
+        return super().wait()
+
+
 class StreamLink(ABC):
     """A link on a separate stream. `remarks` are for the user.
 
-    With `spoil`, tensors in transit are NaN until they arrive, as in `group.PoisonedTensors`.
+    With `spoil`, tensors in transit are NaN until they arrive, as in `group.PoisonedTensors`. `host_waits`: True if the
+    host waits for a collective, and not the stream of the computation alone.
     """
 
     spoil = False
+    host_waits: ClassVar[bool] = False
+    work: ClassVar[type[StreamWork]] = StreamWork
 
     def __init__(self, link: EmulatedLink, device: torch.device) -> None:
         self.device = device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
@@ -106,10 +121,11 @@ class StreamLink(ABC):
         for tensor in tensors:
             if tensor.is_cuda:
                 tensor.record_stream(self.stream)  # its memory is not reused before the link has finished with it
-        return StreamWork(tensors, self.stream, end, inner)
+        return self.work(tensors, self.stream, end, inner)
 
     def _block_stream(self, seconds: float, spoiled: Sequence[Tensor] = ()) -> torch.cuda.Event:
-        end: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        # A host that waits for it must not spin: that would take the core of the thread that writes flags.
+        end: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             poisoned = PoisonedTensors(spoiled)
@@ -163,6 +179,9 @@ class KernelLink(StreamLink):
 class FlagLink(StreamLink):
     """Waits for a number that a thread writes. Raises RunError if the driver does not support that."""
 
+    host_waits = True
+    work = HostWaitedWork
+
     def __init__(self, link: EmulatedLink, device: torch.device) -> None:
         super().__init__(link, device)
         self._driver = _stream_wait()
@@ -170,12 +189,19 @@ class FlagLink(StreamLink):
         self._number = 0
         self._lead_s = 0.0
         self._common: SharedLink | None = None
+        self._in_flight: deque[torch.cuda.Event] = deque()
         self._waiting: queue.SimpleQueue[tuple[torch.cuda.Event, float, int]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="xbench-link", daemon=True).start()
         if link.slowdown is not None:
             self.remarks.append("contention is not emulated where several processes share a GPU")
         late_s = statistics.median(self.took_s(LEAD_S) for _ in range(LEADS)) - LEAD_S
         self._lead_s = max(0.0, late_s)
+
+    def _block_stream(self, seconds: float, spoiled: Sequence[Tensor] = ()) -> torch.cuda.Event:
+        while len(self._in_flight) >= MOST_IN_FLIGHT:
+            self._in_flight.popleft().synchronize()
+        self._in_flight.append(super()._block_stream(seconds, spoiled))
+        return self._in_flight[-1]
 
     def share(self, link: SharedLink) -> None:
         """Become one of the lanes of that link."""
@@ -208,23 +234,16 @@ class FlagLink(StreamLink):
             self._flag[0] = number
 
 
-class StepLimit:
-    """Limit of how many steps the host queues ahead of the device.
+def wait_for_device() -> None:
+    """Wait until the device has done all that is queued on the current stream.
 
-    A `FlagLink` needs a thread of the host for every collective. A launch into a full queue of the driver blocks, and
-    nothing promises that another thread then gets the answer of an event. So the queue never fills.
+    Nothing that waits for a `FlagLink` may stay queued while the host goes on. The driver's queue may fill then, and a
+    launch into a full queue blocks. Some of them, such as the recording of an event, keep the interpreter's lock. The
+    link's thread would need it to let the device go on.
     """
-
-    def __init__(self) -> None:
-        self._ends: deque[torch.cuda.Event] = deque()
-
-    def step_queued(self) -> None:
-        """Note that a whole step is queued, and wait until all but the last few are done."""
-        end: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        end.record()
-        self._ends.append(end)
-        if len(self._ends) > STEPS_AHEAD:
-            self._ends.popleft().synchronize()
+    end: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    end.record()
+    end.synchronize()
 
 
 def link_of(link: EmulatedLink, device: torch.device, *, shared: bool) -> StreamLink:

@@ -98,8 +98,8 @@ class HostWork(dist.Work):
 class EmulatedGroup(dist.ProcessGroup):
     """Process group of an emulated link.
 
-    `under`: the real group of the same ranks; `workers`: those of the link's model; `on_stream`: True if the link is a
-    stream of a GPU.
+    `under`: the real group of the same ranks; `workers`: those of the link's model; `on_stream`: True if a
+    stream of a GPU waits for the link, and the host does not.
     """
 
     def __init__(

@@ -72,7 +72,8 @@ def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ)
     """The fabric to use, and the reason as one sentence. Only `auto` changes; the others are checked on this machine.
 
     `auto` is the first of these that applies: the ranks that an engine started (except a Slurm step of one task, which
-    an interactive shell is, too); all GPUs of this machine, if it has several; two hosts at 1 Gbit/s; two local ranks.
+    an interactive shell is, too); all GPUs of this machine, if it has several; an emulated link for a single GPU; two
+    hosts at 1 Gbit/s; two local ranks.
     Raises SpecError for a fabric that cannot work here.
     """
     if spec.name == "cluster":
@@ -87,6 +88,12 @@ def choose(spec: FabricSpec, gpus: int, environ: Mapping[str, str] = os.environ)
         return ClusterFabric.resolve(environ), reason
     if gpus >= 2:
         return FabricSpec(name="local", ranks=min(gpus, MAX_RANKS)), f"auto: {gpus} GPUs on this machine"
+    if gpus == 1:
+        return parse_fabric("emulated"), (
+            "auto: one GPU has nobody to communicate with, so collectives are emulated: they take as long as those of "
+            "64 workers over 25 Gbit/s would. --fabric emulated:workers=N,rate=R is for yours; --device cpu runs real "
+            "collectives between ranks on the CPU"
+        )
     obstacle = shaped_obstacle()
     if obstacle is None:
         shaped = FabricSpec(name="shaped", hosts=2, rate="1gbit")

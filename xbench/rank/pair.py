@@ -47,8 +47,6 @@ def turns_of(
     def forward_backward() -> None:
         session.note(f"{what}, job {session.job}: computing")
         session.forward_backward(handle)
-        if session.step_limit is not None:
-            session.step_limit.step_queued()
 
     def update() -> None:
         session.lead.acting = session.job

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from xbench.crossover.client import TurnClient
 from xbench.crossover.job import TurnTaker, crossover_steps
 from xbench.emulation import emulate
-from xbench.emulation.cuda import StepLimit
+from xbench.emulation.cuda import wait_for_device
 from xbench.errors import UsageError
 from xbench.host import tuning
 from xbench.kernels.pack import describe_pack_backend
@@ -98,8 +98,8 @@ class Session:
         self.lost: tuple[int, float] | None = None
         """First step of the reference whose loss is infinite or NaN, and that loss."""
         self.turns: TurnClient | None = None
-        self.step_limit: StepLimit | None = None
-        """Limit of queued steps on a link that needs the host for each collective."""
+        self.waits_for_device = False
+        """True if every backward pass ends with an idle device, which a link of flags needs."""
         self.ranges = Ranges.when(self.run.nvtx)
         self.said = False
 
@@ -181,8 +181,7 @@ class Session:
         """Return a group with a lane of its own on the emulated link."""
         self.note("calibrating the emulated link")
         shared = self.run.fabric.ranks * self.program.jobs > 1
-        if shared and self.device.type == "cuda":
-            self.step_limit = StepLimit()
+        self.waits_for_device = shared and self.device.type == "cuda"
         group, found, remarks = emulate(link, self.device, shared=shared, meet_at=self.link_file)
         if self.lead is self:
             self.journal.write(LinkCalibrated(points=found))
@@ -310,7 +309,13 @@ class Session:
         self.loss = loss.detach()
         if self.weights is not None:
             loss = loss * next(self.weights)
+        self.backward(loss)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass, and wait for the device where the link needs that."""
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.waits_for_device:
+            wait_for_device()
 
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
         """Run `steps` ordinary training steps, with `mark()` after each."""
@@ -320,8 +325,6 @@ class Session:
                 self.forward_backward(handle)
                 self.workload.optimizer.step()
             mark()
-            if self.step_limit is not None:
-                self.step_limit.step_queued()
 
     def train_in_turns(
         self,

@@ -93,9 +93,9 @@ def placed(modes: Sequence[ModeSpec], collectives: Collectives) -> tuple[ModeSpe
     )
 
 
-UNTRIED_ON_GPU = (
-    "no GPU had run xbench when this version was made, and its published numbers are of two CPU cores: make gpu checks "
-    "it on yours (docs/gpu.md)"
+UNTRIED_ON_GPUS = (
+    "this version was measured on one H100 and on CPU cores, never on several GPUs: make gpu checks it on yours "
+    "(docs/gpu.md)"
 )
 
 
@@ -148,14 +148,8 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     found = _probed(workloads, modes, config.device, among)
     if found.device == "cpu" and config.device == "auto":
         _check_unused(found.cuda)
-    if found.device == "cuda" and found.gpus == 1 and config.device == "auto" and config.fabric.name == "auto":
-        notes.append(
-            "one GPU has nobody to communicate with, so this runs on the CPU; --device cuda --fabric emulated uses it, "
-            "with collectives that take as long as a link's figures say"
-        )
-        found = _probed(workloads, modes, "cpu", among)
-    if found.device == "cuda":
-        notes.append(UNTRIED_ON_GPU)
+    if found.device == "cuda" and found.gpus > 1:
+        notes.append(UNTRIED_ON_GPUS)
     notes += found.warnings
     device: DeviceType = found.device
     _check_nvtx(config.nvtx, device)

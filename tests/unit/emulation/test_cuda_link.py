@@ -33,8 +33,8 @@ class FakeGpu:
         self.log: list[tuple[str, str]] = []
         self.computes = FakeStream(self, "compute")
         monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(self, "link"))
-        monkeypatch.setattr(torch.cuda, "Event", lambda **_: FakeEvent())
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.computes)
+        monkeypatch.setattr(torch.cuda, "Event", lambda **_: FakeEvent(self))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device=CUDA: self.computes)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
         monkeypatch.setattr(torch.cuda, "stream", self.stream)
         monkeypatch.setattr(cuda, "wait", lambda ns, stream, *_: stream.run("wait", ns / 1e3))
@@ -57,11 +57,14 @@ class FakeEvent:
 
     at_us = 0.0
 
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu = gpu
+
     def record(self, stream: FakeStream) -> None:
         stream.end_us = self.at_us = max(stream.end_us, stream.gpu.queued_us(stream, "event"))
 
     def synchronize(self) -> None:
-        pass
+        self.gpu.log.append(("host", "waits for an event"))
 
     def elapsed_time(self, end: FakeEvent) -> float:
         return (end.at_us - self.at_us) / 1e3
@@ -69,6 +72,8 @@ class FakeEvent:
 
 class FakeStream:
     """A stream; `end_us` is the end of its last item."""
+
+    device = CUDA
 
     def __init__(self, gpu: FakeGpu, name: str) -> None:
         self.gpu, self.name, self.end_us = gpu, name, 0.0
@@ -95,6 +100,7 @@ def test_a_timed_wait_is_queued_before_the_device_gets_to_it(monkeypatch: pytest
         ("link", "event"),
         ("compute", "waits for an event"),
         ("compute", "event"),
+        ("host", "waits for an event"),
     ]
     assert took_s == pytest.approx(20e-6, abs=1e-12)
 
@@ -118,42 +124,63 @@ def test_contention_copies_more_than_the_cache_holds(monkeypatch: pytest.MonkeyP
     assert waits == [(22, ("scratch", 200 * 2**20))]  # 1/1.2 of 132 multiprocessors are left
 
 
-def test_the_host_is_a_few_steps_ahead_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[tuple[str, int]] = []
+class FlagsOnAGpu(cuda.FlagLink):
+    """A link of flags whose thread is 12 µs late."""
 
-    class Event:
-        made = 0
-
-        def __init__(self, blocking: bool) -> None:
-            assert blocking, "a spin would take the core of the thread that writes flags"
-            self.step = Event.made
-            Event.made += 1
-
-        def record(self) -> None:
-            log.append(("queued", self.step))
-
-        def synchronize(self) -> None:
-            log.append(("done", self.step))
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    limit = cuda.StepLimit()
-    for _ in range(5):
-        limit.step_queued()
-    queued = [("queued", step) for step in range(5)]
-    assert log == [*queued[:3], ("done", 0), queued[3], ("done", 1), queued[4], ("done", 2)]
+    def _wait_on_stream(self, seconds: float) -> None:
+        self.stream.run("flag", (seconds - self._lead_s) * 1e6 + 12.0)  # type: ignore[attr-defined]
 
 
-def test_the_flag_s_lead_is_the_lateness_of_its_thread_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeGpu(monkeypatch, call_us=5.0)
-
-    class Late(cuda.FlagLink):
-        def _wait_on_stream(self, seconds: float) -> None:
-            self.stream.run("flag", (seconds - self._lead_s) * 1e6 + 12.0)  # type: ignore[attr-defined]
-
+@pytest.fixture
+def flags(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeGpu, FlagsOnAGpu]:
+    gpu = FakeGpu(monkeypatch, call_us=5.0)
     monkeypatch.setattr(cuda, "_stream_wait", lambda: None)
     monkeypatch.setattr(cuda.threading.Thread, "start", lambda self: None)
     zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *size, dtype, pin_memory: zeros(*size, dtype=dtype))
-    link = Late(EmulatedLink(model=LINE), CUDA)
+    return gpu, FlagsOnAGpu(EmulatedLink(model=LINE), CUDA)
+
+
+def test_the_flag_s_lead_is_the_lateness_of_its_thread_alone(flags: tuple[FakeGpu, FlagsOnAGpu]) -> None:
+    _, link = flags
     assert link._lead_s == pytest.approx(12e-6, abs=1e-12)
     assert link.took_s(1e-3) == pytest.approx(1e-3, abs=1e-12)
+
+
+def test_the_host_waits_for_a_flag_before_it_queues_what_needs_it(flags: tuple[FakeGpu, FlagsOnAGpu]) -> None:
+    """Queued work could fill the driver's queue, and the launch that blocks there may keep the interpreter's lock."""
+    gpu, link = flags
+    gpu.log.clear()
+    link.send([torch.ones(1)], None, 4, 1.0).wait()
+    assert gpu.log[-2:] == [("host", "waits for an event"), ("compute", "waits for an event")]
+    assert link.host_waits
+    assert not cuda.KernelLink.host_waits
+
+
+def test_a_queue_of_flags_never_fills(flags: tuple[FakeGpu, FlagsOnAGpu]) -> None:
+    gpu, link = flags
+    link._in_flight.clear()
+    gpu.log.clear()
+    for _ in range(cuda.MOST_IN_FLIGHT):
+        link.send([torch.ones(1)], None, 4, 1.0)
+    assert ("host", "waits for an event") not in gpu.log
+    link.send([torch.ones(1)], None, 4, 1.0)
+    assert gpu.log.count(("host", "waits for an event")) == 1
+
+
+def test_the_host_waits_for_the_device_without_a_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, blocking: bool) -> None:
+            assert blocking, "a spin would take the core of the thread that writes flags"
+
+        def record(self) -> None:
+            log.append("queued")
+
+        def synchronize(self) -> None:
+            log.append("done")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    cuda.wait_for_device()
+    assert log == ["queued", "done"]
