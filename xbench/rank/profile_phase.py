@@ -319,7 +319,7 @@ def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> 
     copies, compress = session.run.copies, session.run.compress
     engine = Engine(session.workload.model, None, buckets, group=session.group, copies=copies, compress=compress)
     try:
-        with LayerProfiler(session.workload.model, session.clock) as profiler:
+        with LayerProfiler(session.workload.model, session.clock, forward=False) as profiler:
             steps = []
             for number in range(count + 1):
                 session.note(f"ready times under load, step {number + 1} of {count + 1}")

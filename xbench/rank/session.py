@@ -99,7 +99,7 @@ class Session:
         """First step of the reference whose loss is infinite or NaN, and that loss."""
         self.turns: TurnClient | None = None
         self.waits_for_device = False
-        """True if every backward pass ends with an idle device, which a link of flags needs."""
+        """True if nothing that waits for the link may be queued while the host goes on: a link of flags needs that."""
         self.ranges = Ranges.when(self.run.nvtx)
         self.said = False
 
@@ -309,12 +309,12 @@ class Session:
         self.loss = loss.detach()
         if self.weights is not None:
             loss = loss * next(self.weights)
-        self.backward(loss)
+        self.backward(loss, handle)
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, handle: Handle) -> None:
         """Run the backward pass, and wait for the device where the link needs that."""
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.waits_for_device:
+        if self.waits_for_device and handle.waits_in_backward:
             wait_for_device()
 
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:

@@ -56,6 +56,9 @@ class Handle:
     meets_at_detach = False
     """True if ranks exchange data when they detach. A rank whose step raised alone would then wait for the others."""
 
+    waits_in_backward = False
+    """True if the backward pass ends with a wait for all gradients that the host cannot see, as DDP's does."""
+
     def __init__(self, model: Module, engine: Engine | None = None) -> None:
         self.model = model
         self.engine = engine

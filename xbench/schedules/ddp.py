@@ -31,6 +31,8 @@ from xbench.spec import Compress
 class DdpHandle(Handle):
     """DDP's wrapper, with a communication hook where gradients are compressed or watched; DDP takes only one hook."""
 
+    waits_in_backward = True
+
     def __init__(self, model: DistributedDataParallel, compress: Compress | None = None) -> None:
         super().__init__(model)
         self._compress = compress

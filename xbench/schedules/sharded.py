@@ -53,6 +53,7 @@ class ShardedHandle(Handle):
     """A twin of the model whose parameters are DTensors, and the optimizer that updates them."""
 
     meets_at_detach = True
+    waits_in_backward = True
 
     def __init__(self, setup: AttachConfig, twin: Module, units: Mapping[str, list[str]]) -> None:
         super().__init__(twin)

@@ -97,10 +97,16 @@ def test_auto_takes_all_gpus_when_there_are_several(machine):
     assert choose(FabricSpec(name="auto"), 32, {})[0] == FabricSpec(name="local", ranks=16)
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_auto_is_shaped_where_that_works(machine, gpus):
+def test_auto_is_shaped_where_that_works(machine):
     machine(shaped_why=None)
-    assert choose(FabricSpec(name="auto"), gpus, {})[0] == FabricSpec(name="shaped", hosts=2, rate="1gbit")
+    assert choose(FabricSpec(name="auto"), 0, {})[0] == FabricSpec(name="shaped", hosts=2, rate="1gbit")
+
+
+def test_auto_emulates_the_link_of_a_lone_gpu(machine):
+    machine(shaped_why=None)
+    fabric, why = choose(FabricSpec(name="auto"), 1, {})
+    assert fabric == parse_fabric("emulated")
+    assert "--device cpu" in why
 
 
 def test_auto_without_root_is_shaped_in_a_user_namespace(machine):

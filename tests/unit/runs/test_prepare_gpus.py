@@ -141,10 +141,10 @@ def test_a_machine_without_a_gpu_takes_its_cpu_and_says_nothing(monkeypatch: pyt
     assert not [note for note in notes if "GPU" in note]
 
 
-def test_a_run_on_cuda_says_once_that_no_gpu_had_run_this(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_several_gpus_says_once_that_none_had_run_this(monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = (
-        "no GPU had run xbench when this version was made, and its published numbers are of two CPU cores: make gpu "
-        "checks it on yours (docs/gpu.md)"
+        "this version was measured on one H100 and on CPU cores, never on several GPUs: make gpu checks it on yours "
+        "(docs/gpu.md)"
     )
     assert prepared(monkeypatch, "cuda", local(4))[1].count(sentence) == 1
     assert sentence not in prepared(monkeypatch, "cpu", local(2), device="cpu", gpus=0)[1]
