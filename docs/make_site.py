@@ -23,6 +23,10 @@ _BARRED = re.compile(r"`(?P<text>[^`\n]*\\\|[^`\n]*)`")
 BAR = "\\|"
 
 
+RESULT_PAGES = {"results/README.md": "committed-results.md", "results/gpu/README.md": "gpu-results.md"}
+"""Pages outside docs/, and their names on the site."""
+
+
 def build(folder: Path) -> int:
     """Stage and build in a folder, such as that of the repository; the exit code."""
     stage(folder / "build" / "docs")
@@ -42,13 +46,15 @@ def stage(folder: Path) -> None:
     (folder / "results").mkdir(parents=True)
     for page in (ROOT / "docs").glob("*.md"):
         (folder / page.name).write_text(inward(page.read_text(encoding="utf-8")), encoding="utf-8")
-    results = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
-    (folder / "committed-results.md").write_text(inward(results), encoding="utf-8")
+    for source, page_name in RESULT_PAGES.items():
+        (folder / page_name).write_text(inward((ROOT / source).read_text(encoding="utf-8")), encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "images", folder / "images")
     for asset in ("site.css", "worker.js"):
         shutil.copy(ROOT / "docs" / asset, folder)
-    for record in (ROOT / "results").glob("*.json"):
-        shutil.copy(record, folder / "results")
+    for name in ("results", "results/gpu"):
+        (folder / name).mkdir(exist_ok=True)
+        for record in (ROOT / name).glob("*.json"):
+            shutil.copy(record, folder / name)
 
 
 def inward(text: str) -> str:
@@ -62,9 +68,7 @@ def inward(text: str) -> str:
 
 
 def _staged(target: str) -> str:
-    if target == "results/README.md":
-        return "committed-results.md"
-    return target.removeprefix("docs/")
+    return RESULT_PAGES.get(target, target.removeprefix("docs/"))
 
 
 if __name__ == "__main__":

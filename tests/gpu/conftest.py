@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import DEVICE, DRY, ROOT, Keep
+from runs import DEVICE, DRY, ROOT, Keep, write_table
 
 # xbench need not be installed: the processes that it starts find it here too.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -83,22 +83,4 @@ def keep(results: Path, request: pytest.FixtureRequest) -> Keep:
 @pytest.fixture(scope="session", autouse=True)
 def summed_up(results: Path) -> Any:
     yield
-    rows = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
-    if not rows:
-        return
-    said = {True: "held", False: "**missed**", None: "-"}
-    lines = [
-        "# What a GPU said",
-        "",
-        "Made by `make gpu`; one file a line. Compute is real; collectives are emulated or of one rank, and in line 10",
-        "NCCL's between GPUs. A goal that was missed is missed: no test fails for it.",
-        "",
-        "| line | what | goal | | finding | date | GPU | torch | file |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in sorted(rows, key=lambda row: (row["line"], row["what"])):
-        lines.append(
-            f"| {row['line']} | {row['what']} | {row['goal']} | {said[row['held']]} | {row['finding']} | "
-            f"{row['created'][:10]} | {row['gpu']} | {row['torch']} | `{row['what']}.json` |"
-        )
-    (results / "README.md").write_text("\n".join(lines) + "\n")
+    write_table(results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import statistics
@@ -67,3 +68,26 @@ def errors(found: dict[str, dict[str, object]]) -> list[float]:
 
 def middle(values: list[float]) -> float:
     return statistics.median(values)
+
+
+def write_table(results: Path) -> None:
+    """Write README.md: a row for each file of this folder."""
+    rows = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
+    if not rows:
+        return
+    said = {True: "held", False: "**missed**", None: "-"}
+    lines = [
+        "# GPU results",
+        "",
+        "Made by `make gpu`; a row for each file. Compute is real. Collectives are emulated or of one rank, and NCCL's",
+        "between GPUs in line 10. No test fails for a goal that was missed.",
+        "",
+        "| line | what | goal | | finding | date | GPU | torch | file |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in sorted(rows, key=lambda row: (row["line"], row["what"])):
+        lines.append(
+            f"| {row['line']} | {row['what']} | {row['goal']} | {said[row['held']]} | {row['finding']} | "
+            f"{row['created'][:10]} | {row['gpu']} | {row['torch']} | `{row['what']}.json` |"
+        )
+    (results / "README.md").write_text("\n".join(lines) + "\n")

@@ -49,7 +49,7 @@ def test_making_the_site_installs_what_it_needs_and_no_torch(tmp_path: Path) -> 
 
 
 def test_every_page_is_there(site: Path) -> None:
-    names = {page.stem for page in PAGES} | {"committed-results"}
+    names = {page.stem for page in PAGES} | {"committed-results", "gpu-results"}
     assert {file.stem for file in site.glob("*.html")} == names | {"404"}
 
 
@@ -70,13 +70,15 @@ def test_records_that_pages_link_to_are_on_the_site(site: Path) -> None:
 def test_the_navigation_names_every_page_once() -> None:
     config = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
     named = [page for section in config["nav"] for pages in section.values() for one in pages for page in one.values()]
-    pages = {page.name for page in PAGES} | {"committed-results.md"}
+    pages = {page.name for page in PAGES} | {"committed-results.md", "gpu-results.md"}
     assert pages - set(named) == set(), "the nav of zensical.toml lacks them"
     assert len(named) == len(pages), "the nav of zensical.toml has more, or one twice"
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", ROOT / "results" / "README.md", *PAGES], ids=lambda page: page.name
+    "page",
+    [ROOT / "README.md", ROOT / "results" / "README.md", ROOT / "results" / "gpu" / "README.md", *PAGES],
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_links_hold_on_the_code_host_too(page: Path) -> None:
     """There, an anchor is a heading in lower case, with '-' for blanks and without what is no letter or digit."""
