@@ -43,7 +43,7 @@ def show_planned(
         console.print(_table(planned, {} if scenario.changes else scenario.measured.measured_step_s, console.width))
         ahead = [mode for mode, plan in planned.plans.items() if mode_info(plan.carrier or mode).puts_off]
         if ahead:
-            own = f"The bound of {and_of(ahead)} is max(C, ΣT)"
+            own = f"The bound of {and_of(ahead)} is the longer of computation and the link's least time"
             say(console, f"{own}; of the others, that of waiting for all gradients.", "dim")
         say(console, recommendation(planned), "bold")
         paste = what_to_paste(planned)
