@@ -1,7 +1,8 @@
 """Write the tables of measured results from the committed files: `python docs/make_measured.py`.
 
 The tables stand in PAGES between `<!-- measured: WHICH -->` and `<!-- /measured -->`; a test holds them to the files:
-what schedules took to the records, how the fault suite went to faults.json.
+what schedules took to the records, how the fault suite went to faults.json. The table of drawn cells is held to the
+code that draws them, so it is committed before anything is measured.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import json
 import re
 from pathlib import Path
 
+from xbench.matrix_options import MatrixOptions
 from xbench.modes import MODES
 from xbench.records import Comparison, load
+from xbench.runs.draw import draw
+from xbench.workloads import parse_workload
 
 ROOT = Path(__file__).parent.parent
-PAGES = tuple(ROOT / "docs" / name for name in ("schedules.md", "reliability.md"))
+PAGES = tuple(ROOT / "docs" / name for name in ("schedules.md", "reliability.md", "validate.md"))
 ONE_JOB = {
     "resnet18, batch 8": "resnet18-rivals-1gbit.json",
     "densenet121, batch 4": "densenet121-rivals-1gbit.json",
@@ -25,6 +29,23 @@ TWO_JOBS = {
     "batch 14": "resnet18-b14-pair-1gbit.json",
     "batch 10, over Horovod": "resnet18-b10-pair-horovod-1gbit.json",
 }
+DRAWN = {
+    "--cells": "24",
+    "--seed": "37",
+    "--workloads": ",".join(
+        f"{name}:batch-size={size}"
+        for name, sizes in (
+            ("mobilenet_v2", (4, 8, 16)), ("efficientnet_b0", (4, 8, 16)), ("densenet121", (2, 4, 8)),
+            ("resnet18", (4, 8, 16)),
+        )
+        for size in sizes
+    ),
+    "--rates": "300mbit,1gbit,3gbit,10gbit",
+    "--hosts": "2,2,2,2,3,4",
+    "--modes": "compute,ddp,single,wfbp,mgwfbp,optimal,auto,dear,priority",
+}  # fmt: skip
+"""Options of the drawing on the page of validate. Its cells are fixed by them."""
+
 _TABLE = re.compile(r"(<!-- measured: (?P<which>[a-z ]+) -->\n)(?P<rows>.*?)(<!-- /measured -->)", re.DOTALL)
 
 
@@ -42,6 +63,8 @@ def with_tables(text: str) -> str:
 def _rows(which: str) -> str:
     if which == "faults":
         return faults_table()
+    if which == "drawing":
+        return drawing_table()
     return table({"one job": ONE_JOB, "two jobs": TWO_JOBS}[which])
 
 
@@ -53,6 +76,20 @@ def faults_table() -> str:
     rows += [f"| {one['title']} | {' | '.join(str(one[count]) for count in counts)} |" for one in families.values()]
     totals = [str(sum(one[count] for one in families.values())) for count in counts]
     return "\n".join([*rows, f"| **all** | {' | '.join(totals)} |"]) + "\n"
+
+
+def drawing_table() -> str:
+    """The command of the drawing, and a row a cell."""
+    options = " ".join(f"{flag} {value}" for flag, value in DRAWN.items())
+    command = f"<!-- needs: minutes -->\n```sh\nxbench validate {options} --json results/matrix.json\n```\n"
+    matrix = MatrixOptions(rates=DRAWN["--rates"], hosts=DRAWN["--hosts"], cells=24, seed=37).read()
+    workloads = [parse_workload(name) for name in DRAWN["--workloads"].split(",")]
+    rows = ["| cell | workload | batch | hosts | rate | |", "| --: | --- | --: | --: | --: | --- |"]
+    for number, cell in enumerate(draw(workloads, matrix.fabrics, 24, matrix.seed), start=1):
+        workload, fabric = cell.workload, cell.fabric
+        words = [number, workload.name, workload.batch_size, fabric.hosts, fabric.rate]
+        rows.append(f"| {' | '.join(map(str, words))} | {'held out' if cell.held_out else ''} |")
+    return "\n".join([command, *rows]) + "\n"
 
 
 def table(files: dict[str, str]) -> str:

@@ -11,11 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from xbench.errors import SpecError
+from xbench.matrix_options import Matrix as Matrix
+from xbench.matrix_options import MatrixOptions as MatrixOptions
 from xbench.modes import COMPARED, CONVERGED, TUNED
 from xbench.option_fields import Device, choice, group, listed, option, read_timeout, whole, within
 
@@ -311,47 +313,6 @@ class ConvergeConfig(RunConfig):
         read=_learning_rate,
         help="Initial learning rate.  [default: 0.01 for sgd, 0.0001 for adamw]",
     )
-
-
-class Matrix(NamedTuple):
-    """Fabrics of a validation. Those in `held_out` are also predicted from the measurements on `fabrics`."""
-
-    fabrics: Sequence[FabricSpec] = ()
-    held_out: Sequence[FabricSpec] = ()
-
-    @property
-    def all(self) -> list[FabricSpec]:
-        """All fabrics, in the order of measurement."""
-        return [*self.fabrics, *self.held_out]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatrixOptions:
-    """Matrix of shaped links: every rate, between the given numbers of hosts."""
-
-    rates: str = option(
-        "--rates", default="10gbit,1gbit,100mbit", metavar="R,S,...", help="Rates of the links, as tc(8) writes them."
-    )
-    hosts: int = whole("--hosts", 2, 8, default=2, help="Number of hosts to measure on; each is a network namespace.")
-    held_out: int | None = whole(
-        "--held-out",
-        2,
-        8,
-        metavar="H",
-        help="Also measure on H hosts, and predict that from the measurements on --hosts.",
-    )
-
-    def read(self) -> Matrix:
-        """Parse the fabrics. Raises SpecError."""
-        if self.held_out == self.hosts:
-            raise SpecError(
-                f"--held-out: {self.held_out} hosts are those that are measured", hint=f"try {2 * self.hosts}"
-            )
-        rates = listed("--rates", self.rates)
-        return Matrix(
-            [read_fabric(f"shaped:hosts={self.hosts},rate={rate}") for rate in rates],
-            [read_fabric(f"shaped:hosts={self.held_out},rate={rate}") for rate in rates if self.held_out],
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

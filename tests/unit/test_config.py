@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,30 @@ def test_a_matrix_is_every_rate_between_measured_and_held_out_hosts() -> None:
         MatrixOptions(rates=",").read()
     with pytest.raises(SpecError, match="--held-out: 2 hosts are those that are measured"):
         MatrixOptions(held_out=2).read()
+
+
+def test_a_matrix_of_several_numbers_of_hosts_has_each_fabric_once() -> None:
+    matrix = MatrixOptions(rates="1gbit", hosts="2, 3,2", cells=5, seed=7).read()
+    assert [fabric.hosts for fabric in matrix.fabrics] == [2, 3, 2]
+    assert [fabric.hosts for fabric in matrix.all] == [2, 3]
+    assert (matrix.cells, matrix.seed) == (5, 7)
+    assert MatrixOptions(cells=5).read().seed == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hosts": "2,9"}, "--hosts: '9' in '2,9' is not a number from 2 to 8"),
+        ({"hosts": "two"}, "--hosts: 'two' in 'two' is not a number from 2 to 8"),
+        ({"hosts": "1"}, "--hosts: '1' in '1' is not a number from 2 to 8"),
+        ({"hosts": "2,3", "held_out": 3}, "--held-out: 3 hosts are those that are measured"),
+        ({"held_out": 4, "cells": 3}, "--held-out is for a whole matrix, and --cells draws a part of one"),
+        ({"seed": 3}, "--seed draws cells, and --cells does not say how many"),
+    ],
+)
+def test_what_no_matrix_can_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        MatrixOptions(**options).read()
 
 
 @pytest.mark.parametrize(

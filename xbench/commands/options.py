@@ -312,7 +312,7 @@ THEMES: dict[str, tuple[str, ...]] = {
     "What to run": (
         "--modes", "--reference", "--overlap", "--workloads", "--batch-size", "--image-size", "--seq-len", "--dtype",
         "--optimizer", "--seed", "--dataset", "--seeds", "--epochs", "--samples", "--lr", "--config", "--check",
-        "--base", "--baseline", "--layer", "--job", "--resume", "--workers", "--model",
+        "--base", "--baseline", "--layer", "--job", "--cells", "--resume", "--workers", "--model",
     ),
     "Links and devices": (
         "--fabric", "--rates", "--hosts", "--held-out", "--device", "--backend", "--copies", "--compress", "--topology",

@@ -13,11 +13,15 @@ from xbench.errors import SpecError
     "validate",
     cls=ThemedCommand,
     short_help="Hold predictions against measured steps, over a matrix of workloads and links.",
-    epilog=examples("xbench validate --workloads resnet18 --rates 1gbit", "xbench validate --resume latest"),
+    epilog=examples(
+        "xbench validate --workloads resnet18 --rates 1gbit",
+        "xbench validate --cells 24 --hosts 2,2,2,3,4",
+        "xbench validate --resume latest",
+    ),
 )
 @takes(
-    ValidateConfig, "workloads", "rates", "hosts", "modes", "overlap", "collectives", "held_out", "cell_minutes",
-    "resume", "device",
+    ValidateConfig, "workloads", "rates", "hosts", "modes", "overlap", "collectives", "held_out", "cells", "seed",
+    "cell_minutes", "resume", "device",
     click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write the tables as Markdown too."),
     json_option, "timeout_s", "output",
 )  # fmt: skip
@@ -26,7 +30,8 @@ def validate(config: ValidateConfig, markdown_to: str | None, json_to: str | Non
 
     Every workload is profiled and compared on shaped links of every rate: predictions are made from the profile, before
     anything is timed. Shows how far off they were, and whether mode auto kept what it promises. Takes an hour or more;
-    the record is saved after every cell, and --resume goes on from it.
+    the record is saved after every cell, and --resume goes on from it. With --cells, so many cells are drawn by a seed,
+    and the same command goes on from its own record.
     """
     from xbench.report.console import make_console
     from xbench.report.kinds.validation import markdown

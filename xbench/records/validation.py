@@ -12,7 +12,7 @@ from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveSeconds, Text
 from xbench.records.parts import Environment, Estimate, FabricRecord, Headed, Interval, Part, Verdict, WorkloadRecord
-from xbench.spec import Collectives, Overlap
+from xbench.spec import Collectives, Overlap, WorkloadSpec
 
 
 class ValidationPoint(Part):
@@ -40,6 +40,15 @@ class AutoAgainst(Part):
     verdict: Verdict
 
 
+class ModePair(Part):
+    """One mode against another of the same cell, both trained; below 1, `mode` is faster."""
+
+    mode: Text
+    other: Text
+    ratio: float
+    ci95: Interval
+
+
 class ValidationCell(Part):
     """One workload on one fabric, with every mode predicted and measured."""
 
@@ -52,8 +61,12 @@ class ValidationCell(Part):
     overlap_bound_s: Duration | None = Field(
         None, description="the bound where gradients may travel into the next forward pass"
     )
+    communication_s: Duration | None = Field(
+        None, description="T of all gradients in one collective; null in older records"
+    )
     points: list[ValidationPoint]
     auto_against: list[AutoAgainst] = []
+    pairs: list[ModePair] = Field([], description="every two modes that train, in order; empty in older records")
     blocks: Count = Field(description="timed blocks of each mode")
     record: Text = Field(description="the comparison that was measured")
     set_aside: list[Text] = Field(
@@ -61,6 +74,23 @@ class ValidationCell(Part):
         description="earlier comparisons of this cell, during which the machine changed its speed, and how far",
     )
     error: Text | None = Field(None, description="why the cell has no points, one sentence")
+    number: Count | None = Field(None, description="its place in a drawing, from 1; null: of a whole matrix")
+    held_out: bool = Field(False, description="of a drawing: in no figure before every cell is measured")
+
+
+class DrawnCell(Part):
+    """A cell as it was drawn."""
+
+    workload: WorkloadSpec
+    fabric: Text
+    held_out: bool
+
+
+class Drawing(Part):
+    """Cells drawn from a matrix, in the order of measurement. They are fixed before the first one is measured."""
+
+    seed: Count
+    cells: list[DrawnCell]
 
 
 class ErrorSummary(Part):
@@ -72,6 +102,47 @@ class ErrorSummary(Part):
     p95: float = Field(description="95th percentile, the value at or above 95 % of them")
     worst: float
     bias: float = Field(description="median of the signed errors: above 0, predictions are too slow")
+
+
+class Skill(Part):
+    """Predictions of a group beside those of two predictors that know no schedule.
+
+    A skill is 1 − median |error| over the naive predictor's median |error|: above 0, the model predicts better. It is
+    null if the naive predictor has no error.
+    """
+
+    name: Text
+    count: Count
+    median: float = Field(description="median |error| of the model")
+    as_ddp: float = Field(description="the same if every mode takes what `ddp` is predicted to take")
+    as_ddp_skill: float | None
+    one_bucket: float = Field(description="the same for computation plus T of all gradients in one collective")
+    one_bucket_skill: float | None
+
+
+class Order(Part):
+    """Order of two modes of a cell, over the pairs whose measured ratio has an interval without 1."""
+
+    pairs: Count = Field(description="of any interval")
+    decided: Count = Field(description="whose interval excludes 1")
+    right: Count = Field(description="of those, predicted in the measured order")
+    equal: Count = Field(description="of those, predicted to take the same time")
+
+
+class Regret(Part):
+    """Time lost by running the mode that is predicted to be fastest, against the fastest measured one, over cells.
+
+    The fastest of several medians is below its expectation, so this is an upper estimate.
+    """
+
+    cells: Count
+    best: Count = Field(description="cells in which the predicted mode has the shortest median")
+    median: float = Field(description="share of the fastest step")
+    p95: float
+    worst: float
+    median_s: Duration
+    p95_s: Duration
+    worst_s: Duration
 
 
 class Goal(Part):
@@ -93,7 +164,14 @@ class Validation(Headed):
     complete: bool
     error: Text | None = None
     cells: list[ValidationCell] = []
+    drawing: Drawing | None = Field(None, description="of cells drawn by a seed; null: a whole matrix")
+    discarded: list[Text] = Field(
+        [], description="attempts at cells that count for nothing, with the reason: changed links, failures, stops"
+    )
     errors: list[ErrorSummary] = Field([], description="of all cells, then by mode, workload and fabric")
     errors_at_speed: list[ErrorSummary] = Field([], description="the same with `error_at_speed`")
+    skills: list[Skill] = Field([], description="of all predictions, then by link")
+    order: Order | None = None
+    regret: Regret | None = None
     goals: list[Goal] = []
     warnings: list[Text] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from xbench.errors import SpecError
 from xbench.modes import mode_info
 from xbench.planning.auto import Candidate
@@ -18,6 +20,7 @@ from xbench.records import (
     Bounds,
     Comparison,
     FabricRecord,
+    ModePair,
     ModeResult,
     Plan,
     ValidationCell,
@@ -26,7 +29,7 @@ from xbench.records import (
 )
 from xbench.spec import FabricSpec
 from xbench.stats.blocks import mode_values
-from xbench.stats.compare import paired_ratio
+from xbench.stats.compare import BlockValue, paired_ratio
 from xbench.units import parse_rate
 
 STATIONARY = 0.10
@@ -65,8 +68,10 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
         compute_blocks_s=blocks_s,
         backward_overlap_bound_s=bound.backward_overlap_bound_s,
         overlap_bound_s=bound.overlap_bound_s,
+        communication_s=_bounds_of(planner).communication_s,
         points=points,
         auto_against=_against(comparison),
+        pairs=_pairs(comparison),
         blocks=max((mode.blocks for mode in comparison.modes.values()), default=0),
         record=path,
     )
@@ -159,15 +164,30 @@ def _point(mode: ModeResult, predicted_s: float, again_s: float | None) -> Valid
 
 def _against(comparison: Comparison) -> list[AutoAgainst]:
     """Compare `auto` with every other mode that trains, in pairs of blocks."""
-    run = comparison.spec
-    values = {
-        mode.text: mode_values(run, mode, comparison.samples)
-        for mode in run.modes
-        if mode.name != "compute" and comparison.modes[mode.text].status == "ok"
-    }
+    values = _values(comparison)
     found = []
     for name, blocks in values.items():
         if name != "auto" and blocks and values.get("auto"):
             ratio = paired_ratio(values["auto"], blocks)
             found.append(AutoAgainst(mode=name, ratio=ratio.value, ci95=ratio.ci95, verdict=ratio.verdict))
     return found
+
+
+def _pairs(comparison: Comparison) -> list[ModePair]:
+    """Compare every two modes that train, in pairs of blocks."""
+    values = _values(comparison)
+    found = []
+    for mode, other in combinations((name for name, blocks in values.items() if blocks), 2):
+        ratio = paired_ratio(values[mode], values[other])
+        found.append(ModePair(mode=mode, other=other, ratio=ratio.value, ci95=ratio.ci95))
+    return found
+
+
+def _values(comparison: Comparison) -> dict[str, list[BlockValue]]:
+    """Return the blocks of every mode that trains and ended well."""
+    run = comparison.spec
+    return {
+        mode.text: mode_values(run, mode, comparison.samples)
+        for mode in run.modes
+        if mode_info(mode.name).trains and comparison.modes[mode.text].status == "ok"
+    }

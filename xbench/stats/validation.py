@@ -2,8 +2,8 @@
 
 The error of a prediction is predicted over measured, minus one. Groups are summarised by the median and the 95th
 percentile of its absolute value (the smallest error that at least 95 % of them do not exceed), which many small errors
-cannot hide. Claims about `auto` on single cells use the cell's paired interval: noise alone decides which of two equal
-plans has the smaller median.
+cannot hide. Every mode that trains counts, and so does every step, however short. Claims about `auto` on single cells
+use the cell's paired interval: noise alone decides which of two equal plans has the smaller median.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from xbench.modes import mode_info, tried_modes
 from xbench.records import ErrorSummary, Goal, ValidationCell, ValidationPoint
 from xbench.spec import Overlap
+from xbench.stats.cells import link_of, name_of, percentile95, trained
 from xbench.stats.compare import MIN_PAIRS, removed_share
+from xbench.stats.prediction_skill import regret, skills
 from xbench.stats.steps import MIN_PREDICTABLE_S, is_predictable
 from xbench.units import format_seconds
 
 MEDIAN_GOAL, P95_GOAL = 0.05, 0.12
+REGRET_MEDIAN_GOAL, REGRET_P95_GOAL = 0.01, 0.05
 SHARE_OF_CELLS = 0.9
 NEAR_BOUND = 0.06
 REMOVED = 0.6
@@ -28,22 +30,29 @@ SLOW_LINK_BPS = 1e9
 
 LONG = f"steps from {format_seconds(MIN_PREDICTABLE_S, 2)}"
 SHORT = f"steps below {format_seconds(MIN_PREDICTABLE_S, 2)}"
-"""Groups of predictions: those that the claims are about, and those that are not relied on."""
+"""Groups of predictions: those that are relied on, and those that are not."""
+
+HELD_OUT, OTHERS = "held-out cells", "other cells"
+"""Groups of predictions in a drawing."""
 
 
 def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> list[ErrorSummary]:
-    """Errors of all predictions, then by length of step, mode, workload and link, each in order of appearance.
+    """Errors of all predictions, then of held-out cells, by length of step, mode, workload and link.
 
+    Groups of one kind are in order of appearance.
     `at_speed`: errors of the predictions at the speed of computation in the timed blocks. Controls do not count.
     There are no rows by length if every step is long enough to predict.
     """
     rows: list[tuple[ValidationCell, ValidationPoint, float]] = []
     for cell in cells:
-        for point in cell.points:
+        for point in trained(cell):
             error = point.error_at_speed if at_speed else point.error
-            if mode_info(point.mode).trains and error is not None:
+            if error is not None:
                 rows.append((cell, point, error))
     groups: dict[str, list[float]] = {"all": []}
+    if any(cell.held_out for cell in cells):
+        for name, held_out in ((OTHERS, False), (HELD_OUT, True)):
+            groups[name] = [error for cell, _, error in rows if cell.held_out == held_out]
     if not all(is_predictable(point.predicted_step_s) for _, point, _ in rows):
         for name, long in ((LONG, True), (SHORT, False)):
             groups[name] = [error for _, point, error in rows if is_predictable(point.predicted_step_s) == long]
@@ -64,7 +73,7 @@ def summary(name: str, errors: Sequence[float]) -> ErrorSummary:
         name=name,
         count=len(sizes),
         median=statistics.median(sizes),
-        p95=sizes[math.ceil(0.95 * len(sizes)) - 1],
+        p95=percentile95(sizes),
         worst=sizes[-1],
         bias=statistics.median(errors),
     )
@@ -76,7 +85,7 @@ def goals(cells: Sequence[ValidationCell], overlap: Overlap = "backward") -> lis
     `overlap`: what gradients may overlap under `auto`, which selects the bound of its steps.
     """
     cells = [cell for cell in cells if cell.points]
-    decided = _error_claims(cells)
+    decided = _error_claims(cells) + _skill_claims(cells) + _regret_claims(cells)
     with_auto = [cell for cell in cells if _point(cell, "auto") is not None]
     with_ddp = [cell for cell in with_auto if _point(cell, "ddp") is not None]
     decided += _verdict_claims(with_auto, with_ddp) + _bound_claims(with_ddp, overlap)
@@ -84,21 +93,48 @@ def goals(cells: Sequence[ValidationCell], overlap: Overlap = "backward") -> lis
 
 
 def _error_claims(cells: Sequence[ValidationCell]) -> list[tuple[str, str, bool]]:
-    """Claims on the errors of schedules without a trial: (claim, what was found, whether it holds), as all below."""
-    claimed = [point for cell in cells for point in cell.points if point.mode in tried_modes()]
-    errors = [point.error for point in claimed if is_predictable(point.predicted_step_s)]
-    if not errors:
+    """Claims on the errors of all modes: (claim, what was found, whether it holds), as all below."""
+    points = [point for cell in cells for point in trained(cell)]
+    if not points:
         return []
-    short = len(claimed) - len(errors)
-    which, left_out = (f" for {LONG}", f"; {short} of {SHORT} left out") if short else ("", "")
-    total = summary(LONG, errors)
+    total = summary("all", [point.error for point in points])
+    short = sum(not is_predictable(point.predicted_step_s) for point in points)
+    of = f"{total.count} predictions" + (f", {short} of {SHORT} among them" if short else "")
+    return [
+        (f"{name} of the prediction error at most {most:.0%}", f"{value:.1%} of {of}", value <= most)
+        for name, value, most in (("median", total.median, MEDIAN_GOAL), ("95th percentile", total.p95, P95_GOAL))
+    ]
+
+
+def _skill_claims(cells: Sequence[ValidationCell]) -> list[tuple[str, str, bool]]:
+    """Claim on the skill over both naive predictors on every link."""
+    links = skills(cells)[1:]
+    if not links:
+        return []
+    found = []
+    for link in links:
+        said = [_signed(share) for share in (link.as_ddp_skill, link.one_bucket_skill)]
+        found.append(f"{link.name} {said[0]} and {said[1]}")
+    held = all((share or 0.0) > 0 for link in links for share in (link.as_ddp_skill, link.one_bucket_skill))
+    claim = "predictions are better than naive ones (every mode as ddp; computation plus T of one bucket) on every link"
+    return [(claim, f"skill {'; '.join(found)}", held)]
+
+
+def _regret_claims(cells: Sequence[ValidationCell]) -> list[tuple[str, str, bool]]:
+    """Claims on what the mode that is predicted to be fastest takes longer than the fastest."""
+    found = regret(cells)
+    if found is None:
+        return []
     return [
         (
-            f"{name} of the prediction error at most {most:.0%}{which}",
-            f"{value:.1%} of {total.count} predictions{left_out}",
-            value <= most,
+            f"{name} of the regret of the predicted best mode at most {most:.0%}",
+            f"{share:.1%} ({format_seconds(seconds)}) over {found.cells} cells",
+            share <= most,
         )
-        for name, value, most in (("median", total.median, MEDIAN_GOAL), ("95th percentile", total.p95, P95_GOAL))
+        for name, share, seconds, most in (
+            ("median", found.median, found.median_s, REGRET_MEDIAN_GOAL),
+            ("95th percentile", found.p95, found.p95_s, REGRET_P95_GOAL),
+        )
     ]
 
 
@@ -154,7 +190,7 @@ def _power(cells: Sequence[ValidationCell]) -> str:
     halves = [(o.ci95[1] - o.ci95[0]) / 2 / o.ratio for cell in cells for o in cell.auto_against if o.ratio > 0]
     behind = []
     for cell in cells:
-        others = [p.measured_step_s.median for p in cell.points if mode_info(p.mode).trains and p.mode != "auto"]
+        others = [point.measured_step_s.median for point in trained(cell) if point.mode != "auto"]
         if others and _step_s(cell, "auto") > min(others):
             behind.append(_step_s(cell, "auto") / min(others) - 1)
     if not halves:
@@ -165,19 +201,12 @@ def _power(cells: Sequence[ValidationCell]) -> str:
     return text
 
 
-def name_of(cell: ValidationCell) -> str:
-    """Name of a cell for people: 'resnet18 at 1gbit'."""
-    return f"{cell.workload.title} {link_of(cell)}"
-
-
-def link_of(cell: ValidationCell) -> str:
-    """'at 1gbit', or 'on local:ranks=2' if links have no rate."""
-    rate = next((part[5:] for part in cell.fabric.spec.split(":")[-1].split(",") if part.startswith("rate=")), None)
-    return f"at {rate}" if rate else f"on {cell.fabric.spec}"
-
-
 def _in_brackets(names: Sequence[str], word: str = "") -> str:
     return f" ({word}{': ' if word else ''}{', '.join(names)})" if names else ""
+
+
+def _signed(share: float | None) -> str:
+    return "–" if share is None else f"{share:+.2f}"
 
 
 def _point(cell: ValidationCell, mode: str) -> ValidationPoint | None:

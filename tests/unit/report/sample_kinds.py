@@ -123,6 +123,7 @@ RESNET18: dict[str, Callable[[], AnyRecord]] = {
     "profile": made.profile,
     "scaling": predicted.scaling,
     "validation": predicted.validation,
+    "validation-drawn": partial(predicted.drawn, complete=True),
     "convergence": convergence,
     "tuned": tuned,
 }

@@ -6,9 +6,12 @@ from sample_records import BOUNDS, COST, ENVIRONMENT, FABRIC, WORKLOAD
 
 from xbench.records import (
     AutoAgainst,
+    Drawing,
+    DrawnCell,
     ErrorBand,
     Estimate,
     LinkTerms,
+    ModePair,
     Scaling,
     ScalingPoint,
     ScalingSource,
@@ -16,6 +19,8 @@ from xbench.records import (
     ValidationCell,
     ValidationPoint,
 )
+from xbench.stats.cells import shown_cells
+from xbench.stats.prediction_skill import order, regret, skills
 from xbench.stats.validation import goals, summaries
 
 
@@ -63,7 +68,7 @@ def validation() -> Validation:
     """Two cells of their own fabric, one that failed, and one held out."""
     cells = [
         validation_cell("1gbit", 2, {"compute": (0.4, 0.41), "ddp": (0.7, 0.68), "auto": (0.55, 0.56)}),
-        validation_cell("10gbit", 2, {"compute": (0.4, 0.4), "ddp": (0.5, 0.45), "auto": (0.44, 0.45)}),
+        validation_cell("10gbit", 2, {"compute": (0.4, 0.4), "ddp": (0.5, 0.45), "auto": (0.4, 0.45)}),
         validation_cell("1gbit", 4, {"ddp": (1.4, 1.5), "auto": (1.2, 1.21)}),
         ValidationCell(
             workload=WORKLOAD, fabric=FABRIC.model_copy(update={"spec": "shaped:hosts=2,rate=100mbit"}),
@@ -84,6 +89,31 @@ def validation() -> Validation:
         goals=goals(fitted),
         warnings=["the machine was busy before the run: load 1.9 on 8 cores"],
     )
+
+
+def drawn(*, complete: bool) -> Validation:
+    """Four cells of a drawing of four, the second held out; incomplete, the last one is missing."""
+    steps = {"ddp": (0.7, 0.68), "auto": (0.55, 0.56)}
+    held_out = {"ddp": (0.987, 0.9), "auto": (0.5, 0.56)}
+    cells = [
+        validation_cell(rate, 2, held_out if number == 2 else steps).model_copy(
+            update={"number": number, "held_out": number == 2, "communication_s": 0.3,
+                    "pairs": [ModePair(mode="ddp", other="auto", ratio=1.21, ci95=(1.15, 1.3))]}
+        )
+        for number, rate in enumerate(("1gbit", "10gbit", "10gbit", "1gbit"), start=1)
+    ]  # fmt: skip
+    drawing = Drawing(
+        seed=37,
+        cells=[DrawnCell(workload=c.workload.spec, fabric=c.fabric.spec, held_out=c.held_out) for c in cells],
+    )
+    cells = cells if complete else cells[:3]
+    shown = shown_cells(cells, complete=complete)
+    return validation().model_copy(
+        update={"modes": ["ddp", "auto"], "cells": cells, "drawing": drawing, "complete": complete,
+                "error": None if complete else "interrupted", "discarded": ["runs/1/record.json: the links changed"],
+                "errors": summaries(shown), "errors_at_speed": summaries(shown, at_speed=True),
+                "skills": skills(shown), "order": order(shown), "regret": regret(shown), "goals": goals(shown)}
+    )  # fmt: skip
 
 
 def validation_cell(rate: str, workers: int, steps: dict[str, tuple[float, float]]) -> ValidationCell:

@@ -73,6 +73,24 @@ def test_a_validation_says_when_auto_might_overlap_the_next_forward_pass(name: s
     assert "(--overlap forward)" not in FORMATS.load(name)(predicted.validation())
 
 
+@pytest.mark.parametrize("name", ["terminal", "html", "markdown", "csv", "junit"])
+def test_held_out_cells_are_shown_only_when_all_are_measured(name: str) -> None:
+    part, whole = (
+        " ".join(FORMATS.load(name)(predicted.drawn(complete=complete)).split()) for complete in (False, True)
+    )
+    secret = "0.987" if name == "csv" else "2: resnet18 batch 8"
+    assert secret not in part
+    assert secret in whole
+    if name not in ("csv", "junit"):
+        assert "3 of 4 measured, each once. Held out: 1, not shown before all are measured." in part
+        assert "4 of 4 measured, each once. Held out: 1, shown with the others." in whole
+
+
+def test_attempts_that_count_for_nothing_are_named() -> None:
+    text = " ".join(render(predicted.drawn(complete=True)).split())
+    assert "1 attempt counts for nothing: runs/1/record.json: the links changed" in text
+
+
 def test_a_run_that_ended_with_failed_modes_says_first_that_it_is_incomplete_and_why() -> None:
     whole = made.troubled().model_copy(update={"complete": True, "error": None})
     first = " ".join(render(whole, width=60).split("\n\n")[0].split())

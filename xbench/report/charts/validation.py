@@ -10,7 +10,7 @@ from xbench.report.charts.axes import BELOW, Mark, columns, marks, named, plain,
 from xbench.report.charts.bars import signed
 from xbench.report.page.common_sections import label_badge
 from xbench.report.page.model import Badge, Cell, Figure, Table, Trace
-from xbench.stats.validation import name_of
+from xbench.stats.cells import name_of
 from xbench.units import format_seconds
 
 AT_SPEED = (
@@ -57,16 +57,16 @@ def errors_figure(key: str, title: str, cells: Sequence[ValidationCell], modes: 
     )
 
 
-def steps_figure(record: Validation) -> Figure:
-    """Draw every prediction against its measurement on logarithmic axes. They agree on the diagonal."""
-    found = [point for cell in record.cells for point in cell.points]
+def steps_figure(record: Validation, cells: Sequence[ValidationCell]) -> Figure:
+    """Draw every prediction of these cells against its measurement, on logarithmic axes. They agree on the diagonal."""
+    found = [point for cell in cells for point in cell.points]
     ends_s = [*(point.predicted_step_s for point in found), *(point.measured_step_s.median for point in found)]
     low, high = rounded(min(ends_s) / 1.2), rounded(max(ends_s) * 1.2)
     traces: list[Trace] = [
         {"type": "scatter", "mode": "lines", "x": [low, high], "y": [low, high], "name": "predicted = measured",
          "line": {"color": "--muted", "dash": "dot", "width": 1.5}, "hoverinfo": "skip"}
     ]  # fmt: skip
-    for mode, mark, own in _by_mode(record.cells, record.modes):
+    for mode, mark, own in _by_mode(cells, record.modes):
         x = [rounded(point.measured_step_s.median) for _, point in own]
         y = [rounded(point.predicted_step_s) for _, point in own]
         marker = {"color": mark.colour, "symbol": mark.symbol, "size": 8, "opacity": 0.8}
@@ -75,7 +75,7 @@ def steps_figure(record: Validation) -> Figure:
     return Figure(
         key="steps",
         title="Predicted step against measured step",
-        labels=[*dict.fromkeys(cell.fabric.label for cell in record.cells), "simulated"],
+        labels=[*dict.fromkeys(cell.fabric.label for cell in cells), "simulated"],
         told="Every mode of every cell, on logarithmic axes.",
         traces=traces,
         layout={
@@ -85,7 +85,7 @@ def steps_figure(record: Validation) -> Figure:
             "margin": {"t": 8},
         },
         height=480,
-        table=_points_table(record.cells),
+        table=_points_table(cells),
     )
 
 
@@ -147,3 +147,9 @@ def errors_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Tabl
     shown = [[cell.replace("-", "−") if place == 5 else cell for place, cell in enumerate(row)] for row in rows]
     title = "Error of predictions: predicted over measured, minus one"
     return Table(title, columns(*headings, words=headings[:1]), shown, AT_SPEED, opened=True)
+
+
+def skill_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], note: str) -> Table:
+    """Return one row per group of predictions, with the naive predictors' errors beside."""
+    shown = [[row[0], *(cell.replace("-", "−") for cell in row[1:])] for row in rows]
+    return Table(title, columns(*headings, words=headings[:1]), shown, note, opened=True)

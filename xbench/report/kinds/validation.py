@@ -13,12 +13,29 @@ from xbench.modes import mode_info
 from xbench.records import ErrorSummary, Label, Validation, ValidationCell, ValidationPoint
 from xbench.report import markup
 from xbench.report.answer import span_cell
-from xbench.report.charts.validation import AT_SPEED, errors_figure, errors_table, goals_table, steps_figure
+from xbench.report.charts.validation import (
+    AT_SPEED,
+    errors_figure,
+    errors_table,
+    goals_table,
+    skill_table,
+    steps_figure,
+)
 from xbench.report.console import NARROW_COLUMNS, facts, filled_table, indented, say
+from xbench.report.kinds.validation_skill import (
+    NAIVE,
+    SKILL,
+    SKILL_COLUMNS,
+    choice_lines,
+    drawing_lines,
+    skill_rows,
+    visible,
+)
 from xbench.report.page.model import Block, Section, Sentences
 from xbench.report.sentences import environment_line
 from xbench.report.view import Case, Detail, Row, View, ends, fields
-from xbench.stats.validation import name_of, summaries
+from xbench.stats.cells import name_of
+from xbench.stats.validation import summaries
 from xbench.units import format_percent, format_seconds, format_signed_percent
 
 ERROR_COLUMNS = ("group", "predictions", "median", "95 % within", "worst", "bias", "median at speed", "95 % at speed")
@@ -33,16 +50,18 @@ class ValidationView(View[Validation]):
     name = "Validation"
 
     def title(self) -> str:
-        return f"{len(self.record.cells)} cells of {len(self.record.modes)} modes"
+        return f"{len(visible(self.record))} cells of {len(self.record.modes)} modes"
 
     def headline(self) -> list[str]:
         record = self.record
         held = sum(goal.held for goal in record.goals)
         claims = f"{held} of {len(record.goals)} claims held" if record.goals else "No claim was checked"
+        drawn = drawing_lines(record)[:1] if record.drawing is not None else []
         if not record.errors:
-            return [f"{claims}; no prediction was compared with a measurement."]
+            return [f"{claims}; no prediction was compared with a measurement.", *drawn]
         every = record.errors[0]
         return [
+            *drawn,
             f"{claims}. Predictions were off by {format_percent(every.median)} in the median, and 95 % of "
             f"{every.count} by at most {format_percent(every.p95)}.",
             "Predictions are simulated, from a profile alone, and made before anything was timed; measured steps are "
@@ -53,13 +72,15 @@ class ValidationView(View[Validation]):
         return [*dict.fromkeys(cell.fabric.label for cell in self.record.cells), "simulated"]
 
     def failures(self) -> list[str]:
-        return _left_out(self.record.cells)
+        return _left_out(visible(self.record))
 
     def draw(self, console: Console, detail: Detail) -> None:
         record = self.record
         fitted, held_out = parts(record)
         if self.draw_incomplete(console):
             console.print()
+        for line in drawing_lines(record):
+            say(console, line)
         for goal in record.goals:
             style = "green" if goal.held else "red"
             say(console, f"{'held    ' if goal.held else 'NOT HELD'}  {goal.claim}: {goal.found}", style)
@@ -69,7 +90,8 @@ class ValidationView(View[Validation]):
             console.print()
         if record.errors:
             _errors(record, console)
-        for title, cells in (("", fitted), ("Held out: ", held_out)):
+        _skills(record, console)
+        for title, cells in (("", fitted), ("Held-out sizes: ", held_out)):
             if cells and console.width >= NARROW_COLUMNS + _MODE_COLUMNS * max(0, len(record.modes) - 7):
                 _tables(title, cells, record.modes, console)
             elif cells:
@@ -97,21 +119,25 @@ class ValidationView(View[Validation]):
         record = self.record
         fitted, held_out = parts(record)
         freedom = [Sentences([FORWARD])] if record.overlap == "forward" else []
+        drawn = [Sentences(lines)] if (lines := drawing_lines(record)) else []
         errors = [errors_table(ERROR_COLUMNS, error_rows(record))] if record.errors else []
+        if record.skills:
+            errors.append(skill_table(SKILL, SKILL_COLUMNS, skill_rows(record), NAIVE))
+        choice = [Sentences(lines)] if (lines := choice_lines(record)) else []
         return [
-            Section("goals", "Claims", [goals_table(record), *freedom] if record.goals else []),
+            Section("goals", "Claims", [*drawn, goals_table(record), *freedom] if record.goals else drawn),
             Section("cells", "Predicted against measured", _figures(record, fitted, held_out)),
-            Section("groups", "Errors by group", errors),
+            Section("groups", "Errors by group", [*errors, *choice]),
         ]
 
     def tables(self) -> dict[str, list[Row]]:
-        return {"points": [row for cell in self.record.cells for row in _rows(self.record, cell)]}
+        return {"points": [row for cell in visible(self.record) for row in _rows(self.record, cell)]}
 
     def cases(self, strict: bool) -> list[Case]:
         record = self.record
         found = [Case("goals", goal.claim, status="passed" if goal.held else "failed", message=goal.found)
                  for goal in record.goals]  # fmt: skip
-        for cell in record.cells:
+        for cell in visible(record):
             group = f"{name_of(cell)} ({cell.fabric.label})"
             if cell.error is not None:
                 found.append(Case(group, "the cell", status="error", message=cell.error))
@@ -131,9 +157,9 @@ def _figures(record: Validation, fitted: Sequence[ValidationCell], held_out: Seq
     if _any(fitted):
         found.append(errors_figure("errors", "How far off each prediction was", fitted, record.modes))
     if _any(held_out):
-        found.append(errors_figure("held-out", "Held out: predicted from fewer workers", held_out, record.modes))
+        found.append(errors_figure("held-out", "Held-out sizes: predicted from fewer workers", held_out, record.modes))
         found.append(Sentences([held_out_line(held_out)]))
-    return [*found, *([steps_figure(record)] if _any(record.cells) else [])]
+    return [*found, *([steps_figure(record, visible(record))] if _any(visible(record)) else [])]
 
 
 def _left_out(cells: Sequence[ValidationCell]) -> list[str]:
@@ -151,6 +177,7 @@ def _rows(record: Validation, cell: ValidationCell) -> list[Row]:
         **fields(record, "created", "complete"),
         "workload": cell.workload.title,
         "fabric": cell.fabric.spec,
+        "batch": cell.workload.batch_size,
         "ranks": cell.fabric.world_size,
         "predicted_on_ranks": cell.predicted_on,
         "status": "failed" if cell.error is not None else "ok",
@@ -186,14 +213,36 @@ def _errors(record: Validation, console: Console) -> None:
     say(console, AT_SPEED, "dim")
 
 
+def _skills(record: Validation, console: Console) -> None:
+    """Draw the skill by link, and sentences on order and regret."""
+    rows = skill_rows(record)
+    if rows:
+        console.print()
+        say(console, SKILL, "italic")
+        if console.width < NARROW_COLUMNS:
+            for row in rows:
+                indented(
+                    console, f"  {row[0]}: median {row[2]}, as ddp {row[3]} ({row[4]}), one bucket {row[5]} ({row[6]})"
+                )
+        else:
+            console.print(filled_table("", SKILL_COLUMNS, rows, ("group",)))
+        say(console, NAIVE, "dim")
+    for line in choice_lines(record):
+        say(console, line)
+
+
 def markdown(record: Validation) -> str:
     """Return the same as Markdown tables, for a docs page or a pull request."""
     fitted, held_out = parts(record)
     goals = [[goal.claim, goal.found, "held" if goal.held else markup.strong("not held")] for goal in record.goals]
-    lines: list[str] = [_left_table(["claim", "found", ""], goals)]
+    lines = [markup.plain(line) + "\n" for line in drawing_lines(record)]
+    lines += [_left_table(["claim", "found", ""], goals)]
     lines += ["", FORWARD] if record.overlap == "forward" else []
     lines += ["", _left_table(ERROR_COLUMNS, error_rows(record)), "", AT_SPEED]
-    for title, cells in (("", fitted), ("Held out", held_out)):
+    if record.skills:
+        lines += ["", _left_table(SKILL_COLUMNS, skill_rows(record)), "", NAIVE]
+    lines += [part for line in choice_lines(record) for part in ("", markup.plain(line))]
+    for title, cells in (("", fitted), ("Held-out sizes", held_out)):
         if not cells:
             continue
         modes = [mode for mode in record.modes if mode_info(mode).trains]
@@ -204,8 +253,9 @@ def markdown(record: Validation) -> str:
 
 def parts(record: Validation) -> tuple[list[ValidationCell], list[ValidationCell]]:
     """Return the cells predicted from their own fabric, and those predicted from another."""
-    own = [cell for cell in record.cells if cell.predicted_on == cell.fabric.world_size]
-    return own, [cell for cell in record.cells if cell.predicted_on != cell.fabric.world_size]
+    cells = visible(record)
+    own = [cell for cell in cells if cell.predicted_on == cell.fabric.world_size]
+    return own, [cell for cell in cells if cell.predicted_on != cell.fabric.world_size]
 
 
 def held_out_line(cells: Sequence[ValidationCell]) -> str:

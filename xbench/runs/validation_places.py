@@ -1,0 +1,149 @@
+"""Cells that a validation measures: all of a matrix, or those of a drawing, without the ones measured before.
+
+A drawing is measured in one or more sittings. Each finds the record of the last one in the output folder and saves to
+the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from xbench import environment
+from xbench.config import ValidateConfig
+from xbench.errors import RecordError, SpecError
+from xbench.record_files import RECORD
+from xbench.records import (
+    Drawing,
+    DrawnCell,
+    Environment,
+    Validation,
+    ValidationCell,
+    WorkloadRecord,
+    load,
+    of_kind,
+)
+from xbench.runs.draw import MatrixCell, draw, whole_matrix
+from xbench.runs.run_folder import new_run_folder
+from xbench.workloads.probe import probe
+
+
+class Place(NamedTuple):
+    """A cell that is to be measured: as it was asked for, its workload resolved, and its number in a drawing."""
+
+    cell: MatrixCell
+    workload: WorkloadRecord
+    number: int | None
+
+
+def check_resumed(config: ValidateConfig, before: Validation) -> None:
+    """Raise SpecError if `config` asks for another validation than `before`."""
+    asked = [mode.text for mode in config.modes]
+    if before.modes != asked:
+        raise SpecError(
+            f"--resume: that validation is of {', '.join(before.modes)}, and --modes asks for {', '.join(asked)}",
+            hint=f"write --modes {','.join(before.modes)}",
+        )
+    if before.overlap != config.overlap:
+        raise SpecError(
+            f"--resume: auto could overlap the {before.overlap} pass in that validation, and --overlap is "
+            f"{config.overlap}",
+            hint=f"write --overlap {before.overlap}",
+        )
+    if before.collectives != "torch":
+        raise SpecError(
+            f"--resume: that validation went over the backend {before.collectives}, which was removed",
+            hint="leave --resume out, and every cell is measured over Gloo",
+        )
+
+
+def places_of(config: ValidateConfig) -> tuple[list[Place], Environment]:
+    """Return all cells in the order of measurement, with their workloads resolved, and the machine."""
+    matrix = config.matrix
+    if matrix.cells is None:
+        cells = whole_matrix(config.workloads, matrix.all)
+    else:
+        cells = draw(config.workloads, matrix.fabrics, matrix.cells, matrix.seed)
+    workloads = list(dict.fromkeys(cell.workload for cell in cells))
+    found = probe(workloads, config.device, max(cell.fabric.world_size for cell in cells))
+    resolved = {
+        asked: (spec, item.record) for asked, spec, item in zip(workloads, found.specs, found.workloads, strict=True)
+    }
+    places = []
+    for index, cell in enumerate(cells):
+        spec, workload = resolved[cell.workload]
+        number = None if matrix.cells is None else index + 1
+        places.append(Place(cell._replace(workload=spec), workload, number))
+    return places, environment.capture(found.model_dump())
+
+
+def drawing_of(config: ValidateConfig, places: Sequence[Place]) -> Drawing | None:
+    """Return the drawing, which the record holds from the first cell on."""
+    if config.matrix.cells is None:
+        return None
+    cells = [
+        DrawnCell(workload=cell.workload, fabric=str(cell.fabric), held_out=cell.held_out) for cell, _, _ in places
+    ]
+    return Drawing(seed=config.matrix.seed, cells=cells)
+
+
+def continued(
+    config: ValidateConfig, drawing: Drawing | None, described: Environment
+) -> tuple[Validation | None, Path]:
+    """Return the record that is continued, if any, and the path to save at.
+
+    Raises SpecError for a drawing that was measured to the end, or in part on another commit.
+    """
+    found = None
+    if drawing is not None and config.resume is None:
+        found = _unfinished(config, drawing)
+    before = found[0] if found is not None else config.resume
+    if drawing is not None and before is not None:
+        if before.drawing != drawing:
+            raise SpecError("--resume: that validation has other cells than --cells and --seed draw")
+        if _commit(before.environment) != _commit(described):
+            raise SpecError(
+                f"the cells of this drawing were measured on {_commit(before.environment)}, and this is "
+                f"{_commit(described)}: one drawing is measured on one commit",
+                hint="check that commit out, or write another --output to begin anew",
+            )
+    path = found[1] if found is not None else new_run_folder(config.output, "validation") / RECORD
+    return before, path
+
+
+def _unfinished(config: ValidateConfig, drawing: Drawing) -> tuple[Validation, Path] | None:
+    """Return the newest record of this drawing in the output folder. Raises SpecError if it is finished."""
+    for folder in sorted(config.output.glob("*-validation*"), reverse=True):
+        path = folder / RECORD
+        try:
+            found = of_kind(load(path), Validation)
+        except RecordError:
+            continue
+        asked = [mode.text for mode in config.modes]
+        if found is None or (found.drawing, found.modes, found.overlap) != (drawing, asked, config.overlap):
+            continue
+        if found.complete and all(cell.error is None for cell in found.cells):
+            raise SpecError(
+                f"this drawing was measured to the end: {str(path)!r} has it, and a cell is measured once",
+                hint="another --seed draws other cells",
+            )
+        return found, path
+    return None
+
+
+def _commit(described: Environment) -> str:
+    """Return the code that measured: its commit, or its version outside a checkout."""
+    return f"commit {described.commit}" if described.commit else f"version {described.xbench}"
+
+
+def is_at(cell: ValidationCell, place: Place) -> bool:
+    """True if this is the cell of that place, and measured."""
+    fabric = str(place.cell.fabric)
+    return cell.error is None and cell.workload.spec == place.cell.workload and cell.fabric.spec == fabric
+
+
+def not_reached(done: Sequence[ValidationCell], kept: Sequence[ValidationCell]) -> list[ValidationCell]:
+    """Return cells of the resumed record that have not been reached yet. An interrupted resume keeps them."""
+    there = {(cell.workload.spec, cell.fabric.spec) for cell in kept}
+    return [cell for cell in done if (cell.workload.spec, cell.fabric.spec) not in there]
