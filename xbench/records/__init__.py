@@ -113,6 +113,7 @@ from xbench.records.validation import DrawnCell as DrawnCell
 from xbench.records.validation import ErrorSummary as ErrorSummary
 from xbench.records.validation import Goal as Goal
 from xbench.records.validation import ModePair as ModePair
+from xbench.records.validation import NonInferiority as NonInferiority
 from xbench.records.validation import Order as Order
 from xbench.records.validation import Regret as Regret
 from xbench.records.validation import Skill as Skill

@@ -67,6 +67,10 @@ class ValidationCell(Part):
     points: list[ValidationPoint]
     auto_against: list[AutoAgainst] = []
     pairs: list[ModePair] = Field([], description="every two modes that train, in order; empty in older records")
+    auto_not_slower_p: float | None = Field(
+        None,
+        description="one-sided p against `auto` taking 2 % more than `ddp`, or more; of this cell alone",
+    )
     blocks: Count = Field(description="timed blocks of each mode")
     record: Text = Field(description="the comparison that was measured")
     set_aside: list[Text] = Field(
@@ -145,6 +149,21 @@ class Regret(Part):
     worst_s: Duration
 
 
+class NonInferiority(Part):
+    """Test of whether `auto` is slower than `ddp` by a margin, over cells (`stats.non_inferiority`)."""
+
+    margin: float
+    cells: Count
+    ratio: float = Field(description="auto over ddp, geometric mean over cells")
+    upper: float = Field(description="95 % upper limit of that mean")
+    shown: bool = Field(description="whether the limit is below 1 + margin")
+    power: float = Field(description="probability of that with these cells, at their spread, if both are equally fast")
+    cells_needed: Count | None = Field(description="for a power of 90 %; null: more than 1000")
+    cells_tested: Count = Field(description="with rounds enough for a test of their own")
+    cells_shown: Count = Field(description="of those, in which it is shown of the cell alone, by Holm's method")
+    slower: list[Text] = Field(description="names of the cells in which `auto` is slower beyond its interval")
+
+
 class Goal(Part):
     """Claim, finding, and whether the claim held."""
 
@@ -173,5 +192,6 @@ class Validation(Headed):
     skills: list[Skill] = Field([], description="of all predictions, then by link")
     order: Order | None = None
     regret: Regret | None = None
+    non_inferiority: NonInferiority | None = Field(None, description="of `auto` against `ddp`")
     goals: list[Goal] = []
     warnings: list[Text] = []

@@ -48,6 +48,7 @@ from xbench.runs.validation_cells import cell_of, failed_cell, unsteady
 from xbench.runs.validation_places import Place, check_resumed, continued, drawing_of, is_at, not_reached, places_of
 from xbench.spec import Effort, FabricSpec, WorkloadSpec
 from xbench.stats.cells import shown_cells
+from xbench.stats.non_inferiority import non_inferiority
 from xbench.stats.prediction_skill import order, regret, skills
 from xbench.stats.validation import goals, summaries
 from xbench.units import parse_rate
@@ -149,6 +150,7 @@ def record(
         skills=skills(fitted),
         order=order(fitted),
         regret=regret(fitted),
+        non_inferiority=non_inferiority(fitted),
         goals=goals(fitted, config.overlap),
         warnings=warnings,
     )

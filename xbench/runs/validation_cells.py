@@ -30,6 +30,7 @@ from xbench.records import (
 from xbench.spec import FabricSpec
 from xbench.stats.blocks import mode_values
 from xbench.stats.compare import BlockValue, paired_ratio
+from xbench.stats.non_inferiority import one_sided_p
 from xbench.units import parse_rate
 
 STATIONARY = 0.10
@@ -72,6 +73,7 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
         points=points,
         auto_against=_against(comparison),
         pairs=_pairs(comparison),
+        auto_not_slower_p=_not_slower_p(comparison),
         blocks=max((mode.blocks for mode in comparison.modes.values()), default=0),
         record=path,
     )
@@ -181,6 +183,12 @@ def _pairs(comparison: Comparison) -> list[ModePair]:
         ratio = paired_ratio(values[mode], values[other])
         found.append(ModePair(mode=mode, other=other, ratio=ratio.value, ci95=ratio.ci95))
     return found
+
+
+def _not_slower_p(comparison: Comparison) -> float | None:
+    """Return the p of `auto` against `ddp`. None if one of them was not measured."""
+    values = _values(comparison)
+    return one_sided_p(values["auto"], values["ddp"]) if values.get("auto") and values.get("ddp") else None
 
 
 def _values(comparison: Comparison) -> dict[str, list[BlockValue]]:

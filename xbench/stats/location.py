@@ -81,6 +81,12 @@ class Location:
         outside: Vector = np.asarray(stdtr(self.of.df, below) + stdtr(self.of.df, above), np.float64) @ self.of.weights
         return outside
 
+    def above(self, value: float) -> float:
+        """Probability that θ is above `value`."""
+        from scipy.special import stdtr
+
+        return float(np.asarray(stdtr(self.of.df, (self.of.centers - value) / self.of.errors)) @ self.of.weights)
+
     @property
     def p_zero(self) -> float:
         """Two-sided p of θ = 0. It is below 1 − confidence where the interval at this confidence excludes 0."""

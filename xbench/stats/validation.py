@@ -2,8 +2,8 @@
 
 The error of a prediction is predicted over measured, minus one. Groups are summarised by the median and the 95th
 percentile of its absolute value (the smallest error that at least 95 % of them do not exceed), which many small errors
-cannot hide. Every mode that trains counts, and so does every step, however short. Claims about `auto` on single cells
-use the cell's paired interval: noise alone decides which of two equal plans has the smaller median.
+cannot hide. Every mode that trains counts, and so does every step, however short. The claim about `auto` and `ddp`
+is a test of non-inferiority (`stats.non_inferiority`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from xbench.records import ErrorSummary, Goal, ValidationCell, ValidationPoint
 from xbench.spec import Overlap
 from xbench.stats.cells import link_of, name_of, percentile95, trained
-from xbench.stats.compare import MIN_PAIRS, removed_share
+from xbench.stats.compare import removed_share
+from xbench.stats.non_inferiority import MAX_CELLS, POWER, non_inferiority
 from xbench.stats.prediction_skill import regret, skills
 from xbench.stats.steps import MIN_PREDICTABLE_S, is_predictable
 from xbench.units import format_seconds
 
 MEDIAN_GOAL, P95_GOAL = 0.05, 0.12
 REGRET_MEDIAN_GOAL, REGRET_P95_GOAL = 0.01, 0.05
-SHARE_OF_CELLS = 0.9
 NEAR_BOUND = 0.06
 REMOVED = 0.6
 SLOW_LINK_BPS = 1e9
@@ -86,9 +86,8 @@ def goals(cells: Sequence[ValidationCell], overlap: Overlap = "backward") -> lis
     """
     cells = [cell for cell in cells if cell.points]
     decided = _error_claims(cells) + _skill_claims(cells) + _regret_claims(cells)
-    with_auto = [cell for cell in cells if _point(cell, "auto") is not None]
-    with_ddp = [cell for cell in with_auto if _point(cell, "ddp") is not None]
-    decided += _verdict_claims(with_auto, with_ddp) + _bound_claims(with_ddp, overlap)
+    both = [cell for cell in cells if _point(cell, "auto") is not None and _point(cell, "ddp") is not None]
+    decided += _auto_claims(cells) + _bound_claims(both, overlap)
     return [Goal(claim=claim, found=found, held=held) for claim, found, held in decided]
 
 
@@ -138,22 +137,21 @@ def _regret_claims(cells: Sequence[ValidationCell]) -> list[tuple[str, str, bool
     ]
 
 
-def _verdict_claims(cells: Sequence[ValidationCell], with_ddp: Sequence[ValidationCell]) -> list[tuple[str, str, bool]]:
-    decisive = [cell for cell in cells if cell.blocks >= MIN_PAIRS]
-    too_few = f"; {len(cells) - len(decisive)} had too few rounds to tell" if len(decisive) < len(cells) else ""
-    found: list[tuple[str, str, bool]] = []
-    paired = [cell for cell in decisive if cell in with_ddp]
-    if paired:
-        slower = [name_of(cell) for cell in paired if _verdict(cell) == "slower"]
-        told = f"slower in {len(slower)} of {len(paired)} cells{_in_brackets(slower)}{too_few}"
-        found.append(("auto is never slower than ddp beyond its interval", told, not slower))
-    if decisive:
-        behind = [name_of(c) for c in decisive if any(o.verdict == "slower" for o in c.auto_against)]
-        ahead = len(decisive) - len(behind)
-        claim = f"auto is not shown slower than any other mode in {SHARE_OF_CELLS:.0%} of the cells"
-        told = f"in {ahead} of {len(decisive)}{_in_brackets(behind, 'behind')}{too_few}{_power(decisive)}"
-        found.append((claim, told, ahead >= SHARE_OF_CELLS * len(decisive)))
-    return found
+def _auto_claims(cells: Sequence[ValidationCell]) -> list[tuple[str, str, bool]]:
+    """Claim that `auto` is not slower than `ddp`, by a margin."""
+    found = non_inferiority(cells)
+    if found is None:
+        return []
+    claim = f"auto is not slower than ddp by {found.margin:.0%} or more, in the mean over cells"
+    told = f"{found.ratio:.3f} of ddp's time over {found.cells} cells, at most {found.upper:.3f} with 95 % confidence"
+    if not found.shown and found.power < POWER:
+        enough = found.cells_needed or f"more than {MAX_CELLS}"
+        told += f"; these cells cannot show it: their power is {found.power:.0%}, and {enough} cells would have 90%"
+    else:
+        told += f"; power {found.power:.0%}"
+    told += f"; of a cell alone shown in {found.cells_shown} of {found.cells_tested}"
+    told += f"; slower beyond the interval in {len(found.slower)}{_in_brackets(found.slower)}"
+    return [(claim, told, found.shown)]
 
 
 def _bound_claims(with_ddp: Sequence[ValidationCell], overlap: Overlap) -> list[tuple[str, str, bool]]:
@@ -185,22 +183,6 @@ def _bound_s(cell: ValidationCell, overlap: Overlap) -> float:
     return (cell.backward_overlap_bound_s if overlap == "backward" else cell.overlap_bound_s) or 0.0
 
 
-def _power(cells: Sequence[ValidationCell]) -> str:
-    """Precision behind "not slower": the width of the intervals, and the cells in which the medians disagree."""
-    halves = [(o.ci95[1] - o.ci95[0]) / 2 / o.ratio for cell in cells for o in cell.auto_against if o.ratio > 0]
-    behind = []
-    for cell in cells:
-        others = [point.measured_step_s.median for point in trained(cell) if point.mode != "auto"]
-        if others and _step_s(cell, "auto") > min(others):
-            behind.append(_step_s(cell, "auto") / min(others) - 1)
-    if not halves:
-        return ""
-    text = f"; intervals reach ±{statistics.median(halves):.1%} in the median, ±{max(halves):.1%} at most"
-    if behind:
-        text += f"; by medians alone another mode is faster in {len(behind)}, by {max(behind):.1%} at most"
-    return text
-
-
 def _in_brackets(names: Sequence[str], word: str = "") -> str:
     return f" ({word}{': ' if word else ''}{', '.join(names)})" if names else ""
 
@@ -211,11 +193,6 @@ def _signed(share: float | None) -> str:
 
 def _point(cell: ValidationCell, mode: str) -> ValidationPoint | None:
     return next((point for point in cell.points if point.mode == mode), None)
-
-
-def _verdict(cell: ValidationCell) -> str | None:
-    point = _point(cell, "auto")
-    return point.verdict if point is not None else None
 
 
 def _step_s(cell: ValidationCell, mode: str) -> float:

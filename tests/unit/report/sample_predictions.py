@@ -20,6 +20,7 @@ from xbench.records import (
     ValidationPoint,
 )
 from xbench.stats.cells import shown_cells
+from xbench.stats.non_inferiority import non_inferiority
 from xbench.stats.prediction_skill import order, regret, skills
 from xbench.stats.validation import goals, summaries
 
@@ -112,7 +113,8 @@ def drawn(*, complete: bool) -> Validation:
         update={"modes": ["ddp", "auto"], "cells": cells, "drawing": drawing, "complete": complete,
                 "error": None if complete else "interrupted", "discarded": ["runs/1/record.json: the links changed"],
                 "errors": summaries(shown), "errors_at_speed": summaries(shown, at_speed=True),
-                "skills": skills(shown), "order": order(shown), "regret": regret(shown), "goals": goals(shown)}
+                "skills": skills(shown), "order": order(shown), "regret": regret(shown),
+                "non_inferiority": non_inferiority(shown), "goals": goals(shown)}
     )  # fmt: skip
 
 
@@ -139,6 +141,6 @@ def validation_cell(rate: str, workers: int, steps: dict[str, tuple[float, float
     return ValidationCell(
         workload=WORKLOAD, fabric=fabric, predicted_on=2, compute_s=0.4, compute_blocks_s=0.41,
         backward_overlap_bound_s=0.54, points=points,
-        auto_against=[AutoAgainst(mode="ddp", ratio=0.82, ci95=(0.8, 0.84), verdict="faster")],
+        auto_against=[AutoAgainst(mode="ddp", ratio=0.82, ci95=(0.8, 0.84), verdict="faster")], auto_not_slower_p=0.004,
         blocks=6, record="results/runs/20260301-120000-comparison-resnet18/record.json",
     )  # fmt: skip

@@ -268,6 +268,23 @@ def test_two_modes_of_a_cell_are_compared_and_the_control_with_none() -> None:
         assert pair.ci95[0] < pair.ratio < pair.ci95[1]
 
 
+def test_auto_is_tested_against_ddp_from_the_blocks_of_the_cell() -> None:
+    record = measured()
+    own = [sample for sample in record.samples if sample.mode == "ddp"]
+    auto = [sample.model_copy(update={"mode": "auto", "step_s": 0.9 * sample.step_s}) for sample in own]
+    record = record.model_copy(
+        update={
+            "samples": [*record.samples, *auto],
+            "modes": {**record.modes, "auto": record.modes["ddp"].model_copy(update={"mode": "auto"})},
+            "spec": record.spec.model_copy(update={"modes": (*record.spec.modes, *parse_modes("auto"))}),
+        }
+    )
+    faster, same = cell_of(record, "a"), cell_of(measured(), "a")
+    assert faster.auto_not_slower_p is not None
+    assert faster.auto_not_slower_p < 0.001
+    assert same.auto_not_slower_p is None
+
+
 # --- drawings -----------------------------------------------------------------------------------------------------
 
 DRAWN = Matrix([parse_fabric(f"shaped:hosts=2,rate={rate}") for rate in ("1gbit", "10gbit")], cells=4, seed=3)
