@@ -58,7 +58,7 @@ def test_what_is_typed_is_read_and_what_is_no_field_stays() -> None:
 
 
 def test_a_matrix_is_every_rate_between_measured_and_held_out_hosts() -> None:
-    matrix = MatrixOptions(rates="1gbit, 10gbit,1gbit", held_out=4).read()
+    matrix = MatrixOptions(rates="1gbit, 10gbit,1gbit", held_out="4").read()
     assert [str(fabric) for fabric in matrix.all] == [
         "shaped:hosts=2,rate=1gbit",
         "shaped:hosts=2,rate=10gbit",
@@ -69,7 +69,7 @@ def test_a_matrix_is_every_rate_between_measured_and_held_out_hosts() -> None:
     with pytest.raises(SpecError, match="--rates: ',' names nothing"):
         MatrixOptions(rates=",").read()
     with pytest.raises(SpecError, match="--held-out: 2 hosts are those that are measured"):
-        MatrixOptions(held_out=2).read()
+        MatrixOptions(held_out="2").read()
 
 
 def test_a_matrix_of_several_numbers_of_hosts_has_each_fabric_once() -> None:
@@ -80,14 +80,23 @@ def test_a_matrix_of_several_numbers_of_hosts_has_each_fabric_once() -> None:
     assert MatrixOptions(cells=5).read().seed == 0
 
 
+def test_a_matrix_of_emulated_links_is_of_workers() -> None:
+    matrix = MatrixOptions(rates="1gbit", links="emulated", held_out="4,64").read()
+    assert [(fabric.name, fabric.world_size, fabric.processes, fabric.rate) for fabric in matrix.all] == [
+        ("emulated", 2, 1, "1gbit"), ("emulated", 4, 1, "1gbit"), ("emulated", 64, 1, "1gbit")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"hosts": "2,9"}, "--hosts: '9' in '2,9' is not a number from 2 to 8"),
         ({"hosts": "two"}, "--hosts: 'two' in 'two' is not a number from 2 to 8"),
         ({"hosts": "1"}, "--hosts: '1' in '1' is not a number from 2 to 8"),
-        ({"hosts": "2,3", "held_out": 3}, "--held-out: 3 hosts are those that are measured"),
-        ({"held_out": 4, "cells": 3}, "--held-out is for a whole matrix, and --cells draws a part of one"),
+        ({"hosts": "2,3", "held_out": "4,3"}, "--held-out: 3 hosts are those that are measured"),
+        ({"held_out": "4", "cells": 3}, "--held-out is for a whole matrix, and --cells draws a part of one"),
+        ({"held_out": "9"}, "--held-out: '9' in '9' is not a number from 2 to 8"),
+        ({"links": "emulated", "hosts": "2048"}, "--hosts: '2048' in '2048' is not a number from 2 to 1024"),
         ({"seed": 3}, "--seed draws cells, and --cells does not say how many"),
     ],
 )

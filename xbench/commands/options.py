@@ -315,8 +315,8 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--base", "--baseline", "--layer", "--job", "--cells", "--resume", "--workers", "--model",
     ),
     "Links and devices": (
-        "--fabric", "--rates", "--hosts", "--held-out", "--device", "--backend", "--copies", "--compress", "--topology",
-        "--rate", "--latency", "--compute-scale", "--link",
+        "--fabric", "--links", "--rates", "--hosts", "--held-out", "--device", "--backend", "--copies", "--compress",
+        "--topology", "--rate", "--latency", "--compute-scale", "--link",
     ),
     "Measurement": (
         "--launches", "--rounds", "--steps", "--quick", "--rigorous", "--until", "--minutes", "--margin",

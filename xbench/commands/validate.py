@@ -20,8 +20,8 @@ from xbench.errors import SpecError
     ),
 )
 @takes(
-    ValidateConfig, "workloads", "rates", "hosts", "modes", "overlap", "collectives", "held_out", "cells", "seed",
-    "cell_minutes", "resume", "device",
+    ValidateConfig, "workloads", "links", "rates", "hosts", "modes", "overlap", "collectives", "held_out", "cells",
+    "seed", "cell_minutes", "resume", "device",
     click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write the tables as Markdown too."),
     json_option, "timeout_s", "output",
 )  # fmt: skip

@@ -24,11 +24,18 @@ class ScalingSource(Part):
 
 
 class ErrorBand(Part):
-    """Largest known error of predictions: |predicted over measured − 1| is at most `share`."""
+    """Known error of predictions: |predicted over measured − 1| is at most `share` on `workers` workers.
+
+    On N workers it is `share` + `growth` · |log2(N / workers)|.
+    """
 
     share: float = Field(ge=0, lt=1)
     source: Text = Field(description="where the share comes from, for people")
-    workers: Count | None = Field(None, description="up to which it was checked; null: any, as it was given")
+    workers: Count | None = Field(None, description="on which it was checked; null: any, as it was given")
+    growth: float | None = Field(
+        None, ge=0, description="added share for each doubling; null: there is no band beyond `workers`"
+    )
+    growth_source: Text | None = Field(None, description="where the growth comes from, for people")
 
 
 class LinkTerms(Part):
@@ -47,7 +54,7 @@ class ScalingPoint(Part):
     workers: int = Field(ge=2, le=MAX_COUNT)
     step_s: PositiveSeconds
     step_band_s: Interval | None = Field(
-        description="where a measured step would lie if the prediction is off by the band; null beyond the band"
+        description="where a measured step would lie if the prediction is off by the band; null where there is none"
     )
     exposed_s: Seconds = Field(description="the step beyond compute alone")
     samples_per_s: float = Field(description="of all workers together")

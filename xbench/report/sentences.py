@@ -366,17 +366,22 @@ def failure_line(result: ModeResult) -> str | None:
 
 
 def band_line(record: Scaling) -> str:
-    """Describe the known error of predicted steps, and say beyond which size it is unknown."""
+    """Describe the known error of predicted steps, and how it grows with the number of workers."""
     band = record.error_band
     unknown = f"how far off predictions for more than {band.workers} workers are is not known"
     if all(point.step_band_s is None for point in record.points):
         return f"There is no error band: {unknown}."
-    where = "a" if band.workers is None else f"on up to {band.workers} workers a"
+    up_to = "up to " if band.growth is None else ""
+    where = "a" if band.workers is None else f"on {up_to}{band.workers} workers a"
     low, high = f"{1 / (1 + band.share):.2f}", f"{1 / (1 - band.share):.2f}"
-    beyond = f" Beyond there is none: {unknown}." if any(p.step_band_s is None for p in record.points) else ""
+    more = ""
+    if any(point.step_band_s is None for point in record.points):  # of older records
+        more = f" Beyond there is none: {unknown}."
+    elif band.growth is not None and band.growth_source is not None:
+        more = f" Each doubling of the workers adds {format_percent(band.growth)}: {band.growth_source}."
     return (
         f"Error band: {where} measured step would take {low} to {high} times what is shown, if predictions are off by "
-        f"up to {format_percent(band.share)}: {band.source}.{beyond}"
+        f"up to {format_percent(band.share)}: {band.source}.{more}"
     )
 
 

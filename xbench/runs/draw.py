@@ -35,7 +35,7 @@ def whole_matrix(workloads: Sequence[WorkloadSpec], fabrics: Sequence[FabricSpec
 
 
 def draw(workloads: Sequence[WorkloadSpec], fabrics: Sequence[FabricSpec], count: int, seed: int) -> list[MatrixCell]:
-    """`count` different cells. A fabric's rate and hosts are weighted by how often `fabrics` has them.
+    """`count` different cells. A fabric's rate and workers are weighted by how often `fabrics` has them.
 
     Same arguments, same cells. Raises SpecError if there are fewer cells.
     """
@@ -64,4 +64,9 @@ def draw(workloads: Sequence[WorkloadSpec], fabrics: Sequence[FabricSpec], count
 def _levels(cell: MatrixCell) -> list[tuple[str, object]]:
     """The factors of a cell that are balanced, with their values here. A workload includes its batch size."""
     name, rate = cell.workload.name, cell.fabric.rate
-    return [("workload", cell.workload), ("rate", rate), ("hosts", cell.fabric.hosts), ("name and rate", (name, rate))]
+    return [
+        ("workload", cell.workload),
+        ("rate", rate),
+        ("workers", cell.fabric.world_size),
+        ("name and rate", (name, rate)),
+    ]

@@ -66,7 +66,7 @@ def places_of(config: ValidateConfig) -> tuple[list[Place], Environment]:
     else:
         cells = draw(config.workloads, matrix.fabrics, matrix.cells, matrix.seed)
     workloads = list(dict.fromkeys(cell.workload for cell in cells))
-    found = probe(workloads, config.device, max(cell.fabric.world_size for cell in cells))
+    found = probe(workloads, config.device, max(cell.fabric.processes for cell in cells))
     resolved = {
         asked: (spec, item.record) for asked, spec, item in zip(workloads, found.specs, found.workloads, strict=True)
     }

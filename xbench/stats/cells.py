@@ -10,12 +10,12 @@ from xbench.records import ValidationCell, ValidationPoint
 
 
 def name_of(cell: ValidationCell) -> str:
-    """Name of a cell for people: 'resnet18 at 1gbit', or of a drawn one '7: resnet18 batch 4 at 1gbit, 3 hosts'."""
+    """Name of a cell for people: 'resnet18 at 1gbit', or of a drawn one '7: resnet18 batch 4 at 1gbit, 3 workers'."""
     if cell.number is None:
         return f"{cell.workload.title} {link_of(cell)}"
     return (
         f"{cell.number}: {cell.workload.title} batch {cell.workload.batch_size} {link_of(cell)}, "
-        f"{cell.fabric.hosts} hosts"
+        f"{cell.fabric.world_size} workers"
     )
 
 

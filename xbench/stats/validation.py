@@ -64,6 +64,23 @@ def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> lis
     return [summary(name, errors) for name, errors in groups.items() if errors]
 
 
+def by_distance(cells: Sequence[ValidationCell]) -> list[ErrorSummary]:
+    """Errors of held-out sizes at the speed of the computation there, by the two numbers of workers, ascending.
+
+    `name` is 'measured on 2, predicted for 4 workers'.
+    """
+    groups: dict[tuple[int, int], list[float]] = {}
+    for cell in cells:
+        if cell.predicted_on != cell.fabric.world_size:
+            errors = groups.setdefault((cell.predicted_on, cell.fabric.world_size), [])
+            errors += [point.error_at_speed for point in trained(cell) if point.error_at_speed is not None]
+    return [
+        summary(f"measured on {small}, predicted for {large} workers", errors)
+        for (small, large), errors in sorted(groups.items())
+        if errors
+    ]
+
+
 def summary(name: str, errors: Sequence[float]) -> ErrorSummary:
     """Summary of one group. Raises ValueError for no errors."""
     if not errors:

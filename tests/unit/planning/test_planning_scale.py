@@ -17,11 +17,21 @@ from xbench.modes import waiting_modes
 from xbench.planning.change import Change
 from xbench.planning.measured import measured
 from xbench.planning.plans import Planner
-from xbench.planning.scale import ERROR_BAND, Request, error_band, parse_scaled_modes, parse_workers, scale, to_record
+from xbench.planning.scale import (
+    ERROR_BAND,
+    GROWTH,
+    GROWTH_SOURCE,
+    Request,
+    error_band,
+    parse_scaled_modes,
+    parse_workers,
+    scale,
+    to_record,
+)
 from xbench.planning.scenario import what_if
 from xbench.planning.topology import Topology, parse_topology
 from xbench.records import Comparison, Contention, ContentionPoint, ErrorBand, Profile, Validation, dump, load, loads
-from xbench.stats.validation import LONG
+from xbench.stats.validation import LONG, by_distance
 
 RING = Topology("ring")
 BAND = ErrorBand(share=0.25, source="given")
@@ -146,11 +156,12 @@ def test_modes() -> None:
 
 def test_the_band_is_the_given_one_or_the_record_s_worst_or_the_constant() -> None:
     assert error_band(measured(profile(), "p"), 0.3).share == 0.3
-    assert error_band(measured(profile(), "p"), None) is ERROR_BAND
+    assert error_band(measured(profile(), "p"), None) == ERROR_BAND
     own = error_band(measured(comparison({"compute": 0.5, "ddp": -0.08, "wfbp": 0.03}), "c"), None)
-    assert (own.share, "that of ddp, on 2 workers" in own.source) == (0.08, True)
+    assert (own.share, own.source) == (0.08, "the largest error of this record's own predictions, that of ddp")
+    assert (own.workers, own.growth, own.growth_source) == (2, GROWTH, GROWTH_SOURCE)
     assert error_band(measured(comparison({"ddp": -3.0}), "c"), None).share == 0.95
-    assert error_band(measured(comparison({}), "c"), None) is ERROR_BAND
+    assert error_band(measured(comparison({}), "c"), None) == ERROR_BAND
 
 
 def record(
@@ -259,15 +270,26 @@ def test_the_band_is_the_committed_validation_s() -> None:
     assert isinstance(committed, Validation)
     [relied_on] = [row for row in committed.errors if row.name == LONG]
     assert math.ceil(100 * relied_on.p95) == round(100 * ERROR_BAND.share)
+    held_out = load(Path(__file__).parents[3] / "results" / "held-out.json")
+    assert isinstance(held_out, Validation)
+    (once,) = by_distance(held_out.cells)
+    assert (once.name, once.count) == ("measured on 2, predicted for 4 workers", 18)
+    assert math.ceil(100 * (once.p95 - relied_on.p95)) == round(100 * GROWTH)
     (option,) = (option for option in command.params if option.name == "error_band")
     assert f"else {ERROR_BAND.share:g}]" in (getattr(option, "help", None) or "")
 
 
-def test_a_band_ends_where_it_was_measured() -> None:
-    checked = ErrorBand(share=0.25, source="checked", workers=2)
-    two, four = scale(Planner(step(), COST), RING, [2, 4], ["single"], batch_size=5, band=checked)
-    assert two.step_band_s == pytest.approx((3.2 / 1.25, 3.2 / 0.75))
-    assert four.step_band_s is None
-    assert ERROR_BAND.workers == 2
+def test_a_band_grows_with_each_doubling() -> None:
+    checked = ErrorBand(share=0.25, source="checked", workers=4, growth=0.1, growth_source="held out")
+    points = scale(Planner(step(), COST), RING, [2, 4, 8, 1024], ["single"], batch_size=5, band=checked)
+    shares = [0.35, 0.25, 0.35, 0.95]  # eight doublings would be 1.05
+    for point, share in zip(points, shares, strict=True):
+        assert point.step_band_s == pytest.approx((point.step_s / (1 + share), point.step_s / (1 - share)))
     assert error_band(measured(comparison({"ddp": -0.08}), "c"), None).workers == COST.world_size
-    assert error_band(measured(profile(), "p"), 0.3).workers is None
+
+
+def test_a_band_that_is_given_is_that_of_every_size() -> None:
+    given = error_band(measured(profile(), "p"), 0.25)
+    assert (given.workers, given.growth) == (None, None)
+    (point,) = scale(Planner(step(), COST), RING, [64], ["single"], batch_size=5, band=given)
+    assert point.step_band_s == pytest.approx((point.step_s / 1.25, point.step_s / 0.75))

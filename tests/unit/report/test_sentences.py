@@ -15,7 +15,7 @@ from sample_kinds import GOLDEN
 from xbench.planning.change import Change
 from xbench.planning.measured import read
 from xbench.planning.scenario import replan, what_if
-from xbench.records import AnyRecord, CalibrationPoint, CostModel, EmulatedLink, ErrorBand, FabricRecord
+from xbench.records import AnyRecord, CalibrationPoint, CostModel, EmulatedLink, ErrorBand, FabricRecord, Scaling
 from xbench.report import FORMATS
 from xbench.report.formats.junit import cases
 from xbench.report.kinds import view_of
@@ -92,18 +92,36 @@ def test_medians_that_do_not_agree_with_the_paired_cost_are_said_to_be_unpaired(
     )
 
 
-# --- the error band of a scaling is given where it was measured -------------------------------------------------------
+# --- the error band of a scaling grows with the distance --------------------------------------------------------------
 
-CHECKED = (
-    "Error band: on up to 8 workers a measured step would take 0.91 to 1.11 times what is shown, if predictions are "
-    "off by up to 10.0 %: the largest error of this record's own predictions."
+RANGE = (
+    "a measured step would take 0.91 to 1.11 times what is shown, if predictions are off by up to 10.0 %: the largest "
+    "error of this record's own predictions."
 )
+GROWS = "Each doubling of the workers adds 10.0 %: held-out sizes, of 4 workers predicted from 2."
 UNKNOWN = "how far off predictions for more than 8 workers are is not known"
 
 
-def test_the_band_ends_with_the_workers_that_were_measured() -> None:
+def older_scaling() -> Scaling:
+    """A record from before bands grew: there is none beyond 8 workers."""
     record = predicted.scaling()
-    assert band_line(record) == f"{CHECKED} Beyond there is none: {UNKNOWN}."
+    band = record.error_band.model_copy(update={"growth": None, "growth_source": None})
+    points = [
+        point if point.workers <= 8 else point.model_copy(update={"step_band_s": None}) for point in record.points
+    ]
+    return record.model_copy(update={"points": points, "error_band": band})
+
+
+def test_the_band_grows_with_the_distance_from_the_workers_that_were_measured() -> None:
+    record = predicted.scaling()
+    assert band_line(record) == f"Error band: on 8 workers {RANGE} {GROWS}"
+    rows = [row for row in view_of(record).tables()["points"] if row["mode"] == "ddp" and row["workers"] in (8, 64)]
+    assert [row["step_high_s"] / row["step_s"] for row in rows] == pytest.approx([1 / 0.9, 1 / 0.6])
+
+
+def test_the_band_of_an_older_record_ends_with_the_workers_that_were_measured() -> None:
+    record = older_scaling()
+    assert band_line(record) == f"Error band: on up to 8 workers {RANGE} Beyond there is none: {UNKNOWN}."
     rows = [row for row in view_of(record).tables()["points"] if row["mode"] == "ddp"]
     assert [row["workers"] for row in rows if row["step_low_s"] is not None] == [2, 8]
     assert [row["workers"] for row in rows if row["step_high_s"] is None] == [64, 512, 2048]
@@ -122,8 +140,9 @@ def test_a_band_that_was_given_holds_for_all_sizes() -> None:
 
 
 @pytest.mark.parametrize("name", ["terminal", "markdown", "html"])
-def test_every_format_says_where_the_band_ends(name: str) -> None:
-    assert UNKNOWN in " ".join(FORMATS.load(name)(predicted.scaling()).split())
+def test_every_format_says_how_the_band_grows_or_where_it_ends(name: str) -> None:
+    assert GROWS in " ".join(FORMATS.load(name)(predicted.scaling()).split())
+    assert UNKNOWN in " ".join(FORMATS.load(name)(older_scaling()).split())
 
 
 # --- every report that shows the prediction of a step too short to predict marks it; no other report does -------------

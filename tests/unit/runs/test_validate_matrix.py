@@ -20,7 +20,17 @@ from xbench.fabrics import parse_fabric
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.records import AnyRecord, Comparison, Profile, Validation, ValidationCell, WorkloadRecord, load
+from xbench.records import (
+    AnyRecord,
+    Comparison,
+    Profile,
+    Validation,
+    ValidationCell,
+    WorkloadRecord,
+    load,
+    load_measured,
+    save,
+)
 from xbench.runs import validate as matrix
 from xbench.runs import validation_places as places
 from xbench.runs.draw import draw
@@ -283,6 +293,30 @@ def test_auto_is_tested_against_ddp_from_the_blocks_of_the_cell() -> None:
     assert faster.auto_not_slower_p is not None
     assert faster.auto_not_slower_p < 0.001
     assert same.auto_not_slower_p is None
+
+
+def test_a_held_out_size_is_predicted_from_the_measurement_on_fewer_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    few, many = (parse_fabric(f"emulated:workers={workers},rate=1gbit") for workers in (2, 8))
+    runs = Runs(tmp_path)
+
+    def saved(request: ValidateConfig, console: object) -> Result:
+        result = runs(request, console)
+        fabric = result.record.fabric.model_copy(update={"world_size": request.fabric.world_size})
+        path = save(result.record.model_copy(update={"fabric": fabric}), tmp_path / f"{fabric.world_size}.json")
+        return Result(load_measured(path), path, None)
+
+    monkeypatch.setattr(matrix, "execute", saved)
+    found(monkeypatch, workload(MIB))
+    request = config_of(NETS[:1], [], matrix=Matrix([few], [many]), output=tmp_path)
+    record, _, error = validate(request, quiet())
+    assert error is None
+    assert [(cell.predicted_on, cell.fabric.world_size) for cell in record.cells] == [(2, 2), (2, 8)]
+    two, eight = ({point.mode: point.predicted_step_s for point in cell.points} for cell in record.cells)
+    assert two.keys() == eight.keys()
+    assert all(eight[mode] > two[mode] for mode in two if mode != "compute")
+    assert record.errors[0].count == sum(mode != "compute" for mode in two)  # of the cell of its own size
 
 
 # --- drawings -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from xbench.records import (
 )
 from xbench.spec import WorkloadSpec
 from xbench.stats.cells import name_of, shown_cells
-from xbench.stats.validation import goals, summaries, summary
+from xbench.stats.validation import by_distance, goals, summaries, summary
 
 
 def cell(
@@ -166,7 +166,21 @@ def test_skill_is_claimed_on_every_link() -> None:
 
 def test_cells_are_named_by_workload_and_rate_and_drawn_ones_by_all_that_was_drawn() -> None:
     assert name_of(cell("vgg11", "10gbit")) == "vgg11 at 10gbit"
-    assert name_of(cell().model_copy(update={"number": 7})) == "7: resnet18 batch 1 at 1gbit, 2 hosts"
+    assert name_of(cell().model_copy(update={"number": 7})) == "7: resnet18 batch 1 at 1gbit, 2 workers"
+
+
+def test_held_out_sizes_are_summed_up_by_the_two_numbers_of_workers() -> None:
+    def on(workers: int, predicted_s: float) -> ValidationCell:
+        one = cell(steps={"compute": (9.0, 1.0), "ddp": (predicted_s, 1.0)})
+        return one.model_copy(update={"fabric": one.fabric.model_copy(update={"world_size": workers})})
+
+    found = by_distance([on(2, 3.0), on(8, 1.4), on(4, 1.2), on(4, 0.6)])
+    assert [(row.name, row.count) for row in found] == [
+        ("measured on 2, predicted for 4 workers", 2), ("measured on 2, predicted for 8 workers", 1),
+    ]  # fmt: skip
+    # Half of each error, at the speed of the computation there.
+    assert [row.p95 for row in found] == pytest.approx([0.2, 0.2])
+    assert by_distance([on(2, 3.0)]) == []
 
 
 def test_auto_is_held_to_ddp_by_a_test_over_cells() -> None:

@@ -288,8 +288,8 @@ def _table(record: Scaling) -> Table:
     )
     note = (
         "Exposed: the step beyond compute alone. The error band is no confidence interval: it says where a measured "
-        "step would lie if the prediction is off by as much as predictions were found to be, and is given where that "
-        "was measured."
+        "step would lie if the prediction is off by as much as predictions were found to be, and it grows with the "
+        "distance from the measured number of workers."
     )
     return Table("Every mode at every size (simulated)", shown, rows, note)
 

@@ -35,7 +35,7 @@ from xbench.report.page.model import Block, Section, Sentences
 from xbench.report.sentences import environment_line
 from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.stats.cells import name_of
-from xbench.stats.validation import summaries
+from xbench.stats.validation import by_distance, summaries
 from xbench.units import format_percent, format_seconds, format_signed_percent
 
 ERROR_COLUMNS = ("group", "predictions", "median", "95 % within", "worst", "bias", "median at speed", "95 % at speed")
@@ -259,16 +259,15 @@ def parts(record: Validation) -> tuple[list[ValidationCell], list[ValidationCell
 
 
 def held_out_line(cells: Sequence[ValidationCell]) -> str:
-    """Describe the error of predictions for more workers than were measured, in one sentence."""
-    sizes = sorted({(cell.predicted_on, cell.fabric.world_size) for cell in cells})
-    where = ", ".join(f"measured on {small}, predicted for {large} workers" for small, large in sizes)
-    said = []
-    for at_speed, what in ((True, "at the speed of the computation there"),
-                           (False, "with the computation as fast as on fewer")):  # fmt: skip
-        for found in summaries(cells, at_speed=at_speed)[:1]:
-            worst = f", worst {format_percent(found.worst)}" if at_speed else ""
-            said.append(f"{what}, median {format_percent(found.median)}{worst}")
-    return f"{where}: {'; '.join(said)}".rstrip()
+    """Describe the error of predictions for more workers than were measured, in one sentence for each number."""
+    said = [
+        f"{found.name}: at the speed of the computation there, median {format_percent(found.median)}, 95 % within "
+        f"{format_percent(found.p95)}"
+        for found in by_distance(cells)
+    ]
+    for found in summaries(cells)[:1]:
+        said.append(f"with the computation as fast as on fewer, median {format_percent(found.median)}")
+    return "; ".join(said)
 
 
 def _tables(title: str, cells: Sequence[ValidationCell], modes: Sequence[str], console: Console) -> None:
