@@ -80,6 +80,8 @@ class ModeInfo:
     """Function from the options to the number of steps after which steps repeat. None: 1."""
     ranks: str | None = None
     """Function from (text, options, world size, ranks a host) that raises SpecError where the ranks do not suffice."""
+    host_tuning: bool = True
+    """False if it runs in ranks of its own without host tuning. Only ranks on CPUs are tuned (`host.tuning`)."""
     carries_pairs: bool = True
     """True if it can carry the gradients of two jobs that share the devices."""
     compresses: bool = True
@@ -113,6 +115,16 @@ class ModeInfo:
     def equivalent_to_ddp(self) -> bool:
         """True if it trains the same network as DDP. The parity check compares the two."""
         return self.gradients == "all"
+
+    @property
+    def advisable(self) -> bool:
+        """True if it may be the answer of a comparison. The others are controls."""
+        return self.equivalent_to_ddp and self.host_tuning
+
+    @property
+    def computes_as_profiled(self) -> bool:
+        """True if its computation is the one that was profiled, so that plans, bounds and `compute` speak of it."""
+        return self.host_tuning
 
     @property
     def trains(self) -> bool:
@@ -175,6 +187,9 @@ _OURS = (
              planner=_PLANNERS + "nothing", takes_plan=False, reducer="none", overlap="none", gradients="local"),
     ModeInfo("ddp", "DistributedDataParallel as it comes: 1 MiB bucket, then 25 MiB", "xbench.schedules.ddp:Ddp",
              planner=_PLANNERS + "ddp", takes_plan=False, reducer="ddp", trial_rank=2, script_change=0),
+    ModeInfo("plain-ddp", "ddp in ranks of its own without host tuning, as a plain script on CPUs has it",
+             "xbench.schedules.ddp:Ddp", takes_plan=False, reducer="ddp", paced_by="ddp", carries_pairs=False,
+             host_tuning=False, script_change=0),
     ModeInfo("ddp-tuned", "DDP's own reducer with the exact plan's buckets", "xbench.schedules.ddp_tuned:DdpTuned",
              planner=_PLANNERS + "tuned_ddp", needs_link=True, reducer="ddp", script_change=1),
     ModeInfo("single", "one collective after the whole backward pass", "xbench.schedules.bucketed:Single",

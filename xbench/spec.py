@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xbench.errors import SpecError, nearest
 from xbench.field_types import MAX_COUNT, PositiveCount, Text
-from xbench.modes import IN_SEQUENCE
+from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.text import cut
 
 
@@ -127,7 +127,13 @@ class ModeSpec(Spec):
 
 def processes_of(modes: Iterable[ModeSpec]) -> int:
     """Return the number of processes on each device that these modes need."""
-    return max((mode.processes or 2 for mode in modes if mode.paired), default=1)
+    modes = list(modes)
+    return max((mode.processes or 2 for mode in modes if mode.paired), default=2 if has_untuned(modes) else 1)
+
+
+def has_untuned(modes: Iterable[ModeSpec]) -> bool:
+    """True if a mode runs in ranks of its own without host tuning: a second process on each device holds the jobs."""
+    return any(not mode_info(mode.name).host_tuning for mode in modes)
 
 
 PROFILE_STEPS = 16
@@ -223,7 +229,10 @@ class RunSpec(Spec):
 
     @property
     def processes(self) -> int:
-        """Number of our processes on each device: 2 if a mode needs one for each job. A process may hold both jobs."""
+        """Number of our processes on each device: 2 if a mode needs one for each job, or ranks without host tuning.
+
+        A process may hold both jobs.
+        """
         return processes_of(self.modes)
 
     def shares_by_slices(self, mode: ModeSpec) -> bool:

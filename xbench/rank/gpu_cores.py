@@ -1,4 +1,4 @@
-"""Cores of a rank on a GPU: the cores next to that GPU, as NVML lists them.
+"""Device of a rank, and cores of a rank on a GPU: the cores next to that GPU, as NVML lists them.
 
 A rank launches its kernels from one thread. A thread that moves to the other processor of a machine launches more
 slowly, and steps that wait for launches then vary. A rank is bound once, before its first kernel. Threads that it
@@ -20,10 +20,29 @@ from typing import Any
 import torch
 
 from xbench.profilers.gpu import find_device, load_nvml
+from xbench.rank.events import Remarked
 from xbench.rank.gpu_watch import names_of
+from xbench.rank.journal import Journal
+from xbench.spec import RunSpec
 
 WORD_BITS = 64
 """Cores in one word of NVML's bit mask."""
+
+
+def device_of(run: RunSpec, local_rank: int, journal: Journal) -> torch.device:
+    """Return the device of a rank. A GPU becomes the current one, and the rank is bound to the cores next to it.
+
+    Ranks that share GPUs are assigned round-robin. Raises RuntimeError if there is no GPU.
+    """
+    if run.device == "cpu":
+        return torch.device("cpu")
+    own = local_rank % max(1, torch.cuda.device_count())
+    device = torch.device("cuda", run.gpu if run.gpu is not None else own)
+    bound = bind_to_gpu(device) if run.host_tuning else None
+    if bound is not None:
+        journal.write(Remarked(message=bound))
+    torch.cuda.set_device(device)
+    return device
 
 
 def bind_to_gpu(device: torch.device, load: Callable[[], Any] = load_nvml) -> str | None:

@@ -4,8 +4,9 @@ It reads the program, builds the workload, and runs the phases: profile, parity 
 writes each measurement to its journal at once. It computes no statistics: the parent does that from the journal.
 
 Two jobs that share the devices are in this process, each with a session, or in two processes. If a mode needs two
-processes, the first one holds the second job too, for modes in one process (`sessions_of`). Some phases need the
-devices for one process alone. The turn arbiter's barriers separate those phases, and the other process sleeps.
+processes, the first one holds the second job too, for modes in one process (`sessions_of`). Modes without host tuning
+run in a second process, which holds the same jobs as the first and does not profile. Some phases need the devices for
+one process alone. The turn arbiter's barriers separate those phases, and the other process sleeps.
 """
 
 from __future__ import annotations
@@ -78,12 +79,14 @@ class Rank(Session):
 
     def alone(self, job: int) -> Self | None:
         """Return this process's session of a job that has the devices to itself; None if another process runs it."""
-        own = self.sessions if self.run.processes == 1 else [self]
+        own = self.sessions if self.holds_all_jobs else [self]
         return next((session for session in own if session.job == job), None)
 
     def sessions_of(self, mode: ModeSpec) -> list[Self]:
         """Return the sessions of this process that run a mode, by job."""
-        if self.run.processes == 1:
+        if not self.runs(mode):
+            return []
+        if self.holds_all_jobs:
             return self.sessions
         if mode.in_one_process:
             return self.sessions if self.job == 0 else []
@@ -96,7 +99,7 @@ class Rank(Session):
         for job in range(self.program.jobs):
             self.barrier(f"profile {job}")
             session = self.alone(job)
-            if session is None or (job > 0 and twins(self.run)):
+            if session is None or self.untuned or (job > 0 and twins(self.run)):
                 continue
             begin_s = time.monotonic()
             plan = profile_job(session)
@@ -130,7 +133,7 @@ class Rank(Session):
             else:
                 for session in sessions:
                     rank_errors.attempt(session, mode, partial(parity.gate, session, mode))
-            if self.run.tunes_ranks:
+            if self.is_tuned:
                 tuning.return_freed_memory()  # it held several states of the network
         rank_errors.settle(self, mode)
 
@@ -152,7 +155,7 @@ class Rank(Session):
             for job in range(self.program.jobs):
                 self.barrier(f"block {number} job {job}")
                 session = self.alone(job)
-                if session is not None and session.takes_part(mode):
+                if session is not None and self.runs(mode) and session.takes_part(mode):
                     rank_errors.attempt(session, mode, partial(session.timed, phase, mode, number))
         rank_errors.settle(self, mode)
 
@@ -215,7 +218,7 @@ class Rank(Session):
         with cut_by_ddp(self.workload.model, self.on_ddp(mode)):
             if mode_info(mode.name).sharing == "in turns":
                 record_turns(self, mode, number)
-            elif self.job == 0:
+            elif self.job == 0 and self.runs(mode):
                 record_timeline(self, mode)
                 rank_errors.attempt(self, mode, partial(measure_memory, self, mode))
 

@@ -119,8 +119,8 @@ def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
 
 
 def settle(session: Session, mode: ModeSpec) -> None:
-    """After a parity check or a block, leave out for all jobs a mode that failed for one."""
-    if session.program.jobs > 1:
+    """After a parity check or a block, leave out for all jobs and processes a mode that failed for one."""
+    if session.turns is not None or session.program.jobs > 1:
         session.barrier(f"{mode.text} is done")
         if session.board.has(_marker(mode)):
             session.refused[mode.text] = True
@@ -151,7 +151,7 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
         return f"DDP cannot train this model: {reference.ddp_refusal}"
     try:
         with session.attach(mode) as handle:
-            if session.run.backend == "gloo" and session.run.tunes_ranks:
+            if session.run.backend == "gloo" and session.is_tuned:
                 raise_gloo_threads()  # threads of groups that the schedule made for itself
             if handle.units and session.rank == 0:
                 session.journal.write(UnitsWrapped(mode=mode.text, units=handle.units))

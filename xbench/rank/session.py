@@ -33,7 +33,7 @@ from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import Clock, clock_for
 from xbench.profilers.layers import bare_step
 from xbench.rank.events import LinkCalibrated, ProfilePartBegan, RankStarted, Remarked
-from xbench.rank.gpu_cores import bind_to_gpu
+from xbench.rank.gpu_cores import device_of
 from xbench.rank.gpu_watch import GpuWatch
 from xbench.rank.journal import Journal, Take
 from xbench.rank.nvtx import Ranges
@@ -45,7 +45,7 @@ from xbench.rank.store import rank_store
 from xbench.rank.transport import Transport
 from xbench.records import EmulatedLink
 from xbench.schedules.base import AttachConfig, Handle, Schedule
-from xbench.spec import ModeSpec
+from xbench.spec import ModeSpec, has_untuned
 from xbench.stats.blocks import twins
 from xbench.workloads.build import build, check_alike
 from xbench.workloads.workload import Workload
@@ -61,14 +61,18 @@ class Session:
     def __init__(
         self,
         program: Program,
-        job: int,
+        process: int,
         directory: Path,
         listener: Take | None = None,
         store: Any = None,
     ) -> None:
         self.program = program
         self.run = program.run
-        self.job = job
+        self.process = process
+        """Number of this process among ours on the device: the job, unless it is untuned."""
+        self.untuned = process > 0 and has_untuned(self.run.modes)
+        """True if this process has no host tuning. It holds the same jobs as the first, and runs the untuned modes."""
+        self.job = job = 0 if self.untuned else process
         self.lead: Session = self
         """Session of the first job of this process."""
         self.sessions: list[Any] = [self]
@@ -83,7 +87,8 @@ class Session:
         self.rank = int(os.environ["RANK"])
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.host = int(os.environ.get("GROUP_RANK", "0"))
-        self.journal = Journal(directory, job, self.rank, listener=listener)
+        journal = Journal(directory, process, self.rank, listener=listener)
+        self.journal = journal.of_job(job) if self.untuned else journal
         self.journal.write(RankStarted(rank=self.rank, job=job, host=self.host, pid=os.getpid()))
         self.plans: list[JobPlan] = list(program.plans)
         self.refused: dict[str, bool] = {}
@@ -109,8 +114,8 @@ class Session:
         if self.run.device == "cpu" and self.local_rank < len(cores) and cores[self.local_rank]:
             os.sched_setaffinity(0, cores[self.local_rank])
             torch.set_num_threads(len(cores[self.local_rank]))
-        self._take_device()
-        if self.run.tunes_ranks and not tuning.keep_freed_memory() and self.rank == 0:
+        self.device = device_of(self.run, self.local_rank, self.journal)
+        if self.is_tuned and not tuning.keep_freed_memory() and self.rank == 0:
             name = tuning.allocator_variable()
             if name is not None:
                 self.journal.write(Remarked(message=f"freed memory is returned as {name} in the environment says"))
@@ -121,15 +126,25 @@ class Session:
         if self.job == 0 and self._jobs_here > 1:
             self.sessions = [self, *(self._of_job(job) for job in range(1, self._jobs_here))]
         if self.run.processes > 1:
-            self.turns = TurnClient(self.program.turn_sockets[self.host], self.job, self.local_rank, timeout_s=None)
+            socket = self.program.turn_sockets[self.host]
+            self.turns = TurnClient(socket, self.process, self.local_rank, timeout_s=None)
         gc.collect()
         gc.freeze()
 
     @property
+    def is_tuned(self) -> bool:
+        """True if this process has host tuning."""
+        return self.run.tunes_ranks and not self.untuned
+
+    @property
+    def holds_all_jobs(self) -> bool:
+        """True if this process holds every job, for all its modes."""
+        return self.run.processes == 1 or has_untuned(self.run.modes)
+
+    @property
     def _jobs_here(self) -> int:
         """Number of jobs that the first process on each device holds."""
-        both = self.run.processes == 1 or self._pairs
-        return self.program.jobs if both else 1
+        return self.program.jobs if self.holds_all_jobs or self._pairs else 1
 
     @property
     def _pairs(self) -> bool:
@@ -166,14 +181,14 @@ class Session:
     def _warm(self, group: dist.ProcessGroup | None) -> None:
         """Run a first collective, with which a group's communicator, or Gloo's threads, begin. Raise those threads."""
         dist.all_reduce(torch.zeros(1, device=self.device), group=group)
-        if self.run.tunes_ranks:
+        if self.is_tuned:
             tuning.raise_gloo_threads()
 
     def _link_file(self) -> Path | None:
         """Return the file of the emulated link that several jobs share, in memory if they are in this process alone."""
         if self.program.jobs == 1:
             return None
-        if self.run.processes > 1:
+        if not self.holds_all_jobs:
             return Path(f"{self.program.turn_sockets[self.host]}-link{self.local_rank}")
         return Path(f"/proc/self/fd/{os.memfd_create('xbench-link')}")
 
@@ -212,19 +227,6 @@ class Session:
             self._warm(other.turn_group)
         other._build()
         return other
-
-    def _take_device(self) -> None:
-        """Take our device; of a GPU, also the cores next to it."""
-        self.device = torch.device(self.run.device)
-        if self.device.type == "cpu":
-            return
-        # Ranks that share GPUs are assigned round-robin. If there is no GPU, the next lines raise the reason.
-        own = self.local_rank % max(1, torch.cuda.device_count())
-        self.device = torch.device("cuda", self.run.gpu if self.run.gpu is not None else own)
-        bound = bind_to_gpu(self.device) if self.run.host_tuning else None
-        if bound is not None:
-            self.journal.write(Remarked(message=bound))
-        torch.cuda.set_device(self.device)
 
     def note(self, state: str) -> None:
         """Note this rank's current work, for the parent."""
@@ -378,6 +380,10 @@ class Session:
     def takes_part(self, mode: ModeSpec) -> bool:
         """True if this job runs a mode. Single-job modes of two equal jobs are timed once."""
         return mode.paired or self.job == 0 or not twins(self.run)
+
+    def runs(self, mode: ModeSpec) -> bool:
+        """True if a mode runs in this process, with or without host tuning as the mode says."""
+        return mode_info(mode.name).host_tuning != self.untuned
 
     def pattern(self, mode: ModeSpec) -> tuple[int, ...]:
         """Return the turn pattern with the best predicted throughput."""

@@ -21,6 +21,7 @@ from xbench.modes import mode_info, next_forward_modes
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio
 from xbench.report.answer import is_control, paired_modes, rankings, reference_of, trusted
+from xbench.report.host_gain import is_worth_it
 from xbench.report.sentences import ratio_text
 from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp, is_schedule, quoted
 from xbench.spec import Overlap, RunSpec
@@ -98,7 +99,14 @@ def of_comparison(record: Comparison, place: str) -> list[Advice]:
     told = paste.told if command is not None else f"{paste.told.rstrip('.:')}."
     found = [Advice(told, command)]
     ratios = {name: result.ratio for name, result in record.modes.items() if result.ratio and trusted(result)}
-    return [*found, *in_ddp(use, ratios, place, _job(record)), *not_run(record, use)]
+    return [*found, *_tuning(record), *in_ddp(use, ratios, place, _job(record)), *not_run(record, use)]
+
+
+def _tuning(record: Comparison) -> list[Advice]:
+    """Advise the call that gives a script the measured gain of host tuning, if that was proven."""
+    if not is_worth_it(record):
+        return []
+    return [Advice("For the gain of host tuning, in every mode: call xbench.tune_host() after the first collective.")]
 
 
 def in_ddp(winner: str, ratios: Mapping[str, Ratio], place: str, more: str = "") -> list[Advice]:
@@ -299,7 +307,8 @@ def what_to_paste(record: Comparison) -> Paste | None:
     if not is_schedule(schedule):
         return Paste(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
     if best.plan is None:
-        return Paste(f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan.")
+        told = f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan."
+        return Paste(told + (" Call xbench.tune_host() too, as in the measurement." if record.spec.tunes_ranks else ""))
     if is_plain_ddp(best.plan):
         return Paste(f"{best.mode} took DistributedDataParallel as it comes:", PLAIN_DDP)
     count, ratio = counted(len(best.plan.buckets), "bucket"), ratio_text(best.ratio.value, best.ratio.ci95)

@@ -18,6 +18,7 @@ from statistics import median
 
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.records import RANKS, Comparison, Estimate, Interval, Layer, ModeResult
+from xbench.report.host_gain import tuning_answer
 from xbench.report.sentences import ratio_text
 from xbench.stats.blocks import mode_values, twins
 from xbench.stats.compare import MARGIN, launches_needed, ratios_to
@@ -41,8 +42,8 @@ def was_reached(record: Comparison) -> bool:
 
 
 def is_control(name: str) -> bool:
-    """True if a mode does not train what DDP trains, such as `compute`. It is compared with and never recommended."""
-    return not mode_info(name).equivalent_to_ddp
+    """True for modes that do not train what DDP trains, and for ranks without host tuning. None is recommended."""
+    return not mode_info(name).advisable
 
 
 def controls(record: Comparison) -> set[str]:
@@ -118,7 +119,7 @@ def answer(record: Comparison) -> list[str]:
             word = first[0].lower() if first.startswith(("Inconclusive", "No mode", "Only ")) else first[0]
             first = f"Of {'two jobs' if group[0].mode in two else 'one job alone'}: {word}{first[1:]}"
         said += [first, *others]
-    return list(dict.fromkeys([*said, *_partial(record), _kind(ranking(record))]))
+    return list(dict.fromkeys([*said, *tuning_answer(record), *_partial(record), _kind(ranking(record))]))
 
 
 def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:

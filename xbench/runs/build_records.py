@@ -136,7 +136,7 @@ def ratios_of(run: RunSpec, values: Mapping[str, list[BlockValue]]) -> dict[str,
     """
     references = {mode.text: run.reference_of(mode) for mode in run.modes}
     found = dict.fromkeys(references.values(), REFERENCE_RATIO)
-    controls = {mode.text for mode in run.modes if not mode_info(mode.name).equivalent_to_ddp}
+    controls = {mode.text for mode in run.modes if not mode_info(mode.name).advisable}
     for reference in dict.fromkeys(references.values()):
         for alike in (False, True):
             judged = [m for m, own in references.items() if own == reference != m and (m in controls) == alike]
@@ -323,7 +323,7 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
     result = {}
     for mode in run.modes:
         outcome = modes[mode.text]
-        if outcome.step_s is not None:
+        if outcome.step_s is not None and mode_info(mode.name).computes_as_profiled:
             share = ends = None
             if mode.name not in ("compute", "ddp") and not mode.paired and total and ddp and ddp.step_s is not None:
                 plan = outcome.plan

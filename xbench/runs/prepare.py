@@ -27,6 +27,7 @@ from xbench.spec import (
     RunSpec,
     WorkloadSpec,
     check_backend,
+    has_untuned,
     processes_of,
 )
 from xbench.workloads.probe import Preflight, probe
@@ -129,6 +130,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     workloads, modes = check_request(config)
     check_backend(config.collectives)
     tuned = tuning.is_on()
+    _check_untuned(modes, config)
     budget.share()
     _check_nvtx(config.nvtx, config.device)
     chosen_copies(config.copies, config.compress)
@@ -148,8 +150,10 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     found = _probed(workloads, modes, config.device, among)
     if found.device == "cpu" and config.device == "auto":
         _check_unused(found.cuda)
-    if found.device == "cuda" and found.gpus > 1:
-        notes.append(UNTRIED_ON_GPUS)
+    if found.device == "cuda":
+        if found.gpus > 1:
+            notes.append(UNTRIED_ON_GPUS)
+        _check_on_gpu(modes)
     notes += found.warnings
     device: DeviceType = found.device
     _check_nvtx(config.nvtx, device)
@@ -206,6 +210,46 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         collectives=config.collectives,
     )
     return run, found, notes
+
+
+def _check_untuned(modes: Sequence[ModeSpec], config: RunConfig) -> None:
+    """Raise SpecError for modes in ranks of their own without host tuning, where they would show nothing."""
+    apart = next((mode.text for mode in modes if not mode_info(mode.name).host_tuning), None)
+    if apart is None:
+        return
+    paired = next((mode.text for mode in modes if mode.paired), None)
+    ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
+    if not tuning.is_on():
+        raise SpecError(
+            f"mode {apart!r} leaves out host tuning, and {tuning.VARIABLE}=off has left it out of every mode",
+            hint=f"unset {tuning.VARIABLE}, or leave {apart} out",
+        )
+    if not any(mode.text == "ddp" for mode in modes):
+        raise SpecError(f"mode {apart!r} shows what host tuning is worth to ddp, which is not here", hint="add ddp")
+    if any(mode.text == config.reference and not mode_info(mode.name).host_tuning for mode in modes):
+        raise SpecError(
+            f"--reference: {config.reference!r} has no host tuning, and every ratio would hold the gain of that too",
+            hint="try --reference ddp",
+        )
+    if paired is not None:
+        raise SpecError(
+            f"mode {apart!r} has ranks of its own, and {paired!r} has two jobs in them", hint=f"leave {apart} out"
+        )
+    if config.fabric.name == "cluster" or (ours is not None and ours.world_size > 1):
+        raise SpecError(
+            f"mode {apart!r} has ranks of its own, and another launcher started these",
+            hint="try --fabric local:ranks=2",
+        )
+
+
+def _check_on_gpu(modes: Sequence[ModeSpec]) -> None:
+    """Raise SpecError for a mode that differs from another on CPUs alone."""
+    apart = next((mode.text for mode in modes if not mode_info(mode.name).host_tuning), None)
+    if apart is not None:
+        raise SpecError(
+            f"mode {apart!r} leaves out the host tuning of ranks on CPUs, and these are on GPUs",
+            hint=f"leave {apart} out, or try --device cpu",
+        )
 
 
 def _chosen(asked: FabricSpec, gpus: int, processes: int) -> tuple[FabricSpec, str]:
@@ -275,10 +319,12 @@ def _probed(
 ) -> Preflight:
     """Check the workloads and their memory (`probe`).
 
-    If modes in one process and modes in two are compared, a second process holds the second job once more.
+    If modes in one process and modes in two are compared, a second process holds the second job once more. Ranks
+    without host tuning hold all jobs once more.
     """
     twice = processes_of(modes) > 1 and any(mode.in_one_process for mode in modes)
-    found = probe([*workloads, *(workloads[1:] if twice else ())], device, *among)
+    again = workloads if has_untuned(modes) else workloads[1:] if twice else ()
+    found = probe([*workloads, *again], device, *among)
     return found.model_copy(update={"workloads": found.workloads[: len(workloads)]})
 
 

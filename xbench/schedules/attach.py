@@ -137,7 +137,8 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
     unused = setup.unused_parameters or (isinstance(plan, Tuned) and plan.unused_parameters)
     setup = replace(setup, buckets=buckets, parts=parts, options=options, unused_parameters=unused)
     handle = kind().attach(replace(setup, backward_s=_backward_s(plan)))
-    if dist.is_initialized() and "gloo" in dist.get_backend(group) and tuning.is_on():
+    tuned = MODES.entry(schedule).host_tuning and tuning.is_on()
+    if tuned and dist.is_initialized() and "gloo" in dist.get_backend(group):
         tuning.raise_gloo_threads()
     return handle
 
