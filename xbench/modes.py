@@ -82,6 +82,8 @@ class ModeInfo:
     """Function from (text, options, world size, ranks a host) that raises SpecError where the ranks do not suffice."""
     host_tuning: bool = True
     """False if it runs in ranks of its own without host tuning. Only ranks on CPUs are tuned (`host.tuning`)."""
+    compiled: bool = False
+    """True if its model is under torch.compile."""
     carries_pairs: bool = True
     """True if it can carry the gradients of two jobs that share the devices."""
     compresses: bool = True
@@ -124,7 +126,7 @@ class ModeInfo:
     @property
     def computes_as_profiled(self) -> bool:
         """True if its computation is the one that was profiled, so that plans, bounds and `compute` speak of it."""
-        return self.host_tuning
+        return self.host_tuning and not self.compiled
 
     @property
     def trains(self) -> bool:
@@ -182,6 +184,11 @@ _TORCHS: dict[str, Any] = {
 }  # fmt: skip
 """Facts of modes that torch itself brings: it makes their collectives."""
 
+_COMPILED: dict[str, Any] = {
+    "compiled": True, "carries_pairs": False, "obstacle": "xbench.torch_compile:compiler_obstacle"
+}  # fmt: skip
+"""Facts of modes whose model is under torch.compile."""
+
 _OURS = (
     ModeInfo("compute", "no communication at all: the control", "xbench.schedules.bucketed:Compute",
              planner=_PLANNERS + "nothing", takes_plan=False, reducer="none", overlap="none", gradients="local"),
@@ -230,6 +237,13 @@ _OURS = (
     ModeInfo("zero1", "DDP with optimizer state in shards (ZeroRedundancyOptimizer)",
              "xbench.schedules.zero1:Zero1", forecast=_FORECASTS + "zero1", collectives=("broadcast",),
              **{**_TORCHS, "reducer": "ddp", "compresses": True}),
+    ModeInfo("ddp+compile", "DDP with the model under torch.compile, cut at DDP's buckets",
+             "xbench.schedules.compiled:CompiledDdp", takes_plan=False, reducer="ddp", paced_by="ddp", **_COMPILED),
+    ModeInfo("fsdp+compile", "FSDP2 with each block under torch.compile",
+             "xbench.schedules.compiled:CompiledFsdp", **_TORCHS | _COMPILED),
+    ModeInfo("compute+compile", "no communication, with the model under torch.compile: the control of compiled modes",
+             "xbench.schedules.compiled:CompiledCompute", takes_plan=False, reducer="none", overlap="none",
+             gradients="local", paced_by="compute", **_COMPILED),
     ModeInfo("sequential", "two jobs one after the other, each with the devices to itself",
              sharing="one after the other", base_schedule="ddp"),
     ModeInfo("concurrent", "two jobs at once, without turns", sharing="at once", base_schedule="ddp"),

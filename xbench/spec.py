@@ -208,7 +208,7 @@ class RunSpec(Spec):
         own = self.reference or self.modes[0].text
         if any(other.text == own and other.paired == mode.paired for other in self.modes):
             return own
-        alike = [other for other in self.modes if other.paired == mode.paired and other.name != "compute"]
+        alike = [m for m in self.modes if m.paired == mode.paired and mode_info(m.name).reducer != "none"]
         names = [IN_SEQUENCE] if mode.paired else ["ddp", *(other.name for other in alike)]
         return next((other.text for name in names for other in alike if other.name == name), own)
 

@@ -16,6 +16,8 @@ Nothing here imports torch before it is called. If torch is not loaded, nothing 
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +31,36 @@ if TYPE_CHECKING:
 WRAPPER = "_orig_mod"
 _GRAPHED = "make_graphed_callables."
 _CUDAGRAPHS = "triton.cudagraphs"
+
+
+def compiler_obstacle() -> str | None:
+    """Return why torch.compile cannot make kernels here, as half a sentence, or None.
+
+    Inductor makes C++ of the kernels of a CPU. On a GPU Triton, which `prepare` asks for, needs the compiler too.
+    """
+    named = os.environ.get("CXX")
+    compilers = (named,) if named else ("g++", "clang++")
+    if any(shutil.which(compiler) for compiler in compilers):
+        return None
+    return f"torch.compile needs a C++ compiler, and {' or '.join(compilers)} is not installed"
+
+
+def compilations() -> int:
+    """Return how many pieces of code torch.compile has compiled in this process so far."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["frames"]["total"]) if utils is not None else 0
+
+
+@contextmanager
+def as_eager(compiled: bool) -> Iterator[None]:
+    """Context in which compiled code draws eager's random numbers, and rounds as eager does between operations."""
+    if not compiled:
+        yield
+        return
+    import torch._inductor.config as inductor
+
+    with inductor.patch(fallback_random=True, emulate_precision_casts=True):
+        yield
 
 
 def plain_name(name: str) -> str:

@@ -32,6 +32,7 @@ from xbench.host import tuning
 from xbench.modes import mode_info
 from xbench.rank import pair, parity, rank_errors, reference
 from xbench.rank.blocks import boundary_clock, tell_block, tell_loss
+from xbench.rank.compiled_steps import late_compilations, settle
 from xbench.rank.events import PhaseBegan, RankEnded, RankFailed
 from xbench.rank.memory_phase import measure_memory
 from xbench.rank.profile_phase import profile_job
@@ -186,6 +187,7 @@ class Rank(Session):
         pattern = None
         cut = cut_by_ddp(self.workload.model, self.on_ddp(mode))
         with cut, self.ranges.range(what), self.attach(mode) as handle:
+            settle(self, mode, handle, what)
             origin = self.origin(clock)
             dist.all_reduce(torch.zeros(1, device=self.device))
             mark()
@@ -199,7 +201,8 @@ class Rank(Session):
                     slowest = max(p.step_s.get(mode.carrier, p.compute_s) for p in self.plans)
                     own = plan.step_s.get(mode.carrier, plan.compute_s)
                     steps = max(steps, round(steps * slowest / own)) if own > 0 else steps
-                self.train(handle, warmup + steps, what, mark)
+                with late_compilations(self, mode, what):
+                    self.train(handle, warmup + steps, what, mark)
             self.device_idle()
         self.workload.optimizer.zero_grad(set_to_none=True)
         tell_loss(self, mode, what)
@@ -219,7 +222,8 @@ class Rank(Session):
             if mode_info(mode.name).sharing == "in turns":
                 record_turns(self, mode, number)
             elif self.job == 0 and self.runs(mode):
-                record_timeline(self, mode)
+                if not mode_info(mode.carrier).compiled:  # its layers are inside graphs, and hooks would be too
+                    record_timeline(self, mode)
                 rank_errors.attempt(self, mode, partial(measure_memory, self, mode))
 
 

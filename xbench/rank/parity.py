@@ -29,6 +29,10 @@ few, so the mean hardly changes. A layer that was omitted, or had another step's
 well; one whose mean over two ranks was taken twice, by 0.5. First moments are not normalised, so their means are
 compared against COMPRESSED_MOMENTUM. Ranks must still be bitwise equal.
 
+A compiled step (`schedules.compiled`) is held to the eager reference and to the same tolerance. For the check its
+kernels are compiled with eager's random numbers, and with eager's rounding between operations
+(`torch_compile.as_eager`). What remains is the order of additions.
+
 A schedule that defers updates to the next forward pass (`next_forward`) is judged after `Handle.finish`, the only
 moment at which its parameters are those of a step. Its overlap of the forward pass with communication has a test of its
 own. It takes k steps with a `finish` after each, and k steps without any, from the same state. That is the same
@@ -55,6 +59,7 @@ from xbench.records import RANKS, Parity
 from xbench.schedules import cycle_of, defers_update
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
+from xbench.torch_compile import as_eager
 
 
 def is_partial(mode: ModeSpec) -> bool:
@@ -88,7 +93,8 @@ def gate(session: Session, mode: ModeSpec) -> None:
         else:
             session.train(handle, steps, what, finished)
 
-    steps_of(session, mode, train)
+    with as_eager(mode_info(mode.carrier).compiled):
+        steps_of(session, mode, train)
     late = None
     if defers_update(session.plans[session.job].carrier_of(mode)) and reference.comparable:
 

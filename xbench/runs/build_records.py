@@ -43,6 +43,11 @@ from xbench.stats.steps import odd_sample_sentences
 from xbench.stats.summary import flag_outliers, grouped_estimate
 from xbench.text import and_of
 
+UNPREDICTED = (
+    "no prediction and no times of single layers, because the profile times eager layers and a compiled graph has none"
+)
+"""Note of a mode under torch.compile."""
+
 
 def now() -> str:
     """Return the current time, UTC, ISO 8601."""
@@ -218,6 +223,7 @@ def _mode_result(
         gpu=found.gpu.of_mode(mode.text, per_sample.median),
         memory=memory_of(found.memory.get(mode.text, {})),
         units=units_of(found.units.get(mode.text, {})),
+        note=UNPREDICTED if mode_info(mode.carrier).compiled and mode_info(mode.carrier).trains else None,
     )
 
 
@@ -309,7 +315,8 @@ def _by_launch(blocks: Sequence[BlockValue]) -> list[list[float]]:
 def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) -> dict[str, ModeResult]:
     """Add exposed communication (step minus compute-only step) and the share of removable time that was removed.
 
-    Removable is the time down to the bound of the mode's kind of overlap (`planning.bounds`).
+    Removable is the time down to the bound of the mode's kind of overlap (`planning.bounds`). The compute-only step of
+    a compiled mode is compiled too; without one in the run its exposed communication is unknown.
     """
     control = next((modes[m.text] for m in run.modes if m.name == "compute"), None)
     compute_s = control.step_s.median if control is not None and control.step_s is not None else None
@@ -319,11 +326,16 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
     if compute_s is None:
         return modes
     total = _total_bounds(run, found)
+    silent = [m for m in run.modes if mode_info(m.name).reducer == "none" and mode_info(m.name).compiled]
+    compiled = modes[silent[0].text].step_s if silent else None
     ddp = next((modes[m.text] for m in run.modes if m.name == "ddp"), None)
     result = {}
     for mode in run.modes:
         outcome = modes[mode.text]
-        if outcome.step_s is not None and mode_info(mode.name).computes_as_profiled:
+        if outcome.step_s is not None and mode_info(mode.name).compiled and compiled is not None:
+            exposed_s = outcome.step_s.median - compiled.median
+            outcome = outcome.model_copy(update={"exposed_s": exposed_s})
+        elif outcome.step_s is not None and mode_info(mode.name).computes_as_profiled:
             share = ends = None
             if mode.name not in ("compute", "ddp") and not mode.paired and total and ddp and ddp.step_s is not None:
                 plan = outcome.plan

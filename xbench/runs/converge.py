@@ -83,6 +83,10 @@ def check(config: ConvergeConfig) -> None:
             raise SpecError(f"--modes: {mode.text!r} trains no network of its own", hint="try --modes ddp,spb")
         if not mode_info(mode.name).host_tuning:
             raise SpecError(f"--modes: {mode.text!r} trains as ddp does, bit for bit", hint="try --modes ddp,spb")
+        if mode_info(mode.name).compiled:
+            raise SpecError(
+                f"--modes: {mode.text!r} is compiled, and converge trains eagerly", hint="try --modes ddp,spb"
+            )
     if config.fabric.name in ("emulated", "cluster"):
         raise SpecError(
             f"converge starts real ranks that average real gradients, and not on fabric {config.fabric.name!r}",

@@ -160,7 +160,7 @@ class Collector:
         for job in whole:
             ranks = [blocks[(job, rank)] for rank in range(world)]
             warmup = ranks[0].warmup
-            steps = step_times([block.stamps for block in ranks], communicates=ran.carrier != "compute")
+            steps = step_times([block.stamps for block in ranks], communicates=mode_info(ran.carrier).reducer != "none")
             timed = steps[warmup:]
             if not timed:
                 continue

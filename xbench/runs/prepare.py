@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -107,7 +108,7 @@ def default_reference(modes: Sequence[ModeSpec]) -> str:
     """
     names = ["ddp"]
     if any(mode.paired for mode in modes):
-        names += [*(mode.name for mode in modes if not mode.paired and mode.name != "compute"), IN_SEQUENCE]
+        names += [*(m.name for m in modes if not m.paired and mode_info(m.name).reducer != "none"), IN_SEQUENCE]
     return next((mode.text for name in names for mode in modes if mode.name == name), modes[0].text)
 
 
@@ -243,7 +244,13 @@ def _check_untuned(modes: Sequence[ModeSpec], config: RunConfig) -> None:
 
 
 def _check_on_gpu(modes: Sequence[ModeSpec]) -> None:
-    """Raise SpecError for a mode that differs from another on CPUs alone."""
+    """Raise SpecError for a mode that differs from another on CPUs alone, and for kernels that nothing can make."""
+    compiled = next((mode.text for mode in modes if mode_info(mode.name).compiled), None)
+    if compiled is not None and importlib.util.find_spec("triton") is None:
+        raise SpecError(
+            f"mode {compiled!r} needs Triton, of which torch.compile makes kernels for GPUs, and it is not installed",
+            hint="pip install triton",
+        )
     apart = next((mode.text for mode in modes if not mode_info(mode.name).host_tuning), None)
     if apart is not None:
         raise SpecError(
@@ -362,7 +369,7 @@ def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compres
     reasons = {mode.text: why for mode in modes if (why := obstacle(mode.carrier)) is not None}
     remedies = {mode.text: mode_info(mode.carrier).remedy for mode in modes if mode.text in reasons}
     builds = {text: f"{command} builds it" for text, command in remedies.items() if command is not None}
-    useful = [mode for mode in modes if mode.name != "compute"]
+    useful = [mode for mode in modes if mode_info(mode.name).reducer != "none"]
     if reasons and all(mode.text in reasons for mode in useful):
         first = next(iter(reasons))
         raise SpecError(f"mode {first!r} cannot run here: {reasons[first]}", hint=builds.get(first))

@@ -40,6 +40,12 @@ class DdpHandle(Handle):
         if compress is not None:
             self._register()
 
+    @property
+    def ddp(self) -> DistributedDataParallel:
+        """The wrapper."""
+        assert isinstance(self.model, DistributedDataParallel)
+        return self.model
+
     def watch(self, watch: Watch) -> bool:
         """See `Handle.watch`. The hook averages as the reducer does without one: divide, then sum over ranks.
 
@@ -52,9 +58,8 @@ class DdpHandle(Handle):
         return True
 
     def _register(self) -> None:
-        assert isinstance(self.model, DistributedDataParallel)
         # A lambda, because DDP refuses a hook whose annotations are strings, as they are in this file.
-        self.model.register_comm_hook(self.model.process_group, lambda group, bucket: self._reduced(group, bucket))
+        self.ddp.register_comm_hook(self.ddp.process_group, lambda group, bucket: self._reduced(group, bucket))
 
     def _reduced(self, group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer()

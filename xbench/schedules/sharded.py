@@ -171,6 +171,9 @@ class Fsdp(Schedule):
         mesh = self.mesh(setup, device)
         return lambda module: fully_shard(module, mesh=mesh)
 
+    def prepared(self, block: Module) -> None:
+        """Called with each block before it is wrapped."""
+
     def mesh(self, setup: AttachConfig, device: str) -> DeviceMesh:
         """The ranks, in one dimension."""
         group: Any = setup.group if setup.group is not None else dist.group.WORLD
@@ -184,6 +187,7 @@ class Fsdp(Schedule):
         twin = twin_of(setup.model)
         try:
             for block in blocks_of(twin).values():
+                self.prepared(block)
                 wrap(block)
             wrap(twin)
         except (AssertionError, NotImplementedError, ValueError) as error:
