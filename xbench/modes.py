@@ -241,7 +241,7 @@ _OURS = (
              "xbench.schedules.compiled:CompiledDdp", takes_plan=False, reducer="ddp", paced_by="ddp", **_COMPILED),
     ModeInfo("fsdp+compile", "FSDP2 with each block under torch.compile",
              "xbench.schedules.compiled:CompiledFsdp", **_TORCHS | _COMPILED),
-    ModeInfo("compute+compile", "no communication, with the model under torch.compile: the control of compiled modes",
+    ModeInfo("compute+compile", "no communication, the model under torch.compile: the control of compiled modes",
              "xbench.schedules.compiled:CompiledCompute", takes_plan=False, reducer="none", overlap="none",
              gradients="local", paced_by="compute", **_COMPILED),
     ModeInfo("sequential", "two jobs one after the other, each with the devices to itself",

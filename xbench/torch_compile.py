@@ -1,4 +1,4 @@
-"""Compiled models: calls that hooks still see inside torch.compile, and plain names of parameters.
+"""Compiled models: calls that hooks still see inside torch.compile, plain names of parameters, and the compiler.
 
 A **region** is a module whose call is compiled: the result of `torch.compile(module)`, or a module after
 `module.compile()`. Inside it there are no layers any more. Forward is one graph, and the hooks of the modules within
@@ -42,7 +42,7 @@ def compiler_obstacle() -> str | None:
     compilers = (named,) if named else ("g++", "clang++")
     if any(shutil.which(compiler) for compiler in compilers):
         return None
-    return f"torch.compile needs a C++ compiler, and {' or '.join(compilers)} is not installed"
+    return f"torch.compile needs a C++ compiler ({' or '.join(compilers)}), and none is installed"
 
 
 def compilations() -> int:

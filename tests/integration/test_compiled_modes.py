@@ -1,0 +1,74 @@
+"""Modes under torch.compile: on real ranks against gradients averaged by hand, and in a comparison as users type it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typed_commands import only_record, said_by_two_ranks, scenarios_of, xbench
+
+from xbench.records import Comparison
+from xbench.runs.build_records import UNPREDICTED
+from xbench.torch_compile import compiler_obstacle
+
+pytestmark = [
+    pytest.mark.integration, pytest.mark.skipif(compiler_obstacle() is not None, reason=str(compiler_obstacle()))
+]  # fmt: skip
+RANKS = Path(__file__).parent / "ranks" / "compiled.py"
+SCENARIOS = scenarios_of("compiled.py")
+
+FACTORY = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1))
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+def make():
+    model = nn.Sequential(Block(), Block(), nn.Linear(64, 8))
+    return model, (torch.randn(16, 64), torch.randn(16, 8)), nn.functional.mse_loss
+"""
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    store = tmp_path_factory.mktemp("store") / "store"
+    return said_by_two_ranks(RANKS, *SCENARIOS, store=store, timeout_s=240)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_compiled_modes_train_what_a_hand_written_average_trains(outputs: list[str], scenario: str) -> None:
+    for output in outputs:
+        assert f"{scenario}: ok" in output, output[-3000:]
+
+
+def test_a_comparison_compiles_before_it_times(tmp_path: Path) -> None:
+    script, output = tmp_path / "mine.py", tmp_path / "runs"
+    script.write_text(FACTORY)
+    modes = ("ddp", "ddp+compile", "fsdp+compile", "compute+compile")
+    done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", "--modes", ",".join(modes), "--quick",
+                  "--rounds", "1", "--steps", "3", "--output", str(output), timeout_s=400)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(output)
+    assert isinstance(record, Comparison)
+    assert record.complete
+    assert record.reference == "ddp"
+    assert not any("torch.compile" in warning for warning in record.warnings)
+    for name in modes[1:3]:
+        result = record.modes[name]
+        assert result.status == "ok", (name, result.error)
+        assert result.parity is not None
+        assert (result.parity.ok, result.parity.shown, result.parity.reference) == (True, True, "ddp")
+        assert (result.predicted_step_s, result.timeline, result.note) == (None, None, UNPREDICTED)
+        assert result.memory is not None
+        assert result.step_s is not None
+        control = record.modes["compute+compile"].step_s
+        assert control is not None
+        assert result.exposed_s == pytest.approx(result.step_s.median - control.median)
