@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["fifo,las:promote=8,fifo-backfill", *(f"fifo,las:promote=8,fixed{gpus}" for gpus in ("", -1, -2, -4, -8))],
         ),
         (["compare", "--modes", "ddp,opt"], ["ddp,optimal"]),
-        (["compare", "--modes", "ddp,d"], ["ddp,ddp-tuned", "ddp,dear"]),
+        (["compare", "--modes", "ddp,d"], ["ddp,ddp-tuned", "ddp,dear", "ddp,ddp+compile"]),
         (["compare", "--modes", "ddp,horovod:fusion=32,op"], ["ddp,horovod:fusion=32,optimal"]),
         (["compare", "--modes", "horovod:fus"], []),
         (["compare", "--modes", "ddp,crossover:wf"], ["ddp,crossover:wfbp"]),
