@@ -100,9 +100,15 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
     if command == "profile":
         return 1
     from xbench.runs.prepare import check_request
-    from xbench.spec import processes_of
+    from xbench.spec import has_untuned, processes_of
 
-    return processes_of(check_request(config)[1])
+    _, modes = check_request(config)
+    if has_untuned(modes):
+        raise SpecError(
+            "a mode without host tuning has ranks of its own, and a script's engine starts one set",
+            hint="leave it out of --modes",
+        )
+    return processes_of(modes)
 
 
 def _check_shared(jobs: int, nodes: int, ranks: int, gpus: int) -> None:

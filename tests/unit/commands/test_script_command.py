@@ -213,6 +213,10 @@ def test_a_pod_s_record_goes_to_its_standard_output(capsys: pytest.CaptureFixtur
         (["--engine", "slurm", "compare", "--rounds", "0"], "--rounds"),
         (["--engine", "slurm", "compare", "--quick", "--rigorous"], "exclude each other"),
         (["--engine", "slurm", "compare", "--fabric", "local:ranks=2"], "is of one machine"),
+        (
+            ["--engine", "slurm", "compare", "--modes", "ddp,plain-ddp"],
+            "a mode without host tuning has ranks of its own",
+        ),
         (["--engine", "slurm", "compare", "--reference", "single", "--modes", "ddp"], "not among the modes"),
         (["--engine", "slurm", "--ranks-per-node", "1", "compare", "--modes", "concurrent"], "needs 2 ranks a device"),
         (["--engine", "slurm", "tunes", "resnet18"], "unknown command for a script 'tunes'"),
