@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODES ?= ddp,wfbp,mgwfbp,crossover
 EFFORT ?= --rounds 3
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet -c constraints.txt
+PIPFLAGS ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet -c constraints.txt $(PIPFLAGS)
 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
 
