@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cores import one_core
 from hypothesis import Phase, settings
 
 THOROUGH = os.environ.get("XBENCH_TEST_ALL") == "1"
@@ -52,6 +53,13 @@ def with_pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (told / "entry_points.txt").write_text("[xbench.modes]\npairs = xbench_pairs:PAIRS\n", encoding="utf-8")
     places = [str(folder), str(Path(__file__).parent / "packages"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+
+
+@pytest.fixture
+def on_one_core() -> Iterator[None]:
+    """What the test starts has one core, see `cores`."""
+    with one_core():
+        yield
 
 
 @pytest.fixture

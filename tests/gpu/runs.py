@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from cores import one_core
 
 from xbench.records import Comparison, load
 
@@ -27,7 +29,8 @@ Keep = Callable[..., None]
 
 def compared(device: str, workload: str, fabric: str, modes: str, *more: str, timeout_s: float = 300) -> Comparison:
     """The record of `xbench compare`. Raises AssertionError, with what it said, where it fails."""
-    with tempfile.TemporaryDirectory() as folder:
+    lone = DRY and "ranks=2" not in fabric
+    with tempfile.TemporaryDirectory() as folder, one_core() if lone else nullcontext():
         words = ["compare", *workload.split(), "--device", device, "--fabric", fabric, "--modes", modes, *more]
         done = subprocess.run(
             [sys.executable, "-m", "xbench", *words, "--output", folder], capture_output=True, text=True,

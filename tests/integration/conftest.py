@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
+from cores import one_thread
 from shares import ALL
 
+one_thread()
 if not ALL:
     os.environ.setdefault("XBENCH_PROFILE_SHARE", "0.1")

@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cores import one_core
 from typed_commands import TINY, only_record, xbench
 
 from xbench.planning.cost import CostCurve
 from xbench.records import Comparison, load
 
 pytestmark = pytest.mark.integration
-SHORT = ("--quick", "--rounds", "3", "--steps", "10")
+SHORT = ("--quick", "--rounds", "1")
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Path]:
     folder = tmp_path_factory.mktemp("emulated")
-    done = xbench(
-        "compare", TINY, "--fabric", "emulated:workers=16,rate=1gbit", *SHORT,
-        "--output", str(folder),
-        "--modes", "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,auto,dear,priority,sequential,concurrent,crossover"
-    )  # fmt: skip
+    modes = "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,auto,dear,priority,sequential,concurrent,crossover"
+    words = ("--fabric", "emulated:workers=16,rate=1gbit", *SHORT, "--steps", "10", "--modes", modes)
+    with one_core():
+        done = xbench("compare", TINY, *words, "--output", str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
     kept = only_record(folder)
     assert isinstance(kept, Comparison)
@@ -100,7 +100,7 @@ def test_the_jobs_of_a_pair_share_one_link(alone: tuple[Comparison, str, Path]) 
 
 def test_two_ranks_really_average_what_they_send(tmp_path: Path) -> None:
     done = xbench(
-        "compare", TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT,
+        "compare", TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT, "--steps", "3",
         "--modes", "ddp,single,wfbp,optimal,crossover", "--output", str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -113,11 +113,12 @@ def test_two_ranks_really_average_what_they_send(tmp_path: Path) -> None:
     assert {sample.samples_per_step for sample in record.samples} == {8 * record.jobs[0].workload.batch_size}
 
 
+@pytest.mark.usefixtures("on_one_core")
 def test_a_measured_link_is_emulated_from_its_record(tmp_path: Path) -> None:
     source = Path(__file__).parents[2] / "results" / "resnet18-b14-1gbit.json"
     done = xbench(
-        "compare", TINY, "--fabric", f"emulated:from={source}", *SHORT, "--modes", "compute,ddp,wfbp,optimal",
-        "--output", str(tmp_path),
+        "compare", TINY, "--fabric", f"emulated:from={source}", *SHORT, "--steps", "3",
+        "--modes", "compute,ddp,wfbp,optimal", "--output", str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     was, record = load(source), only_record(tmp_path)
@@ -130,6 +131,7 @@ def test_a_measured_link_is_emulated_from_its_record(tmp_path: Path) -> None:
     assert all(mode.status == "ok" for mode in record.modes.values())
 
 
+@pytest.mark.usefixtures("on_one_core")
 def test_a_profile_of_an_emulated_cluster_can_be_planned_from(tmp_path: Path) -> None:
     done = xbench(
         "profile", TINY, "--fabric", "emulated:workers=4,rate=1gbit", "--steps", "4", "--output", str(tmp_path)

@@ -27,6 +27,7 @@ def record_below(folder: Path) -> Comparison:
     return record
 
 
+@pytest.mark.usefixtures("on_one_core")
 def test_a_run_that_nobody_can_hear_is_complete_and_ends_with_0(tmp_path: Path) -> None:
     words = [*COMPARE, *ALONE, "--output", str(tmp_path)]
     done = subprocess.run(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *words], timeout=PATIENCE_S)
@@ -36,6 +37,7 @@ def test_a_run_that_nobody_can_hear_is_complete_and_ends_with_0(tmp_path: Path) 
     assert {sample.mode for sample in record.samples} == {"compute", "wfbp"}
 
 
+@pytest.mark.usefixtures("on_one_core")
 @pytest.mark.parametrize("stream", drawn("reader", ["stdout", "stderr"]))
 def test_a_reader_that_leaves_in_the_middle_changes_nothing(tmp_path: Path, stream: str) -> None:
     words = [*COMPARE, *ALONE, "--output", str(tmp_path), "--json", "-"]
@@ -49,6 +51,7 @@ def test_a_reader_that_leaves_in_the_middle_changes_nothing(tmp_path: Path, stre
     assert record_below(tmp_path).complete
 
 
+@pytest.mark.usefixtures("on_one_core")
 def test_clean_keeps_what_a_crossover_run_needs_and_takes_what_it_left_when_killed(tmp_path: Path) -> None:
     deep = tmp_path / ("t" * 110)
     deep.mkdir()

@@ -124,7 +124,7 @@ def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
 
 
 @pytest.mark.parametrize("number", drawn("stop at the save", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]))
-@pytest.mark.usefixtures("hangs_up")
+@pytest.mark.usefixtures("hangs_up", "on_one_core")
 def test_a_stop_while_saving_comes_after_the_save(tmp_path: Path, number: signal.Signals) -> None:
     running = started(SLOW_SAVE, tmp_path, *ALONE, "--rounds", "1")
     wait_for(running, saving(tmp_path))

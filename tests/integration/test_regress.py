@@ -124,6 +124,7 @@ def test_an_unchanged_tree_takes_turns_with_itself_and_passes(repository: Path, 
     assert bases(temporary) == []
 
 
+@pytest.mark.usefixtures("on_one_core")
 def test_on_an_emulated_link_collectives_are_counted_too(tmp_path: Path) -> None:
     order = {"kind": "look", "workload": "transformer-tiny:batch-size=1,seq-len=16", "modes": ["ddp", "wfbp"],
              "fabric": "emulated:workers=8,rate=10gbit"}  # fmt: skip

@@ -17,7 +17,7 @@ from xbench.rank.parity_checker import COMPRESSED_TOLERANCE, compressed
 from xbench.records import Comparison, Profile, load
 
 pytestmark = pytest.mark.integration
-SHORT = ("--quick", "--rounds", "4", "--steps", "3")
+SHORT = ("--quick", "--rounds", "2", "--steps", "3")
 
 
 # --- one job ---------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def test_every_single_job_mode_runs_and_trains_what_ddp_trains(single_jobs: tupl
     for name, mode in record.modes.items():
         assert mode.status == "ok", (name, mode.error)
         assert mode.label == "real"
-        assert mode.blocks == 8
+        assert mode.blocks == 4
         if name == "compute":
             assert mode.parity is None
         else:
@@ -60,7 +60,7 @@ def test_every_single_job_mode_runs_and_trains_what_ddp_trains(single_jobs: tupl
 def test_every_block_of_every_mode_is_there_raw(single_jobs: tuple[Comparison, str, Path]) -> None:
     record, _, _ = single_jobs
     seen = {(s.launch, s.round, s.mode) for s in record.samples}
-    assert seen == {(launch, round_, mode) for launch in (0, 1) for round_ in range(4) for mode in record.modes}
+    assert seen == {(launch, round_, mode) for launch in (0, 1) for round_ in range(2) for mode in record.modes}
     assert all(len(s.steps_s) == 3 and len(s.warmup_s) == 2 for s in record.samples)
 
 
@@ -122,7 +122,7 @@ def test_no_bucket_is_recorded_before_its_gradients_are_ready(single_jobs: tuple
 def test_progress_says_mode_round_and_time_left(single_jobs: tuple[Comparison, str, Path]) -> None:
     _, stderr, _ = single_jobs
     assert re.search(r"launch 1 of 2: parity check of optimal", stderr)
-    assert re.search(r"launch 2 of 2: round 4 \S+, median step so far .*, about \d+ (s|min) left", stderr)
+    assert re.search(r"launch 2 of 2: round 2 \S+, median step so far .*, about \d+ (s|min) left", stderr)
 
 
 def test_the_report_is_made_again_without_torch(single_jobs: tuple[Comparison, str, Path]) -> None:
@@ -153,6 +153,7 @@ def test_a_plan_of_the_record_attaches_to_the_users_model(single_jobs: tuple[Com
         assert handle.buckets == plan.buckets
 
 
+@pytest.mark.usefixtures("on_one_core")
 def test_a_world_of_one_compares_hooks_with_the_bare_loop_and_compresses_nothing_twice(tmp_path: Path) -> None:
     done = xbench("compare", TINY, "--fabric", "local:ranks=1", *SHORT, "--modes", "compute,wfbp,optimal",
                   "--dtype", "bf16", "--compress", "bf16", "--output", str(tmp_path))  # fmt: skip
@@ -176,7 +177,7 @@ def test_inside_torchrun_the_ranks_are_torchruns(tmp_path: Path) -> None:
     assert isinstance(record, Comparison)
     assert record.fabric.name == "cluster"
     assert record.fabric.world_size == 2
-    assert record.modes["optimal"].blocks == 4
+    assert record.modes["optimal"].blocks == 2
     assert done.stdout.count("Time per sample") == 1  # one rank speaks
     assert done.stderr.count("record: ") == 1
     assert "leaked" not in done.stderr  # what libraries say when an interpreter ends is no result
