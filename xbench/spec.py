@@ -20,7 +20,7 @@ from xbench.text import cut
 class Spec(BaseModel):
     """Base of all specs: frozen; refuses unknown fields, NaN and infinity."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 DType = Literal["fp32", "bf16"]

@@ -38,7 +38,7 @@ def test_auto_runs_ddp_itself_and_is_handed_over_as_ddp(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(WITH_UNUSED)
     workload = f"{tmp_path / 'own.py'}:make"
     done = with_ranks_of(
-        "auto_on_ddp", "compare", workload, "--fabric", "local:ranks=2", "--quick", "--rounds", "4", "--steps", "3",
+        "auto_on_ddp", "compare", workload, "--fabric", "local:ranks=2", "--quick", "--rounds", "2", "--steps", "3",
         "--modes", "ddp,auto", "--output", str(tmp_path / "runs"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -54,7 +54,7 @@ def test_auto_runs_ddp_itself_and_is_handed_over_as_ddp(tmp_path: Path) -> None:
     # it was timed, and trains DDP's network bit for bit, with DDP's collectives
     assert auto.parity is not None
     assert (auto.parity.ok, auto.parity.shown, auto.parity.max_relative_difference) == (True, True, 0.0)
-    assert auto.blocks == 4
+    assert auto.blocks == 2
     assert auto.predicted_step_s == ddp.predicted_step_s
     assert auto.timeline is not None
     assert ddp.timeline is not None

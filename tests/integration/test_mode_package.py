@@ -17,7 +17,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory, with_pairs: dict[str, str
     folder = tmp_path_factory.mktemp("pairs")
     done = xbench(
         "compare", "synthetic:layers=6,bytes=64k", "--modes", "ddp,pairs", "--fabric", "local:ranks=2",
-        "--quick", "--rounds", "4", "--steps", "3", "--output", str(folder), env=with_pairs,
+        "--quick", "--rounds", "2", "--steps", "3", "--output", str(folder), env=with_pairs,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(folder)
@@ -29,7 +29,7 @@ def test_it_is_planned_predicted_timed_and_held_to_ddp(compared: tuple[Compariso
     record, _, _ = compared
     theirs = record.modes["pairs"]
     assert theirs.status == "ok", theirs.error
-    assert theirs.blocks == 4
+    assert theirs.blocks == 2
     assert theirs.plan is not None
     assert theirs.plan == record.jobs[0].plans["pairs"]
     assert {len(bucket) for bucket in theirs.plan.buckets[:-1]} == {2}

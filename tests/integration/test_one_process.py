@@ -36,6 +36,11 @@ def dropping():
     return model, (torch.randn(16, 64), torch.randn(16, 8)), nn.functional.mse_loss
 
 
+def dropping_less():
+    layers = [layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.Dropout(0.2))]
+    return nn.Sequential(*layers), (torch.randn(8, 64), torch.randn(8, 64)), nn.functional.mse_loss
+
+
 def failing():
     model = nn.Sequential(nn.Linear(64, 64), Fails(64, 8))
     return model, (torch.randn(4, 64), torch.randn(4, 8)), nn.functional.mse_loss
@@ -63,9 +68,11 @@ def journals(tmp_path: Path) -> dict[tuple[int, int], list[Event]]:
     return {(job, rank): JournalReader(folder, job, rank).poll() for job, rank in there}
 
 
-def test_both_jobs_in_one_process_a_rank(tmp_path: Path) -> None:
+def test_both_jobs_in_one_process_a_rank_and_each_draws_the_random_numbers_of_its_reference(tmp_path: Path) -> None:
+    script = tmp_path / "nets.py"
+    script.write_text(FACTORIES)
     modes = ("sequential", "crossover", "crossover:wfbp")
-    record = compared(tmp_path, TINY, "synthetic:layers=12,bytes=32k", "--modes", ",".join(modes))
+    record = compared(tmp_path, f"{script}:dropping", f"{script}:dropping_less", "--modes", ",".join(modes))
     assert {mode.text: mode.processes for mode in record.spec.modes} == dict.fromkeys(modes, 1)
     samples = {(sample.mode, sample.job, sample.round) for sample in record.samples}
     assert samples == {(mode, job, round_) for mode in modes for job in (0, 1) for round_ in (0, 1)}
@@ -78,6 +85,9 @@ def test_both_jobs_in_one_process_a_rank(tmp_path: Path) -> None:
         arrived = [turn.arrived_s for turn in mode.turns]
         assert all(at_s is not None for at_s in arrived)
         assert mode.predicted_step_s is not None
+        assert mode.parity is not None
+        assert mode.parity.shown, mode.parity.message
+        assert mode.parity.max_relative_difference == 0.0  # two ranks: equal sums, and equal masks of the dropout
     found = journals(tmp_path)
     assert set(found) == {(0, 0), (0, 1)}
     assert all(sum(isinstance(event, RankStarted) for event in events) == 1 for events in found.values())
@@ -97,16 +107,6 @@ def test_both_ways_in_one_comparison(tmp_path: Path) -> None:
     found = journals(tmp_path)
     assert set(found) == {(job, rank) for job in (0, 1) for rank in (0, 1)}
     assert left_behind() == ""
-
-
-def test_each_job_draws_the_random_numbers_of_its_reference(tmp_path: Path) -> None:
-    script = tmp_path / "nets.py"
-    script.write_text(FACTORIES)
-    record = compared(tmp_path, f"{script}:dropping", "--modes", "ddp,crossover")
-    parity = record.modes["crossover"].parity
-    assert parity is not None
-    assert parity.shown, parity.message
-    assert parity.max_relative_difference == 0.0  # two ranks: the sums are the same, and so must be the masks
 
 
 def test_an_error_of_the_second_job_names_its_turn(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Event(BaseModel):
     `of_job`: the job that it is about, in the journal of a process that holds another job too. None: the journal's.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     event: ClassVar[str]
     t: float = Field(default_factory=time.monotonic)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from xbench.errors import RecordError
 from xbench.record_files import MIB, RECORD, frame_kind, read_regular, write_whole
@@ -60,7 +60,9 @@ def of_kind(record: object, kind: type[R]) -> R | None:
     return record if isinstance(record, kind) else None
 
 
-ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(Annotated[AnyRecord, Field(discriminator="kind")])
+ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(
+    Annotated[AnyRecord, Field(discriminator="kind")], config=ConfigDict(defer_build=True)
+)
 
 REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", listing="docs/report.md")
 """Functions that rebuild a killed run's record from its journals, by the kind in the run's `frame.json`."""

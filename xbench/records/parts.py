@@ -33,9 +33,12 @@ FOREIGN = {"foreign": True}
 
 
 class Part(BaseModel):
-    """Base of everything in a record: frozen. It refuses unknown fields, NaN, infinity and out-of-range numbers."""
+    """Base of everything in a record: frozen. It refuses unknown fields, NaN, infinity and out-of-range numbers.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    The validator of a class is made when it is first used: a process uses few of them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @field_validator("*", mode="after")
     @classmethod
