@@ -30,6 +30,7 @@ def output() -> str:
 
 
 @NEEDS_HOROVOD
+@pytest.mark.xdist_group("output")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_it_trains_what_a_hand_written_average_trains(output: str, scenario: str) -> None:
     assert output.count(f"{scenario}: ok") == 2, output[-3000:]
