@@ -6,6 +6,8 @@ scenarios together. It prints a line for each scenario and rank. A scenario that
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -300,6 +302,8 @@ def all_succeed(ranks: set[int]) -> bool:
 def main(words: Sequence[str]) -> int:
     """Fork the ranks before any store or thread exists: a fork beside other threads inherits what they had locked."""
     torch.set_num_threads(1)
+    gc.freeze()  # torch's million objects need no look at each end of DDP
+    atexit.register(gc.unfreeze)
     together: dict[tuple[str, str], list[str]] = {}
     for word in words:
         world, _, name = word.partition(":")

@@ -1,11 +1,14 @@
 """Ranks of one script, forked from one process: `forked.py WORLD FOLDER SCRIPT ARGUMENT…`.
 
 Torch takes seconds to import, and so does its compiler, which every optimizer and DDP import. Forked ranks import both
-once. Each rank runs the script as `__main__`, with RANK in its environment, and prints into FOLDER/RANK.txt.
+once. The million objects of both are left out of garbage collections, of which the end of DDP needs one. Each rank runs
+the script as `__main__`, with RANK in its environment, and prints into FOLDER/RANK.txt.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import runpy
 import sys
@@ -25,6 +28,8 @@ def run(rank: int, folder: Path) -> None:
 
 
 def main() -> None:
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # an interpreter that ends would report frozen objects as leaks
     world, folder = int(sys.argv[1]), Path(sys.argv[2])
     del sys.argv[:3]
     ranks = []

@@ -55,9 +55,14 @@ def masked(model: nn.Module, handle: Handle) -> Callable[[], None]:
 
     def average() -> None:
         levels = [engine.split.level(rank, step) for step in [next(steps)] for rank in range(engine.split.workers)]
-        for name, parameter in model.named_parameters():
-            if (band := engine.band_of.get(plain_name(name))) is not None:
-                average_over(parameter, [rank for rank, level in enumerate(levels) if level >= band])
+        bands = [(parameter, engine.band_of.get(plain_name(name))) for name, parameter in model.named_parameters()]
+        average_over(
+            [
+                (parameter, [rank for rank, level in enumerate(levels) if level >= band])
+                for parameter, band in bands
+                if band is not None
+            ]
+        )
 
     return average
 

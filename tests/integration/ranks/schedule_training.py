@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -199,21 +199,29 @@ def one(
 
 def average_by_hand(model: nn.Module) -> None:
     """The definition: a parameter that any rank used gets the mean over ranks, an absent gradient counting as zero."""
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            average_over(parameter, range(dist.get_world_size()))
+    everyone = range(dist.get_world_size())
+    average_over([(parameter, everyone) for parameter in model.parameters() if parameter.requires_grad])
 
 
-def average_over(parameter: nn.Parameter, members: Collection[int]) -> None:
-    """The mean over these ranks, for all. A gradient that none of them has stays absent."""
-    has_one = dist.get_rank() in members and parameter.grad is not None
-    used = torch.tensor([1.0 if has_one else 0.0])
+def average_over(shares: Sequence[tuple[nn.Parameter, Collection[int]]]) -> None:
+    """Each parameter's mean over its ranks, for all. A gradient that none of them has stays absent."""
+    rank = dist.get_rank()
+    used = torch.tensor([float(rank in members and parameter.grad is not None) for parameter, members in shares])
     dist.all_reduce(used)
-    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-    parts = [torch.zeros_like(gradient) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, gradient)
-    mean = sum((parts[rank] / len(members) for rank in members), torch.zeros_like(gradient))
-    parameter.grad = mean if used else None
+    gradients = [torch.zeros_like(one) if one.grad is None else one.grad.detach() for one, _ in shares]
+    gathered = [torch.split(whole, [one.numel() for one in gradients]) for whole in gathered_flat(gradients)]
+    for place, ((parameter, members), gradient) in enumerate(zip(shares, gradients, strict=True)):
+        parts = [gathered[member][place].view(gradient.shape).to(gradient.dtype) for member in members]
+        mean = sum((part / len(members) for part in parts), torch.zeros_like(gradient))
+        parameter.grad = mean if used[place] else None
+
+
+def gathered_flat(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """These tensors of every rank, one after the other in fp32, which holds each of their numbers exactly."""
+    flat = torch.cat([tensor.detach().float().flatten() for tensor in tensors])
+    everyone = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, flat)
+    return everyone
 
 
 def trained_by_hand(rank: int, steps: int, sometimes: Callable[[int], bool] = lambda step: True) -> Net:
@@ -239,10 +247,11 @@ def same(
 
 
 def equal_on_all_ranks(model: nn.Module, what: object) -> None:
-    for name, parameter in model.named_parameters():
-        others = [torch.zeros_like(parameter.detach().float()) for _ in range(dist.get_world_size())]
-        dist.all_gather(others, parameter.detach().float().contiguous())
-        assert all(torch.equal(other, others[0]) for other in others), (what, name, "differs between ranks")
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    sizes = [parameter.numel() for parameter in parameters]
+    everyone = [torch.split(whole, sizes) for whole in gathered_flat(parameters)]
+    for name, *copies in zip(names, *everyone, strict=True):
+        assert all(torch.equal(copy, copies[0]) for copy in copies), (what, name, "differs between ranks")
 
 
 def plainly(model: nn.Module, handle: Handle) -> Callable[[], None]:
