@@ -19,8 +19,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
+from xbench.imports import uncollected
+
+with uncollected(program=__name__ == "__main__"):
+    import torch
+    import torch._dynamo
+    import torch.distributed as dist
+
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode

@@ -22,8 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-import torch.distributed as dist
+from xbench.imports import uncollected
+
+with uncollected(program=__name__ == "__main__"):
+    import torch
+    import torch._dynamo
+    import torch.distributed as dist
+
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from xbench.emulation.group import EmulatedGroup

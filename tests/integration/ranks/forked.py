@@ -14,9 +14,12 @@ import runpy
 import sys
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401 (see above)
+from xbench.imports import uncollected
 
-import xbench.schedules.engine  # noqa: F401
+with uncollected(program=True):
+    import torch._dynamo  # noqa: F401 (see above)
+
+    import xbench.schedules.engine  # noqa: F401
 
 
 def run(rank: int, folder: Path) -> None:
@@ -28,7 +31,6 @@ def run(rank: int, folder: Path) -> None:
 
 
 def main() -> None:
-    gc.freeze()
     atexit.register(gc.unfreeze)  # an interpreter that ends would report frozen objects as leaks
     world, folder = int(sys.argv[1]), Path(sys.argv[2])
     del sys.argv[:3]

@@ -27,9 +27,13 @@ from datetime import timedelta  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Literal, NoReturn  # noqa: E402
 
-import torch  # noqa: E402
-import torch._dynamo  # noqa: E402 (every optimizer of torch imports it when it is made: seconds that are no model's)
-import torch.distributed as dist  # noqa: E402
+from xbench.imports import uncollected  # noqa: E402
+
+with uncollected(program=__name__ == "__main__"):
+    import torch
+    import torch._dynamo  # every optimizer of torch imports it when it is made: seconds that are no model's
+    import torch.distributed as dist
+
 from torch.distributed import Store  # type: ignore[attr-defined]  # noqa: E402
 from torch.nn.modules.batchnorm import _BatchNorm  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
