@@ -24,6 +24,9 @@ pytestmark = pytest.mark.integration
 PATIENCE_S = 240.0
 """How long a job may take to get going."""
 
+STEPS = 250
+"""Steps of a job that still trains when the second one comes: 8 s at the speed that the jobs name."""
+
 JOB = """
 [[job]]
 name = "{name}"
@@ -70,7 +73,7 @@ def assert_whole(folder: Path, name: str, steps: int) -> None:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two jobs under doubling: the first has both slots until the second comes, and again when that is done."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    jobs = written(folder, ("first", 400, 0.0), ("second", 60, 4.0))
+    jobs = written(folder, ("first", STEPS, 0.0), ("second", 60, 4.0))
     words = [str(jobs), "--policy", "doubling:plain=on", "--slots", "2", "--folder", str(folder / "run")]
     done = xbench("cluster", "run", *words, "--restart-cost", "4s")
     assert done.returncode == 0, done.stderr[-3000:]
@@ -84,14 +87,14 @@ def test_jobs_are_resized_as_the_policy_says(undisturbed: Path) -> None:
     assert workers[:2] == [2, 1]
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert all(job.simulated_jct_s is not None for job in record.jobs)
-    assert_whole(undisturbed, "first", 400)
+    assert_whole(undisturbed, "first", STEPS)
     assert_whole(undisturbed, "second", 60)
     assert sum(job.lost_steps for job in record.jobs) == 0
     assert workers_of(undisturbed) == []
 
 
 def test_a_controller_that_is_killed_at_any_point(tmp_path: Path, undisturbed: Path) -> None:
-    jobs = written(tmp_path, ("first", 400, 0.0), ("second", 60, 4.0))
+    jobs = written(tmp_path, ("first", STEPS, 0.0), ("second", 60, 4.0))
     folder = tmp_path / "run"
     draw = random.Random(7)
     words = [str(jobs), "--policy", "doubling:plain=on", "--slots", "2", "--folder", str(folder)]
@@ -110,7 +113,7 @@ def test_a_controller_that_is_killed_at_any_point(tmp_path: Path, undisturbed: P
     assert record.resumed >= 1
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert all(job.crashes == 0 for job in record.jobs)
-    for name, steps in (("first", 400), ("second", 60)):
+    for name, steps in (("first", STEPS), ("second", 60)):
         assert_whole(folder, name, steps)
         found, expected = losses(folder / JOBS / name), losses(undisturbed / JOBS / name)
         assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
@@ -141,6 +144,7 @@ def test_a_rank_that_is_killed_is_retried_from_its_checkpoint(tmp_path: Path) ->
 
 
 @pytest.mark.smoke
+@pytest.mark.usefixtures("on_one_core")
 def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
     jobs = written(tmp_path, ("only", 100_000, 0.0), every=100_000)
     folder = tmp_path / "run"

@@ -9,7 +9,8 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from hostile import RECORDS, document, kind_of_place, leaves, read, replaced, shown
+from hostile import RECORDS, document, kind_of_place, leaves, read, replaced, share, shown
+from shares import SEED
 
 from xbench.records import dump
 
@@ -76,15 +77,15 @@ def texts(kind: str) -> dict[str, str]:
 def test_no_format_lets_a_hostile_text_out(kind: str) -> None:
     data = document(kind)
     loaded = 0
-    for old, place in texts(kind).items():
-        for payload in (HOSTILE, BEGINS):
+    for number, (old, place) in enumerate(texts(kind).items()):
+        for payload in share((HOSTILE, BEGINS), SEED + number):
             record = read(replaced(data, old, payload))
             if record is None:
                 continue
             loaded += 1
             for name, text in shown(record):
                 assert wrong_with(name, text) == [], f"{name} of {kind} with {payload[:9]!r} at {place}"
-    assert loaded > 10
+    assert loaded > 5
 
 
 @pytest.mark.parametrize("kind", RECORDS)
