@@ -29,7 +29,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: Verdict, ch
     """Result of a launch whose ranks end with this verdict, on links that changed like this."""
     fabric = LocalFabric(LOCAL, "3f9a1c")
     monkeypatch.setattr(fabric, "changed", lambda: changed)
-    monkeypatch.setattr(module, "_start_agents", lambda *arguments: ([], []))
+    monkeypatch.setattr(module, "_start_agents", lambda *arguments, **options: ([], []))
     monkeypatch.setattr(module, "_poll", lambda *arguments: verdict)
     return launch(fabric, 1, "none", folder / "none", folder, on_event=lambda *event: None, silence_s=1.0)
 
