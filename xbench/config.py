@@ -105,6 +105,9 @@ class WorkloadOptions:
     seq_len: int | None = whole("--seq-len", 1, 10_000_000, help="Tokens (text) or frames (speech) per sample.")
     dtype: str = choice("--dtype", "fp32", "bf16", default="fp32", help="Type of weights and gradients.")
     optimizer: str = choice("--optimizer", "sgd", "adamw", default="sgd", help="Optimizer used for the step.")
+    accumulate: int = whole(
+        "--accumulate", 1, 1024, default=1, help="Micro-steps of a step; only the last one communicates."
+    )
     seed: int = whole("--seed", 0, 2**31 - 1, default=0, help="Random seed for weights and data.")
 
     def read(self) -> tuple[WorkloadSpec, ...]:

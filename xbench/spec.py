@@ -33,6 +33,8 @@ Collectives = Literal["torch", "sockets", "horovod"]
 """Library whose all-reduce carries gradients. Old records may hold `sockets`; `check_backend` refuses it in new runs.
 """
 Variation = Literal["samples", "noise", "sequence", "none"]
+MAX_ACCUMULATE = 1024
+"""Most micro-steps of a step."""
 
 
 class WorkloadSpec(Spec):
@@ -47,6 +49,9 @@ class WorkloadSpec(Spec):
     seed: int = Field(default=0, ge=0)
     variation: Variation | None = Field(
         default=None, description="how a factory's batch differs by rank; null: by which of its samples stand twice"
+    )
+    accumulate: int = Field(
+        default=1, ge=1, le=MAX_ACCUMULATE, description="forward and backward passes of a step; the last one sends"
     )
 
     @property

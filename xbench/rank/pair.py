@@ -51,8 +51,7 @@ def turns_of(
             session.step_limit.step_queued()
 
     def update() -> None:
-        session.lead.acting = session.job
-        session.workload.optimizer.step()
+        session.update()
 
     return JobTurns(turns, update, forward_backward, mark, hold=_ranges(session, what))
 

@@ -109,7 +109,7 @@ def not_shown(
         def steps() -> None:
             for each in gradients:
                 give(trainable(workload.model), each)
-                workload.optimizer.step()
+                workload.update()
                 judged.step()
 
         trained(workload, snapshot, steps)

@@ -151,7 +151,7 @@ def _rehearsed(session: Session, attach: Callable[[Any], Handle]) -> str | None:
                 session.forward_backward(handle)
                 if isinstance(handle.model, DistributedDataParallel):
                     handle.model._check_reducer_finalized()  # type: ignore[no-untyped-call]
-                session.workload.optimizer.step()
+                session.update()
     except (UsageError, RuntimeError) as error:
         if shortage(type(error).__name__, str(error)) is not None:
             raise
@@ -214,7 +214,7 @@ def _averaged(
                 raise UsageError(f"averaging by hand cannot be done: {' '.join(str(error).split())[:300]}") from error
             check_parameters(session, made.states[0])
             parity_power.give(parameters, mean)
-            workload.optimizer.step()
+            session.update()
             if judged is None:
                 made.states.append(copies(workload.model.named_parameters()))
                 _watch_loss(session, step + 1)

@@ -12,7 +12,6 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
 from copy import copy
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +21,6 @@ import torch
 import torch.distributed as dist
 
 from xbench.crossover.client import TurnClient
-from xbench.crossover.job import TurnTaker, crossover_steps
 from xbench.emulation import emulate
 from xbench.emulation.cuda import StepLimit
 from xbench.errors import UsageError
@@ -36,6 +34,7 @@ from xbench.rank.events import LinkCalibrated, ProfilePartBegan, RankStarted, Re
 from xbench.rank.gpu_cores import bind_to_gpu
 from xbench.rank.gpu_watch import GpuWatch
 from xbench.rank.journal import Journal, Take
+from xbench.rank.loops import Loops
 from xbench.rank.nvtx import Ranges
 from xbench.rank.parity_checker import Reference, compressed
 from xbench.rank.program import JobPlan, Program, job_times
@@ -55,7 +54,7 @@ ONE_ORDER = ("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
 host launched them. That order is the same on all ranks, so two communicators never wait for each other."""
 
 
-class Session:
+class Session(Loops):
     """State of one rank while it runs the program."""
 
     def __init__(
@@ -90,16 +89,13 @@ class Session:
         self.under: str | None = None
         """Mode that is, or was last, attached in this phase."""
         self.reference: Reference | None = None
-        self.loss: torch.Tensor | None = None
-        """Loss of the last step, before weighting."""
+        self.loss = None
         self.told_lost: set[str] = set()
-        self.weights: Iterator[float] | None = None
-        """Factors of the losses of the next steps in the parity check (`reference.WEIGHTS`)."""
+        self.weights = None
         self.lost: tuple[int, float] | None = None
         """First step of the reference whose loss is infinite or NaN, and that loss."""
-        self.turns: TurnClient | None = None
-        self.step_limit: StepLimit | None = None
-        """Limit of queued steps on a link that needs the host for each collective."""
+        self.turns = None
+        self.step_limit = None
         self.ranges = Ranges.when(self.run.nvtx)
         self.said = False
 
@@ -279,6 +275,12 @@ class Session:
             backward_s=plan.backward_s or None,
         )
         handle = self.carried.attached(mode, lambda: schedule().attach(setup))
+        if self.workload.micro_steps > 1 and not handle.accumulates:
+            handle.detach()
+            raise UsageError(
+                f"{mode.carrier} has no no_sync, so it would send gradients in every micro-step",
+                hint="leave --accumulate or the mode out",
+            )
         if handle.engine is not None:
             handle.engine.note = self.note
             if self.ranges.on:
@@ -301,72 +303,6 @@ class Session:
             self.journal.write(Remarked(message=describe_pack_backend(self.device)))
         if self.run.compress is not None:
             self.journal.write(Remarked(message=compressed(self.run.compress)))
-
-    def forward_backward(self, handle: Handle) -> None:
-        """Zero the gradients, run forward and backward."""
-        self.lead.acting = self.job
-        self.workload.optimizer.zero_grad(set_to_none=True)
-        loss = self.workload.forward_loss(handle.model)
-        self.loss = loss.detach()
-        if self.weights is not None:
-            loss = loss * next(self.weights)
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
-        """Run `steps` ordinary training steps, with `mark()` after each."""
-        for step in range(steps):
-            self.note(f"{what} step {step + 1}: computing")
-            with self.ranges.step(step + 1):
-                self.forward_backward(handle)
-                self.workload.optimizer.step()
-            mark()
-            if self.step_limit is not None:
-                self.step_limit.step_queued()
-
-    def train_in_turns(
-        self,
-        handle: Handle,
-        block: int,
-        pattern: tuple[int, ...],
-        steps: int,
-        what: str,
-        mark: Callable[[], None],
-        applied: Callable[[], None] | None = None,
-        watch: Callable[[TurnTaker], TurnTaker] | None = None,
-    ) -> None:
-        """Run `steps` training steps in turns with the other jobs.
-
-        `mark()` is called after a turn, `applied()` after an update. `watch` wraps the turns to observe them.
-        """
-        assert self.turns is not None
-        turns = self.ranges.turns(self.turns)
-
-        def wait_gradients() -> None:
-            handle.synchronize()
-            if self.device.type == "cuda":
-                torch.cuda.current_stream().synchronize()
-            self.note(f"{what}: waiting for its turn")
-
-        def forward_backward() -> None:
-            self.note(f"{what}: computing")
-            self.forward_backward(handle)
-            if self.device.type == "cuda":
-                torch.cuda.current_stream().synchronize()
-
-        def apply() -> None:
-            self.workload.optimizer.step()
-            if applied is not None:
-                applied()
-
-        self.turns.begin(block, pattern)
-        crossover_steps(
-            watch(turns) if watch is not None else turns,
-            steps,
-            wait_gradients=wait_gradients,
-            apply=apply,
-            forward_backward=forward_backward,
-            mark=mark,
-        )
 
     def on_ddp(self, mode: ModeSpec) -> bool:
         """True if DDP's reducer sends this mode's gradients, also where `auto` chose DDP itself."""

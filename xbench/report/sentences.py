@@ -50,7 +50,9 @@ COST_COLUMNS = (
 
 def workload_line(workload: WorkloadRecord) -> str:
     """Format a workload: 'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, …'."""
-    batch = f"batch {workload.batch_size} of {workload.input}, " if workload.batch_size else ""
+    micro_steps = workload.spec.accumulate
+    each = workload.batch_size // micro_steps
+    batch = f"batch {f'{micro_steps} × ' if micro_steps > 1 else ''}{each} of {workload.input}, " if each else ""
     optimizer = f", {workload.spec.optimizer}" if batch else ""  # a trace tells neither
     return (
         f"{workload.title}: {batch}{workload.dtype}{optimizer}; "
@@ -145,10 +147,17 @@ def step_line(step: StepTimes, label: Label) -> str:
 def parts_line(step: StepTimes) -> str:
     """Describe the instrumented step and its parts."""
     return (
-        f"With instruments it takes {seconds_text(step.step_s, step.step_ci95)}: forward "
+        f"With instruments it takes {seconds_text(step.step_s, step.step_ci95)}: {_earlier(step)}forward "
         f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
         f"{format_seconds(step.optimizer_s)}."
     )
+
+
+def _earlier(step: StepTimes) -> str:
+    """Return the part of all micro-steps but the last, which the others are of."""
+    if step.micro_steps == 1:
+        return ""
+    return f"{counted(step.micro_steps - 1, 'micro-step')} {format_seconds(step.accumulate_s)}, then "
 
 
 def instruments_line(step: StepTimes) -> str:

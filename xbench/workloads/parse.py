@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from xbench.errors import SpecError, nearest
 from xbench.registry import imported
-from xbench.spec import DeviceType, WorkloadSpec, known_options, parse_int, parse_options
+from xbench.spec import MAX_ACCUMULATE, DeviceType, WorkloadSpec, known_options, parse_int, parse_options
 from xbench.units import Bytes, format_bytes, parse_bytes
 from xbench.workloads.catalog import (
     SYNTHETIC_BATCH,
@@ -29,7 +29,10 @@ from xbench.workloads.catalog import (
     split_factory,
 )
 
-_LIMITS = {"batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1)}
+_LIMITS = {
+    "batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1),
+    "accumulate": (1, MAX_ACCUMULATE),
+}  # fmt: skip
 _CHOICES = {"dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw")}
 _OPTIONS = (*_LIMITS, *_CHOICES)
 _SIZES: dict[Family, tuple[str, ...]] = {
@@ -52,7 +55,8 @@ class SyntheticShape(NamedTuple):
 
 
 def parse_workload(text: str, **options: Any) -> WorkloadSpec:
-    """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer, seed`.
+    """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer, seed,
+    accumulate`.
 
     An option that is None gets the device's default later. Raises SpecError for an unknown name (with the nearest), an
     unknown or malformed option, a size out of range or not applicable, and a factory whose file does not exist. The
@@ -131,6 +135,14 @@ def check_sizes(spec: WorkloadSpec) -> None:
                 f"{spec.name} has {positions} positions, and --seq-len {spec.seq_len} is longer",
                 hint=f"try --seq-len {positions}",
             )
+
+
+def check_plain_step(spec: WorkloadSpec, who: str) -> None:
+    """Raise SpecError for options of the training step, if `who` runs steps of its own."""
+    if spec.accumulate > 1:
+        raise SpecError(
+            f"{who} runs training steps of its own, which have one micro-step", hint="leave --accumulate out"
+        )
 
 
 def resolve(spec: WorkloadSpec, device: DeviceType) -> WorkloadSpec:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from xbench.records import WorkloadRecord
 from xbench.spec import WorkloadSpec
+from xbench.workloads.training_step import TrainingStep
 
 Inputs = Tensor | tuple[Any, ...] | list[Any] | dict[str, Any]
 
@@ -52,8 +55,11 @@ class Recipe(ABC):
 
 
 @dataclass
-class Workload:
-    """A model with everything that one training step needs. The caller owns the loop."""
+class Workload(TrainingStep):
+    """A model with everything that one training step needs. The caller owns the loop.
+
+    `batch_size` counts the samples of one micro-step.
+    """
 
     spec: WorkloadSpec
     model: nn.Module
@@ -63,8 +69,11 @@ class Workload:
     batch_size: int
     input_description: str
 
+    def __post_init__(self) -> None:
+        self.micro_steps = self.spec.accumulate
+
     @cached_property
-    def optimizer(self) -> torch.optim.Optimizer:
+    def optimizer(self) -> torch.optim.Optimizer:  # type: ignore[override]  # an attribute once it is made
         """Optimizer, made on first use: a process's first one takes torch seconds, which a check can avoid."""
         return make_optimizer(self.spec, self.model)
 
@@ -83,6 +92,22 @@ class Workload:
     def forward_loss(self, model: nn.Module | None = None) -> Tensor:
         """`loss(model(inputs), targets)`, a scalar with a graph."""
         return self.loss(self.outputs(model), self.targets)
+
+    def under(self, model: nn.Module, no_sync: Callable[[], AbstractContextManager[object]]) -> Self:
+        """This workload with an attached schedule: the model that the schedule wraps, and its `no_sync`."""
+        found = self._copied()
+        found.model, found.no_sync = model, no_sync
+        return found
+
+    def last_micro_step(self) -> Self:
+        """This workload with steps of one micro-step, which is the one that communicates."""
+        found = self._copied()
+        found.micro_steps = 1
+        return found
+
+    def _copied(self) -> Self:
+        assert self.optimizer is not None  # made before the copy, so that both have the same one
+        return copy(self)
 
     @property
     def trainable(self) -> list[nn.Parameter]:
@@ -107,7 +132,7 @@ class Workload:
             parameters=self.parameters_count,
             tensors=len(self.trainable),
             grad_bytes=self.grad_bytes,
-            batch_size=self.batch_size,
+            batch_size=self.batch_size * self.micro_steps,
             input=self.input_description,
             buffer_bytes=self.buffer_bytes,
             parameter_dtypes=self.parameter_dtypes if self.parameter_dtypes != self.spec.dtype else None,

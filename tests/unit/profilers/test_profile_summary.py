@@ -21,6 +21,7 @@ def raw(
 
     return {
         "warmup": warmup,
+        "micro_steps": 1,
         "frozen": list(frozen),
         "steps": {
             "input_s": series(read),

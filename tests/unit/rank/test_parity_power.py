@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from xbench.rank.parity_checker import ParityChecker, copies, momentum_of
 from xbench.rank.parity_power import Gradients, averaged, give, local_gradients, trainable
 from xbench.rank.reference import WEIGHTS
 from xbench.rank.snapshot import Snapshot
+from xbench.workloads.training_step import TrainingStep
 
 STEPS = 3
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
@@ -51,6 +51,18 @@ def reordered() -> Batches:
     return [(x, y), (x.flip(0), y.flip(0))]
 
 
+class Job(TrainingStep):
+    """A model, its optimizer, and what a snapshot looks at."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[Any, Any]) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.inputs, self.targets = batch
+        self.loss = None
+
+    def forward_loss(self) -> torch.Tensor:
+        raise AssertionError("the test of the gate runs no forward pass")
+
+
 def said(
     model: nn.Module,
     batches: Batches,
@@ -62,9 +74,7 @@ def said(
     weights: tuple[float, ...] = WEIGHTS,
 ) -> str | None:
     """Train the reference on the mean of both batches' gradients, and ask what the gate would let pass."""
-    job: Any = SimpleNamespace(
-        model=model, optimizer=optimizer_of(model.parameters()), inputs=batches[0][0], targets=batches[0][1], loss=None
-    )
+    job: Any = Job(model, optimizer_of(model.parameters()), batches[0])
     snapshot = Snapshot(job)
     states, local, averaged = [copies(model.named_parameters())], [], []
     for step in range(steps):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from xbench.errors import SpecError
 from xbench.spec import WorkloadSpec
-from xbench.workloads import WORKLOADS, family_of, parse_workload, resolve
+from xbench.workloads import WORKLOADS, check_plain_step, family_of, parse_workload, resolve
 from xbench.workloads.catalog import TORCHVISION_MODELS, UNLISTED, installed_models
 from xbench.workloads.parse import SyntheticShape, parse_synthetic
 
@@ -53,6 +53,7 @@ def test_a_factory_is_named_by_file_and_function(factory_file):
         ("resnet50", {"batchsize": 2}, "unknown option 'batchsize'", "'batch_size'"),
         ("resnet50", {"batch_size": 0}, "batch-size=0 is out of range", "batch-size=1"),
         ("resnet50:batch-size=0", {}, "batch-size=0 is out of range", "batch-size=1"),
+        ("resnet50:accumulate=0", {}, "accumulate=0 is out of range 1 to 1024", "accumulate=1"),
         ("resnet50", {"batch_size": "many"}, "is not a whole number", ""),
         ("resnet50", {"dtype": "bf61"}, "dtype=bf61 is not fp32 or bf16", "'bf16'"),
         ("resnet50", {"optimizer": "sdg"}, "optimizer=sdg is not sgd or adamw", "'sgd'"),
@@ -174,3 +175,14 @@ def test_a_module_and_a_function_are_told_how_to_name_a_factory():
     assert caught.value.hint == "write models.py:dictionary"
     with pytest.raises(SpecError, match="'nope' in 'resnet18:nope' is not an option"):
         parse_workload("resnet18:nope")
+
+
+def test_options_of_the_step_apply_to_every_workload() -> None:
+    assert parse_workload("resnet50:accumulate=4", accumulate=2).accumulate == 4
+    assert parse_workload("synthetic:layers=2", accumulate=2).accumulate == 2
+
+
+def test_a_loop_of_its_own_takes_no_option_of_the_step() -> None:
+    check_plain_step(parse_workload("resnet50"), "converge")
+    with pytest.raises(SpecError, match="converge runs training steps of its own, which have one micro-step"):
+        check_plain_step(parse_workload("resnet50:accumulate=2"), "converge")

@@ -256,7 +256,9 @@ def _plan_rows(plans: Sequence[Plan], gap: Callable[[float | None], str]) -> lis
 
 def step_table(step: StepTimes, label: Label) -> Table:
     """Return the step and its instrumented parts, beside the bare loop."""
+    earlier = [("micro-steps before the last", step.accumulate_s, None)] if step.micro_steps > 1 else []
     parts = (
+        *earlier,
         ("forward", step.forward_s, None),
         ("backward", step.backward_s, None),
         ("optimizer", step.optimizer_s, None),

@@ -1,0 +1,91 @@
+"""Options of the training step on real ranks: every mode trains what DDP trains with the same option."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typed_commands import only_record, xbench
+
+from xbench.records import Comparison, ModeResult
+
+pytestmark = pytest.mark.integration
+
+NETWORK = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow, self.norm = nn.Linear(32, 64), nn.Linear(64, 32), nn.BatchNorm1d(32)
+
+    def forward(self, x):
+        return x + self.norm(self.narrow(self.wide(x).relu()))
+
+
+def make():
+    model = nn.Sequential(nn.Linear(16, 32), nn.Sequential(Block(), Block()), nn.Linear(32, 10))
+    return model, (torch.randn(12, 16), torch.randint(0, 10, (12,))), nn.CrossEntropyLoss()
+"""
+WRONG = ("forgetful", "eager")
+
+
+@pytest.fixture(scope="module")
+def with_wrong_modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which the modes of `tests/packages/xbench_wrong_steps.py` are installed."""
+    folder = tmp_path_factory.mktemp("site")
+    told = folder / "xbench_wrong_steps-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: xbench-wrong-steps\nVersion: 1.0\n", encoding="utf-8")
+    points = "".join(f"{name} = xbench_wrong_steps:{name.capitalize()}\n" for name in WRONG)
+    (told / "entry_points.txt").write_text(f"[xbench.modes]\n{points}", encoding="utf-8")
+    packages = Path(__file__).parents[1] / "packages"
+    places = [str(folder), str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+
+
+def compared(folder: Path, env: dict[str, str], modes: str, *options: str) -> Comparison:
+    (folder / "train.py").write_text(NETWORK)
+    done = xbench(
+        "compare", f"{folder / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--rounds", "1", "--steps",
+        "2", "--modes", modes, *options, "--output", str(folder / "runs"), env=env,
+    )  # fmt: skip
+    record = only_record(folder / "runs")
+    assert isinstance(record, Comparison)
+    assert record.complete, (record.error, done.stderr[-2000:])
+    return record
+
+
+def assert_parity(mode: ModeResult) -> None:
+    assert mode.parity is not None, mode.error
+    assert (mode.status, mode.parity.ok, mode.parity.shown) == ("ok", True, True), mode.parity
+
+
+def test_micro_steps(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", "dear", "priority", "fsdp", "replicate", "zero1"]
+    record = compared(tmp_path, with_wrong_modes, ",".join([*right, *WRONG, "spb"]), "--accumulate", "3")
+    for name in right:
+        assert_parity(record.modes[name])
+    forgetful, eager, spb = record.modes["forgetful"], record.modes["eager"], record.modes["spb"]
+    assert forgetful.status == "failed"
+    assert forgetful.parity is not None
+    assert not forgetful.parity.ok
+    assert eager.error is not None
+    assert eager.error.startswith("eager has no no_sync, so it would send gradients in every micro-step")
+    assert spb.parity is not None
+    assert (spb.status, spb.parity.ok) == ("ok", True)
+
+    (job,) = record.jobs
+    assert job.workload.spec.accumulate == 3
+    assert job.workload.batch_size == 36
+    assert job.step.micro_steps == 3
+    assert job.step.accumulate_s > 0
+    assert job.plans["optimal"].timeline.compute[0].name == "accumulate"
+    for name in ("ddp", "optimal"):
+        assert record.modes[name].timeline is not None
+        assert record.modes[name].timeline.compute[0].name == "accumulate"
+        sent = sum(bucket.nbytes or 0 for bucket in record.modes[name].timeline.communication)
+        assert sent == job.workload.grad_bytes  # once, in spite of three backward passes
