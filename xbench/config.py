@@ -108,6 +108,9 @@ class WorkloadOptions:
     accumulate: int = whole(
         "--accumulate", 1, 1024, default=1, help="Micro-steps of a step; only the last one communicates."
     )
+    clip: float | None = option(
+        "--clip", type=float, metavar="NORM", help="Largest norm of a step's gradients.  [default: not clipped]"
+    )
     seed: int = whole("--seed", 0, 2**31 - 1, default=0, help="Random seed for weights and data.")
 
     def read(self) -> tuple[WorkloadSpec, ...]:

@@ -35,6 +35,7 @@ Collectives = Literal["torch", "sockets", "horovod"]
 Variation = Literal["samples", "noise", "sequence", "none"]
 MAX_ACCUMULATE = 1024
 """Most micro-steps of a step."""
+MAX_CLIP = 1e9
 
 
 class WorkloadSpec(Spec):
@@ -53,6 +54,14 @@ class WorkloadSpec(Spec):
     accumulate: int = Field(
         default=1, ge=1, le=MAX_ACCUMULATE, description="forward and backward passes of a step; the last one sends"
     )
+    clip: float | None = Field(
+        default=None, gt=0, le=MAX_CLIP, description="largest norm of a step's gradients; null: they are not clipped"
+    )
+
+    @property
+    def updates_together(self) -> str | None:
+        """The option with which every update waits for all gradients; None without one."""
+        return "--clip" if self.clip is not None else None
 
     @property
     def title(self) -> str:

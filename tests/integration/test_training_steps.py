@@ -30,7 +30,9 @@ def make():
     model = nn.Sequential(nn.Linear(16, 32), nn.Sequential(Block(), Block()), nn.Linear(32, 10))
     return model, (torch.randn(12, 16), torch.randint(0, 10, (12,))), nn.CrossEntropyLoss()
 """
-WRONG = ("forgetful", "eager")
+WRONG = ("forgetful", "eager", "unclipped", "summing")
+
+SHARDED = ("fsdp", "replicate", "zero1")
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +66,19 @@ def assert_parity(mode: ModeResult) -> None:
     assert (mode.status, mode.parity.ok, mode.parity.shown) == ("ok", True, True), mode.parity
 
 
+def assert_refused(mode: ModeResult) -> None:
+    assert mode.parity is not None, mode.error
+    assert (mode.status, mode.parity.ok) == ("failed", False)
+
+
 def test_micro_steps(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
-    right = ["ddp", "wfbp", "optimal", "dear", "priority", "fsdp", "replicate", "zero1"]
-    record = compared(tmp_path, with_wrong_modes, ",".join([*right, *WRONG, "spb"]), "--accumulate", "3")
+    right = ["ddp", "wfbp", "optimal", "dear", "priority", *SHARDED]
+    modes = ",".join([*right, "forgetful", "eager", "spb"])
+    record = compared(tmp_path, with_wrong_modes, modes, "--accumulate", "3")
     for name in right:
         assert_parity(record.modes[name])
-    forgetful, eager, spb = record.modes["forgetful"], record.modes["eager"], record.modes["spb"]
-    assert forgetful.status == "failed"
-    assert forgetful.parity is not None
-    assert not forgetful.parity.ok
+    assert_refused(record.modes["forgetful"])
+    eager, spb = record.modes["eager"], record.modes["spb"]
     assert eager.error is not None
     assert eager.error.startswith("eager has no no_sync, so it would send gradients in every micro-step")
     assert spb.parity is not None
@@ -89,3 +95,26 @@ def test_micro_steps(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
         assert record.modes[name].timeline.compute[0].name == "accumulate"
         sent = sum(bucket.nbytes or 0 for bucket in record.modes[name].timeline.communication)
         assert sent == job.workload.grad_bytes  # once, in spite of three backward passes
+
+
+@pytest.mark.parametrize("norm", ["0.05", "1000"])
+def test_clipped_gradients(norm: str, tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", "auto", *SHARDED]
+    modes = ",".join([*right, "unclipped", "summing", "spb:variant=temporal"])
+    record = compared(tmp_path, with_wrong_modes, modes, "--clip", norm, "--accumulate", "2")
+    for name in right:
+        assert_parity(record.modes[name])
+    assert_refused(record.modes["summing"])
+    if norm == "0.05":
+        assert_refused(record.modes["unclipped"])
+        said = record.modes["summing"].parity
+        assert said is not None
+        assert "the averaged gradients of 'all parameters' differ" in (said.message or "")
+    else:  # larger than any norm here, so nothing is clipped
+        assert_parity(record.modes["unclipped"])
+    (job,) = record.jobs
+    assert job.workload.spec.clip == float(norm)
+    assert job.step.updates_together
+    optimizer = [slice_.name for slice_ in job.plans["wfbp"].timeline.compute].count("optimizer")
+    assert optimizer == 1  # after all gradients have arrived
+    assert "dear" not in job.plans

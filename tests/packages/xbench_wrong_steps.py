@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
 from xbench.schedules.base import AttachConfig, Handle
 from xbench.schedules.bucketed import Wfbp
 
@@ -45,3 +50,45 @@ class Eager(Wfbp):
 
     def attach(self, setup: AttachConfig) -> Handle:
         return EagerHandle(super().attach(setup))
+
+
+class UnclippedHandle(Handle):
+    """Updates with the gradients as they were before the loop clipped them."""
+
+    def __init__(self, handle: Handle, optimizer: Optimizer) -> None:
+        super().__init__(handle.model, handle.engine)
+        self._averaged: dict[Parameter, Tensor] = {}
+        self.at_detach(optimizer.register_step_pre_hook(self._put_back).remove)
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        self._averaged = {p: p.grad.clone() for p in self.model.parameters() if p.grad is not None}
+
+    def _put_back(self, *_: object) -> None:
+        for parameter, gradient in self._averaged.items():
+            parameter.grad = gradient
+
+
+class Unclipped(Wfbp):
+    """Ignores clipping."""
+
+    def attach(self, setup: AttachConfig) -> Handle:
+        assert isinstance(setup.optimizer, Optimizer)
+        return UnclippedHandle(super().attach(setup), setup.optimizer)
+
+
+class Summing(Wfbp):
+    """Sums gradients in place of averaging them: clipping gives both the same size."""
+
+    def attach(self, setup: AttachConfig) -> Handle:
+        handle = super().attach(setup)
+        synchronize = handle.synchronize
+
+        def summed() -> None:
+            synchronize()
+            for parameter in setup.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(dist.get_world_size())
+
+        handle.synchronize = summed
+        return handle

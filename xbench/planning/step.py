@@ -88,6 +88,8 @@ class StepModel:
     micro_steps: int = 1
     accumulate_s: float = 0.0
     """All micro-steps but the last [s]."""
+    updates_together: bool = False
+    """True if every update waits for all gradients, because they are clipped."""
 
     @classmethod
     def of(cls, layers: Sequence[Layer], step: StepTimes) -> StepModel:
@@ -100,7 +102,7 @@ class StepModel:
             gradients, step.forward_s, step.backward_s, step.optimizer_s,
             loaded=_loaded(layers, gradients, "ready_loaded_s"),
             loaded_each=_loaded(layers, gradients, "ready_loaded_each_s"),
-            micro_steps=step.micro_steps, accumulate_s=step.accumulate_s,
+            micro_steps=step.micro_steps, accumulate_s=step.accumulate_s, updates_together=step.updates_together,
         )  # fmt: skip
         return measured.scaled(step.uninstrumented_step_s / whole_s)
 

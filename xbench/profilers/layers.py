@@ -282,6 +282,7 @@ class StepProfile:
     frozen: list[str]
     warmup: int
     micro_steps: int = 1
+    updates_together: bool = False
     accumulate_s: list[float] = field(default_factory=list)
     input_s: list[float] = field(default_factory=list)
     forward_s: list[float] = field(default_factory=list)
@@ -296,6 +297,7 @@ class StepProfile:
         return {
             "warmup": self.warmup,
             "micro_steps": self.micro_steps,
+            "updates_together": self.updates_together,
             "frozen": list(self.frozen),
             "steps": {
                 name: [round(value, 9) for value in getattr(self, name)]
@@ -354,7 +356,8 @@ def profile_step(
             bare.append((begin, clock.mark()))
     clock.flush()
 
-    profile = StepProfile(profiler.layers, profiler.tensors, profiler.frozen, warmup, workload.micro_steps)
+    found = profiler.layers, profiler.tensors, profiler.frozen
+    profile = StepProfile(*found, warmup, workload.micro_steps, workload.updates_together)
     for step in instrumented:
         if workload.micro_steps > 1:
             profile.accumulate_s.append(clock.elapsed_s(step.cleared, step.forward))

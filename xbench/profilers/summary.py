@@ -57,6 +57,7 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
         warmup_steps=first,
         micro_steps=micro_steps,
         accumulate_s=_slowest_median(raw["steps"]["accumulate_s"][first:] for raw in raws) if micro_steps > 1 else 0.0,
+        updates_together=raws[0]["updates_together"],
     )
     return _layers(raws, first, step.median), times
 

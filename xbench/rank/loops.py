@@ -38,6 +38,8 @@ class Loops(ABC):
     """Limit of queued steps on a link that needs the host for each collective."""
     loss: torch.Tensor | None
     """Loss of the last step, before weighting."""
+    norm: torch.Tensor | None = None
+    """Norm of the last step's gradients before they were clipped."""
     weights: Iterator[float] | None
     """Factors of the losses of the next steps in the parity check (`reference.WEIGHTS`)."""
 
@@ -48,7 +50,7 @@ class Loops(ABC):
     def forward_backward(self, handle: Handle) -> None:
         """Zero the gradients, run forward and backward of every micro-step."""
         self.lead.acting = self.job
-        step = self.workload.under(handle.model, handle.no_sync)
+        step = self.workload.under(handle.model, handle.no_sync, handle.synchronize)
         weight = next(self.weights) if self.weights is not None else None
         step.clear()
         step.accumulate(weight * EARLIER if weight is not None else 1.0)
@@ -56,10 +58,10 @@ class Loops(ABC):
         self.loss = loss.detach()
         step.backward(loss, weight if weight is not None else 1.0)
 
-    def update(self) -> None:
+    def update(self, handle: Handle) -> None:
         """Update the parameters."""
         self.lead.acting = self.job
-        self.workload.update()
+        self.norm = self.workload.under(handle.model, handle.no_sync, handle.synchronize).update()
 
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
         """Run `steps` ordinary training steps, with `mark()` after each."""
@@ -67,7 +69,7 @@ class Loops(ABC):
             self.note(f"{what} step {step + 1}: computing")
             with self.ranges.step(step + 1):
                 self.forward_backward(handle)
-                self.update()
+                self.update(handle)
             mark()
             if self.step_limit is not None:
                 self.step_limit.step_queued()
@@ -103,7 +105,7 @@ class Loops(ABC):
                 torch.cuda.current_stream().synchronize()
 
         def apply() -> None:
-            self.update()
+            self.update(handle)
             if applied is not None:
                 applied()
 

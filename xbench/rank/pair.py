@@ -51,7 +51,7 @@ def turns_of(
             session.step_limit.step_queued()
 
     def update() -> None:
-        session.update()
+        session.update(handle)
 
     return JobTurns(turns, update, forward_backward, mark, hold=_ranges(session, what))
 
@@ -118,7 +118,7 @@ def _judged(job: JobTurns, session: Session, checker: Any) -> JobTurns:
 
     def update() -> None:
         job.update()
-        checker.step(session.loss)
+        checker.step(session.loss, session.norm)
 
     return JobTurns(job.turns, update, forward_backward, job.mark)
 

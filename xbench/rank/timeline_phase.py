@@ -60,7 +60,7 @@ def record_timeline(session: Session, mode: ModeSpec) -> None:
     recording = TimelineRecorder(workload.model, session.clock, in_order=in_order, label=label)
     ahead_s = clock_offsets(None, session.device).offset_s[session.rank]
     with recording as recorder, session.attach(mode) as handle:
-        attached = workload.under(handle.model, handle.no_sync)
+        attached = workload.under(handle.model, handle.no_sync, handle.synchronize)
         watched = _agreed(session, mode, lambda: handle.watch(recorder.watch))
         handle.watch_waits(recorder.waiting)
         if watched:

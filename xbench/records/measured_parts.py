@@ -61,6 +61,9 @@ class StepTimes(Part):
     warmup_steps: Count = Field(description="steps before the first that counts, as detected")
     micro_steps: PositiveCount = Field(1, description="forward and backward passes of a step")
     accumulate_s: Duration = Field(0.0, description="all micro-steps but the last")
+    updates_together: bool = Field(
+        False, description="whether every update waits for all gradients, because they are clipped"
+    )
 
 
 class CostPoint(Part):

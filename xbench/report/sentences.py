@@ -53,7 +53,8 @@ def workload_line(workload: WorkloadRecord) -> str:
     micro_steps = workload.spec.accumulate
     each = workload.batch_size // micro_steps
     batch = f"batch {f'{micro_steps} × ' if micro_steps > 1 else ''}{each} of {workload.input}, " if each else ""
-    optimizer = f", {workload.spec.optimizer}" if batch else ""  # a trace tells neither
+    clip = f", clipped to {workload.spec.clip:g}" if workload.spec.clip is not None else ""
+    optimizer = f", {workload.spec.optimizer}{clip}" if batch else ""  # a trace tells neither
     return (
         f"{workload.title}: {batch}{workload.dtype}{optimizer}; "
         f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "

@@ -24,6 +24,7 @@ from xbench.spec import (
     DeviceType,
     FabricSpec,
     ModeSpec,
+    Overlap,
     RunSpec,
     WorkloadSpec,
     check_backend,
@@ -64,7 +65,28 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     if paired and (config.judged or len(set(workloads)) > 1) and not any(m.name == IN_SEQUENCE for m in modes):
         base = MODES.entry(IN_SEQUENCE).base_schedule
         modes = (*modes, ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
+    check_steps(workloads, modes, config.overlap)
     return workloads, placed(modes, config.collectives)
+
+
+def check_steps(workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec], overlap: Overlap) -> None:
+    """Raise SpecError for a mode that cannot run the training steps of a workload."""
+    flag = next((flag for workload in workloads if (flag := workload.updates_together) is not None), None)
+    if flag is None:
+        return
+    late = next((mode for mode in modes if mode_info(mode.carrier).puts_off), None)
+    if late is not None:
+        raise SpecError(
+            f"mode {late.text!r} updates each layer in the next forward pass, and {flag} needs all gradients before "
+            "the first update",
+            hint=f"leave {flag} or the mode out",
+        )
+    if overlap == "forward":
+        raise SpecError(
+            f"--overlap forward lets auto update layers in the next forward pass, and {flag} needs all gradients "
+            "before the first update",
+            hint=f"leave {flag} or --overlap out",
+        )
 
 
 def placed(modes: Sequence[ModeSpec], collectives: Collectives) -> tuple[ModeSpec, ...]:

@@ -9,6 +9,7 @@ name takes its options from the command line. Its own options take precedence: `
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ from pydantic import ValidationError
 
 from xbench.errors import SpecError, nearest
 from xbench.registry import imported
-from xbench.spec import MAX_ACCUMULATE, DeviceType, WorkloadSpec, known_options, parse_int, parse_options
+from xbench.spec import MAX_ACCUMULATE, MAX_CLIP, DeviceType, WorkloadSpec, known_options, parse_int, parse_options
+from xbench.text import cut
 from xbench.units import Bytes, format_bytes, parse_bytes
 from xbench.workloads.catalog import (
     SYNTHETIC_BATCH,
@@ -34,7 +36,7 @@ _LIMITS = {
     "accumulate": (1, MAX_ACCUMULATE),
 }  # fmt: skip
 _CHOICES = {"dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw")}
-_OPTIONS = (*_LIMITS, *_CHOICES)
+_OPTIONS = (*_LIMITS, *_CHOICES, "clip")
 _SIZES: dict[Family, tuple[str, ...]] = {
     "vision": ("batch_size", "image_size"),
     "text": ("batch_size", "seq_len"),
@@ -56,7 +58,7 @@ class SyntheticShape(NamedTuple):
 
 def parse_workload(text: str, **options: Any) -> WorkloadSpec:
     """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer, seed,
-    accumulate`.
+    accumulate, clip`.
 
     An option that is None gets the device's default later. Raises SpecError for an unknown name (with the nearest), an
     unknown or malformed option, a size out of range or not applicable, and a factory whose file does not exist. The
@@ -139,10 +141,10 @@ def check_sizes(spec: WorkloadSpec) -> None:
 
 def check_plain_step(spec: WorkloadSpec, who: str) -> None:
     """Raise SpecError for options of the training step, if `who` runs steps of its own."""
-    if spec.accumulate > 1:
-        raise SpecError(
-            f"{who} runs training steps of its own, which have one micro-step", hint="leave --accumulate out"
-        )
+    given = {"--accumulate": spec.accumulate > 1, "--clip": spec.clip is not None}
+    if any(given.values()):
+        flags = " and ".join(flag for flag, is_given in given.items() if is_given)
+        raise SpecError(f"{who} runs training steps of its own, without {flags}", hint=f"leave {flags} out")
 
 
 def resolve(spec: WorkloadSpec, device: DeviceType) -> WorkloadSpec:
@@ -181,11 +183,24 @@ def _option(name: str, key: str, value: Any) -> Any:
     flag = key.replace("_", "-")
     if key in _LIMITS:
         return parse_int(name, flag, str(value), *_LIMITS[key])
+    if key == "clip":
+        return _norm(name, str(value))
     if value not in _CHOICES[key]:
         close = nearest(str(value), _CHOICES[key])
         raise SpecError(f"{name!r}: {flag}={value} is not {' or '.join(_CHOICES[key])}",
                         hint=f"did you mean {close!r}?" if close else None)  # fmt: skip
     return value
+
+
+def _norm(name: str, value: str) -> float:
+    """Parse the largest norm of gradients. Raises SpecError."""
+    try:
+        norm = float(value)
+    except ValueError:
+        norm = math.nan
+    if 0 < norm <= MAX_CLIP:
+        return norm
+    raise SpecError(f"{name!r}: clip={cut(value, 100)} is not above 0 and up to {MAX_CLIP:g}", hint="try clip=1")
 
 
 def _check_image_size(spec: WorkloadSpec) -> None:

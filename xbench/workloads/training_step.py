@@ -9,6 +9,9 @@
 **Accumulation** (`--accumulate N`). A step has N micro-steps, each with a forward and a backward pass over one batch.
 Their losses are divided by N, so the gradient is the mean over all samples of the step. Only the last micro-step sends:
 the others run inside the schedule's `no_sync`. Every micro-step has the same batch, because a measurement has one.
+
+**Clipping** (`--clip X`). `torch.nn.utils.clip_grad_norm_` scales the gradients of all parameters down to the norm X
+before the update. The norm is of averaged gradients, so the step first waits for all of them (`synchronize`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 
@@ -30,6 +34,15 @@ class TrainingStep(ABC):
     """Forward and backward passes of a step. All but the last run inside `no_sync`."""
     no_sync: Callable[[], AbstractContextManager[object]] = staticmethod(nullcontext)
     """Context in which the attached schedule sends nothing."""
+    synchronize: Callable[[], None] = staticmethod(lambda: None)
+    """Waits until the attached schedule has averaged all gradients."""
+    max_norm: float | None = None
+    """Largest norm of all gradients together; None: they are not clipped."""
+
+    @property
+    def updates_together(self) -> bool:
+        """True if every update waits for all gradients."""
+        return self.max_norm is not None
 
     @abstractmethod
     def forward_loss(self) -> Tensor:
@@ -51,6 +64,12 @@ class TrainingStep(ABC):
         scaled = loss if factor == 1 else loss * factor
         scaled.backward()  # type: ignore[no-untyped-call]
 
-    def update(self) -> None:
-        """Update the parameters."""
+    def update(self) -> Tensor | None:
+        """Update the parameters. Return the norm of the gradients before they were clipped; None without clipping."""
+        if not self.updates_together:
+            self.optimizer.step()
+            return None
+        self.synchronize()
+        norm = clip_grad_norm_(self.model.parameters(), self.max_norm) if self.max_norm is not None else None
         self.optimizer.step()
+        return norm

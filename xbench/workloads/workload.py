@@ -70,7 +70,7 @@ class Workload(TrainingStep):
     input_description: str
 
     def __post_init__(self) -> None:
-        self.micro_steps = self.spec.accumulate
+        self.micro_steps, self.max_norm = self.spec.accumulate, self.spec.clip
 
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:  # type: ignore[override]  # an attribute once it is made
@@ -93,10 +93,12 @@ class Workload(TrainingStep):
         """`loss(model(inputs), targets)`, a scalar with a graph."""
         return self.loss(self.outputs(model), self.targets)
 
-    def under(self, model: nn.Module, no_sync: Callable[[], AbstractContextManager[object]]) -> Self:
-        """This workload with an attached schedule: the model that the schedule wraps, and its `no_sync`."""
+    def under(
+        self, model: nn.Module, no_sync: Callable[[], AbstractContextManager[object]], synchronize: Callable[[], None]
+    ) -> Self:
+        """This workload with an attached schedule: the model that it wraps, its `no_sync` and its `synchronize`."""
         found = self._copied()
-        found.model, found.no_sync = model, no_sync
+        found.model, found.no_sync, found.synchronize = model, no_sync, synchronize
         return found
 
     def last_micro_step(self) -> Self:

@@ -178,11 +178,19 @@ def test_a_module_and_a_function_are_told_how_to_name_a_factory():
 
 
 def test_options_of_the_step_apply_to_every_workload() -> None:
-    assert parse_workload("resnet50:accumulate=4", accumulate=2).accumulate == 4
-    assert parse_workload("synthetic:layers=2", accumulate=2).accumulate == 2
+    assert parse_workload("resnet50:accumulate=4,clip=0.5", accumulate=2).accumulate == 4
+    assert parse_workload("resnet50:accumulate=4,clip=0.5", clip=1.0).clip == 0.5
+    assert parse_workload("synthetic:layers=2", accumulate=2, clip=1.0).clip == 1.0
+
+
+@pytest.mark.parametrize("norm", ["0", "-1", "nan", "inf", "1e10", "much"])
+def test_a_norm_is_above_zero(norm: str) -> None:
+    with pytest.raises(SpecError, match=f"clip={norm} is not above 0 and up to 1e\\+09") as raised:
+        parse_workload("resnet50", clip=norm)
+    assert raised.value.hint == "try clip=1"
 
 
 def test_a_loop_of_its_own_takes_no_option_of_the_step() -> None:
     check_plain_step(parse_workload("resnet50"), "converge")
-    with pytest.raises(SpecError, match="converge runs training steps of its own, which have one micro-step"):
-        check_plain_step(parse_workload("resnet50:accumulate=2"), "converge")
+    with pytest.raises(SpecError, match="converge runs training steps of its own, without --accumulate and --clip"):
+        check_plain_step(parse_workload("resnet50:accumulate=2,clip=1"), "converge")
