@@ -16,6 +16,7 @@ from xbench import cli
 DOCS = Path(__file__).parent
 MORE = {
     "--accumulate": "workloads.md#the-training-step",
+    "--amp": "workloads.md#the-training-step",
     "--clip": "workloads.md#the-training-step",
     "--backend": "horovod.md#as-a-carrier",
     "--compress": "compare.md#half-the-bytes",

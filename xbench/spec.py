@@ -24,6 +24,7 @@ class Spec(BaseModel):
 
 
 DType = Literal["fp32", "bf16"]
+Amp = Literal["bf16", "fp16"]
 OptimizerName = Literal["sgd", "adamw"]
 DeviceType = Literal["cpu", "cuda"]
 Copies = Literal["views", "coalesced", "fused"]
@@ -54,6 +55,9 @@ class WorkloadSpec(Spec):
     accumulate: int = Field(
         default=1, ge=1, le=MAX_ACCUMULATE, description="forward and backward passes of a step; the last one sends"
     )
+    amp: Amp | None = Field(
+        default=None, description="type of autocast in the forward pass, fp16 with a GradScaler; null: no autocast"
+    )
     clip: float | None = Field(
         default=None, gt=0, le=MAX_CLIP, description="largest norm of a step's gradients; null: they are not clipped"
     )
@@ -61,7 +65,7 @@ class WorkloadSpec(Spec):
     @property
     def updates_together(self) -> str | None:
         """The option with which every update waits for all gradients; None without one."""
-        return "--clip" if self.clip is not None else None
+        return "--clip" if self.clip is not None else "--amp fp16" if self.amp == "fp16" else None
 
     @property
     def title(self) -> str:

@@ -30,7 +30,26 @@ def make():
     model = nn.Sequential(nn.Linear(16, 32), nn.Sequential(Block(), Block()), nn.Linear(32, 10))
     return model, (torch.randn(12, 16), torch.randint(0, 10, (12,))), nn.CrossEntropyLoss()
 """
-WRONG = ("forgetful", "eager", "unclipped", "summing")
+WRONG = ("forgetful", "eager", "unclipped", "summing", "stubborn")
+
+OVERFLOWS = (
+    NETWORK.replace("def make", "class Overflow(torch.autograd.Function):\n"
+    "    @staticmethod\n"
+    "    def forward(ctx, x, overflows):\n"
+    "        ctx.overflows = overflows\n"
+    "        return x.clone()\n\n"
+    "    @staticmethod\n"
+    "    def backward(ctx, gradient):\n"
+    "        return gradient * float('inf') if ctx.overflows else gradient, None\n\n\n"
+    "class Last(nn.Linear):\n"
+    "    steps = 0\n\n"
+    "    def forward(self, x):\n"
+    "        self.steps += torch.is_grad_enabled()\n"
+    "        ready = torch.distributed.is_initialized() and torch.distributed.get_rank() == 1\n"
+    "        return Overflow.apply(super().forward(x), ready and self.steps == 2)\n\n\ndef make")
+    .replace("nn.Linear(32, 10))", "Last(32, 10))")
+)  # fmt: skip
+"""Gradients are infinite on rank 1 alone, in the second step alone."""
 
 SHARDED = ("fsdp", "replicate", "zero1")
 
@@ -49,8 +68,8 @@ def with_wrong_modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 
-def compared(folder: Path, env: dict[str, str], modes: str, *options: str) -> Comparison:
-    (folder / "train.py").write_text(NETWORK)
+def compared(folder: Path, env: dict[str, str], modes: str, *options: str, source: str = NETWORK) -> Comparison:
+    (folder / "train.py").write_text(source)
     done = xbench(
         "compare", f"{folder / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--rounds", "1", "--steps",
         "2", "--modes", modes, *options, "--output", str(folder / "runs"), env=env,
@@ -118,3 +137,32 @@ def test_clipped_gradients(norm: str, tmp_path: Path, with_wrong_modes: dict[str
     optimizer = [slice_.name for slice_ in job.plans["wfbp"].timeline.compute].count("optimizer")
     assert optimizer == 1  # after all gradients have arrived
     assert "dear" not in job.plans
+
+
+def test_bf16_autocast(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "optimal", "dear", "priority", *SHARDED]
+    record = compared(tmp_path, with_wrong_modes, ",".join(right), "--amp", "bf16")
+    for name in right:
+        assert_parity(record.modes[name])
+    (job,) = record.jobs
+    assert (job.workload.spec.amp, job.workload.dtype, job.step.updates_together) == ("bf16", "fp32", False)
+
+
+def test_fp16_skips_the_same_steps_on_all_ranks(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", *SHARDED]
+    record = compared(
+        tmp_path,
+        with_wrong_modes,
+        ",".join([*right, "stubborn"]),
+        "--amp",
+        "fp16",
+        "--clip",
+        "1",
+        "--launches",
+        "2",
+        source=OVERFLOWS,
+    )
+    for name in right:
+        assert_parity(record.modes[name])
+    assert_refused(record.modes["stubborn"])
+    assert record.jobs[0].step.updates_together

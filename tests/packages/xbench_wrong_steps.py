@@ -92,3 +92,20 @@ class Summing(Wfbp):
 
         handle.synchronize = summed
         return handle
+
+
+class Stubborn(Wfbp):
+    """Hides overflows from the scaler, so no step is skipped."""
+
+    def attach(self, setup: AttachConfig) -> Handle:
+        handle = super().attach(setup)
+        synchronize = handle.synchronize
+
+        def finite() -> None:
+            synchronize()
+            for parameter in setup.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+
+        handle.synchronize = finite
+        return handle

@@ -153,7 +153,7 @@ class Planner:
         """The search for the next forward pass. Raises ValueError without layers or a cost model, or where all updates
         wait for all gradients."""
         if self.step.updates_together:
-            raise ValueError("gradients are clipped before the first update, so no update waits for the next forward")
+            raise ValueError("the first update waits for all gradients, so none is put off to the next forward pass")
         if self.layers is None or self.cost is None:
             raise ValueError("the layers of a profile and a cost model are needed to plan for the next forward pass")
         return NextForwardSearch(self.layers, self.step, self.cost, contention=self.contention)

@@ -89,7 +89,7 @@ class StepModel:
     accumulate_s: float = 0.0
     """All micro-steps but the last [s]."""
     updates_together: bool = False
-    """True if every update waits for all gradients, because they are clipped."""
+    """True if every update waits for all gradients, to clip or unscale them."""
 
     @classmethod
     def of(cls, layers: Sequence[Layer], step: StepTimes) -> StepModel:

@@ -238,9 +238,13 @@ class ParityChecker:
         mine = size_of(norm)
         if there is None:
             return
-        off = abs(mine / there - 1) if mine is not None and there > 0 else float(mine != there)
-        known = self._moments.get(ALL, 0.0)
-        self._moments[ALL] = off if math.isnan(off) else max(known, off)
+        if mine is None or there == 0:
+            off = float(mine != there)
+        elif not math.isfinite(there):  # a step that a GradScaler skips
+            off = float(math.isfinite(mine))
+        else:
+            off = abs(mine / there - 1) if math.isfinite(mine) else math.inf
+        self._moments[ALL] = max(self._moments.get(ALL, 0.0), off)
 
     def _compare(self, mine: Mapping[str, Tensor], there: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
         found = differences(mine, there, before, reordered=self._reordered, size=self._size)

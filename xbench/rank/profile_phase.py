@@ -154,7 +154,9 @@ def profile_job(session: Session) -> JobPlan:
             plans["auto"] = try_candidates(session, planner, plans, missing, sometimes_missing=sometimes)
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
     event = event.model_copy(update={"other_costs": found.other_costs})
-    plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers)})
+    scaler = session.workload.scaler
+    scale = min(gathered(scaler.get_scale())) if scaler is not None else None
+    plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers), "scale": scale})
     if session.rank == 0:
         session.journal.write(event)
     return complete(plan, missing, sometimes_missing=sometimes)

@@ -47,6 +47,7 @@ from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.spec import ModeSpec
 from xbench.stats.blocks import twins
 from xbench.workloads.build import build, check_alike
+from xbench.workloads.training_step import FIRST_SCALE
 from xbench.workloads.workload import Workload
 
 ONE_ORDER = ("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
@@ -192,6 +193,14 @@ class Session(Loops):
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
         check_alike(self.workload)
         self.snapshot = Snapshot(self.workload)
+        if self.program.plans:
+            self.adopt(list(self.program.plans))
+
+    def adopt(self, plans: list[JobPlan]) -> None:
+        """Follow these plans of all jobs."""
+        self.plans = plans
+        self.workload.first_scale = plans[self.job].scale or FIRST_SCALE
+        self.workload.reset_scaler()
 
     def _of_job(self, job: int) -> Self:
         """Return the session of another job of this process. Collective over the ranks."""
@@ -257,6 +266,7 @@ class Session(Loops):
         the mode. Raises UsageError if the schedule refuses the model.
         """
         self.lead.under, self.lead.acting = mode.text, self.job
+        self.workload.reset_scaler()
         plan = self.plans[self.job]
         schedule: type[Schedule] = MODES.load(plan.carrier_of(mode))  # type: ignore[assignment]
         if schedule.needs_plan and mode.carrier not in plan.buckets:

@@ -62,7 +62,7 @@ class StepTimes(Part):
     micro_steps: PositiveCount = Field(1, description="forward and backward passes of a step")
     accumulate_s: Duration = Field(0.0, description="all micro-steps but the last")
     updates_together: bool = Field(
-        False, description="whether every update waits for all gradients, because they are clipped"
+        False, description="whether every update waits for all gradients, to clip or unscale them"
     )
 
 

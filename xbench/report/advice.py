@@ -244,6 +244,7 @@ def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--dtype": workload.dtype if workload.dtype != "fp32" else None,
         "--optimizer": workload.optimizer if workload.optimizer != "sgd" else None,
         "--accumulate": workload.accumulate if workload.accumulate > 1 else None,
+        "--amp": workload.amp,
         "--clip": f"{workload.clip:g}" if workload.clip is not None else None,
         "--seed": workload.seed or None,
         "--fabric": str(spec.fabric) if spec.fabric.name != "cluster" else None,

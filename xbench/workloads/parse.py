@@ -35,7 +35,7 @@ _LIMITS = {
     "batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1),
     "accumulate": (1, MAX_ACCUMULATE),
 }  # fmt: skip
-_CHOICES = {"dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw")}
+_CHOICES = {"dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw"), "amp": ("bf16", "fp16")}
 _OPTIONS = (*_LIMITS, *_CHOICES, "clip")
 _SIZES: dict[Family, tuple[str, ...]] = {
     "vision": ("batch_size", "image_size"),
@@ -58,7 +58,7 @@ class SyntheticShape(NamedTuple):
 
 def parse_workload(text: str, **options: Any) -> WorkloadSpec:
     """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer, seed,
-    accumulate, clip`.
+    accumulate, amp, clip`.
 
     An option that is None gets the device's default later. Raises SpecError for an unknown name (with the nearest), an
     unknown or malformed option, a size out of range or not applicable, and a factory whose file does not exist. The
@@ -118,7 +118,13 @@ def parse_synthetic(text: str) -> SyntheticShape:
 
 
 def check_sizes(spec: WorkloadSpec) -> None:
-    """Refuse sizes that the workload does not take, as far as that is known without torch. Raises SpecError."""
+    """Refuse sizes and types that the workload does not take, as far as known without torch. Raises SpecError."""
+    if spec.amp is not None and spec.dtype != "fp32":
+        raise SpecError(
+            f"{spec.title!r}: --amp {spec.amp} is for weights in fp32, and --dtype {spec.dtype} makes all of them "
+            f"{spec.dtype}",
+            hint="leave one of them out",
+        )
     family = family_of(spec.name)
     takes = _SIZES[family]
     for option in ("batch_size", "image_size", "seq_len"):
@@ -141,7 +147,7 @@ def check_sizes(spec: WorkloadSpec) -> None:
 
 def check_plain_step(spec: WorkloadSpec, who: str) -> None:
     """Raise SpecError for options of the training step, if `who` runs steps of its own."""
-    given = {"--accumulate": spec.accumulate > 1, "--clip": spec.clip is not None}
+    given = {"--accumulate": spec.accumulate > 1, "--amp": spec.amp is not None, "--clip": spec.clip is not None}
     if any(given.values()):
         flags = " and ".join(flag for flag, is_given in given.items() if is_given)
         raise SpecError(f"{who} runs training steps of its own, without {flags}", hint=f"leave {flags} out")

@@ -20,6 +20,7 @@ from xbench.workloads.training_step import TrainingStep
 Inputs = Tensor | tuple[Any, ...] | list[Any] | dict[str, Any]
 
 SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SGD_LR = 0.01
 SGD_MOMENTUM = 0.9
 ADAMW_LR = 1e-4
@@ -71,6 +72,10 @@ class Workload(TrainingStep):
 
     def __post_init__(self) -> None:
         self.micro_steps, self.max_norm = self.spec.accumulate, self.spec.clip
+        self.device_type = next(self.model.parameters()).device.type
+        if self.spec.amp == "fp16" and self.device_type != "meta":
+            self.scaled_on = self.device_type
+        self.reset_scaler()
 
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:  # type: ignore[override]  # an attribute once it is made
@@ -90,8 +95,11 @@ class Workload(TrainingStep):
         return network(self.inputs)
 
     def forward_loss(self, model: nn.Module | None = None) -> Tensor:
-        """`loss(model(inputs), targets)`, a scalar with a graph."""
-        return self.loss(self.outputs(model), self.targets)
+        """`loss(model(inputs), targets)`, a scalar with a graph, under autocast if the workload has it."""
+        if self.spec.amp is None or self.device_type == "meta":
+            return self.loss(self.outputs(model), self.targets)
+        with torch.autocast(self.device_type, AMP_DTYPES[self.spec.amp]):
+            return self.loss(self.outputs(model), self.targets)
 
     def under(
         self, model: nn.Module, no_sync: Callable[[], AbstractContextManager[object]], synchronize: Callable[[], None]

@@ -257,5 +257,5 @@ def test_where_every_update_waits_for_all_gradients_none_is_early_or_put_off() -
     early, clipped = planner.plan("wfbp"), together.plan("wfbp")
     assert early.predicted_step_s < clipped.predicted_step_s
     assert together.best().carrier is None
-    with pytest.raises(ValueError, match="gradients are clipped before the first update"):
+    with pytest.raises(ValueError, match="the first update waits for all gradients"):
         together.plan("dear")

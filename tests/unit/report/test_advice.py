@@ -180,8 +180,12 @@ def test_the_command_repeats_the_conditions_of_the_run() -> None:
         "XBENCH_HOST_TUNING=off xbench compare 'my train.py:make' --modes ddp,auto --dtype bf16 --optimizer adamw "
         "--accumulate 4 --clip 0.5 --seed 3 --fabric local:ranks=4 --copies fused --backend horovod"
     )
-    given = RunSpec(kind="comparison", workloads=(WorkloadSpec(name="mlp"),), fabric=FabricSpec(name="cluster"))
-    assert compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp"  # the ranks around it are found again
+    given = RunSpec(
+        kind="comparison", workloads=(WorkloadSpec(name="mlp", amp="bf16"),), fabric=FabricSpec(name="cluster")
+    )
+    assert (
+        compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp --amp bf16"
+    )  # the ranks around it are found again
 
 
 def test_a_winner_that_cannot_be_planned_has_no_command() -> None:

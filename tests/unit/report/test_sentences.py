@@ -18,6 +18,7 @@ from xbench.planning.scenario import replan, what_if
 from xbench.records import AnyRecord, CalibrationPoint, CostModel, EmulatedLink, ErrorBand, FabricRecord
 from xbench.report import FORMATS
 from xbench.report.formats.junit import cases
+from xbench.report.instruments import instruments_line, parts_line
 from xbench.report.kinds import view_of
 from xbench.report.planned import show_planned
 from xbench.report.sentences import (
@@ -26,8 +27,6 @@ from xbench.report.sentences import (
     cost_line,
     emulated_line,
     fabric_line,
-    instruments_line,
-    parts_line,
     step_line,
     workload_line,
 )

@@ -11,13 +11,19 @@ from xbench.schedules import parse_modes
 from xbench.spec import WorkloadSpec
 
 CLIPPED = WorkloadSpec(name="resnet18", clip=1.0)
+SCALED = WorkloadSpec(name="resnet18", amp="fp16")
 
 
 @pytest.mark.parametrize("mode", ["dear", "priority"])
-def test_no_update_is_put_off_where_gradients_are_clipped(mode: str) -> None:
-    with pytest.raises(SpecError, match=f"mode '{mode}' updates each layer in the next forward pass, and --clip needs"):
-        check_request(RunConfig(workloads=[CLIPPED], modes=parse_modes(f"ddp,{mode}")))
-    check_request(RunConfig(workloads=[WorkloadSpec(name="resnet18")], modes=parse_modes(f"ddp,{mode}")))
+@pytest.mark.parametrize(("workload", "flag"), [(CLIPPED, "--clip"), (SCALED, "--amp fp16")])
+def test_no_update_is_put_off_where_gradients_are_clipped_or_unscaled(
+    workload: WorkloadSpec, flag: str, mode: str
+) -> None:
+    said = f"mode '{mode}' updates each layer in the next forward pass, and {flag} needs"
+    with pytest.raises(SpecError, match=said):
+        check_request(RunConfig(workloads=[workload], modes=parse_modes(f"ddp,{mode}")))
+    for without in (WorkloadSpec(name="resnet18"), WorkloadSpec(name="resnet18", amp="bf16")):
+        check_request(RunConfig(workloads=[without], modes=parse_modes(f"ddp,{mode}")))
 
 
 def test_nor_does_auto_put_any_off() -> None:

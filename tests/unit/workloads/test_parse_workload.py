@@ -190,7 +190,17 @@ def test_a_norm_is_above_zero(norm: str) -> None:
     assert raised.value.hint == "try clip=1"
 
 
+def test_autocast_is_for_weights_in_fp32() -> None:
+    assert parse_workload("resnet50:amp=fp16").amp == "fp16"
+    with pytest.raises(SpecError, match="--amp fp16 is for weights in fp32, and --dtype bf16 makes all of them bf16"):
+        parse_workload("resnet50", amp="fp16", dtype="bf16")
+    with pytest.raises(SpecError, match="amp=fp8 is not bf16 or fp16"):
+        parse_workload("resnet50", amp="fp8")
+
+
 def test_a_loop_of_its_own_takes_no_option_of_the_step() -> None:
     check_plain_step(parse_workload("resnet50"), "converge")
     with pytest.raises(SpecError, match="converge runs training steps of its own, without --accumulate and --clip"):
         check_plain_step(parse_workload("resnet50:accumulate=2,clip=1"), "converge")
+    with pytest.raises(SpecError, match="a live job runs training steps of its own, without --amp"):
+        check_plain_step(parse_workload("resnet50:amp=bf16"), "a live job")

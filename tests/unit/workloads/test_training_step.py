@@ -89,3 +89,27 @@ def test_gradients_are_averaged_before_they_are_clipped(max_norm: float, left: f
     assert norm.item() == 1.0
     assert step.model.weight.item() == pytest.approx(left, abs=1e-5)
     assert step.called == ["forward", "wait", "update"]
+
+
+def test_a_step_with_an_infinite_gradient_is_skipped_and_the_scale_halved() -> None:
+    step = Step()
+    step.scaled_on, step.first_scale, step.max_norm = "cpu", 1024.0, 0.5
+    step.reset_scaler()
+    assert step.scaler is not None
+    assert step.updates_together
+    step.x = 1.0
+    step.backward(step.forward_loss())
+    assert step.gradient == 2 * 1024
+    step.update()
+    assert step.gradient == pytest.approx(0.5)  # divided by the scale, and then clipped
+    assert (step.model.weight.item(), step.scaler.get_scale()) == (pytest.approx(-0.5), 1024.0)
+
+    step.clear()
+    step.synchronize = lambda: step.model.weight.grad.fill_(torch.inf)  # what another rank had
+    step.backward(step.forward_loss())
+    step.update()
+    assert (step.model.weight.item(), step.scaler.get_scale()) == (pytest.approx(-0.5), 512.0)
+    assert step.called == ["forward", "update", "forward"]
+
+    step.reset_scaler()
+    assert step.scaler.get_scale() == 1024.0
