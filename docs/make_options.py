@@ -26,6 +26,7 @@ MORE = {
     "--until": "how-it-measures.md#as-many-launches-as-a-precision-needs",
     "--modes": "modes.md",
     "--nvtx": "compare.md#nsight-systems",
+    "--optimizer-impl": "workloads.md#the-training-step",
     "--overlap": "compare.md#into-the-next-forward-pass",
     "--topology": "scale.md#how-it-gets-there",
     "--error-band": "scale.md#how-sure-it-is",

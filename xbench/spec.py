@@ -26,6 +26,7 @@ class Spec(BaseModel):
 DType = Literal["fp32", "bf16"]
 Amp = Literal["bf16", "fp16"]
 OptimizerName = Literal["sgd", "adamw"]
+OptimizerImpl = Literal["default", "foreach", "fused"]
 DeviceType = Literal["cpu", "cuda"]
 Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
@@ -48,6 +49,9 @@ class WorkloadSpec(Spec):
     seq_len: int | None = Field(default=None, ge=1)
     dtype: DType = "fp32"
     optimizer: OptimizerName = "sgd"
+    optimizer_impl: OptimizerImpl = Field(
+        default="default", description="kernels of the optimizer; default: torch's choice for the device"
+    )
     seed: int = Field(default=0, ge=0)
     variation: Variation | None = Field(
         default=None, description="how a factory's batch differs by rank; null: by which of its samples stand twice"

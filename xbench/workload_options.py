@@ -22,6 +22,9 @@ class WorkloadOptions:
     seq_len: int | None = whole("--seq-len", 1, 10_000_000, help="Tokens (text) or frames (speech) per sample.")
     dtype: str = choice("--dtype", "fp32", "bf16", default="fp32", help="Type of weights and gradients.")
     optimizer: str = choice("--optimizer", "sgd", "adamw", default="sgd", help="Optimizer used for the step.")
+    optimizer_impl: str = choice(
+        "--optimizer-impl", "default", "foreach", "fused", default="default", help="Kernels of the optimizer."
+    )
     accumulate: int = whole(
         "--accumulate", 1, 1024, default=1, help="Micro-steps of a step; only the last one communicates."
     )

@@ -166,3 +166,22 @@ def test_fp16_skips_the_same_steps_on_all_ranks(tmp_path: Path, with_wrong_modes
         assert_parity(record.modes[name])
     assert_refused(record.modes["stubborn"])
     assert record.jobs[0].step.updates_together
+
+
+def test_fused_kernels_skip_overflows_too(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", *SHARDED]
+    record = compared(
+        tmp_path, with_wrong_modes, ",".join([*right, "stubborn"]), "--amp", "fp16", "--optimizer", "adamw",
+        "--optimizer-impl", "fused", source=OVERFLOWS,
+    )  # fmt: skip
+    for name in right:
+        assert_parity(record.modes[name])
+    assert_refused(record.modes["stubborn"])
+    assert record.jobs[0].workload.spec.optimizer_impl == "fused"
+
+
+def test_foreach_kernels(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", "dear", "priority", *SHARDED]
+    record = compared(tmp_path, with_wrong_modes, ",".join(right), "--optimizer-impl", "foreach")
+    for name in right:
+        assert_parity(record.modes[name])

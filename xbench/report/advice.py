@@ -243,6 +243,7 @@ def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--seq-len": workload.seq_len,
         "--dtype": workload.dtype if workload.dtype != "fp32" else None,
         "--optimizer": workload.optimizer if workload.optimizer != "sgd" else None,
+        "--optimizer-impl": workload.optimizer_impl if workload.optimizer_impl != "default" else None,
         "--accumulate": workload.accumulate if workload.accumulate > 1 else None,
         "--amp": workload.amp,
         "--clip": f"{workload.clip:g}" if workload.clip is not None else None,

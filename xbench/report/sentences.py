@@ -51,7 +51,8 @@ def workload_line(workload: WorkloadRecord) -> str:
     each = workload.batch_size // micro_steps
     batch = f"batch {f'{micro_steps} × ' if micro_steps > 1 else ''}{each} of {workload.input}, " if each else ""
     clip = f", clipped to {workload.spec.clip:g}" if workload.spec.clip is not None else ""
-    optimizer = f", {workload.spec.optimizer}{clip}" if batch else ""  # a trace tells neither
+    kernels = f"{workload.spec.optimizer_impl} " if workload.spec.optimizer_impl != "default" else ""
+    optimizer = f", {kernels}{workload.spec.optimizer}{clip}" if batch else ""  # a trace tells neither
     amp = f" with {workload.spec.amp} autocast" if workload.spec.amp is not None else ""
     return (
         f"{workload.title}: {batch}{workload.dtype}{amp}{optimizer}; "

@@ -35,7 +35,10 @@ _LIMITS = {
     "batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1),
     "accumulate": (1, MAX_ACCUMULATE),
 }  # fmt: skip
-_CHOICES = {"dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw"), "amp": ("bf16", "fp16")}
+_CHOICES = {
+    "dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw"), "optimizer_impl": ("default", "foreach", "fused"),
+    "amp": ("bf16", "fp16"),
+}  # fmt: skip
 _OPTIONS = (*_LIMITS, *_CHOICES, "clip")
 _SIZES: dict[Family, tuple[str, ...]] = {
     "vision": ("batch_size", "image_size"),
@@ -57,8 +60,8 @@ class SyntheticShape(NamedTuple):
 
 
 def parse_workload(text: str, **options: Any) -> WorkloadSpec:
-    """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer, seed,
-    accumulate, amp, clip`.
+    """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer,
+    optimizer_impl, seed, accumulate, amp, clip`.
 
     An option that is None gets the device's default later. Raises SpecError for an unknown name (with the nearest), an
     unknown or malformed option, a size out of range or not applicable, and a factory whose file does not exist. The

@@ -167,11 +167,12 @@ class Workload(TrainingStep):
 
 
 def make_optimizer(spec: WorkloadSpec, model: nn.Module) -> torch.optim.Optimizer:
-    """SGD with momentum 0.9 at 0.01, or AdamW at 1e-4, over the trainable parameters."""
+    """SGD with momentum 0.9 at 0.01, or AdamW at 1e-4, over the trainable parameters, with the kernels of the spec."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    kernels: dict[str, Any] = {} if spec.optimizer_impl == "default" else {spec.optimizer_impl: True}
     if spec.optimizer == "adamw":
-        return torch.optim.AdamW(trainable, lr=ADAMW_LR)
-    return torch.optim.SGD(trainable, lr=SGD_LR, momentum=SGD_MOMENTUM)
+        return torch.optim.AdamW(trainable, lr=ADAMW_LR, **kernels)
+    return torch.optim.SGD(trainable, lr=SGD_LR, momentum=SGD_MOMENTUM, **kernels)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

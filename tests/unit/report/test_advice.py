@@ -181,10 +181,12 @@ def test_the_command_repeats_the_conditions_of_the_run() -> None:
         "--accumulate 4 --clip 0.5 --seed 3 --fabric local:ranks=4 --copies fused --backend horovod"
     )
     given = RunSpec(
-        kind="comparison", workloads=(WorkloadSpec(name="mlp", amp="bf16"),), fabric=FabricSpec(name="cluster")
+        kind="comparison",
+        workloads=(WorkloadSpec(name="mlp", amp="bf16", optimizer_impl="fused"),),
+        fabric=FabricSpec(name="cluster"),
     )
     assert (
-        compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp --amp bf16"
+        compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp --optimizer-impl fused --amp bf16"
     )  # the ranks around it are found again
 
 
