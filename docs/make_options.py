@@ -17,6 +17,7 @@ DOCS = Path(__file__).parent
 MORE = {
     "--accumulate": "workloads.md#the-training-step",
     "--amp": "workloads.md#the-training-step",
+    "--checkpoint": "workloads.md#the-training-step",
     "--clip": "workloads.md#the-training-step",
     "--backend": "horovod.md#as-a-carrier",
     "--compress": "compare.md#half-the-bytes",

@@ -62,6 +62,9 @@ class WorkloadSpec(Spec):
     amp: Amp | None = Field(
         default=None, description="type of autocast in the forward pass, fp16 with a GradScaler; null: no autocast"
     )
+    checkpoint: Literal["blocks"] | None = Field(
+        default=None, description="whose activations backward computes again; null: all are kept"
+    )
     clip: float | None = Field(
         default=None, gt=0, le=MAX_CLIP, description="largest norm of a step's gradients; null: they are not clipped"
     )

@@ -31,6 +31,9 @@ class WorkloadOptions:
     amp: str | None = choice(
         "--amp", "bf16", "fp16", help="Type of autocast; fp16 with a GradScaler.  [default: no autocast]"
     )
+    checkpoint: str | None = choice(
+        "--checkpoint", "blocks", help="Modules whose activations backward computes again.  [default: none]"
+    )
     clip: float | None = option(
         "--clip", type=float, metavar="NORM", help="Largest norm of a step's gradients.  [default: not clipped]"
     )

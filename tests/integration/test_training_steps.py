@@ -185,3 +185,13 @@ def test_foreach_kernels(tmp_path: Path, with_wrong_modes: dict[str, str]) -> No
     record = compared(tmp_path, with_wrong_modes, ",".join(right), "--optimizer-impl", "foreach")
     for name in right:
         assert_parity(record.modes[name])
+
+
+def test_checkpointed_blocks(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", "dear", "priority", *SHARDED]
+    record = compared(tmp_path, with_wrong_modes, ",".join(right), "--checkpoint", "blocks", "--amp", "bf16")
+    for name in right:
+        assert_parity(record.modes[name])
+    assert record.jobs[0].workload.spec.checkpoint == "blocks"
+    blocks = [layer.kind for layer in record.jobs[0].layers]
+    assert sorted(set(blocks)) == ["BatchNorm1d", "Linear"]

@@ -311,9 +311,9 @@ OTHER = "Options"
 THEMES: dict[str, tuple[str, ...]] = {
     "What to run": (
         "--modes", "--reference", "--overlap", "--workloads", "--batch-size", "--image-size", "--seq-len", "--dtype",
-        "--optimizer", "--optimizer-impl", "--accumulate", "--amp", "--clip", "--seed", "--dataset", "--seeds",
-        "--epochs", "--samples", "--lr", "--config", "--check", "--base", "--baseline", "--layer", "--job", "--resume",
-        "--workers", "--model",
+        "--optimizer", "--optimizer-impl", "--accumulate", "--amp", "--checkpoint", "--clip", "--seed", "--dataset",
+        "--seeds", "--epochs", "--samples", "--lr", "--config", "--check", "--base", "--baseline", "--layer", "--job",
+        "--resume", "--workers", "--model",
     ),
     "Links and devices": (
         "--fabric", "--rates", "--hosts", "--held-out", "--device", "--backend", "--copies", "--compress", "--topology",

@@ -246,6 +246,7 @@ def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--optimizer-impl": workload.optimizer_impl if workload.optimizer_impl != "default" else None,
         "--accumulate": workload.accumulate if workload.accumulate > 1 else None,
         "--amp": workload.amp,
+        "--checkpoint": workload.checkpoint,
         "--clip": f"{workload.clip:g}" if workload.clip is not None else None,
         "--seed": workload.seed or None,
         "--fabric": str(spec.fabric) if spec.fabric.name != "cluster" else None,

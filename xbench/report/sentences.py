@@ -54,8 +54,9 @@ def workload_line(workload: WorkloadRecord) -> str:
     kernels = f"{workload.spec.optimizer_impl} " if workload.spec.optimizer_impl != "default" else ""
     optimizer = f", {kernels}{workload.spec.optimizer}{clip}" if batch else ""  # a trace tells neither
     amp = f" with {workload.spec.amp} autocast" if workload.spec.amp is not None else ""
+    again = f", {workload.spec.checkpoint} checkpointed" if workload.spec.checkpoint is not None else ""
     return (
-        f"{workload.title}: {batch}{workload.dtype}{amp}{optimizer}; "
+        f"{workload.title}: {batch}{workload.dtype}{amp}{optimizer}{again}; "
         f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "
         f"{format_bytes(workload.grad_bytes)} of gradients a step"
     )

@@ -10,6 +10,7 @@
 | `vision`, `text`, `recurrent`, `synthetic`, `custom` | recipes, one for each kind of model |
 | `timm_models`, `hf_models` | recipes of other libraries' models |
 | `training_step` | the parts of a training step, which every measurement runs |
+| `checkpointing` | activation checkpointing of a model's blocks |
 | `loading`, `digits` | import of the user's file, and the data of `converge` |
 | `preflight`, `trial`, `memory` | code of the process that `probe` starts |
 

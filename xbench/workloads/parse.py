@@ -37,7 +37,7 @@ _LIMITS = {
 }  # fmt: skip
 _CHOICES = {
     "dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw"), "optimizer_impl": ("default", "foreach", "fused"),
-    "amp": ("bf16", "fp16"),
+    "amp": ("bf16", "fp16"), "checkpoint": ("blocks",),
 }  # fmt: skip
 _OPTIONS = (*_LIMITS, *_CHOICES, "clip")
 _SIZES: dict[Family, tuple[str, ...]] = {
@@ -61,7 +61,7 @@ class SyntheticShape(NamedTuple):
 
 def parse_workload(text: str, **options: Any) -> WorkloadSpec:
     """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer,
-    optimizer_impl, seed, accumulate, amp, clip`.
+    optimizer_impl, seed, accumulate, amp, checkpoint, clip`.
 
     An option that is None gets the device's default later. Raises SpecError for an unknown name (with the nearest), an
     unknown or malformed option, a size out of range or not applicable, and a factory whose file does not exist. The
@@ -150,7 +150,8 @@ def check_sizes(spec: WorkloadSpec) -> None:
 
 def check_plain_step(spec: WorkloadSpec, who: str) -> None:
     """Raise SpecError for options of the training step, if `who` runs steps of its own."""
-    given = {"--accumulate": spec.accumulate > 1, "--amp": spec.amp is not None, "--clip": spec.clip is not None}
+    given = {"--accumulate": spec.accumulate > 1, "--amp": spec.amp is not None}
+    given |= {"--checkpoint": spec.checkpoint is not None, "--clip": spec.clip is not None}
     if any(given.values()):
         flags = " and ".join(flag for flag, is_given in given.items() if is_given)
         raise SpecError(f"{who} runs training steps of its own, without {flags}", hint=f"leave {flags} out")

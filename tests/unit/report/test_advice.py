@@ -182,11 +182,11 @@ def test_the_command_repeats_the_conditions_of_the_run() -> None:
     )
     given = RunSpec(
         kind="comparison",
-        workloads=(WorkloadSpec(name="mlp", amp="bf16", optimizer_impl="fused"),),
+        workloads=(WorkloadSpec(name="mlp", amp="bf16", checkpoint="blocks"),),
         fabric=FabricSpec(name="cluster"),
     )
     assert (
-        compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp --optimizer-impl fused --amp bf16"
+        compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp --amp bf16 --checkpoint blocks"
     )  # the ranks around it are found again
 
 
