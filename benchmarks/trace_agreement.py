@@ -35,21 +35,23 @@ RATES = ("1gbit", "10gbit")
 WARMUP = 3
 
 
-class _Loop:
-    """Forward and loss through DDP, for LayerProfiler."""
+def _loop(work: Any) -> Any:
+    """Return the step of a DDP loop, for LayerProfiler."""
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.optim import SGD
 
-    def __init__(self, work: Any) -> None:
-        from torch.nn.parallel import DistributedDataParallel
-        from torch.optim import SGD
+    from xbench.workloads.training_step import TrainingStep
 
-        self._work = work
-        self.model = work.model
-        self._ddp = DistributedDataParallel(self.model)
-        self.optimizer = SGD(self.model.parameters(), lr=1e-3)
+    class Loop(TrainingStep):
+        def __init__(self) -> None:
+            self.model = work.model
+            self.optimizer = SGD(self.model.parameters(), lr=1e-3)
+            self._ddp = DistributedDataParallel(self.model)
 
-    def forward_loss(self) -> Any:
-        """Run forward on the batch and return the loss."""
-        return self._work.forward_loss(self._ddp)
+        def forward_loss(self) -> Any:
+            return work.forward_loss(self._ddp)
+
+    return Loop()
 
 
 def rank(workload: str, steps: int, path: str) -> None:
@@ -68,7 +70,7 @@ def rank(workload: str, steps: int, path: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     spec = resolve(parse_workload(workload, **WORKLOADS[workload]), "cpu")
-    loop = _Loop(build(spec, torch.device("cpu"), rank=dist.get_rank()))
+    loop = _loop(build(spec, torch.device("cpu"), rank=dist.get_rank()))
     clock = HostClock()
     hooks = LayerProfiler(loop.model, clock)
     around, inside = [], []

@@ -20,6 +20,7 @@ from xbench.matrix_options import Matrix as Matrix
 from xbench.matrix_options import MatrixOptions as MatrixOptions
 from xbench.modes import COMPARED, CONVERGED, TUNED
 from xbench.option_fields import Device, choice, group, listed, option, read_timeout, whole, within
+from xbench.workload_options import WorkloadOptions
 
 if TYPE_CHECKING:
     from xbench.records import Validation
@@ -95,27 +96,6 @@ def _only_torch_option() -> Any:
 
 def _output_option(told: str) -> Any:
     return option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, help=told)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkloadOptions:
-    """Names of workloads, and the options that apply to all of them."""
-
-    names: str | Sequence[str] = ()
-    batch_size: int | None = whole("--batch-size", 1, 1_000_000, help="Samples per rank and step.")
-    image_size: int | None = whole("--image-size", 1, 100_000, help="Height and width of images, in pixels.")
-    seq_len: int | None = whole("--seq-len", 1, 10_000_000, help="Tokens (text) or frames (speech) per sample.")
-    dtype: str = choice("--dtype", "fp32", "bf16", default="fp32", help="Type of weights and gradients.")
-    optimizer: str = choice("--optimizer", "sgd", "adamw", default="sgd", help="Optimizer used for the step.")
-    seed: int = whole("--seed", 0, 2**31 - 1, default=0, help="Random seed for weights and data.")
-
-    def read(self) -> tuple[WorkloadSpec, ...]:
-        """Parse the workloads; resnet50 if none is named. Raises SpecError."""
-        from xbench.workloads import parse_workload
-
-        names = (self.names,) if isinstance(self.names, str) else self.names or ("resnet50",)
-        values = {key: value for key, value in vars(self).items() if key != "names"}
-        return tuple(parse_workload(name, **values) for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)

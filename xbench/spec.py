@@ -24,7 +24,9 @@ class Spec(BaseModel):
 
 
 DType = Literal["fp32", "bf16"]
+Amp = Literal["bf16", "fp16"]
 OptimizerName = Literal["sgd", "adamw"]
+OptimizerImpl = Literal["default", "foreach", "fused"]
 DeviceType = Literal["cpu", "cuda"]
 Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
@@ -33,6 +35,9 @@ Collectives = Literal["torch", "sockets", "horovod"]
 """Library whose all-reduce carries gradients. Old records may hold `sockets`; `check_backend` refuses it in new runs.
 """
 Variation = Literal["samples", "noise", "sequence", "none"]
+MAX_ACCUMULATE = 1024
+"""Most micro-steps of a step."""
+MAX_CLIP = 1e9
 
 
 class WorkloadSpec(Spec):
@@ -44,10 +49,30 @@ class WorkloadSpec(Spec):
     seq_len: int | None = Field(default=None, ge=1)
     dtype: DType = "fp32"
     optimizer: OptimizerName = "sgd"
+    optimizer_impl: OptimizerImpl = Field(
+        default="default", description="kernels of the optimizer; default: torch's choice for the device"
+    )
     seed: int = Field(default=0, ge=0)
     variation: Variation | None = Field(
         default=None, description="how a factory's batch differs by rank; null: by which of its samples stand twice"
     )
+    accumulate: int = Field(
+        default=1, ge=1, le=MAX_ACCUMULATE, description="forward and backward passes of a step; the last one sends"
+    )
+    amp: Amp | None = Field(
+        default=None, description="type of autocast in the forward pass, fp16 with a GradScaler; null: no autocast"
+    )
+    checkpoint: Literal["blocks"] | None = Field(
+        default=None, description="whose activations backward computes again; null: all are kept"
+    )
+    clip: float | None = Field(
+        default=None, gt=0, le=MAX_CLIP, description="largest norm of a step's gradients; null: they are not clipped"
+    )
+
+    @property
+    def updates_together(self) -> str | None:
+        """The option with which every update waits for all gradients; None without one."""
+        return "--clip" if self.clip is not None else "--amp fp16" if self.amp == "fp16" else None
 
     @property
     def title(self) -> str:

@@ -21,8 +21,9 @@ def rank_main(rank: int, directory: Path) -> None:
     from xbench.profilers.clock import clock_for
     from xbench.profilers.collectives import clock_offsets, measure_all_reduce
     from xbench.profilers.layers import profile_step
+    from xbench.workloads.training_step import TrainingStep
 
-    class Workload:
+    class Workload(TrainingStep):
         def __init__(self) -> None:
             self.model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)

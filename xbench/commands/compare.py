@@ -86,8 +86,8 @@ def run_and_render(
 )
 @click.argument("names", metavar="[WORKLOAD]", shell_complete=complete_workload, default="resnet18")
 @takes(
-    ConvergeConfig, "modes", "dataset", "seeds", "epochs", "samples", "lr", "workloads", "fabric", "device",
-    json_option, "timeout_s", "output",
+    ConvergeConfig, "modes", "dataset", "seeds", "epochs", "samples", "lr", "batch_size", "image_size", "seq_len",
+    "dtype", "optimizer", "optimizer_impl", "seed", "fabric", "device", json_option, "timeout_s", "output",
 )  # fmt: skip
 def converge(config: ConvergeConfig, json_to: str | None) -> int:
     """Train on real data under every schedule, and compare loss and accuracy.

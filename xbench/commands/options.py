@@ -311,8 +311,9 @@ OTHER = "Options"
 THEMES: dict[str, tuple[str, ...]] = {
     "What to run": (
         "--modes", "--reference", "--overlap", "--workloads", "--batch-size", "--image-size", "--seq-len", "--dtype",
-        "--optimizer", "--seed", "--dataset", "--seeds", "--epochs", "--samples", "--lr", "--config", "--check",
-        "--base", "--baseline", "--layer", "--job", "--cells", "--resume", "--workers", "--model",
+        "--optimizer", "--optimizer-impl", "--accumulate", "--amp", "--checkpoint", "--clip", "--seed", "--dataset",
+        "--seeds", "--epochs", "--samples", "--lr", "--config", "--check", "--base", "--baseline", "--layer", "--job",
+        "--cells", "--resume", "--workers", "--model",
     ),
     "Links and devices": (
         "--fabric", "--links", "--rates", "--hosts", "--held-out", "--device", "--backend", "--copies", "--compress",

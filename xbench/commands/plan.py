@@ -151,6 +151,7 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     wanted, chosen = _snippets_mode(emit, config.mode), _modes(config.modes)
     measured = read(profile, config.job)
     change = _change(measured, config)
+    _check_put_off([*(chosen or ()), *([wanted] if wanted is not None else ())], measured)
     if chosen is not None:
         needed = [wanted] if wanted is not None else FOR_DDP if emit == "ddp" else []
         chosen = list(dict.fromkeys([*chosen, *needed]))
@@ -239,6 +240,20 @@ def _modes(text: str | None) -> list[str] | None:
         if name not in known:
             raise SpecError(f"--modes: {name!r} is not one job's schedule", hint=f"it plans {', '.join(known)}")
     return found
+
+
+def _check_put_off(modes: Sequence[str], measured: Measured) -> None:
+    """Raise SpecError for a mode that puts updates off, where the measured step waits for all gradients first."""
+    from xbench.modes import mode_info
+
+    flag = measured.workload.spec.updates_together
+    late = next((mode for mode in modes if mode_info(mode).puts_off), None)
+    if flag is not None and late is not None:
+        raise SpecError(
+            f"{late!r} updates each layer in the next forward pass, and the measured step has {flag}, which needs all "
+            "gradients before the first update",
+            hint="leave the mode out, or profile without the option",
+        )
 
 
 def _snippets_mode(emit: str, mode: str | None) -> str | None:

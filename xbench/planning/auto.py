@@ -127,10 +127,12 @@ class Search:
         *,
         backward_s: float,
         optimizer_s: float,
+        early_update: bool = True,
         contention: Contention | None = None,
         others: Sequence[tuple[str, Buckets]] = (),
     ) -> None:
         """`gradients` are undisturbed and in ready order; `others` are further candidates by name.
+        `early_update`: whether a bucket's parameters are updated on its arrival.
 
         Raises ValueError when the gradients are not in ready order.
         """
@@ -141,6 +143,7 @@ class Search:
         self.contention = contention or Contention.none()
         self.backward_s = backward_s + self.contention.hooks_s(gradients)
         self.optimizer_s = optimizer_s
+        self._early_update = early_update
         self._others = list(others)
         self._ready_s = self.contention.ready_s(gradients)
         self._hill = CutSearch(gradients)
@@ -163,7 +166,7 @@ class Search:
     def _period(self, complete_s: Sequence[float], nbytes: Sequence[int]) -> Period:
         return share(
             complete_s, nbytes, self.curve, self.contention,
-            backward_s=self.backward_s, optimizer_s=self.optimizer_s, early_update=True,
+            backward_s=self.backward_s, optimizer_s=self.optimizer_s, early_update=self._early_update,
         )  # fmt: skip
 
     def candidates(self) -> list[Candidate]:

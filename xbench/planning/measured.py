@@ -190,6 +190,10 @@ def planned_contention(both: records.Contention | None, cost: CostModel) -> Cont
 # not of one measurement. Each raises ValueError with the fault, without the record's name.
 
 
+TIMES = ("accumulate_s", "forward_s", "backward_s", "optimizer_s", "uninstrumented_step_s")
+"""Times of `StepTimes` that a step is planned from."""
+
+
 def _check_range(values: Mapping[str, float], low: float = 0.0, high: float = MAX_S) -> None:
     for name, value in values.items():
         if not low <= value <= high:
@@ -200,7 +204,7 @@ def _check_times(layers: Sequence[Layer], times: StepTimes, cost: CostModel) -> 
     if cost.world_size < 2:
         raise ValueError(f"its cost model has a world size of {cost.world_size}, and an all-reduce needs 2")
     _check_range(
-        {name: getattr(times, name) for name in ("forward_s", "backward_s", "optimizer_s", "uninstrumented_step_s")}
+        {name: getattr(times, name) for name in TIMES}
         | {f"cost_model.{name}": getattr(cost, name) for name in ("alpha_s", "beta_s_per_byte")}
         | {f"{layer.name}.forward_s": layer.forward_s for layer in layers}
         | {f"{tensor.name}.ready_s": tensor.ready_s for layer in layers for tensor in layer.tensors}
@@ -370,8 +374,7 @@ def scaled_layer(layer: Layer, factor: float) -> Layer:
 
 def scaled_times(times: StepTimes, factor: float) -> StepTimes:
     """The step's times, with their intervals, on a device that takes `factor` times as long."""
-    parts = ("forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
-    return _scaled(times, factor, *parts, "step_ci95", "uninstrumented_ci95")
+    return _scaled(times, factor, *TIMES, "step_s", "step_ci95", "uninstrumented_ci95")
 
 
 def scaled_contention(was: records.Contention, factor: float) -> records.Contention:

@@ -21,6 +21,9 @@ until all transfers with its gradients have arrived:
 
     start[l] = max(end[l−1], arrival[l])        end[l] = start[l] + update[l] + forward[l]        end[0] = backward
 
+In a step of several micro-steps, the layers wait in the forward pass of the first one, and the rest of all micro-steps
+but the last is computation after it.
+
 Backward follows the last layer, so at its start all gradients have arrived and the link is idle. No transfer continues
 into the next step. One period is therefore exactly the steady state, and no warm-up is simulated.
 
@@ -215,7 +218,9 @@ class NetworkModel:
         return names
 
     def _tasks(self, bringing: Mapping[int, Iterable[int]], detailed: bool, launches: int) -> list[Task]:
-        """Backward, then each layer's update and forward. An optimizer without bytes to update works after backward.
+        """Backward, then each layer's update and forward, then the micro-steps before the next backward.
+
+        An optimizer without bytes to update works after backward.
 
         `bringing` maps each gradient to the transfers that contain it. Layers between two waits follow each other
         without a gap. They are one task unless `detailed`. All `launches` belong to backward, although some come later.
@@ -223,6 +228,7 @@ class NetworkModel:
         tasks = [Task("backward", self.backward_s + self._contention.launch_s * launches)]
         if self._whole == 0 and self.step.optimizer_s:
             tasks.append(Task("optimizer", self.step.optimizer_s))
+        last = [Task("accumulate", self.step.accumulate_s)] if self.step.accumulate_s else []
         wanted_at: dict[int, set[int]] = {0: set()}
         for index, parcels in bringing.items():
             wanted_at.setdefault(self.first_use[index], set()).update(parcels)
@@ -236,13 +242,13 @@ class NetworkModel:
         if not detailed:
             for first, after in itertools.pairwise([*needs_at, len(self._layers)]):
                 tasks.append(Task("forward", self._until_s[after] - self._until_s[first], needs_at[first]))
-            return tasks
+            return tasks + last
         for place, layer in enumerate(self._layers):
             needs = needs_at.get(place, frozenset())
             if self._own_bytes[place] and self.step.optimizer_s:
                 tasks.append(Task("optimizer", self._update_s[place], needs))
             tasks.append(Task(f"forward {layer.name}", layer.forward_s, needs))
-        return tasks
+        return tasks + last
 
 
 def part_sizes(nbytes: int, most: float) -> list[int]:

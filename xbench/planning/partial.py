@@ -30,7 +30,6 @@ from xbench.errors import SpecError
 from xbench.modes import EXACT
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
-from xbench.planning.step import StepModel
 from xbench.records import Layer
 from xbench.spec import known_options, parse_int
 
@@ -189,7 +188,12 @@ def predict(
             replace(gradient, nbytes=round(gradient.nbytes * split.equivalent(band_of[gradient.name])))
             for gradient in kept
         )
-        partial = StepModel(loads, step.forward_s, backward_s, step.optimizer_s * share)
+        whole_s = step.forward_s + step.backward_s
+        earlier = (step.forward_s + backward_s) / whole_s if whole_s > 0 else 1.0
+        partial = replace(
+            step, gradients=loads, backward_s=backward_s, optimizer_s=step.optimizer_s * share, loaded=None,
+            loaded_each=None, accumulate_s=step.accumulate_s * earlier,
+        )  # fmt: skip
         place = {gradient.name: index for index, gradient in enumerate(loads)}
         chosen: Buckets = [[place[name] for name in bucket] for bucket in cut if bucket[0] in place]
         took.append(replace(planner, step=partial).simulate(EXACT, chosen).step_s)

@@ -58,7 +58,7 @@ class Planner:
     @property
     def modes(self) -> list[str]:
         """The modes that can be planned with the given inputs."""
-        known = waiting_modes() if self.layers is None else planned_modes()
+        known = waiting_modes() if self.layers is None or self.step.updates_together else planned_modes()
         return [mode for mode in known if self.cost is not None or not MODES.entry(mode).needs_link]
 
     def plans(self, modes: Sequence[str] | None = None) -> dict[str, Plan]:
@@ -119,7 +119,7 @@ class Planner:
         """
         searched = self.search().best()  # its time excludes the forward pass
         found = [replace(searched, step_s=self.simulate("auto", searched.buckets).step_s)]
-        if self.overlap == "forward" and self.layers is not None:
+        if self.overlap == "forward" and self.layers is not None and not self.step.updates_together:
             found += [self.carried_by(mode) for mode in next_forward_modes()]
         return min(found, key=self._worth_s)
 
@@ -150,7 +150,10 @@ class Planner:
 
     @cached_property
     def next_forward(self) -> NextForwardSearch:
-        """The search for the next forward pass. Raises ValueError without layers or a cost model."""
+        """The search for the next forward pass. Raises ValueError without layers or a cost model, or where all updates
+        wait for all gradients."""
+        if self.step.updates_together:
+            raise ValueError("the first update waits for all gradients, so none is put off to the next forward pass")
         if self.layers is None or self.cost is None:
             raise ValueError("the layers of a profile and a cost model are needed to plan for the next forward pass")
         return NextForwardSearch(self.layers, self.step, self.cost, contention=self.contention)
@@ -178,7 +181,7 @@ class Planner:
             buckets,
             self._curve,
             single_after_backward=info.overlap == "none",
-            early_update=info.early_update,
+            early_update=info.early_update and not self.step.updates_together,
             contention=self.contention,
         )
 
@@ -222,6 +225,7 @@ class Planner:
             self.cost,
             backward_s=self.step.backward_s,
             optimizer_s=self.step.optimizer_s,
+            early_update=not self.step.updates_together,
             contention=self.contention,
             others=self._by_loaded_times() if self.step.loaded is not None else (),
         )

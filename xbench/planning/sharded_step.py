@@ -18,6 +18,8 @@ step = F + B + O + Σ A(M_u) + copies. On a stream they overlap as those of our 
 `zero1`: DDP's step, with an optimizer that updates the elements of the rank that has most, and then Σ B(M_p) over all
 parameters.
 
+In a step of several micro-steps, only the last one reduces gradients. `fsdp` gathers parameters in every one.
+
 Copies are counted where the contention model knows the time of a byte: a unit is copied out of its gather, and its
 gradients are copied into the reduction. Gradients of frozen parameters do not exist, and their bytes are not known
 here, so a unit's bytes are those of its gradients.
@@ -83,11 +85,12 @@ def fsdp(inputs: Sharded) -> float:
     step, sizes = inputs.step, inputs.unit_bytes
     optimizer_s = step.optimizer_s / inputs.workers
     if not inputs.waits:
-        return _overlapped(inputs, gather, scatter) + optimizer_s
-    gathers = [size for unit, size in sizes.items() for _ in range(1 if unit == ROOT else 2)]
+        earlier_s = (step.micro_steps - 1) * _overlapped(inputs, gather, CostCurve.line(0.0, 0.0))
+        return earlier_s + _overlapped(inputs, gather, scatter) + optimizer_s
+    gathers = [size for unit, size in sizes.items() for _ in range(1 if unit == ROOT else 2)] * step.micro_steps
     sent_s = sum(map(gather, gathers)) + sum(map(scatter, sizes.values()))
     copied_bytes = sum(gathers) + sum(sizes.values())
-    return step.forward_s + step.backward_s + optimizer_s + sent_s + inputs.copy_s_per_byte * copied_bytes
+    return step.ahead_s + step.backward_s + optimizer_s + sent_s + inputs.copy_s_per_byte * copied_bytes
 
 
 def replicate(inputs: Sharded) -> float:

@@ -131,7 +131,7 @@ def simulate(
         complete_s, nbytes, curve, contention,
         backward_s=backward_s, optimizer_s=step.optimizer_s, early_update=early_update,
     )  # fmt: skip
-    return Step(step.forward_s + period.end_s, period.waited_s, lambda: _timeline(period, nbytes, step.forward_s))
+    return Step(step.ahead_s + period.end_s, period.waited_s, lambda: _timeline(period, nbytes, step))
 
 
 def bucket_bytes(gradients: Sequence[Gradient], buckets: Buckets) -> list[int]:
@@ -142,17 +142,19 @@ def bucket_bytes(gradients: Sequence[Gradient], buckets: Buckets) -> list[int]:
     return [sum(gradients[index].nbytes for index in bucket) for bucket in buckets]
 
 
-def _timeline(period: Period, nbytes: Sequence[int], forward_s: float) -> Timeline:
+def _timeline(period: Period, nbytes: Sequence[int], step: StepModel) -> Timeline:
     backward, *updates = period.computed
-    compute = [("forward", -forward_s, 0.0), ("backward", *backward)]
+    ahead_s = step.ahead_s
+    compute = [("accumulate", -ahead_s, -step.forward_s)] if step.accumulate_s else []
+    compute += [("forward", -step.forward_s, 0.0), ("backward", *backward)]
     for start_s, end_s in updates:  # updates without a gap are one span
         joined = compute[-1][0] == "optimizer" and compute[-1][2] == start_s
         compute.append(("optimizer", compute.pop()[1] if joined else start_s, end_s))
     return Timeline(
         label="simulated",
-        compute=[Slice(name=n, start_s=forward_s + start, end_s=forward_s + end) for n, start, end in compute],
+        compute=[Slice(name=n, start_s=ahead_s + start, end_s=ahead_s + end) for n, start, end in compute],
         communication=[
-            Slice(name=f"bucket {at + 1}", start_s=forward_s + start_s, end_s=forward_s + end_s, nbytes=nbytes[at])
+            Slice(name=f"bucket {at + 1}", start_s=ahead_s + start_s, end_s=ahead_s + end_s, nbytes=nbytes[at])
             for at, start_s, end_s in period.sent
         ],
     )

@@ -3,6 +3,9 @@
 The parts of a profiled step are instrumented, and the step that users run is not. So all parts are scaled to sum to the
 bare step. Predictions and bounds are then of the loop that `compare` times.
 
+In a step of several micro-steps, all but the last are computation before the forward pass of the last, without
+communication. Forward, backward and ready times are of the last.
+
 There is one gradient per parameter tensor, in the order in which backward completes them. Times are seconds since the
 start of backward. Every function of `planning` that takes gradients takes them in ready order. A bucket is a list of
 indices into that order.
@@ -82,22 +85,36 @@ class StepModel:
     """The gradients with the ready times measured under traffic, in that order; None where they were not measured."""
     loaded_each: tuple[Gradient, ...] | None = None
     """The same under the traffic of one collective per gradient."""
+    micro_steps: int = 1
+    accumulate_s: float = 0.0
+    """All micro-steps but the last [s]."""
+    updates_together: bool = False
+    """True if every update waits for all gradients, to clip or unscale them."""
 
     @classmethod
     def of(cls, layers: Sequence[Layer], step: StepTimes) -> StepModel:
         """Build the model from a profile. Raises ValueError when there is no gradient or the step took no time."""
-        whole_s = step.forward_s + step.backward_s + step.optimizer_s
+        whole_s = step.accumulate_s + step.forward_s + step.backward_s + step.optimizer_s
         if not whole_s > 0:
             raise ValueError(f"a step of {whole_s} s cannot be planned: its parts must take time")
         gradients = tuple(from_layers(layers))
-        loaded = [_loaded(layers, gradients, name) for name in ("ready_loaded_s", "ready_loaded_each_s")]
-        measured = cls(gradients, step.forward_s, step.backward_s, step.optimizer_s, *loaded)
+        measured = cls(
+            gradients, step.forward_s, step.backward_s, step.optimizer_s,
+            loaded=_loaded(layers, gradients, "ready_loaded_s"),
+            loaded_each=_loaded(layers, gradients, "ready_loaded_each_s"),
+            micro_steps=step.micro_steps, accumulate_s=step.accumulate_s, updates_together=step.updates_together,
+        )  # fmt: skip
         return measured.scaled(step.uninstrumented_step_s / whole_s)
 
     @property
     def compute_s(self) -> float:
         """C: the step without communication [s]."""
-        return self.forward_s + self.backward_s + self.optimizer_s
+        return self.ahead_s + self.backward_s + self.optimizer_s
+
+    @property
+    def ahead_s(self) -> float:
+        """Computation before the backward pass that communicates [s]."""
+        return self.accumulate_s + self.forward_s
 
     @property
     def grad_bytes(self) -> int:
@@ -106,18 +123,20 @@ class StepModel:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Forward, backward and optimizer as keyword arguments of `make_plans` and `bounds`."""
-        return {"forward_s": self.forward_s, "backward_s": self.backward_s, "optimizer_s": self.optimizer_s}
+        """Forward, backward and optimizer as keyword arguments of `bounds`; forward includes earlier micro-steps."""
+        return {"forward_s": self.ahead_s, "backward_s": self.backward_s, "optimizer_s": self.optimizer_s}
 
     def scaled(self, factor: float) -> StepModel:
         """The step of a device that takes `factor` times as long: 0.25 is a device four times as fast."""
-        return StepModel(
-            _slower(self.gradients, factor),
-            self.forward_s * factor,
-            self.backward_s * factor,
-            self.optimizer_s * factor,
-            _slower(self.loaded, factor) if self.loaded is not None else None,
-            _slower(self.loaded_each, factor) if self.loaded_each is not None else None,
+        return replace(
+            self,
+            gradients=_slower(self.gradients, factor),
+            forward_s=self.forward_s * factor,
+            backward_s=self.backward_s * factor,
+            optimizer_s=self.optimizer_s * factor,
+            loaded=_slower(self.loaded, factor) if self.loaded is not None else None,
+            loaded_each=_slower(self.loaded_each, factor) if self.loaded_each is not None else None,
+            accumulate_s=self.accumulate_s * factor,
         )
 
 

@@ -45,12 +45,13 @@ import torch.distributed as dist
 
 from xbench.profilers.budget import SHARE
 from xbench.profilers.launches import launch_s
-from xbench.profilers.layers import StepWorkload, bare_step
+from xbench.profilers.layers import bare_step
 from xbench.profilers.summary import slowest
 from xbench.records import Contention, ContentionPoint
 from xbench.schedules.bucket import start_all_reduce
 from xbench.schedules.groups import workers_of
 from xbench.torch_compile import visible
+from xbench.workloads.training_step import TrainingStep
 
 SIZES = (4 * 1024, 64 * 1024, 512 * 1024, 2 * 1024 * 1024, 8 * 1024 * 1024)
 IN_FLIGHT = (1, 2)
@@ -109,7 +110,7 @@ class Measured:
 
 
 def measure_contention(
-    workload: StepWorkload,
+    workload: TrainingStep,
     group: dist.ProcessGroup | None,
     transfer_s: Callable[[float], float],
     *,
@@ -154,7 +155,7 @@ class Progress:
     `run_step` runs a step and marks it. After `learn`, `at` converts a time into progress since the first step.
     """
 
-    def __init__(self, workload: StepWorkload) -> None:
+    def __init__(self, workload: TrainingStep) -> None:
         self._workload = workload
         self._marks: list[float] = []
         self._starts: list[int] = []
@@ -225,7 +226,7 @@ class Progress:
 class _Measuring:
     """Measurements of one rank, and their inputs."""
 
-    workload: StepWorkload
+    workload: TrainingStep
     group: dist.ProcessGroup | None
     note: Callable[[str], None]
     wire: torch.dtype
@@ -335,7 +336,7 @@ def unshared_contention(group: dist.ProcessGroup | None, transfer_s: Callable[[f
     return Contention(launch_s=took_to_launch_s, points=points)
 
 
-def _step_s(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> float:
+def _step_s(workload: TrainingStep, before_update: Callable[[], object] = lambda: None) -> float:
     """Time of one training step [s], with `before_update` called between backward and the optimizer."""
     begin_s = time.perf_counter()
     bare_step(workload, before_update)

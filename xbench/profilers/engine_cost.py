@@ -23,9 +23,10 @@ import torch
 from torch import nn
 
 from xbench.profilers.budget import SHARE
-from xbench.profilers.layers import StepWorkload, bare_step
+from xbench.profilers.layers import bare_step
 from xbench.profilers.summary import slowest
 from xbench.schedules.engine import Engine
+from xbench.workloads.training_step import TrainingStep
 
 STEPS_S = 6.0
 """Time budget [s] of the steps with and without the engine; a quick run has half."""
@@ -69,7 +70,7 @@ class _Arrived:
 
 
 def measure_engine_cost(
-    workload: StepWorkload,
+    workload: TrainingStep,
     engine_of: Callable[[nn.Module, list[list[str]]], Engine],
     buckets: list[list[str]],
     *,

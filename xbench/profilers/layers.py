@@ -19,6 +19,9 @@ Marks divide the step, so no time is counted twice or lost:
 Layers without a gradient in a step (frozen, unused) are not part of that step: their forward time belongs to the layer
 before them. Forward calls during backward (activation checkpointing) belong to backward.
 
+In a step of several micro-steps (`workloads.training_step`) all of these are of the last one, which communicates. The
+others together take **accumulate_s**.
+
 A region that torch.compile made one graph of (see `xbench.torch_compile`) is one layer here, and its kind says so. The
 parts of the region cannot be separated, but its call and the accumulation of each parameter after it are visible.
 
@@ -34,36 +37,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import WorkloadError
 from xbench.profilers.clock import Clock, Mark
 from xbench.torch_compile import WRAPPER, plain_name, region_of, regions
+from xbench.workloads.training_step import TrainingStep
 
 ROOT_NAME = "(model)"
 """Layer name of the model itself, where it owns parameters directly."""
 
 COMPILED = " (compiled)"
 """Suffix of the kind of a layer that is one compiled region."""
-
-
-class StepWorkload(Protocol):
-    """A workload for `profile_step`."""
-
-    @property
-    def model(self) -> nn.Module:
-        """The trained model."""
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """Its optimizer."""
-
-    def forward_loss(self) -> Tensor:
-        """Run forward on the workload's batch and return the loss, a scalar with a graph behind it."""
 
 
 class ProfiledTensor(NamedTuple):
@@ -87,6 +75,7 @@ class StepMarks(NamedTuple):
     """The marks of one instrumented step, and the range of the hooks' trace that belongs to it."""
 
     begin: Mark
+    cleared: Mark
     forward: Mark
     backward: Mark
     update: Mark
@@ -181,21 +170,24 @@ class LayerProfiler:
             handle.remove()
         self._handles.clear()
 
-    def run_step(self, workload: StepWorkload) -> StepMarks:
-        """One instrumented training step: zero_grad, forward and loss, backward, optimizer."""
+    def run_step(self, workload: TrainingStep) -> StepMarks:
+        """One instrumented training step: the gradients cleared, micro-steps, forward and loss, backward, optimizer."""
         trace, mark = self._trace, self._clock.mark
-        trace_begin = len(trace)
         begin = mark()
-        workload.optimizer.zero_grad(set_to_none=True)
-        forward = mark()
+        workload.clear()
+        cleared = forward = mark()
+        if workload.micro_steps > 1:
+            workload.accumulate()
+            forward = mark()
+        trace_begin = len(trace)
         loss = workload.forward_loss()
         backward = mark()
         trace_backward = len(trace)
-        loss.backward()  # type: ignore[no-untyped-call]
+        workload.backward(loss)
         update = mark()
-        workload.optimizer.step()
+        workload.update()
         end = mark()
-        return StepMarks(begin, forward, backward, update, end, trace_begin, trace_backward, len(trace))
+        return StepMarks(begin, cleared, forward, backward, update, end, trace_begin, trace_backward, len(trace))
 
     @staticmethod
     def marks_a_step(step: StepMarks) -> int:
@@ -270,19 +262,25 @@ def _ready_hook(code: int, append: Callable[[Any], None], mark: Callable[[], Mar
     return hook
 
 
-def bare_step(workload: StepWorkload, before_update: Callable[[], object] = lambda: None) -> None:
+def bare_step(workload: TrainingStep, before_update: Callable[[], object] = lambda: None) -> None:
     """One uninstrumented training step, with `before_update` called between backward and the optimizer."""
-    workload.optimizer.zero_grad(set_to_none=True)
-    workload.forward_loss().backward()  # type: ignore[no-untyped-call]
+    workload.clear()
+    workload.accumulate()
+    workload.backward(workload.forward_loss())
     before_update()
-    workload.optimizer.step()
+    workload.update()
+
+
+SERIES = ("input_s", "forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
+"""Times of every profiled step."""
 
 
 @dataclass
 class StepProfile:
     """Raw times [s] of one rank, step by step, warm-up included. Series have one entry per step, in order of time.
 
-    `step_s = forward_s + backward_s + optimizer_s`; forward_s includes input_s, optimizer_s `zero_grad`. Entry i of
+    `step_s = accumulate_s + forward_s + backward_s + optimizer_s`; forward_s includes input_s, optimizer_s `zero_grad`.
+    `accumulate_s` is of the micro-steps before the last, and empty where a step has one. Entry i of
     `uninstrumented_step_s` is the bare step next to instrumented step i: before it when i is odd, else after it.
     """
 
@@ -290,6 +288,9 @@ class StepProfile:
     tensors: list[ProfiledTensor]
     frozen: list[str]
     warmup: int
+    micro_steps: int = 1
+    updates_together: bool = False
+    accumulate_s: list[float] = field(default_factory=list)
     input_s: list[float] = field(default_factory=list)
     forward_s: list[float] = field(default_factory=list)
     backward_s: list[float] = field(default_factory=list)
@@ -302,10 +303,12 @@ class StepProfile:
         """All data in JSON types, for `summary.summarise`; times are rounded to nanoseconds."""
         return {
             "warmup": self.warmup,
+            "micro_steps": self.micro_steps,
+            "updates_together": self.updates_together,
             "frozen": list(self.frozen),
             "steps": {
                 name: [round(value, 9) for value in getattr(self, name)]
-                for name in ("input_s", "forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
+                for name in (*(["accumulate_s"] if self.accumulate_s else []), *SERIES)
             },
             "layers": [
                 {
@@ -326,7 +329,7 @@ class StepProfile:
 
 
 def profile_step(
-    workload: StepWorkload,
+    workload: TrainingStep,
     clock: Clock,
     *,
     steps: int,
@@ -362,11 +365,14 @@ def profile_step(
             bare.append((begin, clock.mark()))
     clock.flush()
 
-    profile = StepProfile(profiler.layers, profiler.tensors, profiler.frozen, warmup)
+    found = profiler.layers, profiler.tensors, profiler.frozen
+    profile = StepProfile(*found, warmup, workload.micro_steps, workload.updates_together)
     for step in instrumented:
+        if workload.micro_steps > 1:
+            profile.accumulate_s.append(clock.elapsed_s(step.cleared, step.forward))
         profile.forward_s.append(clock.elapsed_s(step.forward, step.backward))
         profile.backward_s.append(clock.elapsed_s(step.backward, step.update))
-        zero_grad_s = clock.elapsed_s(step.begin, step.forward)
+        zero_grad_s = clock.elapsed_s(step.begin, step.cleared)
         profile.optimizer_s.append(zero_grad_s + clock.elapsed_s(step.update, step.end))
         profile.step_s.append(clock.elapsed_s(step.begin, step.end))
         profile.layer_times.append(profiler.layer_times(step))

@@ -38,7 +38,7 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
     averaged over ranks. Raises RunError when the ranks profiled different models, ValueError without ranks.
     """
     _check_same_model(raws)
-    first = _warmup_pairs(raws)
+    first, micro_steps = _warmup_pairs(raws), raws[0]["micro_steps"]
     last = max(raws, key=lambda raw: statistics.median(raw["steps"]["step_s"][first:]))
     step = median_estimate(last["steps"]["step_s"][first:])
     bare = median_estimate(slowest(raw["steps"]["uninstrumented_step_s"][first:] for raw in raws))
@@ -55,6 +55,9 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
         overhead_ci95=overhead.ci95,
         steps=len(last["steps"]["step_s"]) - first,
         warmup_steps=first,
+        micro_steps=micro_steps,
+        accumulate_s=_slowest_median(raw["steps"]["accumulate_s"][first:] for raw in raws) if micro_steps > 1 else 0.0,
+        updates_together=raws[0]["updates_together"],
     )
     return _layers(raws, first, step.median), times
 

@@ -3,7 +3,8 @@
 It has two lanes, on this rank's clock, with 0 at the start of the step:
 
 - **compute** has three kinds of slices. `forward` includes the clearing of the gradients and leaves out waits of its
-  layers for updates. `backward LAYER` is one slice per layer in gradient-ready order, from the gradient before to the
+  layers for updates. Where a step has several micro-steps, `accumulate` is all of them but the last, and includes the
+  clearing. `backward LAYER` is one slice per layer in gradient-ready order, from the gradient before to the
   layer's own last. `optimizer` leaves out its waits. The copy of a gradient into its bucket and the launch of the
   bucket belong to the next layer; for the last layer, to itself. Where the lane is empty before the step's end, the
   device waits for gradients: exposed communication.
@@ -32,9 +33,10 @@ import torch.distributed as dist
 from torch import nn
 
 from xbench.profilers.clock import Clock, Mark
-from xbench.profilers.layers import LayerProfiler, StepMarks, StepWorkload
+from xbench.profilers.layers import LayerProfiler, StepMarks
 from xbench.records import Label, Slice, Timeline
 from xbench.schedules.bucket import Work
+from xbench.workloads.training_step import TrainingStep
 
 RESOLUTION_S = 5e-5
 """Shortest wait, and shortest stretch of the optimizer between waits, that becomes a separate slice [s]."""
@@ -102,7 +104,7 @@ class TimelineRecorder(LayerProfiler):
         self._steps: list[_Marks] = []
         self._current: _Marks | None = None
 
-    def run_step(self, workload: StepWorkload) -> StepMarks:
+    def run_step(self, workload: TrainingStep) -> StepMarks:
         """Run one recorded training step. Other steps may run unrecorded in between."""
         self._current = step = _Marks()
         self._steps.append(step)
@@ -168,7 +170,10 @@ class TimelineRecorder(LayerProfiler):
                 communication.append(_slice(f"bucket {number}", begin_s, min(end_s, step_s), sent.nbytes))
             begin_s = end_s if self._in_order else 0.0
         waits = [(at(since), at(until)) for since, until in step.waits]
-        compute = _between("forward", 0.0, backward_s, [wait for wait in waits if wait[0] < backward_s])
+        ahead = [wait for wait in waits if wait[0] < backward_s]  # of layers of a forward pass, for their updates
+        forward_s = at(marks.forward) if marks.forward is not marks.cleared else 0.0
+        compute = _between("accumulate", 0.0, forward_s, [wait for wait in ahead if wait[0] < forward_s])
+        compute += _between("forward", forward_s, backward_s, ahead)
         returned_s = at(marks.update)
         if step.sent and not step.waits:  # without recorded waits, the waits were inside backward, as in DDP
             returned_s = min(returned_s, max(at(sent.launched) for sent in step.sent))

@@ -162,7 +162,8 @@ class ConvergeRank(Rank):
         self.workload.optimizer.zero_grad(set_to_none=True)
         loss = self.workload.forward_loss(handle.model)
         self.losses.append(loss.detach())
-        self.backward(loss, handle)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.drain(handle)
 
     def tested(self) -> tuple[float, float]:
         """Return loss and accuracy of rank 0's model over the test set.
@@ -208,7 +209,8 @@ class ConvergeRank(Rank):
             loss, nbytes = count(handle.model, lambda: self.workload.forward_loss(handle.model))
             kept.append(nbytes)
             with FlopCounterMode(display=False) as counter:
-                self.backward(loss, handle)
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.drain(handle)
             flops.append(counter.get_total_flops())
             self.workload.optimizer.step()
         return {

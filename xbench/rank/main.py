@@ -113,7 +113,7 @@ class Rank(Session):
         known = 1 if twins(self.run) else self.program.jobs
         read = [JobPlan.model_validate_json(self.board.get(f"plan{job}.json")) for job in range(known)]
         for session in self.sessions:
-            session.plans = read * self.program.jobs if twins(self.run) else read
+            session.adopt(read * self.program.jobs if twins(self.run) else read)
             session.snapshot.restore(session.workload)
 
     # --- parity check --------------------------------------------------------------------------------------------

@@ -49,8 +49,7 @@ def turns_of(
         session.forward_backward(handle)
 
     def update() -> None:
-        session.lead.acting = session.job
-        session.workload.optimizer.step()
+        session.update(handle)
 
     return JobTurns(turns, update, forward_backward, mark, hold=_ranges(session, what))
 
@@ -117,7 +116,7 @@ def _judged(job: JobTurns, session: Session, checker: Any) -> JobTurns:
 
     def update() -> None:
         job.update()
-        checker.step(session.loss)
+        checker.step(session.loss, session.norm)
 
     return JobTurns(job.turns, update, forward_backward, job.mark)
 

@@ -18,6 +18,9 @@ After the last step the optimizer's first moment (momentum of SGD, the running m
 reference's by the same formula, with start = 0. It is a fixed sum of all averaged gradients, whose size does not show
 in Adam's updates. It detects a schedule that sums instead of averaging.
 
+If gradients are clipped, their norm before clipping is compared too, against the same tolerance. Clipped gradients have
+one norm, so updates and moments do not show a schedule that sums instead of averaging, or that is a step late.
+
 The value of a pass depends on the model and on the batches. `rank.parity_power` lets wrong schedules take the same
 steps. If the check would pass one of them, a schedule that passes is "not shown" to train the same network.
 
@@ -80,7 +83,7 @@ def gate(session: Session, mode: ModeSpec) -> None:
     judged = beside(session, reference)
 
     def judge() -> None:
-        judged.step(session.loss)
+        judged.step(session.loss, session.norm)
 
     def train(handle: Handle) -> None:
         def finished() -> None:

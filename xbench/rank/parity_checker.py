@@ -32,6 +32,9 @@ COMPRESSED_MOMENTUM = 0.05
 """Tolerance of means of first moments: ten times the rounding to bf16 if ranks cancel as independent samples do."""
 
 
+ALL = "all parameters"
+"""Name of the norm of all gradients among the first moments."""
+
 PIECE = 1 << 22
 """Elements of a parameter that are compared at a time."""
 
@@ -50,6 +53,8 @@ class Reference:
     by: str = "ddp"
     momentum: dict[str, Tensor] = field(default_factory=dict)
     """The optimizer's first moment of each parameter after the last step."""
+    norms: list[float | None] = field(default_factory=list)
+    """Norm of all gradients before they were clipped, step by step; None without clipping."""
     ddp_refusal: str | None = None
     not_shown: str | None = None
     """Reason why a schedule that passes has not been shown to train the same network."""
@@ -77,6 +82,14 @@ def momentum_of(rank_workload: Any) -> dict[str, Tensor]:
             if isinstance(state.get(key), Tensor):
                 found[name] = state[key]
     return found
+
+
+def size_of(norm: Tensor | None) -> float | None:
+    """Return a norm as a number. Collective for a sharded tensor."""
+    if norm is None:
+        return None
+    whole: Callable[[], Tensor] | None = getattr(norm, "full_tensor", None)
+    return float(norm if whole is None else whole())
 
 
 def gathered(value: Value, group: dist.ProcessGroup | None = None) -> list[Value]:
@@ -167,8 +180,9 @@ class ParityChecker:
     """Comparison of a schedule's steps with a reference's.
 
     `states` holds the reference's parameters before the first step and after each of its k. `momentum` holds its
-    optimizer's first moments after the last, by parameter. With `comparable` False, parameters are not compared with
-    the reference and are not reset to it. Ranks must still be equal.
+    optimizer's first moments after the last, by parameter, and `norms` the norm of its gradients in each step. With
+    `comparable` False, nothing is compared with the reference, and parameters are not reset to it. Ranks must still be
+    equal.
     """
 
     def __init__(
@@ -178,12 +192,14 @@ class ParityChecker:
         group: dist.ProcessGroup | None,
         *,
         momentum: Mapping[str, Tensor] | None = None,
+        norms: Sequence[float | None] = (),
         compressed: bool = False,
         comparable: bool = True,
     ) -> None:
         self._workload = workload
         self._states = states
         self._momentum = momentum or {}
+        self._norms = norms
         self._group = group
         self._comparable = comparable
         self._size = mean if compressed else largest
@@ -196,10 +212,10 @@ class ParityChecker:
         self._digests: dict[str, str] = {}
         self._lost: tuple[int, float] | None = None
 
-    def step(self, loss: Tensor | None = None) -> None:
+    def step(self, loss: Tensor | None = None, norm: Tensor | None = None) -> None:
         """Judge a step, and reset parameters to the reference's state. `verdict` reports surplus steps.
 
-        `loss` is the step's loss on this rank.
+        `loss` is the step's loss on this rank, `norm` that of its gradients before they were clipped.
         """
         self._taken += 1
         if self._taken >= len(self._states):
@@ -209,12 +225,26 @@ class ParityChecker:
         if loss is not None and self._lost is None and not math.isfinite(float(loss.sum())):
             self._lost = (self._taken, float(loss.sum()))
         if self._comparable:
+            self._compare_norm(norm)
             self._compare({n: value.detach() for n, value in mine.items()}, there, before)
         with torch.no_grad():
             for n, value in mine.items():
                 self._digests[n] = digest(value, self._digests.get(n, ""))
                 if self._comparable:
                     value.copy_(there[n])
+
+    def _compare_norm(self, norm: Tensor | None) -> None:
+        there = self._norms[self._taken - 1] if self._norms else None
+        mine = size_of(norm)
+        if there is None:
+            return
+        if mine is None or there == 0:
+            off = float(mine != there)
+        elif not math.isfinite(there):  # a step that a GradScaler skips
+            off = float(math.isfinite(mine))
+        else:
+            off = abs(mine / there - 1) if math.isfinite(mine) else math.inf
+        self._moments[ALL] = max(self._moments.get(ALL, 0.0), off)
 
     def _compare(self, mine: Mapping[str, Tensor], there: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
         found = differences(mine, there, before, reordered=self._reordered, size=self._size)
@@ -226,7 +256,7 @@ class ParityChecker:
             return
         moments = momentum_of(self._workload)
         zeros = {name: torch.zeros_like(value) for name, value in self._momentum.items()}
-        self._moments = differences(
+        self._moments |= differences(
             {name: moments.get(name, zeros[name]) for name in zeros},
             self._momentum,
             zeros,

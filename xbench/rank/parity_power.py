@@ -109,8 +109,7 @@ def not_shown(
         def steps() -> None:
             for each in gradients:
                 give(trainable(workload.model), each)
-                workload.optimizer.step()
-                judged.step()
+                judged.step(norm=workload.update())
 
         trained(workload, snapshot, steps)
         everyone = gathered(judged.tolerances(), group)

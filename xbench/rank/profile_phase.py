@@ -10,6 +10,9 @@ follow those of the quiet step and the quiet link:
   times with one collective per tensor, and the host's cost of launches (`profilers.launches`);
 - if `auto` is to run, a few steps of the best candidates (`rank.autotune`).
 
+In a step of several micro-steps, communication meets only the last one. So ready times under load, slowdowns and the
+engine's cost are measured in steps of one micro-step.
+
 If gradients are compressed, collectives are measured on compressed data. Their times are stored by the bytes of the
 uncompressed gradients: T(M) is the time to average M bytes of fp32 gradients, and plans need nothing else. In a model
 of several dtypes, gradients of the others are sent uncompressed but predicted as if compressed.
@@ -151,7 +154,9 @@ def profile_job(session: Session) -> JobPlan:
             plans["auto"] = try_candidates(session, planner, plans, missing, sometimes_missing=sometimes)
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
     event = event.model_copy(update={"other_costs": found.other_costs})
-    plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers)})
+    scaler = session.workload.scaler
+    scale = min(gathered(scaler.get_scale())) if scaler is not None else None
+    plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers), "scale": scale})
     if session.rank == 0:
         session.journal.write(event)
     return complete(plan, missing, sometimes_missing=sometimes)
@@ -257,7 +262,7 @@ def _contention(session: Session, found: _Measured, cost: CostModel) -> Contenti
     else:
         session.part("contention")
         both = measure_contention(
-            session.workload,
+            session.workload.last_micro_step(),
             session.group,
             curve,
             most_bytes=found.grad_bytes,
@@ -317,19 +322,20 @@ def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> 
     """Return each tensor's ready time [s since the start of backward] under these buckets' traffic, slowest rank."""
     session.note("measuring ready times under load")
     copies, compress = session.run.copies, session.run.compress
-    engine = Engine(session.workload.model, None, buckets, group=session.group, copies=copies, compress=compress)
+    workload = session.workload.last_micro_step()
+    engine = Engine(workload.model, None, buckets, group=session.group, copies=copies, compress=compress)
     try:
-        with LayerProfiler(session.workload.model, session.clock, forward=False) as profiler:
+        with LayerProfiler(workload.model, session.clock, forward=False) as profiler:
             steps = []
             for number in range(count + 1):
                 session.note(f"ready times under load, step {number + 1} of {count + 1}")
-                steps.append(profiler.run_step(session.workload))
+                steps.append(profiler.run_step(workload))
             session.clock.flush()
             times = [profiler.layer_times(step).ready_s for step in steps[1:]]
     finally:
         session.clock.reset()
         engine.detach()
-        session.workload.optimizer.zero_grad(set_to_none=True)
+        workload.clear()
     seen = [[value for value in column if value is not None] for column in zip(*times, strict=True)]
     medians = torch.tensor([statistics.median(values) if values else -1.0 for values in seen], dtype=torch.float64)
     everyone = medians.to(session.device)
@@ -345,10 +351,10 @@ def engine_cost(
     """Measure the cost of our engine's hooks and copies in a step of `step_s` [s] on this rank."""
     try:
         return measure_engine_cost(
-            session.workload,
+            session.workload.last_micro_step(),
             _engines(session),
             buckets,
-            step_s=step_s,
+            step_s=step_s / session.workload.micro_steps,
             note=session.note,
             wire=wire,
             quick=session.run.effort.is_quick,

@@ -30,7 +30,7 @@ from xbench.equal_ranks import digest
 from xbench.errors import UsageError, WorkloadError
 from xbench.gpu_errors import shortage
 from xbench.rank import parity_power
-from xbench.rank.parity_checker import ParityChecker, Reference, copies, gathered, momentum_of
+from xbench.rank.parity_checker import ParityChecker, Reference, copies, gathered, momentum_of, size_of
 from xbench.rank.parity_power import Gradients
 from xbench.rank.session import Session
 from xbench.rank.snapshot import expanded_buffer, trained
@@ -151,7 +151,7 @@ def _rehearsed(session: Session, attach: Callable[[Any], Handle]) -> str | None:
                 session.forward_backward(handle)
                 if isinstance(handle.model, DistributedDataParallel):
                     handle.model._check_reducer_finalized()  # type: ignore[no-untyped-call]
-                session.workload.optimizer.step()
+                session.update(handle)
     except (UsageError, RuntimeError) as error:
         if shortage(type(error).__name__, str(error)) is not None:
             raise
@@ -168,6 +168,7 @@ def _by_ddp(session: Session) -> Reference:
     def keep() -> None:
         check_parameters(session, reference.states[0])
         reference.states.append(copies(session.workload.model.named_parameters()))
+        reference.norms.append(size_of(session.norm))
         _watch_loss(session, len(reference.states) - 1)
 
     def train(handle: Handle) -> None:
@@ -182,7 +183,11 @@ def _by_ddp(session: Session) -> Reference:
 def _ddp_again(session: Session, reference: Reference) -> bool:
     """True if DDP gives the same result in a second run."""
     judged, steps = beside(session, reference, exact=True), session.run.effort.parity_steps
-    steps_of(session, DDP, lambda handle: session.train(handle, steps, "gate ddp again", judged.step), exact=True)
+
+    def judge() -> None:
+        judged.step(norm=session.norm)
+
+    steps_of(session, DDP, lambda handle: session.train(handle, steps, "gate ddp again", judge), exact=True)
     return judged.verdict().ok
 
 
@@ -214,14 +219,15 @@ def _averaged(
                 raise UsageError(f"averaging by hand cannot be done: {' '.join(str(error).split())[:300]}") from error
             check_parameters(session, made.states[0])
             parity_power.give(parameters, mean)
-            workload.optimizer.step()
+            session.update(handle)
             if judged is None:
                 made.states.append(copies(workload.model.named_parameters()))
+                made.norms.append(size_of(session.norm))
                 _watch_loss(session, step + 1)
             else:
                 local.append(mine)
                 averaged.append(mean)
-                judged.step()
+                judged.step(norm=session.norm)
         made.momentum = copies(momentum_of(workload).items()) if judged is None else {}
         buffers.update((name, digest(buffer)) for name, buffer in workload.model.named_buffers())
 
@@ -242,6 +248,7 @@ def beside(session: Session, reference: Reference, *, exact: bool = False) -> Pa
         reference.states,
         dist.group.WORLD,
         momentum=reference.momentum,
+        norms=reference.norms,
         compressed=session.run.compress is not None and not exact,
         comparable=reference.comparable,
     )

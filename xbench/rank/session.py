@@ -12,7 +12,6 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
 from copy import copy
 from datetime import timedelta
 from pathlib import Path
@@ -22,9 +21,7 @@ import torch
 import torch.distributed as dist
 
 from xbench.crossover.client import TurnClient
-from xbench.crossover.job import TurnTaker, crossover_steps
 from xbench.emulation import emulate
-from xbench.emulation.cuda import wait_for_device
 from xbench.errors import UsageError
 from xbench.host import tuning
 from xbench.kernels.pack import describe_pack_backend
@@ -36,6 +33,7 @@ from xbench.rank.events import LinkCalibrated, ProfilePartBegan, RankStarted, Re
 from xbench.rank.gpu_cores import device_of
 from xbench.rank.gpu_watch import GpuWatch
 from xbench.rank.journal import Journal, Take
+from xbench.rank.loops import Loops
 from xbench.rank.nvtx import Ranges
 from xbench.rank.parity_checker import Reference, compressed
 from xbench.rank.program import JobPlan, Program, job_times
@@ -48,6 +46,7 @@ from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.spec import ModeSpec, has_untuned
 from xbench.stats.blocks import twins
 from xbench.workloads.build import build, check_alike
+from xbench.workloads.training_step import FIRST_SCALE
 from xbench.workloads.workload import Workload
 
 ONE_ORDER = ("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
@@ -55,7 +54,7 @@ ONE_ORDER = ("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
 host launched them. That order is the same on all ranks, so two communicators never wait for each other."""
 
 
-class Session:
+class Session(Loops):
     """State of one rank while it runs the program."""
 
     def __init__(
@@ -95,16 +94,13 @@ class Session:
         self.under: str | None = None
         """Mode that is, or was last, attached in this phase."""
         self.reference: Reference | None = None
-        self.loss: torch.Tensor | None = None
-        """Loss of the last step, before weighting."""
+        self.loss = None
         self.told_lost: set[str] = set()
-        self.weights: Iterator[float] | None = None
-        """Factors of the losses of the next steps in the parity check (`reference.WEIGHTS`)."""
+        self.weights = None
         self.lost: tuple[int, float] | None = None
         """First step of the reference whose loss is infinite or NaN, and that loss."""
-        self.turns: TurnClient | None = None
+        self.turns = None
         self.waits_for_device = False
-        """True if nothing that waits for the link may be queued while the host goes on: a link of flags needs that."""
         self.ranges = Ranges.when(self.run.nvtx)
         self.said = False
 
@@ -210,6 +206,14 @@ class Session:
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
         check_alike(self.workload)
         self.snapshot = Snapshot(self.workload)
+        if self.program.plans:
+            self.adopt(list(self.program.plans))
+
+    def adopt(self, plans: list[JobPlan]) -> None:
+        """Follow these plans of all jobs."""
+        self.plans = plans
+        self.workload.first_scale = plans[self.job].scale or FIRST_SCALE
+        self.workload.reset_scaler()
 
     def _of_job(self, job: int) -> Self:
         """Return the session of another job of this process. Collective over the ranks."""
@@ -262,6 +266,7 @@ class Session:
         the mode. Raises UsageError if the schedule refuses the model.
         """
         self.lead.under, self.lead.acting = mode.text, self.job
+        self.workload.reset_scaler()
         plan = self.plans[self.job]
         schedule: type[Schedule] = MODES.load(plan.carrier_of(mode))  # type: ignore[assignment]
         if schedule.needs_plan and mode.carrier not in plan.buckets:
@@ -280,6 +285,12 @@ class Session:
             backward_s=plan.backward_s or None,
         )
         handle = self.carried.attached(mode, lambda: schedule().attach(setup))
+        if self.workload.micro_steps > 1 and not handle.accumulates:
+            handle.detach()
+            raise UsageError(
+                f"{mode.carrier} has no no_sync, so it would send gradients in every micro-step",
+                hint="leave --accumulate or the mode out",
+            )
         if handle.engine is not None:
             handle.engine.note = self.note
             if self.ranges.on:
@@ -302,76 +313,6 @@ class Session:
             self.journal.write(Remarked(message=describe_pack_backend(self.device)))
         if self.run.compress is not None:
             self.journal.write(Remarked(message=compressed(self.run.compress)))
-
-    def forward_backward(self, handle: Handle) -> None:
-        """Zero the gradients, run forward and backward."""
-        self.lead.acting = self.job
-        self.workload.optimizer.zero_grad(set_to_none=True)
-        loss = self.workload.forward_loss(handle.model)
-        self.loss = loss.detach()
-        if self.weights is not None:
-            loss = loss * next(self.weights)
-        self.backward(loss, handle)
-
-    def backward(self, loss: torch.Tensor, handle: Handle) -> None:
-        """Run the backward pass, and wait for the device where the link needs that."""
-        loss.backward()  # type: ignore[no-untyped-call]
-        if self.waits_for_device and handle.waits_in_backward:
-            wait_for_device()
-
-    def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
-        """Run `steps` ordinary training steps, with `mark()` after each."""
-        for step in range(steps):
-            self.note(f"{what} step {step + 1}: computing")
-            with self.ranges.step(step + 1):
-                self.forward_backward(handle)
-                self.workload.optimizer.step()
-            mark()
-
-    def train_in_turns(
-        self,
-        handle: Handle,
-        block: int,
-        pattern: tuple[int, ...],
-        steps: int,
-        what: str,
-        mark: Callable[[], None],
-        applied: Callable[[], None] | None = None,
-        watch: Callable[[TurnTaker], TurnTaker] | None = None,
-    ) -> None:
-        """Run `steps` training steps in turns with the other jobs.
-
-        `mark()` is called after a turn, `applied()` after an update. `watch` wraps the turns to observe them.
-        """
-        assert self.turns is not None
-        turns = self.ranges.turns(self.turns)
-
-        def wait_gradients() -> None:
-            handle.synchronize()
-            if self.device.type == "cuda":
-                torch.cuda.current_stream().synchronize()
-            self.note(f"{what}: waiting for its turn")
-
-        def forward_backward() -> None:
-            self.note(f"{what}: computing")
-            self.forward_backward(handle)
-            if self.device.type == "cuda":
-                torch.cuda.current_stream().synchronize()
-
-        def apply() -> None:
-            self.workload.optimizer.step()
-            if applied is not None:
-                applied()
-
-        self.turns.begin(block, pattern)
-        crossover_steps(
-            watch(turns) if watch is not None else turns,
-            steps,
-            wait_gradients=wait_gradients,
-            apply=apply,
-            forward_backward=forward_backward,
-            mark=mark,
-        )
 
     def on_ddp(self, mode: ModeSpec) -> bool:
         """True if DDP's reducer sends this mode's gradients, also where `auto` chose DDP itself."""

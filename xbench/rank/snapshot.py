@@ -84,8 +84,9 @@ class Snapshot:
 
 
 def trained(workload: Workload, snapshot: Snapshot, train: Callable[[], None]) -> None:
-    """Call `train()` from the snapshot's state, and restore that state afterwards."""
+    """Call `train()` from the snapshot's state and the first scale of losses, and restore that state afterwards."""
     snapshot.restore(workload)
+    workload.reset_scaler()
     train()
     snapshot.restore(workload)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
 
 import torch
 import torch.distributed as dist
@@ -61,8 +60,7 @@ def record_timeline(session: Session, mode: ModeSpec) -> None:
     recording = TimelineRecorder(workload.model, session.clock, in_order=in_order, label=label)
     ahead_s = clock_offsets(None, session.device).offset_s[session.rank]
     with recording as recorder, session.attach(mode) as handle:
-        attached = copy(workload)
-        attached.model = handle.model
+        attached = workload.under(handle.model, handle.no_sync, handle.synchronize)
         watched = _agreed(session, mode, lambda: handle.watch(recorder.watch))
         handle.watch_waits(recorder.waiting)
         if watched:

@@ -43,7 +43,10 @@ class Layer(Part):
 
 
 class StepTimes(Part):
-    """One training step without communication. Its parts are instrumented; `uninstrumented_step_s` is the bare loop."""
+    """One training step without communication. Its parts are instrumented; `uninstrumented_step_s` is the bare loop.
+
+    In a step of several micro-steps, forward and backward are of the last one, which communicates.
+    """
 
     forward_s: Duration
     backward_s: Seconds
@@ -56,6 +59,11 @@ class StepTimes(Part):
     overhead_ci95: Interval
     steps: Count
     warmup_steps: Count = Field(description="steps before the first that counts, as detected")
+    micro_steps: PositiveCount = Field(1, description="forward and backward passes of a step")
+    accumulate_s: Duration = Field(0.0, description="all micro-steps but the last")
+    updates_together: bool = Field(
+        False, description="whether every update waits for all gradients, to clip or unscale them"
+    )
 
 
 class CostPoint(Part):

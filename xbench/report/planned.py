@@ -57,7 +57,8 @@ def show_planned(
                 say(console, f"{mode}: {note}")
         console.print()
         fact(console, "bounds", sentences.bounds_line(planned.bounds))
-        fact(console, "forward", next_forward_line(planned))
+        if not scenario.step.updates_together:
+            fact(console, "forward", next_forward_line(planned))
         fact(console, "cost model", sentences.cost_line(scenario.cost))
         fact(console, "contention", contention_line(scenario))
         launches = sentences.launches_line(scenario.contention_record)

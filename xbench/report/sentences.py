@@ -30,7 +30,7 @@ from xbench.records import (
 )
 from xbench.spec import RunSpec
 from xbench.text import and_of, counted
-from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds, format_signed_percent
+from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
 
 LONG_S = 1e-3
 """Duration [s] from which an emulated collective's lateness is given as a share; shorter ones have it in seconds."""
@@ -39,9 +39,6 @@ PLAN_COLUMNS = (
     "step: what the model predicts; exposed: its part beyond compute alone; gap: how much longer the step is than "
     "with the best schedule here."
 )
-MEDIANS_APART = 0.02
-"""Share above which the difference between the medians with and without instruments is explained."""
-
 COST_COLUMNS = (
     "transfer: of the slowest rank, once all have arrived; wait: for the last to arrive, not part of it; fit: the "
     "fitted line over transfer, minus one."
@@ -50,10 +47,16 @@ COST_COLUMNS = (
 
 def workload_line(workload: WorkloadRecord) -> str:
     """Format a workload: 'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, …'."""
-    batch = f"batch {workload.batch_size} of {workload.input}, " if workload.batch_size else ""
-    optimizer = f", {workload.spec.optimizer}" if batch else ""  # a trace tells neither
+    micro_steps = workload.spec.accumulate
+    each = workload.batch_size // micro_steps
+    batch = f"batch {f'{micro_steps} × ' if micro_steps > 1 else ''}{each} of {workload.input}, " if each else ""
+    clip = f", clipped to {workload.spec.clip:g}" if workload.spec.clip is not None else ""
+    kernels = f"{workload.spec.optimizer_impl} " if workload.spec.optimizer_impl != "default" else ""
+    optimizer = f", {kernels}{workload.spec.optimizer}{clip}" if batch else ""  # a trace tells neither
+    amp = f" with {workload.spec.amp} autocast" if workload.spec.amp is not None else ""
+    again = f", {workload.spec.checkpoint} checkpointed" if workload.spec.checkpoint is not None else ""
     return (
-        f"{workload.title}: {batch}{workload.dtype}{optimizer}; "
+        f"{workload.title}: {batch}{workload.dtype}{amp}{optimizer}{again}; "
         f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "
         f"{format_bytes(workload.grad_bytes)} of gradients a step"
     )
@@ -142,28 +145,6 @@ def step_line(step: StepTimes, label: Label) -> str:
     """Describe the step without instruments: the headline of a profile in every format."""
     took = seconds_text(step.uninstrumented_step_s, step.uninstrumented_ci95)
     return f"A step without communication takes {took} ({label})."
-
-
-def parts_line(step: StepTimes) -> str:
-    """Describe the instrumented step and its parts."""
-    return (
-        f"With instruments it takes {seconds_text(step.step_s, step.step_ci95)}: forward "
-        f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
-        f"{format_seconds(step.optimizer_s)}."
-    )
-
-
-def instruments_line(step: StepTimes) -> str:
-    """Describe the cost of the instruments, from paired steps, and any disagreement of the two unpaired medians."""
-    cost, low, high = map(format_signed_percent, (step.overhead_ratio, *step.overhead_ci95))
-    text = f"Instruments cost {cost} [{low}, {high}], by pairs of neighbouring steps."
-    apart = step.step_s / step.uninstrumented_step_s - 1
-    if abs(apart - step.overhead_ratio) > MEDIANS_APART:
-        text += (
-            f" The two medians differ by {format_signed_percent(apart)}: they are not of pairs, and the machine's "
-            "speed may have changed in between."
-        )
-    return text
 
 
 def cost_line(model: CostModel) -> str:

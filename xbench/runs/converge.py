@@ -31,6 +31,7 @@ from xbench.spec import Effort, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, odd_step_sentences, steps_of_all
 from xbench.units import format_percent, format_seconds
+from xbench.workloads import check_plain_step
 from xbench.workloads.catalog import facts_of, family_of
 from xbench.workloads.probe import Preflight
 
@@ -78,6 +79,7 @@ def check(config: ConvergeConfig) -> None:
         raise SpecError(
             f"the digits are images, and {config.workloads[0].title} takes none", hint="try xbench converge resnet18"
         )
+    check_plain_step(config.workloads[0], "converge")
     for mode in config.modes:
         if mode.name == IN_SEQUENCE or not mode_info(mode.name).trains:
             raise SpecError(f"--modes: {mode.text!r} trains no network of its own", hint="try --modes ddp,spb")

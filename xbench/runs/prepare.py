@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from xbench.machine.inventory import listed_gpus
 from xbench.modes import IN_SEQUENCE, MODES, mode_info
 from xbench.profilers import budget
 from xbench.registry import imported
+from xbench.runs.mode_checks import check_on_gpu, check_untuned
 from xbench.schedules import PROCESSES, chosen_copies, obstacle
 from xbench.spec import (
     Collectives,
@@ -25,6 +25,7 @@ from xbench.spec import (
     DeviceType,
     FabricSpec,
     ModeSpec,
+    Overlap,
     RunSpec,
     WorkloadSpec,
     check_backend,
@@ -66,7 +67,28 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     if paired and (config.judged or len(set(workloads)) > 1) and not any(m.name == IN_SEQUENCE for m in modes):
         base = MODES.entry(IN_SEQUENCE).base_schedule
         modes = (*modes, ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
+    check_steps(workloads, modes, config.overlap)
     return workloads, placed(modes, config.collectives)
+
+
+def check_steps(workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec], overlap: Overlap) -> None:
+    """Raise SpecError for a mode that cannot run the training steps of a workload."""
+    flag = next((flag for workload in workloads if (flag := workload.updates_together) is not None), None)
+    if flag is None:
+        return
+    late = next((mode for mode in modes if mode_info(mode.carrier).puts_off), None)
+    if late is not None:
+        raise SpecError(
+            f"mode {late.text!r} updates each layer in the next forward pass, and {flag} needs all gradients before "
+            "the first update",
+            hint=f"leave {flag} or the mode out",
+        )
+    if overlap == "forward":
+        raise SpecError(
+            f"--overlap forward lets auto update layers in the next forward pass, and {flag} needs all gradients "
+            "before the first update",
+            hint=f"leave {flag} or --overlap out",
+        )
 
 
 def placed(modes: Sequence[ModeSpec], collectives: Collectives) -> tuple[ModeSpec, ...]:
@@ -131,7 +153,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     workloads, modes = check_request(config)
     check_backend(config.collectives)
     tuned = tuning.is_on()
-    _check_untuned(modes, config)
+    check_untuned(modes, config)
     budget.share()
     _check_nvtx(config.nvtx, config.device)
     chosen_copies(config.copies, config.compress)
@@ -154,7 +176,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     if found.device == "cuda":
         if found.gpus > 1:
             notes.append(UNTRIED_ON_GPUS)
-        _check_on_gpu(modes)
+        check_on_gpu(modes)
     notes += found.warnings
     device: DeviceType = found.device
     _check_nvtx(config.nvtx, device)
@@ -211,52 +233,6 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         collectives=config.collectives,
     )
     return run, found, notes
-
-
-def _check_untuned(modes: Sequence[ModeSpec], config: RunConfig) -> None:
-    """Raise SpecError for modes in ranks of their own without host tuning, where they would show nothing."""
-    apart = next((mode.text for mode in modes if not mode_info(mode.name).host_tuning), None)
-    if apart is None:
-        return
-    paired = next((mode.text for mode in modes if mode.paired), None)
-    ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
-    if not tuning.is_on():
-        raise SpecError(
-            f"mode {apart!r} leaves out host tuning, and {tuning.VARIABLE}=off has left it out of every mode",
-            hint=f"unset {tuning.VARIABLE}, or leave {apart} out",
-        )
-    if not any(mode.text == "ddp" for mode in modes):
-        raise SpecError(f"mode {apart!r} shows what host tuning is worth to ddp, which is not here", hint="add ddp")
-    if any(mode.text == config.reference and not mode_info(mode.name).host_tuning for mode in modes):
-        raise SpecError(
-            f"--reference: {config.reference!r} has no host tuning, and every ratio would hold the gain of that too",
-            hint="try --reference ddp",
-        )
-    if paired is not None:
-        raise SpecError(
-            f"mode {apart!r} has ranks of its own, and {paired!r} has two jobs in them", hint=f"leave {apart} out"
-        )
-    if config.fabric.name == "cluster" or (ours is not None and ours.world_size > 1):
-        raise SpecError(
-            f"mode {apart!r} has ranks of its own, and another launcher started these",
-            hint="try --fabric local:ranks=2",
-        )
-
-
-def _check_on_gpu(modes: Sequence[ModeSpec]) -> None:
-    """Raise SpecError for a mode that differs from another on CPUs alone, and for kernels that nothing can make."""
-    compiled = next((mode.text for mode in modes if mode_info(mode.name).compiled), None)
-    if compiled is not None and importlib.util.find_spec("triton") is None:
-        raise SpecError(
-            f"mode {compiled!r} needs Triton, of which torch.compile makes kernels for GPUs, and it is not installed",
-            hint="pip install triton",
-        )
-    apart = next((mode.text for mode in modes if not mode_info(mode.name).host_tuning), None)
-    if apart is not None:
-        raise SpecError(
-            f"mode {apart!r} leaves out the host tuning of ranks on CPUs, and these are on GPUs",
-            hint=f"leave {apart} out, or try --device cpu",
-        )
 
 
 def _chosen(asked: FabricSpec, gpus: int, processes: int) -> tuple[FabricSpec, str]:

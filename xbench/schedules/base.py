@@ -109,6 +109,12 @@ class Handle:
         context: AbstractContextManager[None] = getattr(self.model, "no_sync", nullcontext)()
         return context
 
+    @property
+    def accumulates(self) -> bool:
+        """True if nothing is sent inside `no_sync`: a handle has its own, or an engine or a wrapper that has one."""
+        own = type(self).no_sync is not Handle.no_sync
+        return own or self.engine is not None or hasattr(self.model, "no_sync")
+
     def at_detach(self, call: Callable[[], None]) -> None:
         """Call this too when the schedule is detached, after all other work."""
         self._at_detach.append(call)

@@ -29,6 +29,7 @@ few steps, and the fastest is taken. Assumption: the machine behaves as it did i
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from xbench.schedules.base import AttachConfig, Handle, Overlapped, Schedule
@@ -41,6 +42,10 @@ class ComputeHandle(Handle):
     def watch(self, watch: Watch) -> bool:
         """See `Handle.watch`: nothing is sent, so nothing is missed."""
         return True
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """See `Handle.no_sync`: nothing is ever sent."""
+        return nullcontext()
 
 
 class Compute(Schedule):

@@ -22,10 +22,10 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from xbench.errors import UsageError
+from xbench.model_blocks import blocks_of
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.sharded import Fsdp
-from xbench.schedules.units import blocks_of
 from xbench.torch_compile import compiler_obstacle, regions
 
 

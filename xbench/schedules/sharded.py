@@ -38,10 +38,11 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from xbench.errors import UsageError
+from xbench.model_blocks import blocks_of
 from xbench.planning.sharding import shard_ranks
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import refuse_wrapped
-from xbench.schedules.units import blocks_of, twin_of, units_of
+from xbench.schedules.units import twin_of, units_of
 
 _MESHES: dict[tuple[str, int], tuple[dist.ProcessGroup, DeviceMesh]] = {}
 """Meshes of two dimensions by device type and size of a group, each with the default group at its creation."""

@@ -1,8 +1,7 @@
 """Units of a model for torch's `fully_shard`, and a second tree of modules that it can wrap.
 
 A unit is a module whose parameters are gathered, and whose gradients are reduced, by one collective. torchtitan and
-most users wrap each block of a network and then the root, which holds the rest. A block here is a child, with
-parameters, of a `ModuleList` or a `Sequential`. Lists inside lists are searched; blocks inside blocks are not.
+most users wrap each block of a network (`model_blocks`) and then the root, which holds the rest.
 
 `fully_shard` changes modules in place: their class, hooks and parameters. Nothing in torch takes that back. So it gets
 a twin of the model: new modules over the same parameters and buffers. Detaching drops the twin.
@@ -16,29 +15,8 @@ from typing import Any
 from torch import nn
 
 from xbench.errors import UsageError
+from xbench.model_blocks import blocks_of
 from xbench.torch_compile import plain_name, regions
-
-
-def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The blocks by their path in the model, in order of registration; each module once."""
-    found: dict[str, nn.Module] = {}
-    seen: set[int] = set()
-
-    def search(path: str, module: nn.Module) -> None:
-        lists = type(module) is nn.Sequential or isinstance(module, nn.ModuleList)
-        for name, child in module.named_children():
-            if id(child) in seen:
-                continue
-            seen.add(id(child))
-            at = f"{path}.{name}" if path else name
-            callable_ = type(child) is not nn.Sequential and type(child).forward is not nn.Module.forward
-            if lists and callable_ and next(child.parameters(), None) is not None:
-                found[at] = child
-            else:
-                search(at, child)
-
-    search("", model)
-    return found
 
 
 def units_of(model: nn.Module) -> dict[str, list[str]]:

@@ -51,8 +51,13 @@ class Zero1Handle(DdpHandle):
         # A bound method, because a learning-rate scheduler wraps `step.__func__`.
         vars(optimizer)["step"] = MethodType(lambda _, closure=None: zero.step(closure), optimizer)
 
+        # A GradScaler would leave unscaling and skipping to this optimizer, and another one steps.
+        fused = vars(optimizer).pop("_step_supports_amp_scaling", None)
+
         def put_back() -> None:
             del vars(optimizer)["step"]
+            if fused is not None:
+                vars(optimizer)["_step_supports_amp_scaling"] = fused
             if replaced is not None:
                 vars(optimizer)["step"] = replaced
 

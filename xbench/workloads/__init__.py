@@ -9,6 +9,8 @@
 | `libraries` | names of models of timm and transformers |
 | `vision`, `text`, `recurrent`, `synthetic`, `custom` | recipes, one for each kind of model |
 | `timm_models`, `hf_models` | recipes of other libraries' models |
+| `training_step` | the parts of a training step, which every measurement runs |
+| `checkpointing` | activation checkpointing of a model's blocks |
 | `loading`, `digits` | import of the user's file, and the data of `converge` |
 | `preflight`, `trial`, `memory` | code of the process that `probe` starts |
 
@@ -18,6 +20,6 @@ Importing this package does not import torch; only `build` and the files below i
 from __future__ import annotations
 
 from xbench.workloads.catalog import WORKLOADS, family_of
-from xbench.workloads.parse import parse_workload, resolve
+from xbench.workloads.parse import check_plain_step, parse_workload, resolve
 
-__all__ = ["WORKLOADS", "family_of", "parse_workload", "resolve"]
+__all__ = ["WORKLOADS", "check_plain_step", "family_of", "parse_workload", "resolve"]

@@ -28,6 +28,7 @@ from xbench.equal_ranks import apart
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads.catalog import WORKLOADS, family_of
+from xbench.workloads.checkpointing import checkpoint_blocks
 from xbench.workloads.workload import Recipe, Workload, tensors_in, with_each
 
 BATCH_SEED = 1000
@@ -54,6 +55,8 @@ def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workloa
         model.train()
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise WorkloadError(f"{spec.title}: the model has no parameter to train")
+    if spec.checkpoint == "blocks":
+        checkpoint_blocks(model, spec.title)
     inputs = place(inputs, device, dtype)
     return Workload(
         spec=spec,

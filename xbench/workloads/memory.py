@@ -61,7 +61,10 @@ def footprint(workload: Workload) -> tuple[Footprint, Tensor]:
     grads = workload.grad_bytes
     state = _STATE_COPIES[workload.spec.optimizer] * grads
     fixed = PROCESS_BYTES + 2 * all_bytes + 2 * grads + state
-    return Footprint(fixed, sum(saved.values())), loss
+    activations = sum(saved.values())
+    if workload.spec.amp is not None and workload.device_type == "meta":  # which has no autocast
+        activations //= 2
+    return Footprint(fixed, activations), loss
 
 
 def available_bytes(gpus: Sequence[int]) -> Bytes:

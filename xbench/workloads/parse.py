@@ -9,6 +9,7 @@ name takes its options from the command line. Its own options take precedence: `
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ from pydantic import ValidationError
 
 from xbench.errors import SpecError, nearest
 from xbench.registry import imported
-from xbench.spec import DeviceType, WorkloadSpec, known_options, parse_int, parse_options
+from xbench.spec import MAX_ACCUMULATE, MAX_CLIP, DeviceType, WorkloadSpec, known_options, parse_int, parse_options
+from xbench.text import cut
 from xbench.units import Bytes, format_bytes, parse_bytes
 from xbench.workloads.catalog import (
     SYNTHETIC_BATCH,
@@ -29,9 +31,15 @@ from xbench.workloads.catalog import (
     split_factory,
 )
 
-_LIMITS = {"batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1)}
-_CHOICES = {"dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw")}
-_OPTIONS = (*_LIMITS, *_CHOICES)
+_LIMITS = {
+    "batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1),
+    "accumulate": (1, MAX_ACCUMULATE),
+}  # fmt: skip
+_CHOICES = {
+    "dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw"), "optimizer_impl": ("default", "foreach", "fused"),
+    "amp": ("bf16", "fp16"), "checkpoint": ("blocks",),
+}  # fmt: skip
+_OPTIONS = (*_LIMITS, *_CHOICES, "clip")
 _SIZES: dict[Family, tuple[str, ...]] = {
     "vision": ("batch_size", "image_size"),
     "text": ("batch_size", "seq_len"),
@@ -52,7 +60,8 @@ class SyntheticShape(NamedTuple):
 
 
 def parse_workload(text: str, **options: Any) -> WorkloadSpec:
-    """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer, seed`.
+    """A WorkloadSpec from a workload's text and the options `batch_size, image_size, seq_len, dtype, optimizer,
+    optimizer_impl, seed, accumulate, amp, checkpoint, clip`.
 
     An option that is None gets the device's default later. Raises SpecError for an unknown name (with the nearest), an
     unknown or malformed option, a size out of range or not applicable, and a factory whose file does not exist. The
@@ -112,7 +121,13 @@ def parse_synthetic(text: str) -> SyntheticShape:
 
 
 def check_sizes(spec: WorkloadSpec) -> None:
-    """Refuse sizes that the workload does not take, as far as that is known without torch. Raises SpecError."""
+    """Refuse sizes and types that the workload does not take, as far as known without torch. Raises SpecError."""
+    if spec.amp is not None and spec.dtype != "fp32":
+        raise SpecError(
+            f"{spec.title!r}: --amp {spec.amp} is for weights in fp32, and --dtype {spec.dtype} makes all of them "
+            f"{spec.dtype}",
+            hint="leave one of them out",
+        )
     family = family_of(spec.name)
     takes = _SIZES[family]
     for option in ("batch_size", "image_size", "seq_len"):
@@ -131,6 +146,15 @@ def check_sizes(spec: WorkloadSpec) -> None:
                 f"{spec.name} has {positions} positions, and --seq-len {spec.seq_len} is longer",
                 hint=f"try --seq-len {positions}",
             )
+
+
+def check_plain_step(spec: WorkloadSpec, who: str) -> None:
+    """Raise SpecError for options of the training step, if `who` runs steps of its own."""
+    given = {"--accumulate": spec.accumulate > 1, "--amp": spec.amp is not None}
+    given |= {"--checkpoint": spec.checkpoint is not None, "--clip": spec.clip is not None}
+    if any(given.values()):
+        flags = " and ".join(flag for flag, is_given in given.items() if is_given)
+        raise SpecError(f"{who} runs training steps of its own, without {flags}", hint=f"leave {flags} out")
 
 
 def resolve(spec: WorkloadSpec, device: DeviceType) -> WorkloadSpec:
@@ -169,11 +193,24 @@ def _option(name: str, key: str, value: Any) -> Any:
     flag = key.replace("_", "-")
     if key in _LIMITS:
         return parse_int(name, flag, str(value), *_LIMITS[key])
+    if key == "clip":
+        return _norm(name, str(value))
     if value not in _CHOICES[key]:
         close = nearest(str(value), _CHOICES[key])
         raise SpecError(f"{name!r}: {flag}={value} is not {' or '.join(_CHOICES[key])}",
                         hint=f"did you mean {close!r}?" if close else None)  # fmt: skip
     return value
+
+
+def _norm(name: str, value: str) -> float:
+    """Parse the largest norm of gradients. Raises SpecError."""
+    try:
+        norm = float(value)
+    except ValueError:
+        norm = math.nan
+    if 0 < norm <= MAX_CLIP:
+        return norm
+    raise SpecError(f"{name!r}: clip={cut(value, 100)} is not above 0 and up to {MAX_CLIP:g}", hint="try clip=1")
 
 
 def _check_image_size(spec: WorkloadSpec) -> None:

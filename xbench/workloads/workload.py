@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from xbench.records import WorkloadRecord
 from xbench.spec import WorkloadSpec
+from xbench.workloads.training_step import TrainingStep
 
 Inputs = Tensor | tuple[Any, ...] | list[Any] | dict[str, Any]
 
 SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SGD_LR = 0.01
 SGD_MOMENTUM = 0.9
 ADAMW_LR = 1e-4
@@ -52,8 +56,11 @@ class Recipe(ABC):
 
 
 @dataclass
-class Workload:
-    """A model with everything that one training step needs. The caller owns the loop."""
+class Workload(TrainingStep):
+    """A model with everything that one training step needs. The caller owns the loop.
+
+    `batch_size` counts the samples of one micro-step.
+    """
 
     spec: WorkloadSpec
     model: nn.Module
@@ -63,8 +70,15 @@ class Workload:
     batch_size: int
     input_description: str
 
+    def __post_init__(self) -> None:
+        self.micro_steps, self.max_norm = self.spec.accumulate, self.spec.clip
+        self.device_type = next(self.model.parameters()).device.type
+        if self.spec.amp == "fp16" and self.device_type != "meta":
+            self.scaled_on = self.device_type
+        self.reset_scaler()
+
     @cached_property
-    def optimizer(self) -> torch.optim.Optimizer:
+    def optimizer(self) -> torch.optim.Optimizer:  # type: ignore[override]  # an attribute once it is made
         """Optimizer, made on first use: a process's first one takes torch seconds, which a check can avoid."""
         return make_optimizer(self.spec, self.model)
 
@@ -81,8 +95,29 @@ class Workload:
         return network(self.inputs)
 
     def forward_loss(self, model: nn.Module | None = None) -> Tensor:
-        """`loss(model(inputs), targets)`, a scalar with a graph."""
-        return self.loss(self.outputs(model), self.targets)
+        """`loss(model(inputs), targets)`, a scalar with a graph, under autocast if the workload has it."""
+        if self.spec.amp is None or self.device_type == "meta":
+            return self.loss(self.outputs(model), self.targets)
+        with torch.autocast(self.device_type, AMP_DTYPES[self.spec.amp]):
+            return self.loss(self.outputs(model), self.targets)
+
+    def under(
+        self, model: nn.Module, no_sync: Callable[[], AbstractContextManager[object]], synchronize: Callable[[], None]
+    ) -> Self:
+        """This workload with an attached schedule: the model that it wraps, its `no_sync` and its `synchronize`."""
+        found = self._copied()
+        found.model, found.no_sync, found.synchronize = model, no_sync, synchronize
+        return found
+
+    def last_micro_step(self) -> Self:
+        """This workload with steps of one micro-step, which is the one that communicates."""
+        found = self._copied()
+        found.micro_steps = 1
+        return found
+
+    def _copied(self) -> Self:
+        assert self.optimizer is not None  # made before the copy, so that both have the same one
+        return copy(self)
 
     @property
     def trainable(self) -> list[nn.Parameter]:
@@ -107,7 +142,7 @@ class Workload:
             parameters=self.parameters_count,
             tensors=len(self.trainable),
             grad_bytes=self.grad_bytes,
-            batch_size=self.batch_size,
+            batch_size=self.batch_size * self.micro_steps,
             input=self.input_description,
             buffer_bytes=self.buffer_bytes,
             parameter_dtypes=self.parameter_dtypes if self.parameter_dtypes != self.spec.dtype else None,
@@ -132,11 +167,12 @@ class Workload:
 
 
 def make_optimizer(spec: WorkloadSpec, model: nn.Module) -> torch.optim.Optimizer:
-    """SGD with momentum 0.9 at 0.01, or AdamW at 1e-4, over the trainable parameters."""
+    """SGD with momentum 0.9 at 0.01, or AdamW at 1e-4, over the trainable parameters, with the kernels of the spec."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    kernels: dict[str, Any] = {} if spec.optimizer_impl == "default" else {spec.optimizer_impl: True}
     if spec.optimizer == "adamw":
-        return torch.optim.AdamW(trainable, lr=ADAMW_LR)
-    return torch.optim.SGD(trainable, lr=SGD_LR, momentum=SGD_MOMENTUM)
+        return torch.optim.AdamW(trainable, lr=ADAMW_LR, **kernels)
+    return torch.optim.SGD(trainable, lr=SGD_LR, momentum=SGD_MOMENTUM, **kernels)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

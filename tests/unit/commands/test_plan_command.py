@@ -305,3 +305,21 @@ def test_a_missing_or_truncated_file(refused: Callable[..., str], tmp_path: Path
     assert "there is no result file" in refused("plan", str(tmp_path / "none.json"))
     (tmp_path / "half.json").write_text(GOLDEN.read_text()[:500])
     assert "is not whole JSON" in refused("plan", str(tmp_path / "half.json"))
+
+
+@pytest.mark.parametrize("words", [("--modes", "ddp,dear"), ("--emit", "python", "--mode", "dear")])
+def test_where_gradients_were_clipped_no_update_is_put_off(
+    run: Callable[..., Outcome], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    profile = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    profile["step"]["updates_together"] = True
+    profile["workload"]["spec"]["clip"] = 1.0
+    clipped = tmp_path / "record.json"
+    clipped.write_text(json.dumps(profile), encoding="utf-8")
+    code, _, err = run(str(clipped), *words)
+    assert code == 2
+    assert "'dear' updates each layer in the next forward pass, and the measured step has --clip" in err
+    code, out, err = run(str(clipped))
+    assert (code, err) == (0, "")
+    assert "were layers of the next forward pass" not in out
+    assert "were layers of the next forward pass" in " ".join(run(str(GOLDEN))[1].split())

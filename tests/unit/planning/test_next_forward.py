@@ -52,6 +52,12 @@ def test_dear_scatters_during_backward_and_gathers_as_forward_needs() -> None:
     assert simulate(NET, WFBP, BYTE_A_SECOND).step_s == 10.0
 
 
+def test_layers_wait_in_the_first_micro_step_and_the_others_follow() -> None:
+    step = dear(AHEAD, replace(NET, accumulate_s=5.0), WFBP, BYTE_A_SECOND)
+    assert lane(step)[-2:] == [("forward c", 7.0, 8.0), ("accumulate", 8.0, 13.0)]
+    assert (step.step_s, step.exposed_s) == (13.0, 2.0)
+
+
 def test_layers_of_one_bucket_wait_for_all_of_it() -> None:
     step = dear(AHEAD, NET, [[0], [1, 2]], BYTE_A_SECOND)
     assert sent(step)[1:] == [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from planning_cases import layer, line
 
@@ -110,6 +112,13 @@ def _planner(beta: float) -> Planner:
 def test_a_step_is_predicted_as_the_mean_over_a_cycle() -> None:
     options = {"variant": "temporal", "k": "4"}
     assert predict(_planner(0.0), BUCKETS, LAYERS, options, 2) == pytest.approx(2.0 + 2.5 + 0.25)
+
+
+def test_earlier_micro_steps_leave_out_the_prefix_too() -> None:
+    options, planner = {"variant": "temporal", "k": "4"}, _planner(0.0)
+    # Two earlier micro-steps of 2 + 4 at full depth are of 2 + 2.5 in the mean over a cycle.
+    planner = replace(planner, step=replace(planner.step, micro_steps=3, accumulate_s=12.0))
+    assert predict(planner, BUCKETS, LAYERS, options, 2) == pytest.approx(3 * (2.0 + 2.5) + 0.25)
 
 
 def test_a_spatial_step_is_predicted_as_the_full_depth_worker_s() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.planning.merge import ddp_assignment
 from xbench.planning.plans import Planner, bucket_caps_mib
-from xbench.planning.simulate import Buckets
+from xbench.planning.simulate import Buckets, simulate
 from xbench.planning.step import Gradient, StepModel
 from xbench.records import Plan
 
@@ -242,3 +243,19 @@ def test_predictions_use_the_curve_where_the_line_does_not_hold() -> None:
     plan = planner_of(GRADIENTS[1:], cost, **PARTS).plan("single")
     assert plan.predicted_exposed_s == pytest.approx(CostCurve.of(cost)(2.0))
     assert plan.predicted_exposed_s == pytest.approx(1e-3)
+
+
+def test_where_every_update_waits_for_all_gradients_none_is_early_or_put_off() -> None:
+    planner = Planner(StepModel(tuple(GRADIENTS), **PARTS), COST, layers=(), overlap="forward")
+    assert {"dear", "priority"} <= set(planner.modes)
+    together = replace(planner, step=replace(planner.step, updates_together=True))
+    assert {"dear", "priority"}.isdisjoint(together.modes)
+    for mode in ("ddp", "single", "wfbp", "optimal"):
+        buckets = planner.indices(planner.plan(mode))
+        late = simulate(planner.step, buckets, CostCurve.of(COST), single_after_backward=mode == "single").step_s
+        assert together.plan(mode).predicted_step_s == pytest.approx(late)
+    early, clipped = planner.plan("wfbp"), together.plan("wfbp")
+    assert early.predicted_step_s < clipped.predicted_step_s
+    assert together.best().carrier is None
+    with pytest.raises(ValueError, match="the first update waits for all gradients"):
+        together.plan("dear")

@@ -22,6 +22,14 @@ def test_a_faster_device_scales_everything() -> None:
     assert (step.compute_s, step.backward_s, step.gradients[0].ready_s) == (1.0, 0.5, 0.5)
 
 
+def test_earlier_micro_steps_are_scaled_too_and_come_before_the_forward_pass() -> None:
+    times = step_times(bare_s=4.0).model_copy(update={"micro_steps": 3, "accumulate_s": 4.0})
+    step = StepModel.of([layer("a", [(8, 2.0)])], times)  # of 8 s with instruments
+    assert (step.micro_steps, step.accumulate_s, step.ahead_s, step.compute_s) == (3, 2.0, 2.5, 4.0)
+    assert step.parts == {"forward_s": 2.5, "backward_s": 1.0, "optimizer_s": 0.5}
+    assert (step.scaled(0.5).micro_steps, step.scaled(0.5).accumulate_s) == (3, 1.0)
+
+
 def test_gradients_under_load_are_in_their_own_order_and_scaled_alike() -> None:
     layers = [
         layer("a", [(8, 2.0, 3.0)]),

@@ -52,6 +52,19 @@ def test_the_root_alone_is_gathered_once() -> None:
     assert fsdp(whole) == pytest.approx(10.5 + (8 + 8) / 2)
 
 
+def test_every_micro_step_gathers_and_only_the_last_scatters() -> None:
+    for waits in (True, False):
+        given = inputs(waits=waits)
+        step = replace(given.step, micro_steps=3, accumulate_s=20.0)
+        several = replace(given, planner=replace(given.planner, step=step))
+        if waits:
+            assert fsdp(several) == pytest.approx(fsdp(given) + 20.0 + 2 * 14 / 2)
+        else:
+            # A step without its scatters: b is gathered to 9, a to 10, r0 computes to 14.
+            assert fsdp(several) == pytest.approx(fsdp(given) + 2 * 14.0)
+        assert replicate(several) == pytest.approx(replicate(given) + 20.0)
+
+
 def test_copies_are_counted_where_their_time_is_known() -> None:
     given = inputs(waits=True)
     assert given.planner.contention is None

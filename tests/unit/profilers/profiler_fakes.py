@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from xbench.workloads.training_step import TrainingStep
+
 
 class FakeClock:
     """A mark is an index; its time may only be asked after `flush`, as on a GPU. A mark can be made to cost time."""
@@ -101,7 +103,7 @@ class Optimizer(torch.optim.SGD):
         return super().step()
 
 
-class Workload:
+class Workload(TrainingStep):
     """The least that `profile_step` takes."""
 
     def __init__(self, model: nn.Module, clock: FakeClock, *, loss_s: float = 0.0, zero_s=0.0, step_s=0.0) -> None:

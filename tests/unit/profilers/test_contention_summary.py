@@ -6,15 +6,15 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from xbench.profilers import contention
 from xbench.profilers.contention import Measured, Progress, Stream, summarise_contention
 from xbench.records import ContentionPoint
+from xbench.workloads.training_step import TrainingStep
 
 
 def stream(nbytes: int, in_flight: int, each_s: float, count: int = 4) -> Stream:
@@ -80,15 +80,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def workload(used: Callable[[], bool] = lambda: True) -> Any:
+class Step(TrainingStep):
     """A step has a mark at its start, at each layer's forward, and at each of the two weights."""
-    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    inputs = torch.ones(1, 2)
-    return SimpleNamespace(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        forward_loss=lambda: (model(inputs) if used() else model[0](inputs)).sum(),
-    )
+
+    def __init__(self, used: Callable[[], bool]) -> None:
+        self.model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.0)
+        self._used = used
+
+    def forward_loss(self) -> Tensor:
+        inputs = torch.ones(1, 2)
+        return (self.model(inputs) if self._used() else self.model[0](inputs)).sum()
+
+
+def workload(used: Callable[[], bool] = lambda: True) -> Step:
+    return Step(used)
 
 
 def test_progress_is_in_undisturbed_seconds(clock: Clock) -> None:

@@ -14,6 +14,7 @@ from xbench.profilers import engine_cost
 from xbench.profilers.engine_cost import EngineCost, measure_engine_cost, summarise_engine_cost
 from xbench.schedules import engine as engines
 from xbench.schedules.engine import Engine
+from xbench.workloads.training_step import TrainingStep
 
 
 def cost(with_s: list[float], without_s: list[float], hook_s: float = 0.125, cold: float = 0.5) -> EngineCost:
@@ -36,7 +37,7 @@ def test_where_steps_are_too_long_for_that_a_cold_copy_stands_for_all() -> None:
 
 
 @dataclass
-class Linear:
+class Linear(TrainingStep):
     """Two parameters, and the gradients that each step left."""
 
     model: nn.Module = field(default_factory=lambda: nn.Linear(3, 2))

@@ -37,6 +37,18 @@ def test_every_moment_of_a_step_belongs_to_one_layer(clock):
     assert profile.uninstrumented_step_s == profile.step_s
 
 
+def test_of_several_micro_steps_the_last_one_is_timed_layer_by_layer(clock):
+    workload = Workload(nn.Sequential(Layer(clock, 1, 16), Layer(clock, 4, 32)), clock, loss_s=2, zero_s=0.5, step_s=64)
+    workload.micro_steps = 3
+    profile = profile_step(workload, clock, steps=1, warmup=0)
+    times = profile.layer_times[0]
+    assert times.forward_s == [1, 4 + 2]
+    assert times.ready_s == [48, 32]
+    assert profile.accumulate_s == [2 * (7 + 48)]
+    assert (profile.forward_s, profile.backward_s, profile.optimizer_s) == ([7], [48], [64.5])
+    assert profile.step_s == profile.uninstrumented_step_s == [3 * (7 + 48) + 64.5]
+
+
 def test_a_module_that_is_called_twice_sums_up(clock):
     shared = Layer(clock, 1, 4)
     forward_s, ready_s, _ = one_step(nn.Sequential(shared, Layer(clock, 2, 8), shared), clock, loss_s=0.5)

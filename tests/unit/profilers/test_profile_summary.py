@@ -21,6 +21,8 @@ def raw(
 
     return {
         "warmup": warmup,
+        "micro_steps": 1,
+        "updates_together": False,
         "frozen": list(frozen),
         "steps": {
             "input_s": series(read),

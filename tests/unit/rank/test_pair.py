@@ -94,8 +94,8 @@ def test_each_job_has_its_own_random_numbers(pattern: tuple[int, ...]) -> None:
 
     def job(number: int) -> JobTurns:
         torch.manual_seed(number)
-        session = SimpleNamespace(snapshot=SimpleNamespace(random=RandomState()), loss=None)
-        checker = SimpleNamespace(step=lambda loss: judged.append(number))
+        session = SimpleNamespace(snapshot=SimpleNamespace(random=RandomState()), loss=None, norm=None)
+        checker = SimpleNamespace(step=lambda loss, norm: judged.append(number))
         turns = JobTurns(3, lambda: None, lambda: drawn[number].append(float(torch.rand(()))), lambda: None)
         return _judged(turns, cast(Any, session), checker)
 

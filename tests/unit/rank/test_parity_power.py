@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +13,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from xbench.rank import parity_power
-from xbench.rank.parity_checker import ParityChecker, copies, momentum_of
+from xbench.rank.parity_checker import ParityChecker, copies, momentum_of, size_of
 from xbench.rank.parity_power import Gradients, averaged, give, local_gradients, trainable
 from xbench.rank.reference import WEIGHTS
 from xbench.rank.snapshot import Snapshot
+from xbench.workloads.training_step import TrainingStep
 
 STEPS = 3
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
@@ -51,6 +51,18 @@ def reordered() -> Batches:
     return [(x, y), (x.flip(0), y.flip(0))]
 
 
+class Job(TrainingStep):
+    """A model, its optimizer, and what a snapshot looks at."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: tuple[Any, Any]) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.inputs, self.targets = batch
+        self.loss = None
+
+    def forward_loss(self) -> torch.Tensor:
+        raise AssertionError("the test of the gate runs no forward pass")
+
+
 def said(
     model: nn.Module,
     batches: Batches,
@@ -60,11 +72,13 @@ def said(
     steps: int = STEPS,
     momentum: bool = True,
     weights: tuple[float, ...] = WEIGHTS,
+    max_norm: float | None = None,
+    norms: bool = True,
 ) -> str | None:
     """Train the reference on the mean of both batches' gradients, and ask what the gate would let pass."""
-    job: Any = SimpleNamespace(
-        model=model, optimizer=optimizer_of(model.parameters()), inputs=batches[0][0], targets=batches[0][1], loss=None
-    )
+    job = Job(model, optimizer_of(model.parameters()), batches[0])
+    job.max_norm = max_norm
+    sizes: list[float | None] = []
     snapshot = Snapshot(job)
     states, local, averaged = [copies(model.named_parameters())], [], []
     for step in range(steps):
@@ -78,7 +92,7 @@ def said(
             for (name, g), other in zip(ranks[0].items(), ranks[1].values(), strict=True)
         }
         give(trainable(model), mean)
-        job.optimizer.step()
+        sizes.append(size_of(job.update()))
         states.append(copies(model.named_parameters()))
         local.append(ranks[0])
         averaged.append(mean)
@@ -86,7 +100,7 @@ def said(
     snapshot.restore(job)
 
     def beside() -> ParityChecker:
-        return ParityChecker(job, states, None, momentum=moments, compressed=compressed)
+        return ParityChecker(job, states, None, momentum=moments, norms=sizes if norms else (), compressed=compressed)
 
     return parity_power.not_shown(job, snapshot, beside, local, averaged)
 
@@ -106,6 +120,14 @@ def test_ranks_with_batches_of_their_own_show_every_wrong_schedule(
     optimizer_of: Any, compressed: bool, steps: int
 ) -> None:
     assert said(network(), differing(), optimizer_of, compressed=compressed, steps=steps) is None
+
+
+@pytest.mark.parametrize("optimizer_of", [sgd, adam])
+def test_clipping_hides_a_sum_and_a_late_step_from_all_but_the_norm(optimizer_of: Any) -> None:
+    assert said(network(), differing(), optimizer_of, max_norm=1e-3) is None
+    told = said(network(), differing(), optimizer_of, max_norm=1e-3, norms=False)
+    assert told is not None
+    assert told.startswith("a schedule that sums in place of averaging would pass")
 
 
 @pytest.mark.parametrize("batches", [equal, reordered])

@@ -168,7 +168,9 @@ def test_ddp_s_own_argument_is_named_where_it_was_proven_and_did_not_win() -> No
 def test_the_command_repeats_the_conditions_of_the_run() -> None:
     spec = RunSpec(
         kind="comparison",
-        workloads=(WorkloadSpec(name="my train.py:make", dtype="bf16", optimizer="adamw", seed=3),),
+        workloads=(
+            WorkloadSpec(name="my train.py:make", dtype="bf16", optimizer="adamw", seed=3, accumulate=4, clip=0.5),
+        ),
         fabric=FabricSpec(name="local", ranks=4),
         host_tuning=False,
         copies="fused",
@@ -176,10 +178,16 @@ def test_the_command_repeats_the_conditions_of_the_run() -> None:
     )
     assert compare_command(spec, ["ddp", "auto"]) == (
         "XBENCH_HOST_TUNING=off xbench compare 'my train.py:make' --modes ddp,auto --dtype bf16 --optimizer adamw "
-        "--seed 3 --fabric local:ranks=4 --copies fused --backend horovod"
+        "--accumulate 4 --clip 0.5 --seed 3 --fabric local:ranks=4 --copies fused --backend horovod"
     )
-    given = RunSpec(kind="comparison", workloads=(WorkloadSpec(name="mlp"),), fabric=FabricSpec(name="cluster"))
-    assert compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp"  # the ranks around it are found again
+    given = RunSpec(
+        kind="comparison",
+        workloads=(WorkloadSpec(name="mlp", amp="bf16", checkpoint="blocks"),),
+        fabric=FabricSpec(name="cluster"),
+    )
+    assert (
+        compare_command(given, ["ddp"]) == "xbench compare mlp --modes ddp --amp bf16 --checkpoint blocks"
+    )  # the ranks around it are found again
 
 
 def test_a_winner_that_cannot_be_planned_has_no_command() -> None:

@@ -18,6 +18,7 @@ from xbench.planning.scenario import replan, what_if
 from xbench.records import AnyRecord, CalibrationPoint, CostModel, EmulatedLink, ErrorBand, FabricRecord, Scaling
 from xbench.report import FORMATS
 from xbench.report.formats.junit import cases
+from xbench.report.instruments import instruments_line, parts_line
 from xbench.report.kinds import view_of
 from xbench.report.planned import show_planned
 from xbench.report.sentences import (
@@ -26,9 +27,8 @@ from xbench.report.sentences import (
     cost_line,
     emulated_line,
     fabric_line,
-    instruments_line,
-    parts_line,
     step_line,
+    workload_line,
 )
 from xbench.stats.steps import MIN_PREDICTABLE_S, is_predictable, short_step_caution
 
@@ -90,6 +90,15 @@ def test_medians_that_do_not_agree_with_the_paired_cost_are_said_to_be_unpaired(
         "Instruments cost +1.0 % [-0.4 %, +1.3 %], by pairs of neighbouring steps. The two medians differ by +8.7 %: "
         "they are not of pairs, and the machine's speed may have changed in between."
     )
+
+
+def test_a_step_of_several_micro_steps_says_so() -> None:
+    spec = made.WORKLOAD.spec.model_copy(update={"accumulate": 4})
+    workload = made.WORKLOAD.model_copy(update={"spec": spec, "batch_size": 4 * made.WORKLOAD.batch_size})
+    assert f": batch 4 × {made.WORKLOAD.batch_size} of " in workload_line(workload)
+    assert f": batch {made.WORKLOAD.batch_size} of " in workload_line(made.WORKLOAD)
+    step = made.STEP.model_copy(update={"micro_steps": 4, "accumulate_s": 1.17})
+    assert ": 3 micro-steps 1.17 s, then forward 131 ms, backward 259 ms, optimizer 12.0 ms." in parts_line(step)
 
 
 # --- the error band of a scaling grows with the distance --------------------------------------------------------------

@@ -14,7 +14,8 @@ from xbench.records import Comparison, StepTimes
 from xbench.report.answer import answer, verdict
 from xbench.runs import converge
 from xbench.runs.build_records import UNPREDICTED, comparison_record
-from xbench.runs.prepare import _check_on_gpu, check_available, default_reference
+from xbench.runs.mode_checks import check_on_gpu
+from xbench.runs.prepare import check_available, default_reference
 from xbench.schedules import parse_mode, parse_modes
 from xbench.spec import FabricSpec
 from xbench.torch_compile import compiler_obstacle
@@ -53,8 +54,8 @@ def test_the_compiler_that_the_environment_names_counts(monkeypatch: pytest.Monk
 def test_gpus_need_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SpecError, match=r"mode 'fsdp\+compile' needs Triton"):
-        _check_on_gpu(parse_modes("ddp,fsdp+compile"))
-    _check_on_gpu(parse_modes("ddp,fsdp"))
+        check_on_gpu(parse_modes("ddp,fsdp+compile"))
+    check_on_gpu(parse_modes("ddp,fsdp"))
 
 
 def test_commands_without_steps_to_compile_in_refuse_them() -> None:

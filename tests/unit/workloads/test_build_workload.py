@@ -207,6 +207,14 @@ def test_place_converts_floating_tensors_in_any_nest():
     assert isinstance(placed["x"], tuple)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("kernels", ["default", "foreach", "fused"])
+def test_the_optimizer_has_the_kernels_of_the_spec(optimizer, kernels):
+    spec = parse_workload("resnet50", optimizer=optimizer, optimizer_impl=kernels)
+    made = make_optimizer(spec, nn.Linear(2, 2)).defaults
+    assert (bool(made["foreach"]), bool(made["fused"])) == (kernels == "foreach", kernels == "fused")
+
+
 def test_frozen_parameters_stay_out_of_the_optimizer():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].requires_grad_(False)

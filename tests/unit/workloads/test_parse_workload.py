@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from xbench.errors import SpecError
 from xbench.spec import WorkloadSpec
-from xbench.workloads import WORKLOADS, family_of, parse_workload, resolve
+from xbench.workloads import WORKLOADS, check_plain_step, family_of, parse_workload, resolve
 from xbench.workloads.catalog import TORCHVISION_MODELS, UNLISTED, installed_models
 from xbench.workloads.parse import SyntheticShape, parse_synthetic
 
@@ -53,6 +53,7 @@ def test_a_factory_is_named_by_file_and_function(factory_file):
         ("resnet50", {"batchsize": 2}, "unknown option 'batchsize'", "'batch_size'"),
         ("resnet50", {"batch_size": 0}, "batch-size=0 is out of range", "batch-size=1"),
         ("resnet50:batch-size=0", {}, "batch-size=0 is out of range", "batch-size=1"),
+        ("resnet50:accumulate=0", {}, "accumulate=0 is out of range 1 to 1024", "accumulate=1"),
         ("resnet50", {"batch_size": "many"}, "is not a whole number", ""),
         ("resnet50", {"dtype": "bf61"}, "dtype=bf61 is not fp32 or bf16", "'bf16'"),
         ("resnet50", {"optimizer": "sdg"}, "optimizer=sdg is not sgd or adamw", "'sgd'"),
@@ -174,3 +175,32 @@ def test_a_module_and_a_function_are_told_how_to_name_a_factory():
     assert caught.value.hint == "write models.py:dictionary"
     with pytest.raises(SpecError, match="'nope' in 'resnet18:nope' is not an option"):
         parse_workload("resnet18:nope")
+
+
+def test_options_of_the_step_apply_to_every_workload() -> None:
+    assert parse_workload("resnet50:accumulate=4,clip=0.5", accumulate=2).accumulate == 4
+    assert parse_workload("resnet50:accumulate=4,clip=0.5", clip=1.0).clip == 0.5
+    assert parse_workload("synthetic:layers=2", accumulate=2, clip=1.0).clip == 1.0
+
+
+@pytest.mark.parametrize("norm", ["0", "-1", "nan", "inf", "1e10", "much"])
+def test_a_norm_is_above_zero(norm: str) -> None:
+    with pytest.raises(SpecError, match=f"clip={norm} is not above 0 and up to 1e\\+09") as raised:
+        parse_workload("resnet50", clip=norm)
+    assert raised.value.hint == "try clip=1"
+
+
+def test_autocast_is_for_weights_in_fp32() -> None:
+    assert parse_workload("resnet50:amp=fp16").amp == "fp16"
+    with pytest.raises(SpecError, match="--amp fp16 is for weights in fp32, and --dtype bf16 makes all of them bf16"):
+        parse_workload("resnet50", amp="fp16", dtype="bf16")
+    with pytest.raises(SpecError, match="amp=fp8 is not bf16 or fp16"):
+        parse_workload("resnet50", amp="fp8")
+
+
+def test_a_loop_of_its_own_takes_no_option_of_the_step() -> None:
+    check_plain_step(parse_workload("resnet50"), "converge")
+    with pytest.raises(SpecError, match="converge runs training steps of its own, without --accumulate and --clip"):
+        check_plain_step(parse_workload("resnet50:accumulate=2,clip=1"), "converge")
+    with pytest.raises(SpecError, match="a live job runs training steps of its own, without --amp"):
+        check_plain_step(parse_workload("resnet50:amp=bf16"), "a live job")

@@ -39,7 +39,7 @@ from xbench.errors import SpecError, UsageError
 from xbench.records import load
 from xbench.text import counted
 from xbench.toml_config import known_keys, read_toml, validated
-from xbench.workloads import parse_workload
+from xbench.workloads import check_plain_step, parse_workload
 
 MOST = 2**31 - 1
 MAX_NAME_BYTES = 200
@@ -191,7 +191,9 @@ def _job(table: dict[str, Any], number: int, path: Path) -> JobEntry:
                 hint=f"write {key} = {job.batch_size}, or a larger batch_size",
             )
     try:
-        if parse_workload(job.workload).batch_size is not None:
+        spec = parse_workload(job.workload)
+        check_plain_step(spec, "a live job")
+        if spec.batch_size is not None:
             raise SpecError(
                 f"{job.workload!r} has a batch size of its own", hint="leave it to batch_size, which all workers share"
             )

@@ -45,7 +45,7 @@ from xbench.scratch import Scratch
 from xbench.spec import DeviceType
 from xbench.text import counted
 from xbench.version import __version__
-from xbench.workloads import family_of, parse_workload
+from xbench.workloads import check_plain_step, family_of, parse_workload
 from xbench.workloads.probe import Preflight, probe
 
 TOLERANCE = {"fp64": 1e-4, "fp32": 1e-4, "bf16": 5e-2}
@@ -236,6 +236,7 @@ def _checked(request: RestartRequest) -> tuple[LiveJob, Preflight]:
             hint=f"try --to {2 * request.start}",
         )
     spec = parse_workload(request.workload, seed=request.seed)
+    check_plain_step(spec, "a live job")
     if spec.batch_size is not None:
         raise SpecError(
             f"{request.workload!r} has a batch size of its own, and a job's is that of all its workers",

@@ -17,6 +17,7 @@ from xbench.report.charts.steps import profile_steps
 from xbench.report.charts.text import draw_profile_gpu, gpu_blocks
 from xbench.report.charts.trace import profile_trace
 from xbench.report.console import NARROW_COLUMNS, fact, filled_table, fitting_table, indented, say, say_next
+from xbench.report.instruments import instruments_line, parts_line
 from xbench.report.page.common_sections import capital, caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Cell, Facts, Figure, Section, Sentences, Table, Trace, columns
 from xbench.report.view import Case, Detail, MeasuredView, Row, StepTrace, fields, longest_layers
@@ -123,7 +124,7 @@ class ProfileView(MeasuredView[Profile]):
         record, step = self.record, self.record.step
         told = "**No step was measured.**"
         if step is not None:
-            parts = f"{sentences.parts_line(step)} {sentences.instruments_line(step)}"
+            parts = f"{parts_line(step)} {instruments_line(step)}"
             told = f"**{sentences.step_line(step, record.fabric.label)}** {parts}"
         plans = [
             [markup.code(mode), str(len(plan.buckets)), format_seconds(plan.predicted_step_s),
@@ -208,8 +209,8 @@ def _step_lines(step: StepTimes, label: Label) -> list[str]:
     above = f"That is more than the goal of {format_percent(OVERHEAD_GOAL, 0)}, so read the parts as shares."
     return [
         sentences.step_line(step, label),
-        sentences.parts_line(step),
-        sentences.instruments_line(step),
+        parts_line(step),
+        instruments_line(step),
         *([above] if step.overhead_ratio > OVERHEAD_GOAL else []),
         f"Medians and 95 % intervals of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart.",
     ]
@@ -256,7 +257,9 @@ def _plan_rows(plans: Sequence[Plan], gap: Callable[[float | None], str]) -> lis
 
 def step_table(step: StepTimes, label: Label) -> Table:
     """Return the step and its instrumented parts, beside the bare loop."""
+    earlier = [("micro-steps before the last", step.accumulate_s, None)] if step.micro_steps > 1 else []
     parts = (
+        *earlier,
         ("forward", step.forward_s, None),
         ("backward", step.backward_s, None),
         ("optimizer", step.optimizer_s, None),
@@ -269,7 +272,7 @@ def step_table(step: StepTimes, label: Label) -> Table:
     ]
     note = (
         f"Medians of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart. "
-        f"{sentences.instruments_line(step)}"
+        f"{instruments_line(step)}"
     )
     title = f"Where a step without communication goes ({label})"
     return Table(title, columns(("part", "time", "95 % CI"), ("part",)), rows, note, opened=True)

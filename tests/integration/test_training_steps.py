@@ -1,0 +1,197 @@
+"""Options of the training step on real ranks: every mode trains what DDP trains with the same option."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typed_commands import only_record, xbench
+
+from xbench.records import Comparison, ModeResult
+
+pytestmark = pytest.mark.integration
+
+NETWORK = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow, self.norm = nn.Linear(32, 64), nn.Linear(64, 32), nn.BatchNorm1d(32)
+
+    def forward(self, x):
+        return x + self.norm(self.narrow(self.wide(x).relu()))
+
+
+def make():
+    model = nn.Sequential(nn.Linear(16, 32), nn.Sequential(Block(), Block()), nn.Linear(32, 10))
+    return model, (torch.randn(12, 16), torch.randint(0, 10, (12,))), nn.CrossEntropyLoss()
+"""
+WRONG = ("forgetful", "eager", "unclipped", "summing", "stubborn")
+
+OVERFLOWS = (
+    NETWORK.replace("def make", "class Overflow(torch.autograd.Function):\n"
+    "    @staticmethod\n"
+    "    def forward(ctx, x, overflows):\n"
+    "        ctx.overflows = overflows\n"
+    "        return x.clone()\n\n"
+    "    @staticmethod\n"
+    "    def backward(ctx, gradient):\n"
+    "        return gradient * float('inf') if ctx.overflows else gradient, None\n\n\n"
+    "class Last(nn.Linear):\n"
+    "    steps = 0\n\n"
+    "    def forward(self, x):\n"
+    "        self.steps += torch.is_grad_enabled()\n"
+    "        ready = torch.distributed.is_initialized() and torch.distributed.get_rank() == 1\n"
+    "        return Overflow.apply(super().forward(x), ready and self.steps == 2)\n\n\ndef make")
+    .replace("nn.Linear(32, 10))", "Last(32, 10))")
+)  # fmt: skip
+"""Gradients are infinite on rank 1 alone, in the second step alone."""
+
+SHARDED = ("fsdp", "replicate", "zero1")
+
+
+@pytest.fixture(scope="module")
+def with_wrong_modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which the modes of `tests/packages/xbench_wrong_steps.py` are installed."""
+    folder = tmp_path_factory.mktemp("site")
+    told = folder / "xbench_wrong_steps-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: xbench-wrong-steps\nVersion: 1.0\n", encoding="utf-8")
+    points = "".join(f"{name} = xbench_wrong_steps:{name.capitalize()}\n" for name in WRONG)
+    (told / "entry_points.txt").write_text(f"[xbench.modes]\n{points}", encoding="utf-8")
+    packages = Path(__file__).parents[1] / "packages"
+    places = [str(folder), str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+
+
+def compared(folder: Path, env: dict[str, str], modes: str, *options: str, source: str = NETWORK) -> Comparison:
+    (folder / "train.py").write_text(source)
+    done = xbench(
+        "compare", f"{folder / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--rounds", "1", "--steps",
+        "2", "--modes", modes, *options, "--output", str(folder / "runs"), env=env,
+    )  # fmt: skip
+    record = only_record(folder / "runs")
+    assert isinstance(record, Comparison)
+    assert record.complete, (record.error, done.stderr[-2000:])
+    return record
+
+
+def assert_parity(mode: ModeResult) -> None:
+    assert mode.parity is not None, mode.error
+    assert (mode.status, mode.parity.ok, mode.parity.shown) == ("ok", True, True), mode.parity
+
+
+def assert_refused(mode: ModeResult) -> None:
+    assert mode.parity is not None, mode.error
+    assert (mode.status, mode.parity.ok) == ("failed", False)
+
+
+def test_micro_steps(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", "dear", "priority", *SHARDED]
+    modes = ",".join([*right, "forgetful", "eager", "spb"])
+    record = compared(tmp_path, with_wrong_modes, modes, "--accumulate", "3")
+    for name in right:
+        assert_parity(record.modes[name])
+    assert_refused(record.modes["forgetful"])
+    eager, spb = record.modes["eager"], record.modes["spb"]
+    assert eager.error is not None
+    assert eager.error.startswith("eager has no no_sync, so it would send gradients in every micro-step")
+    assert spb.parity is not None
+    assert (spb.status, spb.parity.ok) == ("ok", True)
+
+    (job,) = record.jobs
+    assert job.workload.spec.accumulate == 3
+    assert job.workload.batch_size == 36
+    assert job.step.micro_steps == 3
+    assert job.step.accumulate_s > 0
+    assert job.plans["optimal"].timeline.compute[0].name == "accumulate"
+    for name in ("ddp", "optimal"):
+        assert record.modes[name].timeline is not None
+        assert record.modes[name].timeline.compute[0].name == "accumulate"
+        sent = sum(bucket.nbytes or 0 for bucket in record.modes[name].timeline.communication)
+        assert sent == job.workload.grad_bytes  # once, in spite of three backward passes
+
+
+@pytest.mark.parametrize("norm", ["0.05", "1000"])
+def test_clipped_gradients(norm: str, tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", "auto", *SHARDED]
+    modes = ",".join([*right, "unclipped", "summing", "spb:variant=temporal"])
+    record = compared(tmp_path, with_wrong_modes, modes, "--clip", norm, "--accumulate", "2")
+    for name in right:
+        assert_parity(record.modes[name])
+    assert_refused(record.modes["summing"])
+    if norm == "0.05":
+        assert_refused(record.modes["unclipped"])
+        said = record.modes["summing"].parity
+        assert said is not None
+        assert "the averaged gradients of 'all parameters' differ" in (said.message or "")
+    else:  # larger than any norm here, so nothing is clipped
+        assert_parity(record.modes["unclipped"])
+    (job,) = record.jobs
+    assert job.workload.spec.clip == float(norm)
+    assert job.step.updates_together
+    optimizer = [slice_.name for slice_ in job.plans["wfbp"].timeline.compute].count("optimizer")
+    assert optimizer == 1  # after all gradients have arrived
+    assert "dear" not in job.plans
+
+
+def test_bf16_autocast(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "optimal", "dear", "priority", *SHARDED]
+    record = compared(tmp_path, with_wrong_modes, ",".join(right), "--amp", "bf16")
+    for name in right:
+        assert_parity(record.modes[name])
+    (job,) = record.jobs
+    assert (job.workload.spec.amp, job.workload.dtype, job.step.updates_together) == ("bf16", "fp32", False)
+
+
+def test_fp16_skips_the_same_steps_on_all_ranks(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", *SHARDED]
+    record = compared(
+        tmp_path,
+        with_wrong_modes,
+        ",".join([*right, "stubborn"]),
+        "--amp",
+        "fp16",
+        "--clip",
+        "1",
+        "--launches",
+        "2",
+        source=OVERFLOWS,
+    )
+    for name in right:
+        assert_parity(record.modes[name])
+    assert_refused(record.modes["stubborn"])
+    assert record.jobs[0].step.updates_together
+
+
+def test_fused_kernels_skip_overflows_too(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", *SHARDED]
+    record = compared(
+        tmp_path, with_wrong_modes, ",".join([*right, "stubborn"]), "--amp", "fp16", "--optimizer", "adamw",
+        "--optimizer-impl", "fused", source=OVERFLOWS,
+    )  # fmt: skip
+    for name in right:
+        assert_parity(record.modes[name])
+    assert_refused(record.modes["stubborn"])
+    assert record.jobs[0].workload.spec.optimizer_impl == "fused"
+
+
+def test_foreach_kernels(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", "dear", "priority", *SHARDED]
+    record = compared(tmp_path, with_wrong_modes, ",".join(right), "--optimizer-impl", "foreach")
+    for name in right:
+        assert_parity(record.modes[name])
+
+
+def test_checkpointed_blocks(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+    right = ["ddp", "wfbp", "optimal", "dear", "priority", *SHARDED]
+    record = compared(tmp_path, with_wrong_modes, ",".join(right), "--checkpoint", "blocks", "--amp", "bf16")
+    for name in right:
+        assert_parity(record.modes[name])
+    assert record.jobs[0].workload.spec.checkpoint == "blocks"
+    blocks = [layer.kind for layer in record.jobs[0].layers]
+    assert sorted(set(blocks)) == ["BatchNorm1d", "Linear"]

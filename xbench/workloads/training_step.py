@@ -1,0 +1,104 @@
+"""The training step of every measurement: its parts, in the order in which a loop calls them.
+
+    step.clear()
+    step.accumulate()              # all micro-steps but the last
+    loss = step.forward_loss()     # the last micro-step
+    step.backward(loss)
+    step.update()
+
+**Accumulation** (`--accumulate N`). A step has N micro-steps, each with a forward and a backward pass over one batch.
+Their losses are divided by N, so the gradient is the mean over all samples of the step. Only the last micro-step sends:
+the others run inside the schedule's `no_sync`. Every micro-step has the same batch, because a measurement has one.
+
+**Clipping** (`--clip X`). `torch.nn.utils.clip_grad_norm_` scales the gradients of all parameters down to the norm X
+before the update. The norm is of averaged gradients, so the step first waits for all of them (`synchronize`).
+
+**Mixed precision** (`--amp`). The forward pass and the loss run under autocast; weights and gradients stay fp32. With
+fp16 a GradScaler multiplies the loss, so that small gradients do not become zero. Before the update it divides the
+averaged gradients and skips a step in which one is infinite or NaN. Averages are equal on all ranks, so all skip alike.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+FIRST_SCALE = 65536.0
+"""torch's default factor of the loss."""
+
+
+class TrainingStep(ABC):
+    """One rank's training step over `model`, which a schedule may have wrapped."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    micro_steps: int = 1
+    """Forward and backward passes of a step. All but the last run inside `no_sync`."""
+    no_sync: Callable[[], AbstractContextManager[object]] = staticmethod(nullcontext)
+    """Context in which the attached schedule sends nothing."""
+    synchronize: Callable[[], None] = staticmethod(lambda: None)
+    """Waits until the attached schedule has averaged all gradients."""
+    max_norm: float | None = None
+    """Largest norm of all gradients together; None: they are not clipped."""
+    scaler: GradScaler | None = None
+    """Scaler of the loss, if it is scaled."""
+    scaled_on: str | None = None
+    """Type of the device on which losses are scaled; None: they are not."""
+    first_scale: float = FIRST_SCALE
+    """Factor of the loss in the first step."""
+
+    @property
+    def updates_together(self) -> bool:
+        """True if every update waits for all gradients."""
+        return self.max_norm is not None or self.scaler is not None
+
+    @abstractmethod
+    def forward_loss(self) -> Tensor:
+        """Run forward on the batch and return the loss of one micro-step, a scalar with a graph behind it."""
+
+    def reset_scaler(self) -> None:
+        """Begin again with the scale `first_scale`, if losses are scaled."""
+        if self.scaled_on is not None:
+            self.scaler = GradScaler(self.scaled_on, init_scale=self.first_scale)
+            self.scaler.scale(torch.zeros((), device=self.scaled_on))  # makes its tensors, before any loss
+
+    def clear(self) -> None:
+        """Drop the gradients of the step before."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def accumulate(self, weight: float = 1.0) -> None:
+        """Run all micro-steps but the last, without communication. `weight` multiplies their losses."""
+        for _ in range(self.micro_steps - 1):
+            with self.no_sync():
+                self.backward(self.forward_loss(), weight)
+
+    def backward(self, loss: Tensor, weight: float = 1.0) -> None:
+        """Run backward from the loss of one micro-step, times `weight`. Gradients add up."""
+        factor = weight / self.micro_steps
+        scaled = loss if factor == 1 else loss * factor
+        if self.scaler is not None:
+            scaled = self.scaler.scale(scaled)
+        scaled.backward()  # type: ignore[no-untyped-call]
+
+    def update(self) -> Tensor | None:
+        """Update the parameters. Return the norm of the gradients before they were clipped; None without clipping."""
+        if not self.updates_together:
+            self.optimizer.step()
+            return None
+        self.synchronize()
+        if self.scaler is not None and self.max_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+        norm = clip_grad_norm_(self.model.parameters(), self.max_norm) if self.max_norm is not None else None
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        return norm
