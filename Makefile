@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 MODES ?= ddp,wfbp,mgwfbp,crossover
 EFFORT ?= --rounds 3
 PIPFLAGS ?=
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet -c constraints.txt $(PIPFLAGS)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet $(PIPFLAGS) -c constraints.txt
 
 GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHON))
 
