@@ -389,7 +389,7 @@ def memory_cells(result: ModeResult) -> dict[str, str]:
         "peak": format_bytes(memory.peak_bytes) + (" (sum)" if memory.by == "counted" else ""),
         "parameters": format_bytes(memory.parameter_bytes),
         "gradients": format_bytes(memory.gradient_bytes),
-        "optimizer state": format_bytes(memory.optimizer_bytes),
+        "optimizer": format_bytes(memory.optimizer_bytes),
         "activations": format_bytes(memory.activation_bytes),
     }
 
