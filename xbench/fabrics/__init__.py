@@ -33,7 +33,9 @@ __all__ = ["FABRICS", "Fabric", "HostSlot", "choose", "new_run_id", "open_fabric
 FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench fabric list")
 """The fact `keys` of an entry lists the options that its `parse` takes, for completion."""
 
-FABRICS.add("auto", "", "the best available: ranks of an engine, else several GPUs, else shaped, else local")
+FABRICS.add(
+    "auto", "", "the best available: an engine's ranks, several GPUs, one GPU and an emulated link, shaped, local"
+)
 FABRICS.add("local", "xbench.fabrics.local:LocalFabric", "ranks on this machine: local:ranks=2", keys=("ranks",))
 FABRICS.add(
     "shaped",

@@ -255,8 +255,8 @@ def _gpus(seen: Seen) -> Finding:
     if seen.gpus == 1:
         return _missing(
             "several GPUs",
-            "torch can use one, with --device cuda --fabric local:ranks=1",
-            "one GPU has nobody to send gradients to: it shows layers, kernels and what a schedule itself costs",
+            "torch can use one",
+            "one GPU has nobody to send gradients to: its computation is real, and its collectives are emulated",
         )
     if listed or seen.driver:
         newest = seen.nvml.get("driver_cuda")
