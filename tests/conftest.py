@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from cores import one_core
 from hypothesis import Phase, settings
+from packages_at_hand import installed
 
 THOROUGH = os.environ.get("XBENCH_TEST_ALL") == "1"
 
@@ -46,18 +47,12 @@ def thorough() -> bool:
 @pytest.fixture(scope="session")
 def with_pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment in which `tests/packages/xbench_pairs`, which adds the mode `pairs`, is installed."""
-    folder = tmp_path_factory.mktemp("site")
-    told = folder / "xbench_pairs-1.0.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: xbench-pairs\nVersion: 1.0\n", encoding="utf-8")
-    (told / "entry_points.txt").write_text("[xbench.modes]\npairs = xbench_pairs:PAIRS\n", encoding="utf-8")
-    places = [str(folder), str(Path(__file__).parent / "packages"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    return installed(tmp_path_factory.mktemp("site"), "xbench_pairs", {"pairs": "xbench_pairs:PAIRS"})
 
 
 @pytest.fixture
 def on_one_core() -> Iterator[None]:
-    """What the test starts has one core, see `cores`."""
+    """Give one core to what the test starts, see `cores`."""
     with one_core():
         yield
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typed_commands import left_behind, only_record, xbench
+from typed_commands import left_behind, may_raise_priorities, only_record, xbench
 
 from xbench.records import Comparison
 
@@ -40,12 +40,6 @@ def make():
     model = nn.Sequential(Watched(16, 16), nn.ReLU(), nn.Linear(16, 4))
     return model, (torch.randn(4, 16), torch.randn(4, 4)), nn.functional.mse_loss
 """
-
-
-def may_raise_priorities() -> bool:
-    """Whether this process has CAP_SYS_NICE."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return bool(int(status["CapEff"], 16) >> 23 & 1)
 
 
 def test_it_runs_in_ranks_of_its_own_in_the_rounds_of_the_others(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from typed_commands import NETNS, TINY, left_behind, only_record, ran, xbench
+from typed_commands import NETNS, TINY, left_behind, may_raise_priorities, only_record, ran, xbench
 
 from xbench.kernels.pack import describe_pack_backend
 from xbench.rank.parity_checker import COMPRESSED_TOLERANCE, compressed
@@ -221,12 +221,6 @@ def watched(tmp_path: Path) -> tuple[Path, Path]:
     seen.mkdir()
     script.write_text(WATCHED.replace("FOLDER", str(seen)))
     return script, seen
-
-
-def may_raise_priorities() -> bool:
-    """Whether this process has CAP_SYS_NICE."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return bool(int(status["CapEff"], 16) >> 23 & 1)
 
 
 @pytest.mark.smoke

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from packages_at_hand import installed
 from typed_commands import only_record, xbench
 
 from xbench.records import Comparison, ModeResult
@@ -57,15 +57,8 @@ SHARDED = ("fsdp", "replicate", "zero1")
 @pytest.fixture(scope="module")
 def with_wrong_modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment in which the modes of `tests/packages/xbench_wrong_steps.py` are installed."""
-    folder = tmp_path_factory.mktemp("site")
-    told = folder / "xbench_wrong_steps-1.0.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: xbench-wrong-steps\nVersion: 1.0\n", encoding="utf-8")
-    points = "".join(f"{name} = xbench_wrong_steps:{name.capitalize()}\n" for name in WRONG)
-    (told / "entry_points.txt").write_text(f"[xbench.modes]\n{points}", encoding="utf-8")
-    packages = Path(__file__).parents[1] / "packages"
-    places = [str(folder), str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    modes = {name: f"xbench_wrong_steps:{name.capitalize()}" for name in WRONG}
+    return installed(tmp_path_factory.mktemp("site"), "xbench_wrong_steps", modes)
 
 
 def compared(folder: Path, env: dict[str, str], modes: str, *options: str, source: str = NETWORK) -> Comparison:

@@ -124,6 +124,12 @@ BEFORE = present()
 """What somebody else runs, or left, on this machine is not these tests' to judge."""
 
 
+def may_raise_priorities() -> bool:
+    """True if this process has CAP_SYS_NICE."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return bool(int(status["CapEff"], 16) >> 23 & 1)
+
+
 def left_behind() -> str:
     """Processes of ours and namespaces without an owner that were not there before the tests, and still are."""
     return "\n".join(sorted(present() - BEFORE))

@@ -51,7 +51,7 @@ GROWTH_SOURCE = (
     "held-out sizes, 95th percentile at the speed of the computation there, of 4 workers predicted from 2, in "
     "results/held-out.json; not checked beyond one doubling"
 )
-"""What each doubling of the workers adds to the error band, and where it comes from."""
+"""Growth of the error band for each doubling of the workers, and its source."""
 
 ERROR_BAND = ErrorBand(
     share=0.1,

@@ -168,10 +168,14 @@ class Sampler:
     def _run(self) -> None:
         while self.read():
             with self._changed:
-                pause_s = max(self._interval_s, self._readings[-1].took_s / SHARE)
-                self._changed.wait_for(lambda: self._over or not self._reaches(self._wanted_s), pause_s)
+                self._changed.wait_for(lambda: self._over or not self._reaches(self._wanted_s), self.pause_s)
                 if self._over:
                     return
+
+    @property
+    def pause_s(self) -> float:
+        """Time [s] until the next reading: longer after a slow one."""
+        return max(self._interval_s, self._readings[-1].took_s / SHARE)
 
     def read(self) -> bool:
         """Take one reading now; False when no more can follow."""

@@ -189,11 +189,10 @@ class LayerProfiler:
         end = mark()
         return StepMarks(begin, cleared, forward, backward, update, end, trace_begin, trace_backward, len(trace))
 
-    @staticmethod
-    def marks_a_step(step: StepMarks) -> int:
-        """Return the number of marks of an instrumented and a bare step like `step`."""
-        around = len(StepMarks._fields) - 3 + 2  # the parts of the instrumented step, and the ends of the bare one
-        return (step.trace_end - step.trace_begin) // 2 + around
+    @property
+    def marks(self) -> int:
+        """Number of marks of all hooks so far, those of earlier micro-steps too."""
+        return len(self._trace) // 2
 
     def layer_times(self, step: StepMarks) -> LayerTimes:
         """The times of `step` from the hooks. Valid only after the clock's `flush()`."""
@@ -270,6 +269,9 @@ def bare_step(workload: TrainingStep, before_update: Callable[[], object] = lamb
     before_update()
     workload.update()
 
+
+AROUND = 8
+"""Marks of a pair of steps beside those of hooks: six around the parts of the instrumented one, two around the bare."""
 
 SERIES = ("input_s", "forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
 """Times of every profiled step."""
@@ -358,7 +360,7 @@ def profile_step(
             with profiler:
                 instrumented.append(profiler.run_step(workload))
             if pair == 0:
-                clock.reserve((warmup + steps) * profiler.marks_a_step(instrumented[0]))
+                clock.reserve((warmup + steps) * (profiler.marks + AROUND))
         else:
             begin = clock.mark()
             bare_step(workload)

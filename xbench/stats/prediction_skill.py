@@ -70,7 +70,7 @@ def _skill(name: str, rows: Sequence[_Row]) -> Skill:
 
 
 def order(cells: Sequence[ValidationCell]) -> Order | None:
-    """How often the order of two modes was predicted. None without a pair."""
+    """Count how often the order of two modes was predicted. None without a pair."""
     pairs = decided = right = equal = 0
     for cell in cells:
         predicted_s = {point.mode: point.predicted_step_s for point in trained(cell)}

@@ -16,6 +16,8 @@ class FakeClock:
         self.mark_s = mark_s
         self.flushes = 0
         self.resets = 0
+        self.reserved: tuple[int, int] | None = None
+        """What was reserved, and the marks made before."""
         self._times_s: list[float] = []
         self._flushed = 0
 
@@ -28,7 +30,7 @@ class FakeClock:
         return len(self._times_s) - 1
 
     def reserve(self, marks: int) -> None:
-        """Nothing to prepare."""
+        self.reserved = (marks, len(self._times_s))
 
     def elapsed_s(self, start: int, end: int) -> float:
         assert max(start, end) < self._flushed, "a mark was read before the clock was flushed"

@@ -210,6 +210,14 @@ def test_an_older_module_or_driver_calls_reasons_by_their_old_name(newer: dict[s
     assert [reading.reasons for reading in one._readings] == [0x40]
 
 
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.0001, 0.1), (0.005, 1.0), (0.25, 50.0)])
+def test_readings_take_half_a_percent_of_the_time_at_most(took_s: float, pause_s: float) -> None:
+    ticks = iter((5.0, 5.0 + took_s))
+    one = Sampler(whole(), "handle", "GPU-7", clock=lambda: next(ticks))
+    assert one.read()
+    assert one.pause_s == pytest.approx(pause_s)
+
+
 # --- the thread ---------------------------------------------------------------------------------------------------
 
 

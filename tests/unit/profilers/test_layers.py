@@ -49,6 +49,15 @@ def test_of_several_micro_steps_the_last_one_is_timed_layer_by_layer(clock):
     assert profile.step_s == profile.uninstrumented_step_s == [3 * (7 + 48) + 64.5]
 
 
+@pytest.mark.parametrize("micro_steps", [1, 3])
+def test_all_marks_after_the_first_step_were_reserved(clock, micro_steps):
+    workload = Workload(nn.Sequential(Layer(clock, 2, 16), Layer(clock, 5, 32)), clock)
+    workload.micro_steps = micro_steps
+    profile_step(workload, clock, steps=3, warmup=1)
+    reserved, before = clock.reserved
+    assert len(clock._times_s) - before <= reserved
+
+
 def test_a_module_that_is_called_twice_sums_up(clock):
     shared = Layer(clock, 1, 4)
     forward_s, ready_s, _ = one_step(nn.Sequential(shared, Layer(clock, 2, 8), shared), clock, loss_s=0.5)

@@ -1,4 +1,4 @@
-"""What tests of `xbench validate` share: requests, a probe and comparisons that are made up."""
+"""Made-up requests, probe and comparisons for tests of `xbench validate`."""
 
 from __future__ import annotations
 

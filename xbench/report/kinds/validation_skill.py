@@ -1,4 +1,4 @@
-"""What a validation says of its drawing, and of the worth of its predictions: skill, order of modes, regret."""
+"""Sentences and tables of a validation's drawing, and of its predictions: skill, order of modes, regret."""
 
 from __future__ import annotations
 
