@@ -38,7 +38,8 @@ from xbench.rank.memory_phase import measure_memory
 from xbench.rank.profile_phase import profile_job
 from xbench.rank.program import JobPlan, Phase, Program, steps_in_block, turns_in_block, whole_cycles
 from xbench.rank.session import Session
-from xbench.rank.timeline_phase import record_timeline, record_turns
+from xbench.rank.timeline_phase import record_timeline
+from xbench.rank.turns_phase import record_turns
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec
 from xbench.stats.blocks import twins

@@ -27,7 +27,8 @@ from xbench.rank.program import Phase, turns_in_block
 from xbench.rank.reference import beside, steps_of
 from xbench.rank.session import Session
 from xbench.rank.snapshot import RandomState
-from xbench.rank.timeline_phase import ROUNDS, STEPS, WARM_ROUNDS, steps_to_record
+from xbench.rank.timeline_phase import STEPS, steps_to_record
+from xbench.rank.turns_phase import ROUNDS, WARM_ROUNDS
 from xbench.schedules.base import Handle
 from xbench.schedules.bucket import Work
 from xbench.spec import ModeSpec

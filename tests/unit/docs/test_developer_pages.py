@@ -81,7 +81,9 @@ def test_the_life_of_a_gradient_is_that_of_the_code() -> None:
         assert functions, file
     forms = [form for row in table for form in row[3].split(";") if form]
     assert len({row[1] for row in table}) == len(table)
-    assert f"That is {len(table)} files and {len(forms)} forms." in text
+    assert f"That is {len(table)} files and {len(forms)} representations of a transfer." in text
+    assert len(table) <= 12
+    assert len(forms) <= 6
 
 
 def test_the_events_are_those_that_ranks_write() -> None:

@@ -13,7 +13,8 @@ from samples_of_runs import A, collector_of, frame, run_of, timed
 from xbench.rank.events import Event, StepRecorded, TurnsRecorded, Warned
 from xbench.rank.journal import Journal, JournalReader
 from xbench.rank.program import phases
-from xbench.rank.timeline_phase import SLOW_STEP_S, STEPS, TOO_SLOW_STEP_S, Watched, steps_to_record
+from xbench.rank.timeline_phase import SLOW_STEP_S, STEPS, TOO_SLOW_STEP_S, steps_to_record
+from xbench.rank.turns_phase import Watched
 from xbench.records import Comparison, Label, Slice, Timeline, TurnTaken, dump, loads
 from xbench.runs.build_records import comparison_record
 from xbench.runs.event_collector import Collector

@@ -9,7 +9,7 @@ import torch
 from profiler_fakes import FakeClock, Layer, Workload
 from torch import nn
 
-from xbench.profilers.timeline import RESOLUTION_S, RecordedStep, TimelineRecorder
+from xbench.rank.timeline_phase import RESOLUTION_S, RecordedStep, TimelineRecorder
 from xbench.records import Slice
 
 
