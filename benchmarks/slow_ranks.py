@@ -8,6 +8,10 @@ rank 1 of two local ranks, a slow loader there, a slow link of host 1 of three s
 the three hosts without a fault. Runs of all kinds alternate, so that a change of the machine meets them all. A fault
 counts as named if the profile names its place and nothing else.
 
+A run without a planted fault has none only if its cores are equally fast. So both cores compute the same before and
+after every run. If one of them takes longer by more than APART, the run is set aside and repeated, whatever it named.
+The file keeps and counts these runs too.
+
 The file is written after every run, and a second call with it continues where the first ended; `--most` ends a call
 after so many runs. Real compute, real links.
 """
@@ -17,11 +21,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +47,15 @@ KINDS = {
     "no link": (SHAPED, "", []),
 }
 """Fabric of each kind of run, the fault of the workload, and what is to be named."""
+
+APART = 0.05
+"""Difference between two cores from which on a run is set aside: the smallest lag of a rank that is named."""
+
+MOST = 3
+"""Limit of a call: this many times the runs that are asked for, those that are set aside included."""
+
+CHECK_S = 1.0
+"""Time of one comparison of the cores [s]."""
 
 START = "from slow_ranks import start; start()"
 """A run in a process of its own."""
@@ -74,6 +89,28 @@ def plant_slow_link(host: int) -> None:
     links.raise_links = raise_slow
 
 
+def cores_apart(pool: ProcessPoolExecutor) -> float:
+    """Return how much longer the slower of the first two cores takes for the same computation, as a share."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    times_s = list(pool.map(_median_s, cores))
+    return max(times_s) / min(times_s) - 1
+
+
+def _median_s(core: int) -> float:
+    """Return the median time of a multiplication of matrices on this core [s]."""
+    os.sched_setaffinity(0, {core})
+    import numpy as np
+
+    matrix = np.random.default_rng(0).random((256, 256), dtype=np.float32)
+    times_s: list[float] = []
+    until_s = time.monotonic() + CHECK_S
+    while (began_s := time.monotonic()) < until_s:
+        for _ in range(8):
+            matrix @ matrix
+        times_s.append(time.monotonic() - began_s)
+    return statistics.median(times_s)
+
+
 def named(found: Stragglers) -> list[str]:
     """Return the places that were named, in a word each."""
     places = []
@@ -104,6 +141,24 @@ def profiled(kind: str, steps: int) -> tuple[Profile, float]:
     return record, time.monotonic() - began_s
 
 
+def one_run(kind: str, steps: int, pool: ProcessPoolExecutor) -> dict[str, Any]:
+    """Profile once, between two comparisons of the cores."""
+    before = cores_apart(pool)
+    record, took_s = profiled(kind, steps)
+    assert record.stragglers is not None
+    assert record.step is not None
+    return {
+        "kind": kind,
+        "named": named(record.stragglers),
+        "found": record.stragglers.model_dump(mode="json"),
+        "step_s": record.step.uninstrumented_step_s,
+        "cores_apart": [round(before, 4), round(cores_apart(pool), 4)],
+        "warnings": record.warnings,
+        "took_s": round(took_s, 1),
+        "created": record.created,
+    }
+
+
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
     """Count runs, and those in which exactly what was planted was named, by kind."""
     return {
@@ -124,35 +179,30 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("results/slow-ranks.json"))
     options = parser.parse_args()
     runs: list[dict[str, Any]] = []
+    set_aside: list[dict[str, Any]] = []
     if options.output.exists():
-        runs = json.loads(options.output.read_text(encoding="utf-8"))["runs"]
-    order = [kind for _ in range(options.runs) for kind in KINDS][len(runs) :]
-    for kind in order[: options.most]:
-        record, took_s = profiled(kind, options.steps)
-        assert record.stragglers is not None
-        assert record.step is not None
-        found = record.stragglers
-        runs.append(
-            {
-                "kind": kind,
-                "named": named(found),
-                "found": found.model_dump(mode="json"),
-                "step_s": record.step.uninstrumented_step_s,
-                "warnings": record.warnings,
-                "took_s": round(took_s, 1),
-                "created": record.created,
+        before = json.loads(options.output.read_text(encoding="utf-8"))
+        runs, set_aside = before["runs"], before["set_aside"]
+    order = [kind for _ in range(options.runs) for kind in KINDS]
+    with ProcessPoolExecutor(2, initializer=os.environ.update, initargs=({"OPENBLAS_NUM_THREADS": "1"},)) as pool:
+        for _ in range(options.most if options.most is not None else MOST * len(order)):
+            if len(runs) == len(order):
+                break
+            run = one_run(order[len(runs)], options.steps, pool)
+            (set_aside if max(run["cores_apart"]) > APART else runs).append(run)
+            result = {
+                "label": "real",
+                "made_by": f"python benchmarks/slow_ranks.py --runs {options.runs} --steps {options.steps}",
+                "environment": environment.capture().model_dump(),
+                "counts": summary(runs),
+                "counts_set_aside": summary(set_aside),
+                "runs": runs,
+                "set_aside": set_aside,
             }
-        )
-        counts = summary(runs)
-        result = {
-            "label": "real",
-            "made_by": f"python benchmarks/slow_ranks.py --runs {options.runs} --steps {options.steps}",
-            "environment": environment.capture().model_dump(),
-            "counts": counts,
-            "runs": runs,
-        }
-        options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(f"run {len(runs)}, {kind}: {', '.join(runs[-1]['named']) or 'nothing'} ({took_s:.0f} s)", flush=True)
+            options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            what = f"{run['kind']}: {', '.join(run['named']) or 'nothing'} ({run['took_s']:.0f} s)"
+            apart = " and ".join(f"{share:.1%}" for share in run["cores_apart"])
+            print(f"run {len(runs)}, {len(set_aside)} set aside, cores apart {apart}, {what}", flush=True)
     for kind, count in summary(runs).items():
         print(f"{kind}: {count['as_planted']} of {count['runs']} as planted")
     return 0 if all(count["as_planted"] == count["runs"] for count in summary(runs).values()) else 1
