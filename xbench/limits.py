@@ -62,7 +62,10 @@ def require_files(least: int = MIN_FILES) -> None:
 
 
 def last_line(log: str) -> str:
-    """The last line of a process's output, without control characters and shortened; empty without output."""
-    lines = [line for line in log.splitlines() if line.strip()]
+    """The last line of a process's output, without control characters and shortened; empty without output.
+
+    A hint of xbench, which follows its error, does not count.
+    """
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith("  hint: ")]
     line = "".join(letter if letter.isprintable() else " " for letter in lines[-1]) if lines else ""
     return " ".join(line.split())[:LAST_LINE_CHARACTERS]

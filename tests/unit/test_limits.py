@@ -103,7 +103,14 @@ def test_too_few_open_files_are_refused_before_anything_is_launched(monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("log", "line"), [("a\nb\n\n", "b"), ("", ""), ("a\x1b]52;c;x\x07b\u202e", "a ]52;c;x b"), ("x" * 1000, "x" * 300)]
+    ("log", "line"),
+    [
+        ("a\nb\n\n", "b"),
+        ("", ""),
+        ("a\x1b]52;c;x\x07b\u202e", "a ]52;c;x b"),
+        ("x" * 1000, "x" * 300),
+        ("error: no such file\n  hint: give another\n", "error: no such file"),
+    ],
 )
 def test_the_last_line_is_plain_text(log: str, line: str) -> None:
     assert last_line(log) == line
