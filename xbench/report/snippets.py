@@ -34,8 +34,9 @@ def is_plain_ddp(plan: Plan) -> bool:
 def ddp_snippet(plan: Plan, caps_mib: Sequence[float], told: str | None = None, *, tuned: bool = False) -> str:
     """Return DistributedDataParallel with the caps [MiB] that make it form the plan's buckets.
 
-    `told` replaces the prediction in the comment. With `tuned`, a line applies the host tuning of the measurement. Each
-    number is written so that Python reads the same float again; DDP then computes the exact number of bytes.
+    `told` replaces the prediction in the comment. With `tuned`, a line applies the host tuning of the measurement. It
+    stands below, because Gloo's threads begin with the first collective, which DDP's constructor makes. Each number is
+    written so that Python reads the same float again; DDP then computes the exact number of bytes.
     """
     return "\n".join(
         [
@@ -43,11 +44,11 @@ def ddp_snippet(plan: Plan, caps_mib: Sequence[float], told: str | None = None, 
             *(["import xbench"] if tuned else []),
             "from torch.nn.parallel import DistributedDataParallel",
             "",
-            *([_TUNED] if tuned else []),
             "model = DistributedDataParallel(",
             "    model,",
             f"    bucket_cap_mb_list={list(map(float, caps_mib))!r},",
             ")",
+            *([_TUNED] if tuned else []),
             "",
         ]
     )

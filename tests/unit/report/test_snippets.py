@@ -39,13 +39,8 @@ LINE = "xbench.tune_host()  # as in the measurement: keeps freed memory, raises 
 
 def test_where_ranks_were_tuned_so_is_the_process_that_it_is_pasted_into() -> None:
     in_ddp = ddp_snippet(TWO, bucket_caps_mib(TWO), tuned=True).splitlines()
-    assert in_ddp[1:6] == [
-        "import xbench",
-        "from torch.nn.parallel import DistributedDataParallel",
-        "",
-        LINE,
-        "model = DistributedDataParallel(",
-    ]
+    assert in_ddp[1] == "import xbench"
+    assert in_ddp[-2:] == [")", LINE]  # Gloo's threads begin with the constructor's collectives
     attached = attach_snippet(TWO, tuned=True).splitlines()
     assert attached[attached.index(LINE) + 1].startswith("with xbench.attach(")
 
