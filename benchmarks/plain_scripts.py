@@ -1,13 +1,20 @@
 """Rows of xbench without host tuning beside plain training scripts of the same rivals, in one alternating run.
 
-    python benchmarks/plain_scripts.py [--runs 8] [--steps 20] [--rivals ddp,horovod,fsdp,zero1] [--output FILE]
+    python benchmarks/plain_scripts.py [--runs 8] [--steps 12] [--rivals ddp,horovod,fsdp,zero1] [--output FILE]
 
 The scripts are those of the tutorials of DDP, Horovod, FSDP2 and ZeroRedundancyOptimizer, on ResNet-18 and a synthetic
-batch. torchrun starts them, and horovodrun the one of Horovod. A run is one launch of `xbench compare` under
-XBENCH_HOST_TUNING=off and one start of each script. The order within a run alternates: xbench first, then the scripts
-first and in reverse. Of a script the median step counts, and of xbench the step of its row. Ratios (row over script)
-are paired by run, with 95 % intervals. Both have the same model, batch, optimizer, steps, cores, threads and interface:
-a rank has one core and one thread. Real times. At the end it says which rows are within 2 % of their script.
+batch. torchrun starts them, and horovodrun the one of Horovod, which is left out if it is not built. A run is one
+launch of `xbench compare` under XBENCH_HOST_TUNING=off and one start of each script. The order alternates: xbench
+first, then the scripts first and in reverse. Of a script the median step counts, and of xbench the step of its row.
+Ratios (row over script) are paired by run, with 95 % intervals (Student's, over runs, as over launches in a
+comparison).
+
+Both sides have the same model, batch, loss, optimizer, dtype, units of FSDP2, cores, threads and network interface:
+two ranks, a core and a thread each. Both time whole steps without a barrier between them. Two things differ, and are
+what is tested: a row shares its process with the other modes, and its loop notes each step in a file. Real times.
+
+At the end it says which rows are within 2 % of their script, by their ratio and by their whole interval. FILE is
+written after each run. If it is there, the same command goes on behind its last run.
 """
 
 from __future__ import annotations
@@ -177,10 +184,11 @@ def rows_step_s(rivals: list[str], steps: int, rounds: int) -> dict[str, float]:
     from xbench.records.comparison import Comparison
 
     with tempfile.TemporaryDirectory() as folder:
-        words = ["compare", f"{__file__}:make", "--fabric", f"local:ranks={RANKS}", "--device", "cpu"]
+        words = ["compare", f"{__file__}:make", "--fabric", f"local:ranks={RANKS}", "--device", "cpu", "--quick"]
         words += ["--launches", "1", "--rounds", str(rounds), "--steps", str(steps), "--modes", ",".join(rivals)]
         command = [sys.executable, "-m", "xbench", *words, "--output", folder]
-        subprocess.run(command, env=os.environ | {"XBENCH_HOST_TUNING": "off"}, check=True, stdout=subprocess.DEVNULL)
+        settings = {"XBENCH_HOST_TUNING": "off", "XBENCH_PROFILE_SHARE": "0.1"}  # no rival is planned from a profile
+        subprocess.run(command, env=os.environ | settings, check=True, stdout=subprocess.DEVNULL)
         (path,) = Path(folder).glob("*/record.json")
         record = of_kind(load(path), Comparison)
     assert record is not None
@@ -188,28 +196,97 @@ def rows_step_s(rivals: list[str], steps: int, rounds: int) -> dict[str, float]:
     return {name: step_s.median for name, step_s in steps_s.items() if step_s is not None}
 
 
-def measured(options: argparse.Namespace, cores: list[int]) -> dict[str, dict[str, list[float]]]:
-    """Step [s] of every run, by rival, of its script and of its row."""
-    rivals = options.rivals.split(",")
-    found: dict[str, dict[str, list[float]]] = {rival: {"script": [], "row": []} for rival in rivals}
-    for number in range(options.runs):
-        turns = ["xbench", *rivals] if number % 2 == 0 else [*reversed(rivals), "xbench"]
-        for turn in turns:
-            if turn == "xbench":
-                for rival, step_s in rows_step_s(rivals, options.steps, options.rounds).items():
-                    found[rival]["row"].append(step_s)
-            else:
-                found[turn]["script"].append(script_step_s(turn, options.steps, cores))
-        print(f"run {number + 1} of {options.runs}", json.dumps(found), flush=True)
+def one_run(number: int, options: argparse.Namespace, cores: list[int]) -> dict[str, dict[str, float]]:
+    """Step [s] of each rival's script and row in one run."""
+    found: dict[str, dict[str, float]] = {rival: {} for rival in options.rivals}
+    turns = ["xbench", *options.rivals]
+    for turn in turns if number % 2 == 0 else turns[::-1]:
+        if turn == "xbench":
+            for rival, step_s in rows_step_s(options.rivals, options.steps, options.rounds).items():
+                found[rival]["row"] = step_s
+        else:
+            found[turn]["script"] = script_step_s(turn, options.steps, cores)
     return found
 
 
+def judged(runs: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """Ratio of each rival's row to its script over all runs, and whether it is within 2 %."""
+    from xbench.stats.compare import BlockValue, paired_ratio
+
+    table = {}
+    for rival in runs[0]:
+        script, row = (
+            [BlockValue(number, 0, run[rival][side]) for number, run in enumerate(runs)] for side in ("script", "row")
+        )
+        ratio = paired_ratio(row, script, WITHIN)
+        low, high = ratio.ci95
+        table[rival] = {
+            "row_over_script": ratio.model_dump(),
+            "within_2_percent": abs(ratio.value - 1) <= WITHIN,
+            "interval_within_2_percent": low >= 1 - WITHIN and high <= 1 + WITHIN,
+        }
+    return table
+
+
+def kept_runs(path: Path | None, command: str) -> list[dict[str, dict[str, float]]]:
+    """Runs that an interrupted benchmark has written to `path`. Exits if they are those of another command."""
+    if path is None or not path.exists():
+        return []
+    kept = json.loads(path.read_text())
+    if (kept["command"], kept["image_px"]) != (command, PX):
+        sys.exit(f"{path} is of another benchmark ({kept['command']}, {kept['image_px']} px): name another --output")
+    runs: list[dict[str, dict[str, float]]] = kept["runs"]
+    return runs
+
+
+def rivals_here(text: str) -> list[str]:
+    """The rivals that are named and can run here. Raises ArgumentTypeError for an unknown one."""
+    named = text.split(",")
+    unknown = [rival for rival in named if rival not in RIVALS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(RIVALS)}")
+    from xbench import horovod
+
+    why = horovod.obstacle() if "horovod" in named else None
+    if why is not None:
+        print(f"horovod is left out: {why}", flush=True)
+    return [rival for rival in named if rival != "horovod" or why is None]
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Run what is left of the benchmark, write it after each run, and print the ratios."""
+    from xbench import environment
+    from xbench.fabrics.fabric import available_cores
+
+    cores = available_cores()[:RANKS]
+    os.sched_setaffinity(0, cores)  # else xbench gives a rank all cores of its share, and a script one
+    options.rivals = rivals_here(options.rivals)
+    words = f"--runs {options.runs} --steps {options.steps} --rounds {options.rounds} --rivals"
+    command = f"python benchmarks/plain_scripts.py {words} {','.join(options.rivals)}"
+    runs = kept_runs(options.output, command)
+    result = {"command": command, "label": "real", "image_px": PX}
+    for number in range(len(runs), options.runs):
+        since_s = time.monotonic()
+        runs.append(one_run(number, options, cores))
+        told = ", ".join(f"{rival} {run['row'] / run['script']:.3f}" for rival, run in runs[-1].items())
+        print(f"run {number + 1} of {options.runs}, {time.monotonic() - since_s:.0f} s: {told}", flush=True)
+        if options.output is not None:
+            captured = environment.capture().model_dump()
+            kept = result | {"rivals": judged(runs), "runs": runs, "environment": captured}
+            options.output.write_text(json.dumps(kept, indent=1) + "\n")
+    for rival, row in judged(runs).items():
+        ratio, whole = row["row_over_script"], row["interval_within_2_percent"]
+        low, high = ratio["ci95"]
+        print(f"{rival}: row over script {ratio['value']:.3f} [{low:.3f}, {high:.3f}], "
+              f"within 2 %: {row['within_2_percent']}, the whole interval: {whole}")  # fmt: skip
+
+
 def main() -> None:
-    """Measure, and print and write the ratio of each row to its script."""
+    """Be one rank of a script, or measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=4, help="blocks of each row in a run")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=2, help="blocks of each row in a run")
     parser.add_argument("--rivals", default=",".join(RIVALS))
     parser.add_argument("--output", type=Path)
     parser.add_argument("--script", choices=RIVALS, help=argparse.SUPPRESS)
@@ -218,31 +295,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.script is not None:
         rank(options.script, options.steps, [int(core) for core in options.cores.split(",")], options.folder)
-        return
-
-    from xbench import environment
-    from xbench.fabrics.fabric import available_cores
-    from xbench.stats.compare import BlockValue, paired_ratio
-
-    found = measured(options, available_cores()[:RANKS])
-    table = {}
-    for rival, steps_s in found.items():
-        script, row = ([BlockValue(run, 0, step_s) for run, step_s in enumerate(steps_s[side])] for side in
-                       ("script", "row"))  # fmt: skip
-        ratio = paired_ratio(row, script)
-        within = abs(ratio.value - 1) <= WITHIN
-        table[rival] = {"row_over_script": ratio.model_dump(), "within_2_percent": within, "step_s": steps_s}
-        print(f"{rival}: row over script {ratio.value:.3f} {ratio.ci95}, within 2 %: {within}", flush=True)
-    words = f"--runs {options.runs} --steps {options.steps} --rounds {options.rounds} --rivals {options.rivals}"
-    result = {
-        "command": f"python benchmarks/plain_scripts.py {words}",
-        "label": "real",
-        "image_px": PX,
-        "rivals": table,
-        "environment": environment.capture().model_dump(),
-    }
-    if options.output is not None:
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    else:
+        measure(options)
 
 
 if __name__ == "__main__":
