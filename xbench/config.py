@@ -18,7 +18,7 @@ import click
 from xbench.errors import SpecError
 from xbench.matrix_options import Matrix as Matrix
 from xbench.matrix_options import MatrixOptions as MatrixOptions
-from xbench.modes import COMPARED, CONVERGED, TUNED
+from xbench.modes import COMPARED, CONVERGED, TUNED, UNTUNED
 from xbench.option_fields import Device, choice, group, listed, option, read_timeout, whole, within
 from xbench.workload_options import WorkloadOptions
 
@@ -152,9 +152,16 @@ class RunConfig:
     judged: bool = True
     """True if modes are compared with each other. A paired mode is compared with `sequential`."""
     workloads: Sequence[WorkloadSpec] = group(WorkloadOptions)
-    modes: Sequence[ModeSpec] = _modes_option(
-        COMPARED, "Modes to compare; xbench modes lists them. MODE@NAME is a second copy of MODE."
+    modes: Sequence[ModeSpec] = option(
+        "--modes",
+        unset=(),
+        read=_modes,
+        metavar="A,B,...",
+        complete="modes",
+        help=f"Modes to compare; xbench modes lists them. MODE@NAME is a second copy of MODE.  "
+        f"[default: {COMPARED}; on CPUs {UNTUNED} too]",
     )
+    """Modes to compare. Empty stands for the default ones of a comparison (`runs.mode_checks`), and for a profile."""
     reference: str | None = option(
         "--reference",
         metavar="MODE",

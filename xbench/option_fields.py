@@ -71,7 +71,8 @@ def read_config(kind: type[Config], values: dict[str, Any]) -> Config:
                 made[field.name] = options(**{name: values.pop(name) for name in names}).read()
         elif own is not None and field.name in values:
             value = values.pop(field.name)
-            made[field.name] = own.read(value) if own.read is not None and value is not None else value
+            if value is not None:  # what is not given leaves the field's default
+                made[field.name] = own.read(value) if own.read is not None else value
     return kind(**made)
 
 

@@ -16,8 +16,8 @@ other threads nothing. It takes a higher weight (nice) and a short slice. Linux 
 one before the end of its slice only if its own slice is shorter (`sched_setattr`, Linux 6.12; older kernels ignore
 slices). results/gloo-priority.json has the times.
 
-Every mode of a comparison runs in the same process and has both. XBENCH_HOST_TUNING=off turns both off. Ranks on GPUs
-have neither; there the variable turns off the binding to cores (`rank.gpu_cores`).
+Every mode of a comparison that may be the answer runs in the same process and has both. XBENCH_HOST_TUNING=off turns
+both off. Ranks on GPUs have neither; there the variable turns off the binding to cores (`rank.gpu_cores`).
 """
 
 from __future__ import annotations

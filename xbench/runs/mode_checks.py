@@ -1,4 +1,4 @@
-"""Checks of modes that need ranks of their own, or a compiler, before anything is launched."""
+"""Default modes of a comparison, and checks of modes that need ranks of their own, or a compiler."""
 
 from __future__ import annotations
 
@@ -10,8 +10,43 @@ from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics.cluster import ranks_around
 from xbench.host import tuning
-from xbench.modes import mode_info
-from xbench.spec import ModeSpec
+from xbench.modes import COMPARED, UNTUNED, mode_info
+from xbench.schedules import parse_mode, parse_modes
+from xbench.spec import FabricSpec, ModeSpec
+from xbench.units import format_bytes
+from xbench.workloads.probe import Preflight
+
+REAL = ("local", "shaped")
+"""Fabrics with real links between ranks that a run starts by itself."""
+ROOM = 2
+"""Free memory that a second set of ranks is worth: that of both sets by the estimate, which is low, times this."""
+
+
+def default_modes(config: RunConfig) -> tuple[ModeSpec, ...]:
+    """Return the modes of a comparison that names none, without the untuned one (`with_untuned`)."""
+    return parse_modes(COMPARED) if config.kind == "comparison" else ()
+
+
+def with_untuned(
+    modes: tuple[ModeSpec, ...], config: RunConfig, fabric: FabricSpec, found: Preflight, ranks: int
+) -> tuple[tuple[ModeSpec, ...], list[str]]:
+    """Return default modes with the untuned one, if it shows something, and messages for the user.
+
+    It shows something if host tuning is on, and if ranks on CPUs, which this run starts, send over real links. A first
+    look (`--quick`) has no time for it. `ranks` is the number of ranks of one job on this machine: their memory is
+    needed twice, and an estimate of it is in `found`.
+    """
+    shows = tuning.is_on() and found.device == "cpu" and fabric.name in REAL and fabric.world_size > 1
+    if config.modes or not modes or not shows or config.effort.is_quick:
+        return modes, []
+    needed = 2 * ranks * sum(item.memory_bytes_estimate for item in found.workloads)
+    if found.free_bytes is not None and ROOM * needed > found.free_bytes:
+        return modes, [
+            f"{UNTUNED} is left out: its own ranks hold the model once more, both sets need {format_bytes(needed)} or "
+            f"more, and {format_bytes(found.free_bytes)} are free; --modes takes it all the same"
+        ]
+    place = next(number for number, mode in enumerate(modes, 1) if mode.name == "ddp")
+    return (*modes[:place], parse_mode(UNTUNED), *modes[place:]), []
 
 
 def check_untuned(modes: Sequence[ModeSpec], config: RunConfig) -> None:

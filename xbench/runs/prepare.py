@@ -17,7 +17,7 @@ from xbench.machine.inventory import listed_gpus
 from xbench.modes import IN_SEQUENCE, MODES, mode_info
 from xbench.profilers import budget
 from xbench.registry import imported
-from xbench.runs.mode_checks import check_on_gpu, check_untuned
+from xbench.runs.mode_checks import check_on_gpu, check_untuned, default_modes, with_untuned
 from xbench.schedules import PROCESSES, chosen_copies, obstacle
 from xbench.spec import (
     Collectives,
@@ -43,7 +43,7 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     A single workload is doubled if a paired mode needs two. Two jobs at once are compared with the same two one after
     the other, so `sequential` is added if it is missing. Every paired mode gets its number of processes.
     """
-    workloads, modes = tuple(config.workloads), tuple(config.modes)
+    workloads, modes = tuple(config.workloads), tuple(config.modes) or default_modes(config)
     if not workloads:
         raise SpecError("no workload was named", hint="xbench workloads lists them")
     paired = [mode.text for mode in modes if mode.paired]
@@ -159,7 +159,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     chosen_copies(config.copies, config.compress)
     _check_links(config.fabric, config.device)
     notes = check_available(modes, config.collectives, config.compress)
-    notes += beside(config.modes, modes)
+    notes += beside(config.modes or modes, modes)
     processes = processes_of(modes)
     ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
     if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
@@ -200,6 +200,8 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
                 f"left out, because they are planned from a link's speed and no link is used: {', '.join(unplanned)}"
             )
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
+    modes, left_out = with_untuned(modes, config, fabric, found, among[0])
+    notes += left_out
     apart = fabric.name == "cluster" and found.gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES")
     if device == "cuda" and fabric.name != "emulated" and not apart:  # emulated ranks may share a GPU
         ranks, _ = _ranks_here(fabric, processes)

@@ -53,6 +53,7 @@ class Preflight(BaseModel):
     torchvision: str | None
     nccl: str | None
     cuda: str | None
+    free_bytes: int | None = Field(None, description="free memory of this machine [B]; None on GPUs")
     workloads: list[Probed]
 
     @property

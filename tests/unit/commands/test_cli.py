@@ -19,6 +19,7 @@ from xbench.commands.options import check_json, show_result, takes, write_json
 from xbench.config import RunConfig
 from xbench.errors import Interrupted, RankError, SpecError
 from xbench.records import load, loads
+from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, WorkloadSpec
 from xbench.version import __version__
 
@@ -256,7 +257,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     got: list[RunConfig] = []
 
     @click.command(name="schema")
-    @takes(RunConfig, "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress", "overlap")
+    @takes(RunConfig, "modes", "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress", "overlap")
     def command(config: RunConfig) -> None:
         got.append(config)
 
@@ -273,9 +274,11 @@ def test_options_that_are_not_given_leave_the_config_as_it_is(
 
 def test_options_stand_in_the_config(xbench: Callable[..., Outcome], options: list[RunConfig]) -> None:
     words = ["--batch-size", "4", "--seed", "7", "--rounds", "3", "--fabric", "local:ranks=2", "--timeout", "1.5min"]
-    assert xbench("schema", *words, "--output", "here", "--compress", "bf16", "--overlap", "forward")[0] == 0
+    assert xbench("schema", *words, "--output", "here", "--compress", "bf16", "--overlap", "forward",
+                  "--modes", "ddp,auto")[0] == 0  # fmt: skip
     assert options == [
         RunConfig(
+            modes=parse_modes("ddp,auto"),
             workloads=(WorkloadSpec(name="resnet50", batch_size=4, seed=7),),
             effort=Effort(launches=4, rounds=3),
             fabric=FabricSpec(name="local", ranks=2),

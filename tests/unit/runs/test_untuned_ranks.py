@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from samples_of_runs import A, B, collector_of, frame, record_of, run_of, timed
 
-from xbench.config import ConvergeConfig, RunConfig
+from xbench.config import CompareConfig, ConvergeConfig, ProfileConfig, RunConfig, TuneConfig, ValidateConfig
 from xbench.errors import SpecError
 from xbench.launch.monitor import RankWatch
+from xbench.option_fields import option_of
 from xbench.rank.journal import JournalReader
 from xbench.records import Comparison, StepTimes
 from xbench.report.advice import of_comparison
@@ -18,9 +19,10 @@ from xbench.report.sentences import tuning_line
 from xbench.runs import converge
 from xbench.runs import prepare as preparing
 from xbench.runs.build_records import comparison_record
+from xbench.runs.mode_checks import with_untuned
 from xbench.runs.prepare import prepare
 from xbench.schedules import parse_modes
-from xbench.spec import FabricSpec, WorkloadSpec
+from xbench.spec import Effort, FabricSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, Probed
 
 LOCAL = FabricSpec(name="local", ranks=2)
@@ -59,6 +61,90 @@ def probe_of(device: Any, asked: list[WorkloadSpec]) -> Any:
         return Preflight(device=device, gpus=2, torch="2", torchvision=None, nccl=None, cuda=None, workloads=each)
 
     return probe
+
+
+DEFAULT = ["compute", "ddp", "single", "wfbp", "mgwfbp", "optimal", "auto"]
+FULL = [*DEFAULT[:2], "plain-ddp", *DEFAULT[2:]]
+QUICK = Effort(launches=1, rounds=6, steps=4, profile_steps=8)
+
+
+def resolved(monkeypatch: pytest.MonkeyPatch, device: str = "cpu", **fields: Any) -> tuple[list[str], list[str]]:
+    """Modes of a request that names none, and the messages."""
+    monkeypatch.setattr(preparing, "probe", probe_of(device, []))
+    run, _, notes = prepare(CompareConfig(**{"workloads": [A], "fabric": LOCAL} | fields))
+    return [mode.text for mode in run.modes], notes
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"workloads": [A, B]},
+        {"fabric": FabricSpec(name="shaped", hosts=2, rate="1gbit")},
+        {"reference": "single"},
+        {"overlap": "forward"},
+        {"compress": "bf16"},
+        {"workloads": [A.model_copy(update={"accumulate": 2, "amp": "bf16", "clip": 1.0, "checkpoint": "blocks"})]},
+    ],
+    ids=lambda fields: next(iter(fields), "usual"),
+)
+def test_a_comparison_that_names_no_modes_has_it(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
+    modes, notes = resolved(monkeypatch, **fields)
+    assert modes == FULL
+    assert not any("plain-ddp" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("device", "fields", "setting"),
+    [
+        ("cuda", {}, "on"),
+        ("cpu", {}, "off"),
+        ("cpu", {"fabric": FabricSpec(name="emulated", ranks=2, workers=4, rate="1gbit")}, "on"),
+        ("cpu", {"effort": QUICK}, "on"),
+    ],
+    ids=["gpus", "tuning off", "emulated links", "quick"],
+)
+def test_it_is_left_out_where_it_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch, device: str, fields: dict[str, Any], setting: str
+) -> None:
+    monkeypatch.setenv("XBENCH_HOST_TUNING", setting)
+    modes, notes = resolved(monkeypatch, device, **fields)
+    assert modes == DEFAULT
+    assert not any("plain-ddp" in note for note in notes)
+
+
+def test_a_world_of_one_and_given_ranks_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolved(monkeypatch, fabric=FabricSpec(name="local"))[0] == ["compute", "ddp", "single", "wfbp"]
+    config, found = CompareConfig(workloads=[A]), probe_of("cpu", [])([A], "cpu", 2, None)
+    given = FabricSpec(name="cluster", hosts=2, ranks=2)
+    assert with_untuned(parse_modes("compute,ddp"), config, given, found, 2) == (parse_modes("compute,ddp"), [])
+
+
+def test_nothing_is_added_to_modes_that_were_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = ",".join(DEFAULT)
+    assert resolved(monkeypatch, modes=parse_modes(named))[0] == DEFAULT
+
+
+@pytest.mark.parametrize(("free", "fits"), [(1200, True), (1199, False), (None, True)])
+def test_memory_that_is_short_leaves_it_out_and_says_so(free: int | None, fits: bool) -> None:
+    """Two sets of two ranks, whose two jobs need 50 and 100 B: 600 B, and twice that, because the estimate is low."""
+    probed = probe_of("cpu", [])([A, B], "cpu", 2, None)
+    each = [item.model_copy(update={"memory_bytes_estimate": 50 * n}) for n, item in enumerate(probed.workloads, 1)]
+    found = probed.model_copy(update={"free_bytes": free, "workloads": each})
+    modes, notes = with_untuned(parse_modes("compute,ddp,auto"), CompareConfig(workloads=[A, B]), LOCAL, found, 2)
+    assert [mode.text for mode in modes] == ["compute", "ddp", *["plain-ddp"] * fits, "auto"]
+    assert [note.partition(":")[0] for note in notes] == ["plain-ddp is left out"] * (not fits)
+    assert all("both sets need 600 B or more, and 1.17 KiB are free" in note for note in notes)
+
+
+@pytest.mark.parametrize("kind", [TuneConfig, ConvergeConfig, ValidateConfig])
+def test_no_other_command_has_it_by_itself(kind: type) -> None:
+    assert "plain-ddp" not in option_of(kind, "modes").click["default"]
+
+
+def test_a_profile_has_no_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "probe", probe_of("cpu", []))
+    assert prepare(ProfileConfig(workloads=[A], fabric=LOCAL))[0].modes == ()
 
 
 def test_not_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
