@@ -19,7 +19,7 @@ from xbench.workloads.probe import Preflight
 REAL = ("local", "shaped")
 """Fabrics with real links between ranks that a run starts by itself."""
 ROOM = 2
-"""Free memory that a second set of ranks is worth: that of both sets by the estimate, which is low, times this."""
+"""Factor of the estimated memory, which is low, that must be free for a second set of ranks."""
 
 
 def default_modes(config: RunConfig) -> tuple[ModeSpec, ...]:
@@ -42,8 +42,8 @@ def with_untuned(
     needed = 2 * ranks * sum(item.memory_bytes_estimate for item in found.workloads)
     if found.free_bytes is not None and ROOM * needed > found.free_bytes:
         return modes, [
-            f"{UNTUNED} is left out: its own ranks hold the model once more, both sets need {format_bytes(needed)} or "
-            f"more, and {format_bytes(found.free_bytes)} are free; --modes takes it all the same"
+            f"{UNTUNED} is left out to save memory: with ranks of its own the run needs at least "
+            f"{format_bytes(needed)} of the {format_bytes(found.free_bytes)} that are free (--modes takes it anyway)"
         ]
     place = next(number for number, mode in enumerate(modes, 1) if mode.name == "ddp")
     return (*modes[:place], parse_mode(UNTUNED), *modes[place:]), []

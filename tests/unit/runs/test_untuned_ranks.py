@@ -133,8 +133,8 @@ def test_memory_that_is_short_leaves_it_out_and_says_so(free: int | None, fits: 
     found = probed.model_copy(update={"free_bytes": free, "workloads": each})
     modes, notes = with_untuned(parse_modes("compute,ddp,auto"), CompareConfig(workloads=[A, B]), LOCAL, found, 2)
     assert [mode.text for mode in modes] == ["compute", "ddp", *["plain-ddp"] * fits, "auto"]
-    assert [note.partition(":")[0] for note in notes] == ["plain-ddp is left out"] * (not fits)
-    assert all("both sets need 600 B or more, and 1.17 KiB are free" in note for note in notes)
+    assert [note.partition(":")[0] for note in notes] == ["plain-ddp is left out to save memory"] * (not fits)
+    assert all("needs at least 600 B of the 1.17 KiB that are free" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", [TuneConfig, ConvergeConfig, ValidateConfig])
