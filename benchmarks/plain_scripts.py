@@ -1,6 +1,6 @@
 """Rows of xbench without host tuning beside plain training scripts of the same rivals, in one alternating run.
 
-    python benchmarks/plain_scripts.py [--runs 8] [--steps 12] [--rivals ddp,horovod,fsdp,zero1] [--output FILE]
+    python benchmarks/plain_scripts.py [--runs 8] [--steps 10] [--rivals ddp,horovod,fsdp,zero1] [--output FILE]
 
 The scripts are those of the tutorials of DDP, Horovod, FSDP2 and ZeroRedundancyOptimizer, on ResNet-18 and a synthetic
 batch. torchrun starts them, and horovodrun the one of Horovod, which is left out if it is not built. A run is one
@@ -285,7 +285,7 @@ def main() -> None:
     """Be one rank of a script, or measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=2, help="blocks of each row in a run")
     parser.add_argument("--rivals", default=",".join(RIVALS))
     parser.add_argument("--output", type=Path)
