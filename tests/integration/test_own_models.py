@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 from typed_commands import only_record, xbench
 
@@ -62,6 +63,69 @@ def test_a_script_of_a_package_with_arguments_a_group_workers_and_one_row_of_tok
     for mode in record.modes.values():
         assert mode.parity is not None
         assert mode.parity.ok
+
+
+LOADED = """
+import os, pathlib, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+WAIT_S, BATCH = 0.005, 8
+
+
+class Data(Dataset):
+    def __len__(self):
+        return 52  # rank 1 has 26 samples: three batches an epoch
+
+    def __getitem__(self, i):
+        time.sleep(WAIT_S)
+        return torch.randn(16, generator=torch.Generator().manual_seed(i)), i % 4
+
+
+def note(worker):
+    (pathlib.Path(__file__).parent / f"worker-{os.getpid()}").touch()
+
+
+def make():
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+    data, workers = Data(), dist.get_rank()
+    loader = DataLoader(
+        data, BATCH, sampler=DistributedSampler(data), num_workers=workers, worker_init_fn=note, drop_last=True
+    )
+    return model, loader, nn.CrossEntropyLoss()
+"""
+
+
+def test_the_wait_for_a_loader_is_a_part_of_every_step_and_its_workers_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOADED)
+    short = (*SHORT[:-1], "4")
+    done = xbench(
+        "compare", f"{tmp_path / 'train.py'}:make", *short, "--modes", "ddp,optimal", "--output", str(tmp_path / "runs")
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(tmp_path / "runs")
+    assert isinstance(record, Comparison)
+    (job,) = record.jobs
+    planted_s = 8 * 0.005  # a sleep is never shorter
+    assert job.workload.input == "16 float32 from a DataLoader"
+    assert job.step is not None
+    assert planted_s <= job.step.input_s < job.step.step_s
+    assert not job.step.input_ahead
+    assert "a step without communication waits " in " ".join(done.stdout.split())
+    for mode in record.modes.values():
+        assert mode.parity is not None
+        assert (mode.parity.ok, mode.parity.shown) == (True, True)
+        assert mode.timeline is not None
+        assert mode.predicted_step_s is not None
+        assert mode.step_s is not None
+        waits = [part for part in mode.timeline.compute if part.name == "input"]
+        assert sum(part.end_s - part.start_s for part in waits) >= planted_s
+        assert min(mode.predicted_step_s, mode.step_s.median) >= planted_s
+    workers = [int(path.name.partition("-")[2]) for path in tmp_path.glob("worker-*")]
+    assert workers
+    assert not any(psutil.pid_exists(pid) for pid in workers)
 
 
 def test_ranks_whose_models_start_apart_are_told_so(tmp_path: Path) -> None:

@@ -108,11 +108,17 @@ class Optimizer(torch.optim.SGD):
 class Workload(TrainingStep):
     """The least that `profile_step` takes."""
 
-    def __init__(self, model: nn.Module, clock: FakeClock, *, loss_s: float = 0.0, zero_s=0.0, step_s=0.0) -> None:
+    def __init__(
+        self, model: nn.Module, clock: FakeClock, *, loss_s: float = 0.0, zero_s=0.0, step_s=0.0, load_s=0.0
+    ) -> None:
         self.model = model
         self.optimizer = Optimizer(model, clock, zero_s, step_s)
-        self.clock, self.loss_s = clock, loss_s
+        self.clock, self.loss_s, self.load_s = clock, loss_s, load_s
+        self.is_fed = load_s > 0
         self.steps = 0
+
+    def load(self) -> None:
+        self.clock.advance(self.load_s)
 
     def forward_loss(self) -> Tensor:
         self.steps += 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from xbench import __main__
@@ -19,3 +21,37 @@ def test_they_find_it_where_python_m_did(first: str, shared: bool, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", "/other")
     __main__._share_with_children()
     assert os.environ["PYTHONPATH"].split(os.pathsep) == ([str(ROOT)] if shared else []) + ["/other"]
+
+
+CHILDREN = """
+import multiprocessing, os, signal, sys, time
+from xbench.child_processes import end_children
+
+
+def wait(deaf, ready):
+    if deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ready.set()
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    for deaf in (False, True):
+        ready = context.Event()
+        child = context.Process(target=wait, args=(deaf, ready))
+        child.start()
+        ready.wait()
+        print(child.pid)
+    end_children()
+    print(len(multiprocessing.active_children()), flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_rank_that_leaves_at_once_ends_its_loaders_workers(tmp_path: Path) -> None:
+    (tmp_path / "children.py").write_text(CHILDREN)
+    done = subprocess.run([sys.executable, str(tmp_path / "children.py")], capture_output=True, text=True, timeout=60)
+    first, second, left = map(int, done.stdout.split())
+    assert (left, done.returncode) == (0, 0), done.stderr
+    assert not any(psutil.pid_exists(pid) for pid in (first, second))

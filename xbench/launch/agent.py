@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -64,6 +65,7 @@ def main(argv: list[str]) -> int:
         return 1 if failed else 0
     finally:
         end([rank for rank in started if rank.poll() is None])
+        end_children_of(started)
 
 
 def rank_variables(hosts: int, ranks: int, host: int, local_rank: int, address: str, port: str) -> dict[str, str]:
@@ -92,6 +94,14 @@ def end(ranks: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             rank.kill()
             rank.wait()
+
+
+def end_children_of(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Kill what ranks that have ended left in their process groups, such as the workers of a data loader."""
+    for rank in ranks:
+        # While one member lives, the group's id is not reused. A group without members does not exist.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(rank.pid, signal.SIGKILL)
 
 
 def tail(log: Path) -> str:

@@ -1,4 +1,4 @@
-"""Measured inputs of plans: read from a record, checked, and converted to another link or another device.
+"""Measured inputs of plans: read from a record, checked, and converted to another link.
 
 **Another link.** In a ring of N workers each link carries 2(N−1)/N of the bytes in 2(N−1) messages (Thakur et al.
 2005). So a measured time t of M bytes has three parts. They are taken in this order, none below zero:
@@ -27,9 +27,7 @@ s is the largest share of the host that collectives can take from computation: h
 measured share where that is larger. It matters on a link so fast that the host's own work fills the collective: the
 host then sets the pace.
 
-**Another device.** One factor scales every measured compute time, and the host's own costs of communication (launches,
-hooks, copies into buckets). Slow-downs between collectives and computation keep their ratios, because they were not
-measured on the other device.
+`planning.other_device` does the same for another device.
 """
 
 from __future__ import annotations
@@ -40,12 +38,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 from xbench import records
 from xbench.errors import RecordError, SpecError
 from xbench.field_types import MIN_S
-from xbench.planning.contention import Contention, is_launch_bound
+from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, ring
 from xbench.planning.step import StepModel
 from xbench.planning.topology import MAX_S
@@ -56,7 +53,6 @@ from xbench.records import (
     CostPoint,
     CostSegment,
     FabricRecord,
-    Interval,
     Job,
     Layer,
     Plan,
@@ -65,10 +61,7 @@ from xbench.records import (
     WorkloadRecord,
     load_measured,
 )
-from xbench.records.parts import Part
 from xbench.text import counted
-
-P = TypeVar("P", bound=Part)
 
 FAIR_SHARE = 0.5
 """Share of a host that collectives can take from computation, unless a larger one was measured."""
@@ -190,7 +183,7 @@ def planned_contention(both: records.Contention | None, cost: CostModel) -> Cont
 # not of one measurement. Each raises ValueError with the fault, without the record's name.
 
 
-TIMES = ("accumulate_s", "forward_s", "backward_s", "optimizer_s", "uninstrumented_step_s")
+TIMES = ("input_s", "accumulate_s", "forward_s", "backward_s", "optimizer_s", "uninstrumented_step_s")
 """Times of `StepTimes` that a step is planned from."""
 
 
@@ -364,37 +357,3 @@ class Rewrite:
         if point.loaded_s < point.alone_s:
             return alone_s, max(alone_s * (point.loaded_s / point.alone_s), MIN_S)
         return alone_s, alone_s + (point.loaded_s - point.alone_s)
-
-
-def scaled_layer(layer: Layer, factor: float) -> Layer:
-    """The layer on a device that takes `factor` times as long."""
-    tensors = [_scaled(tensor, factor, "ready_s", "ready_loaded_s", "ready_loaded_each_s") for tensor in layer.tensors]
-    return _scaled(layer, factor, "forward_s", "backward_s", "ready_s").model_copy(update={"tensors": tensors})
-
-
-def scaled_times(times: StepTimes, factor: float) -> StepTimes:
-    """The step's times, with their intervals, on a device that takes `factor` times as long."""
-    return _scaled(times, factor, *TIMES, "step_s", "step_ci95", "uninstrumented_ci95")
-
-
-def scaled_contention(was: records.Contention, factor: float) -> records.Contention:
-    """Launches, hooks, copies and meetings `factor` times as long; slow-downs as measured.
-
-    The host of a GPU stays the same. Its step may become launch-bound beside a faster device, or the reverse.
-    """
-    if was.host_step_s is not None and was.device_step_s is not None:
-        device_step_s = was.device_step_s * factor
-        bound = is_launch_bound(was.host_step_s, device_step_s)
-        return was.model_copy(update={"device_step_s": device_step_s, "launch_bound": bound})
-    return _scaled(was, factor, "launch_s", "hook_s", "copy_s_per_byte", "meeting_s")
-
-
-def _scaled(part: P, factor: float, *names: str) -> P:
-    """The part of a record with these times, or intervals of times, multiplied by `factor`."""
-
-    def scaled(value: float | Interval | None) -> float | Interval | None:
-        if isinstance(value, tuple):
-            return (value[0] * factor, value[1] * factor)
-        return None if value is None else value * factor
-
-    return part.model_copy(update={name: scaled(getattr(part, name)) for name in names})

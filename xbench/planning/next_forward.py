@@ -22,7 +22,8 @@ until all transfers with its gradients have arrived:
     start[l] = max(end[l−1], arrival[l])        end[l] = start[l] + update[l] + forward[l]        end[0] = backward
 
 In a step of several micro-steps, the layers wait in the forward pass of the first one, and the rest of all micro-steps
-but the last is computation after it.
+but the last is computation after it. The wait for a loader's batch comes before the forward pass of each micro-step,
+while gradients travel.
 
 Backward follows the last layer, so at its start all gradients have arrived and the link is idle. No transfer continues
 into the next step. One period is therefore exactly the steady state, and no warm-up is simulated.
@@ -228,7 +229,11 @@ class NetworkModel:
         tasks = [Task("backward", self.backward_s + self._contention.launch_s * launches)]
         if self._whole == 0 and self.step.optimizer_s:
             tasks.append(Task("optimizer", self.step.optimizer_s))
-        last = [Task("accumulate", self.step.accumulate_s)] if self.step.accumulate_s else []
+        input_s = self.step.input_s / self.step.micro_steps
+        if input_s:
+            tasks.append(Task("input", input_s))
+        rest_s = self.step.accumulate_s + self.step.input_s - input_s
+        last = [Task("accumulate", rest_s)] if rest_s else []
         wanted_at: dict[int, set[int]] = {0: set()}
         for index, parcels in bringing.items():
             wanted_at.setdefault(self.first_use[index], set()).update(parcels)

@@ -31,7 +31,7 @@ from xbench.planning.next_forward import from_forward
 from xbench.planning.next_forward_search import NextForward, NextForwardSearch, worth_s
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import Gradient, StepModel, require_ready_order
-from xbench.records import CostModel, Layer, Plan, Timeline
+from xbench.records import CostModel, Layer, Plan, Slice, Timeline
 from xbench.registry import imported
 from xbench.spec import Overlap
 
@@ -97,15 +97,23 @@ class Planner:
 
     def _plan(self, mode: str, buckets: Buckets, step: Step, timeline: Timeline, note: str | None) -> Plan:
         gradients = self.step.gradients
+        whole_s = self.with_input_s(step.step_s)
+        if whole_s > step.step_s:
+            late = Slice(name="input", start_s=step.step_s, end_s=whole_s)
+            timeline = timeline.model_copy(update={"compute": [*timeline.compute, late]})
         return Plan(
             mode=mode,
             buckets=[[gradients[index].name for index in bucket] for bucket in buckets],
             bucket_bytes=[sum(gradients[index].nbytes for index in bucket) for bucket in buckets],
-            predicted_step_s=step.step_s,
+            predicted_step_s=whole_s,
             predicted_exposed_s=max(0.0, step.step_s - self.step.compute_s),
             timeline=timeline,
             note=note,
         )
+
+    def with_input_s(self, step_s: float) -> float:
+        """A simulated step [s], no shorter than a loader that works ahead takes for its batches."""
+        return max(step_s, self.step.least_s)
 
     def indices(self, plan: Plan) -> Buckets:
         """Convert a plan's buckets to indices of `step.gradients`. Raises KeyError for another gradient."""

@@ -44,11 +44,9 @@ from xbench.planning.measured import (
     Rewrite,
     check_ring,
     planned_contention,
-    scaled_contention,
-    scaled_layer,
-    scaled_times,
 )
 from xbench.planning.merge import ddp_assignment
+from xbench.planning.other_device import scaled_contention, scaled_layer, scaled_times
 from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel

@@ -86,7 +86,7 @@ def fsdp(inputs: Sharded) -> float:
     optimizer_s = step.optimizer_s / inputs.workers
     if not inputs.waits:
         earlier_s = (step.micro_steps - 1) * _overlapped(inputs, gather, CostCurve.line(0.0, 0.0))
-        return earlier_s + _overlapped(inputs, gather, scatter) + optimizer_s
+        return step.input_s + earlier_s + _overlapped(inputs, gather, scatter) + optimizer_s
     gathers = [size for unit, size in sizes.items() for _ in range(1 if unit == ROOT else 2)] * step.micro_steps
     sent_s = sum(map(gather, gathers)) + sum(map(scatter, sizes.values()))
     copied_bytes = sum(gathers) + sum(sizes.values())
@@ -98,7 +98,7 @@ def replicate(inputs: Sharded) -> float:
     reduce, step, sizes = inputs.curve("all_reduce"), inputs.step, inputs.unit_bytes
     if inputs.waits:
         copied_s = 2 * inputs.copy_s_per_byte * sum(sizes.values())
-        return step.compute_s + sum(map(reduce, sizes.values())) + copied_s
+        return step.computed_s + sum(map(reduce, sizes.values())) + copied_s
     place = {gradient.name: index for index, gradient in enumerate(step.gradients)}
     buckets: Buckets = [[place[name] for name in inputs.units[unit] if name in place] for unit in sizes]
     return simulate(step, sorted(buckets, key=max), reduce, contention=inputs.planner.contention).step_s

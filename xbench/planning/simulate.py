@@ -145,7 +145,9 @@ def bucket_bytes(gradients: Sequence[Gradient], buckets: Buckets) -> list[int]:
 def _timeline(period: Period, nbytes: Sequence[int], step: StepModel) -> Timeline:
     backward, *updates = period.computed
     ahead_s = step.ahead_s
-    compute = [("accumulate", -ahead_s, -step.forward_s)] if step.accumulate_s else []
+    compute = [("input", -ahead_s, step.input_s - ahead_s)] if step.input_s else []
+    if step.accumulate_s:
+        compute.append(("accumulate", step.input_s - ahead_s, -step.forward_s))
     compute += [("forward", -step.forward_s, 0.0), ("backward", *backward)]
     for start_s, end_s in updates:  # updates without a gap are one span
         joined = compute[-1][0] == "optimizer" and compute[-1][2] == start_s

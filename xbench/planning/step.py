@@ -6,6 +6,10 @@ bare step. Predictions and bounds are then of the loop that `compare` times.
 In a step of several micro-steps, all but the last are computation before the forward pass of the last, without
 communication. Forward, backward and ready times are of the last.
 
+The wait for input, where batches come from a loader, comes before the forward pass too. A loader that works ahead of
+the step is no part of it. It is a bound: it hands out the next batch no sooner than the step without communication ends
+(`least_s`). Communication beyond the computation is then for free until it exceeds the wait.
+
 There is one gradient per parameter tensor, in the order in which backward completes them. Times are seconds since the
 start of backward. Every function of `planning` that takes gradients takes them in ready order. A bucket is a list of
 indices into that order.
@@ -88,13 +92,17 @@ class StepModel:
     micro_steps: int = 1
     accumulate_s: float = 0.0
     """All micro-steps but the last [s]."""
+    input_s: float = 0.0
+    """Wait for the batches of a loader, of all micro-steps [s]; 0 for one that works ahead."""
+    least_s: float = 0.0
+    """Time that a loader which works ahead takes for the batches of a step [s]."""
     updates_together: bool = False
     """True if every update waits for all gradients, to clip or unscale them."""
 
     @classmethod
     def of(cls, layers: Sequence[Layer], step: StepTimes) -> StepModel:
         """Build the model from a profile. Raises ValueError when there is no gradient or the step took no time."""
-        whole_s = step.accumulate_s + step.forward_s + step.backward_s + step.optimizer_s
+        whole_s = step.input_s + step.accumulate_s + step.forward_s + step.backward_s + step.optimizer_s
         if not whole_s > 0:
             raise ValueError(f"a step of {whole_s} s cannot be planned: its parts must take time")
         gradients = tuple(from_layers(layers))
@@ -102,19 +110,28 @@ class StepModel:
             gradients, step.forward_s, step.backward_s, step.optimizer_s,
             loaded=_loaded(layers, gradients, "ready_loaded_s"),
             loaded_each=_loaded(layers, gradients, "ready_loaded_each_s"),
-            micro_steps=step.micro_steps, accumulate_s=step.accumulate_s, updates_together=step.updates_together,
+            micro_steps=step.micro_steps, accumulate_s=step.accumulate_s,
+            input_s=0.0 if step.input_ahead else step.input_s,
+            updates_together=step.updates_together,
         )  # fmt: skip
-        return measured.scaled(step.uninstrumented_step_s / whole_s)
+        bare_s = step.uninstrumented_step_s
+        least_s = bare_s if step.input_ahead else 0.0
+        return replace(measured.scaled(bare_s / whole_s), least_s=least_s)
 
     @property
     def compute_s(self) -> float:
         """C: the step without communication [s]."""
+        return max(self.computed_s, self.least_s)
+
+    @property
+    def computed_s(self) -> float:
+        """Sum of the step's parts [s]."""
         return self.ahead_s + self.backward_s + self.optimizer_s
 
     @property
     def ahead_s(self) -> float:
-        """Computation before the backward pass that communicates [s]."""
-        return self.accumulate_s + self.forward_s
+        """Wait for input and computation before the backward pass that communicates [s]."""
+        return self.input_s + self.accumulate_s + self.forward_s
 
     @property
     def grad_bytes(self) -> int:
@@ -123,7 +140,7 @@ class StepModel:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Forward, backward and optimizer as keyword arguments of `bounds`; forward includes earlier micro-steps."""
+        """Forward, backward and optimizer as keyword arguments of `bounds`; forward includes all before it."""
         return {"forward_s": self.ahead_s, "backward_s": self.backward_s, "optimizer_s": self.optimizer_s}
 
     def scaled(self, factor: float) -> StepModel:
@@ -137,6 +154,8 @@ class StepModel:
             loaded=_slower(self.loaded, factor) if self.loaded is not None else None,
             loaded_each=_slower(self.loaded_each, factor) if self.loaded_each is not None else None,
             accumulate_s=self.accumulate_s * factor,
+            input_s=self.input_s * factor,
+            least_s=self.least_s * factor,
         )
 
 

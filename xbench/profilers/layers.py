@@ -22,6 +22,10 @@ before them. Forward calls during backward (activation checkpointing) belong to 
 In a step of several micro-steps (`workloads.training_step`) all of these are of the last one, which communicates. The
 others together take **accumulate_s**.
 
+**load_s** is the wait for the batches of a loader (`workloads.batches`) and their copy to the device, of all
+micro-steps. It is no part of the other times. On a GPU it is the time for which the device waits: the host may wait for
+the next batch while the device still computes.
+
 A region that torch.compile made one graph of (see `xbench.torch_compile`) is one layer here, and its kind says so. The
 parts of the region cannot be separated, but its call and the accumulation of each parameter after it are visible.
 
@@ -29,14 +33,13 @@ No mark waits for the device within a step or between steps. A mark is a number 
 after the last step. On a GPU a mark costs the host a few microseconds. It costs the device nothing while the host is
 ahead.
 
-A hook must not distort the measurement: each one only appends two objects to one list. `profile_step` measures the
+A hook must not distort the measurement: each one only appends two objects to one list. `step_profile` measures the
 remaining cost, by alternating instrumented and bare steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from torch import Tensor, nn
@@ -72,7 +75,10 @@ class ProfiledLayer(NamedTuple):
 
 
 class StepMarks(NamedTuple):
-    """The marks of one instrumented step, and the range of the hooks' trace that belongs to it."""
+    """The marks of one instrumented step, and the range of the hooks' trace that belongs to it.
+
+    `forward` is the begin of the last micro-step. `loads` are begin and end of each wait for a batch.
+    """
 
     begin: Mark
     cleared: Mark
@@ -83,12 +89,19 @@ class StepMarks(NamedTuple):
     trace_begin: int
     trace_backward: int
     trace_end: int
+    loads: tuple[tuple[Mark, Mark], ...] = ()
+
+    @property
+    def loaded(self) -> Mark:
+        """Mark at which the last micro-step had its batch."""
+        return self.loads[-1][1] if self.loads else self.forward
 
 
 class LayerTimes(NamedTuple):
     """Times of one step: forward seconds per layer, and ready seconds per tensor (None: no gradient).
 
-    `input_s`: from the start of forward to the call of the first layer. It is part of the first layer's forward.
+    `input_s`: from the start of forward, with a batch at hand, to the call of the first layer. It is part of the first
+    layer's forward.
     """
 
     forward_s: list[float]
@@ -173,12 +186,21 @@ class LayerProfiler:
     def run_step(self, workload: TrainingStep) -> StepMarks:
         """One instrumented training step: the gradients cleared, micro-steps, forward and loss, backward, optimizer."""
         trace, mark = self._trace, self._clock.mark
+        loads: list[tuple[Mark, Mark]] = []
+
+        def load() -> None:
+            if workload.is_fed:
+                since = mark()
+                workload.load()
+                loads.append((since, mark()))
+
         begin = mark()
         workload.clear()
         cleared = forward = mark()
         if workload.micro_steps > 1:
-            workload.accumulate()
+            workload.accumulate(load=load)
             forward = mark()
+        load()
         trace_begin = len(trace)
         loss = workload.forward_loss()
         backward = mark()
@@ -187,7 +209,8 @@ class LayerProfiler:
         update = mark()
         workload.update()
         end = mark()
-        return StepMarks(begin, cleared, forward, backward, update, end, trace_begin, trace_backward, len(trace))
+        ranges = trace_begin, trace_backward, len(trace)
+        return StepMarks(begin, cleared, forward, backward, update, end, *ranges, tuple(loads))
 
     @property
     def marks(self) -> int:
@@ -210,7 +233,7 @@ class LayerProfiler:
 
         forward_s = [0.0] * layers
         current: int | None = None
-        since = step.forward
+        since = step.loaded
         for code, mark in zip(codes[:forward_entries], marks[:forward_entries], strict=True):
             if not live[code]:
                 continue
@@ -220,7 +243,7 @@ class LayerProfiler:
             current = code
         if current is not None:
             forward_s[current] += elapsed_s(since, step.backward)
-        input_s = elapsed_s(step.forward, marks[0]) if forward_entries else 0.0
+        input_s = elapsed_s(step.loaded, marks[0]) if forward_entries else 0.0
         return LayerTimes(forward_s, ready_s, input_s)
 
 
@@ -265,120 +288,7 @@ def bare_step(workload: TrainingStep, before_update: Callable[[], object] = lamb
     """One uninstrumented training step, with `before_update` called between backward and the optimizer."""
     workload.clear()
     workload.accumulate()
+    workload.load()
     workload.backward(workload.forward_loss())
     before_update()
     workload.update()
-
-
-AROUND = 8
-"""Marks of a pair of steps beside those of hooks: six around the parts of the instrumented one, two around the bare."""
-
-SERIES = ("input_s", "forward_s", "backward_s", "optimizer_s", "step_s", "uninstrumented_step_s")
-"""Times of every profiled step."""
-
-
-@dataclass
-class StepProfile:
-    """Raw times [s] of one rank, step by step, warm-up included. Series have one entry per step, in order of time.
-
-    `step_s = accumulate_s + forward_s + backward_s + optimizer_s`; forward_s includes input_s, optimizer_s `zero_grad`.
-    `accumulate_s` is of the micro-steps before the last, and empty where a step has one. Entry i of
-    `uninstrumented_step_s` is the bare step next to instrumented step i: before it when i is odd, else after it.
-    """
-
-    layers: list[ProfiledLayer]
-    tensors: list[ProfiledTensor]
-    frozen: list[str]
-    warmup: int
-    micro_steps: int = 1
-    updates_together: bool = False
-    accumulate_s: list[float] = field(default_factory=list)
-    input_s: list[float] = field(default_factory=list)
-    forward_s: list[float] = field(default_factory=list)
-    backward_s: list[float] = field(default_factory=list)
-    optimizer_s: list[float] = field(default_factory=list)
-    step_s: list[float] = field(default_factory=list)
-    uninstrumented_step_s: list[float] = field(default_factory=list)
-    layer_times: list[LayerTimes] = field(default_factory=list)
-
-    def raw(self) -> dict[str, Any]:
-        """All data in JSON types, for `summary.summarise`; times are rounded to nanoseconds."""
-        return {
-            "warmup": self.warmup,
-            "micro_steps": self.micro_steps,
-            "updates_together": self.updates_together,
-            "frozen": list(self.frozen),
-            "steps": {
-                name: [round(value, 9) for value in getattr(self, name)]
-                for name in (*(["accumulate_s"] if self.accumulate_s else []), *SERIES)
-            },
-            "layers": [
-                {
-                    "name": layer.name,
-                    "kind": layer.kind,
-                    "forward_s": [round(times.forward_s[index], 9) for times in self.layer_times],
-                    "tensors": [self._raw_tensor(tensor) for tensor in layer.tensors],
-                }
-                for index, layer in enumerate(self.layers)
-            ],
-        }
-
-    def _raw_tensor(self, index: int) -> dict[str, Any]:
-        name, elements, nbytes, dtype = self.tensors[index]
-        ready_s = [times.ready_s[index] for times in self.layer_times]
-        rounded_s = [None if value is None else round(value, 9) for value in ready_s]
-        return {"name": name, "elements": elements, "bytes": nbytes, "dtype": dtype, "ready_s": rounded_s}
-
-
-def profile_step(
-    workload: TrainingStep,
-    clock: Clock,
-    *,
-    steps: int,
-    warmup: int = 2,
-    note: Callable[[str], object] = lambda _: None,
-) -> StepProfile:
-    """Time `warmup + steps` instrumented steps and as many bare ones, in the order A B B A A B B A ….
-
-    Each instrumented step has a bare neighbour. A change in the machine's speed shifts neighbouring pairs in
-    alternating directions, so it cancels in their median. Hooks are added and removed between the steps, and the clock
-    is read only after the last. `note` is called before each pair with a text ("profile step 3 of 18").
-
-    The model is really trained: save and restore its state around this call where that matters. Raises ValueError for
-    fewer than one step, WorkloadError for a model without trainable parameters.
-    """
-    if steps < 1 or warmup < 0:
-        raise ValueError(f"{steps} steps after {warmup} of warm-up cannot be profiled")
-    profiler = LayerProfiler(workload.model, clock)
-    instrumented: list[StepMarks] = []
-    bare: list[tuple[Mark, Mark]] = []
-    for step_number in range(2 * (warmup + steps)):
-        pair, is_second = divmod(step_number, 2)
-        if not is_second:
-            note(f"profile step {pair + 1} of {warmup + steps}")
-        if is_second == pair % 2:
-            with profiler:
-                instrumented.append(profiler.run_step(workload))
-            if pair == 0:
-                clock.reserve((warmup + steps) * (profiler.marks + AROUND))
-        else:
-            begin = clock.mark()
-            bare_step(workload)
-            bare.append((begin, clock.mark()))
-    clock.flush()
-
-    found = profiler.layers, profiler.tensors, profiler.frozen
-    profile = StepProfile(*found, warmup, workload.micro_steps, workload.updates_together)
-    for step in instrumented:
-        if workload.micro_steps > 1:
-            profile.accumulate_s.append(clock.elapsed_s(step.cleared, step.forward))
-        profile.forward_s.append(clock.elapsed_s(step.forward, step.backward))
-        profile.backward_s.append(clock.elapsed_s(step.backward, step.update))
-        zero_grad_s = clock.elapsed_s(step.begin, step.cleared)
-        profile.optimizer_s.append(zero_grad_s + clock.elapsed_s(step.update, step.end))
-        profile.step_s.append(clock.elapsed_s(step.begin, step.end))
-        profile.layer_times.append(profiler.layer_times(step))
-        profile.input_s.append(profile.layer_times[-1].input_s)
-    profile.uninstrumented_step_s.extend(clock.elapsed_s(begin, end) for begin, end in bare)
-    clock.reset()
-    return profile

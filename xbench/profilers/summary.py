@@ -43,6 +43,7 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
     step = median_estimate(last["steps"]["step_s"][first:])
     bare = median_estimate(slowest(raw["steps"]["uninstrumented_step_s"][first:] for raw in raws))
     overhead = median_estimate(_overheads(raws)[first:])
+    waits = [raw["steps"]["load_s"][first:] for raw in raws if "load_s" in raw["steps"]]
     times = StepTimes(
         forward_s=_slowest_median(raw["steps"]["forward_s"][first:] for raw in raws),
         backward_s=_slowest_median(raw["steps"]["backward_s"][first:] for raw in raws),
@@ -56,7 +57,9 @@ def summarise(raws: Sequence[dict[str, Any]]) -> tuple[list[Layer], StepTimes]:
         steps=len(last["steps"]["step_s"]) - first,
         warmup_steps=first,
         micro_steps=micro_steps,
+        input_s=_slowest_median(waits) if waits else 0.0,
         accumulate_s=_slowest_median(raw["steps"]["accumulate_s"][first:] for raw in raws) if micro_steps > 1 else 0.0,
+        input_ahead=raws[0]["loads_ahead"],
         updates_together=raws[0]["updates_together"],
     )
     return _layers(raws, first, step.median), times
@@ -93,8 +96,8 @@ def samples(raws: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 def own_steps(raws: Sequence[dict[str, Any]], waited: Sequence[float], hosts: Sequence[str | None]) -> list[OwnSteps]:
     """Each rank's own steps, instrumented and bare, for `stats.stragglers`; `waited` and `hosts` are by rank.
 
-    The time before the first layer is `input`, and no part of `forward`. A pass ends a layer's time with the start of
-    the next one (forward) or with its last gradient (backward).
+    The wait for a loader and the time before the first layer are `input`, and no part of `forward`. A pass ends a
+    layer's time with the start of the next one (forward) or with its last gradient (backward).
     """
     _check_same_model(raws)
     first = _warmup_pairs(raws)
@@ -114,7 +117,7 @@ def own_steps(raws: Sequence[dict[str, Any]], waited: Sequence[float], hosts: Se
             OwnSteps(
                 steps_s=[*steps["step_s"][first:], *steps["uninstrumented_step_s"][first:]],
                 parts_s={
-                    "input": medians["input_s"],
+                    "input": medians.get("load_s", 0.0) + medians["input_s"],
                     "forward": medians["forward_s"] - medians["input_s"],
                     "backward": medians["backward_s"],
                     "optimizer": medians["optimizer_s"],

@@ -54,6 +54,7 @@ class Loops(ABC):
         weight = next(self.weights) if self.weights is not None else None
         step.clear()
         step.accumulate(weight * EARLIER if weight is not None else 1.0)
+        step.load()
         loss = step.forward_loss()
         self.loss = loss.detach()
         step.backward(loss, weight if weight is not None else 1.0)
@@ -100,6 +101,7 @@ class Loops(ABC):
             handle.synchronize()
             if self.device.type == "cuda":
                 torch.cuda.current_stream().synchronize()
+            self.workload.fetch()
             self.note(f"{what}: waiting for its turn")
 
         def forward_backward() -> None:

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+from xbench.child_processes import end_children
 from xbench.errors import XbenchError
 from xbench.imports import uncollected
 
@@ -252,9 +253,11 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
             )
             rank.journal.write(failed)
         print(traceback.format_exc(), file=sys.stderr, flush=True)
+        end_children()
         # sys.exit could block for ever: background threads of a backend whose peer is gone can keep the interpreter
         # alive.
         os._exit(1)
+    end_children()
     with suppress(RuntimeError):
         dist.destroy_process_group()
     # As above: threads of the backend that still run would abort an interpreter that ends slowly.

@@ -10,6 +10,11 @@ follow those of the quiet step and the quiet link:
   times with one collective per tensor, and the host's cost of launches (`profilers.launches`);
 - if `auto` is to run, a few steps of the best candidates (`rank.autotune`).
 
+Steps with batches of a loader are timed as they are, with the wait for the batch. The measurements under traffic, of
+contention and of launches are of the computation, so their steps keep the first batch. So do all parts of a step whose
+loader works ahead. Its workers hand out batches in bursts, one of each worker, so single steps say little. Its wait is
+the difference of two series of bare steps, with the loader and without (`with_loader`).
+
 In a step of several micro-steps, communication meets only the last one. So ready times under load, slowdowns and the
 engine's cost are measured in steps of one micro-step.
 
@@ -21,9 +26,9 @@ of several dtypes, gradients of the others are sent uncompressed but predicted a
 from __future__ import annotations
 
 import contextlib
-import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -42,10 +47,12 @@ from xbench.profilers.collectives import measure_all_reduce, measure_collective,
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
 from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, hook_s, measure_engine_cost, summarise_engine_cost
 from xbench.profilers.launches import HostCost, host_step_s, launch_s, summarise_launches
-from xbench.profilers.layers import LayerProfiler, profile_step
+from xbench.profilers.layers import LayerProfiler
 from xbench.profilers.processor import ProcessorWatch
-from xbench.profilers.summary import clocks, cost_points, left_out, samples, slowest, sometimes_missing, summarise
+from xbench.profilers.step_profile import profile_step
+from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
 from xbench.rank.autotune import try_candidates
+from xbench.rank.bare_steps import at_present_speed, bare_again, with_loader
 from xbench.rank.events import StepProfiled, StragglersSought
 from xbench.rank.job_plans import complete, job_plan, with_missing
 from xbench.rank.parity_checker import gathered
@@ -57,13 +64,9 @@ from xbench.records import CostModel, Layer, Plan, StepTimes
 from xbench.schedules.engine import Engine
 from xbench.schedules.groups import workers_of
 from xbench.spec import RunSpec
-from xbench.stats.summary import median_estimate
 from xbench.torch_compile import plain_name
 
 COLLECTIVES_S, QUICK_COLLECTIVES_S = 6.0, 2.4
-AGAIN_S, QUICK_AGAIN_S = 4.0, 0.8
-MIN_AGAIN, MAX_AGAIN = 5, 600
-SAME_SPEED = 0.02
 UNDER_LOAD_ROUNDS = 2
 UNDER_LOAD_STEPS = 5
 MIN_UNDER_LOAD = 2
@@ -131,21 +134,28 @@ def profile_job(session: Session) -> JobPlan:
         links = links_behind(session, found.places, found.cost, found.grad_bytes, found.step.uninstrumented_step_s)
         session.part("layers under traffic")
         on_cpu = session.device.type == "cpu"
-        _load_layers(session, found)
-        if not on_cpu:
-            _load_each(session, found, found.cost)
-        found.keep(session)
-        if on_cpu:
-            found.contention = _contention(session, found, found.cost)
+        with session.workload.on_one_batch():
+            _load_layers(session, found)
+            if not on_cpu:
+                _load_each(session, found, found.cost)
+            found.keep(session)
+            if on_cpu:
+                found.contention = _contention(session, found, found.cost)
         session.part("step without communication")
-        again = bare_again(session, found.step)
+        with _computing(session):
+            again = bare_again(session, found.step)
         found.step = at_present_speed(found.step, again)
         found.keep(session)
         if session.rank == 0:
             ranks = ranks_behind(found.raws, again, found.waited, found.places)
             session.journal.write(StragglersSought(ranks=ranks, links=links))
         if not on_cpu:
-            found.contention = _launches(session, found)
+            with session.workload.on_one_batch():
+                found.contention = _launches(session, found)
+    if session.workload.loads_ahead:
+        session.part("step with its loader")
+        found.step = with_loader(found.step, bare_again(session, found.step), session.workload.burst)
+        found.keep(session)
     planner = found.planner(session)
     plans = planner.plans()
     if found.cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
@@ -167,9 +177,10 @@ def _quiet_step(session: Session) -> _Measured:
     effort = session.run.effort
     session.part("layers")
     watch = ProcessorWatch()
-    raw = profile_step(
-        session.workload, session.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=session.note
-    )
+    with _computing(session):
+        raw = profile_step(
+            session.workload, session.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=session.note
+        )
     everyone = gathered((raw.raw(), watch.use().waited_share, place_of(session)))
     raws = [raw for raw, _, _ in everyone]
     waited, places = [waited for _, waited, _ in everyone], [place for _, _, place in everyone]
@@ -287,35 +298,9 @@ def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
     return torch.bfloat16 if compresses else torch.float32
 
 
-def bare_again(session: Session, step: StepTimes) -> list[list[float]]:
-    """Return the times [s] of a few seconds of bare steps, by rank. Collective.
-
-    As in the first measurement and in the blocks, steps do not wait for the device. A GPU that idles between steps
-    would seem slower.
-    """
-    budget_s = SHARE * (QUICK_AGAIN_S if session.run.effort.is_quick else AGAIN_S)
-    count = max(MIN_AGAIN, min(MAX_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
-    marks = [session.clock.mark()]
-    for number in range(count + 1):
-        session.note(f"step without communication, again, {number + 1} of {count + 1}")
-        session.bare_step()
-        marks.append(session.clock.mark())
-    session.clock.flush()
-    took_s = [session.clock.elapsed_s(*pair) for pair in itertools.pairwise(marks)]
-    session.clock.reset()
-    return gathered(took_s[1:])
-
-
-def at_present_speed(step: StepTimes, again: Sequence[Sequence[float]]) -> StepTimes:
-    """Return the step with its bare time measured again, if it has changed. Machines change speed within a minute.
-
-    `again` has the bare steps [s] by rank. Each counts as the maximum over ranks. Plans are made and timed at this
-    speed, and all parts of the step are scaled to it (`StepModel.of`).
-    """
-    found = median_estimate(slowest(again))
-    if abs(found.median / step.uninstrumented_step_s - 1) <= SAME_SPEED:
-        return step
-    return step.model_copy(update={"uninstrumented_step_s": found.median, "uninstrumented_ci95": found.ci95})
+def _computing(session: Session) -> AbstractContextManager[None]:
+    """Return a context in which steps do not wait for a loader that works ahead."""
+    return session.workload.on_one_batch() if session.workload.loads_ahead else contextlib.nullcontext()
 
 
 def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> dict[str, float]:

@@ -145,7 +145,7 @@ def _rehearsed(session: Session, attach: Callable[[Any], Handle]) -> str | None:
     alone: Any = dist.new_group([dist.get_rank()], use_local_synchronization=True)
     session.snapshot.restore(session.workload)
     try:
-        with attach(alone) as handle:
+        with session.workload.on_one_batch(), attach(alone) as handle:
             for step in range(REHEARSED):
                 session.note(f"whether DDP can train the model, step {step + 1}")
                 session.forward_backward(handle)

@@ -35,7 +35,7 @@ from xbench.rank.gpu_watch import GpuWatch
 from xbench.rank.journal import Journal, Take
 from xbench.rank.loops import Loops
 from xbench.rank.nvtx import Ranges
-from xbench.rank.parity_checker import Reference, compressed
+from xbench.rank.parity_checker import Reference, compressed, gathered
 from xbench.rank.program import JobPlan, Program, job_times
 from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore
 from xbench.rank.snapshot import Snapshot
@@ -205,6 +205,8 @@ class Session(Loops):
         self.note("building the workload")
         self.workload: Workload = build(self.run.workloads[self.job], self.device, rank=self.rank)
         check_alike(self.workload)
+        ahead, bursts = zip(*gathered((self.workload.loads_ahead, self.workload.burst)), strict=True)
+        self.workload.loads_ahead, self.workload.burst = all(ahead), max(bursts)
         self.snapshot = Snapshot(self.workload)
         if self.program.plans:
             self.adopt(list(self.program.plans))

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from xbench.errors import WorkloadError
-from xbench.workloads.workload import Workload, tensors_in
+from xbench.workloads.nested import tensors_in
+from xbench.workloads.workload import Workload
 
 DEPTH = 4
 """Levels of containers and plain objects that are searched below a module's attribute."""
@@ -84,10 +85,11 @@ class Snapshot:
 
 
 def trained(workload: Workload, snapshot: Snapshot, train: Callable[[], None]) -> None:
-    """Call `train()` from the snapshot's state and the first scale of losses, and restore that state afterwards."""
+    """Call `train()` from the snapshot's state, the first scale of losses and the first batch; restore that state."""
     snapshot.restore(workload)
     workload.reset_scaler()
-    train()
+    with workload.on_one_batch():
+        train()
     snapshot.restore(workload)
 
 

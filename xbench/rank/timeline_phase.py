@@ -7,12 +7,12 @@ disturb no sample. A failed recording is a warning and does not end the run.
 A timeline shows the work of the device, and the transfer of each bucket of gradients. It has two lanes, on this
 rank's clock, with 0 at the start of the step:
 
-- **compute** has three kinds of slices. `forward` includes the clearing of the gradients and leaves out waits of its
-  layers for updates. Where a step has several micro-steps, `accumulate` is all of them but the last, and includes the
-  clearing. `backward LAYER` is one slice per layer in gradient-ready order, from the gradient before to the
-  layer's own last. `optimizer` leaves out its waits. The copy of a gradient into its bucket and the launch of the
-  bucket belong to the next layer; for the last layer, to itself. Where the lane is empty before the step's end, the
-  device waits for gradients: exposed communication.
+- **compute** has these kinds of slices. `input` is a wait for a batch of a loader, if there is one. `forward` includes
+  the clearing of the gradients and leaves out waits of its layers for updates. Where a step has several micro-steps,
+  `accumulate` is all of them but the last, and includes the clearing. `backward LAYER` is one slice per layer in
+  gradient-ready order, from the gradient before to the layer's own last. `optimizer` leaves out its waits. The copy of
+  a gradient into its bucket and the launch of the bucket belong to the next layer; for the last layer, to itself. Where
+  the lane is empty before the step's end, the device waits for gradients: exposed communication.
 - **communication** has one slice per bucket in launch order, from its launch to its completion. A bucket launched while
   others were in flight may have waited for them first, so slices can overlap. Where the backend is known to send in
   order (NCCL runs a group's collectives on one stream), a slice begins after the end of the one before. A transfer that
@@ -274,8 +274,13 @@ class TimelineRecorder(LayerProfiler):
         waits = [(at(since), at(until)) for since, until in step.waits]
         ahead = [wait for wait in waits if wait[0] < backward_s]  # of layers of a forward pass, for their updates
         forward_s = at(marks.forward) if marks.forward is not marks.cleared else 0.0
-        compute = _between("accumulate", 0.0, forward_s, [wait for wait in ahead if wait[0] < forward_s])
+        loads = [(at(since), at(until)) for since, until in marks.loads]
+        loads = [load for load in loads if load[1] - load[0] >= RESOLUTION_S]
+        compute = [_slice("input", *load) for load in loads]
+        ahead += loads
+        compute += _between("accumulate", 0.0, forward_s, [wait for wait in ahead if wait[0] < forward_s])
         compute += _between("forward", forward_s, backward_s, ahead)
+        compute.sort(key=lambda one: one.start_s)
         returned_s = at(marks.update)
         if step.sent and not step.waits:  # without recorded waits, the waits were inside backward, as in DDP
             returned_s = min(returned_s, max(at(sent.launched) for sent in step.sent))

@@ -61,6 +61,10 @@ class StepTimes(Part):
     warmup_steps: Count = Field(description="steps before the first that counts, as detected")
     micro_steps: PositiveCount = Field(1, description="forward and backward passes of a step")
     accumulate_s: Duration = Field(0.0, description="all micro-steps but the last")
+    input_s: Duration = Field(0.0, description="wait for the batches of a loader, and their copy to the device")
+    input_ahead: bool = Field(
+        False, description="whether the loader prepares batches while the step runs, so that a longer step waits less"
+    )
     updates_together: bool = Field(
         False, description="whether every update waits for all gradients, to clip or unscale them"
     )

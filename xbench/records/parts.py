@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from xbench.field_types import Count, Rate, Text
+from xbench.field_types import Count, PositiveCount, Rate, Text
 from xbench.spec import WorkloadSpec
 
 if TYPE_CHECKING:
@@ -149,6 +149,10 @@ class WorkloadRecord(Part):
     grad_bytes: Count
     batch_size: Count = Field(description="samples a rank and step")
     input: Text = Field(description="for people: '3×128×128 images', '64 tokens'")
+    loader: Text | None = Field(
+        None, description="what every step takes its batches from, 'DataLoader with 2 workers'; null: one fixed batch"
+    )
+    burst: PositiveCount = Field(1, description="steps whose batches come together: one of each worker of the loader")
     buffer_bytes: list[Count] = Field([], description="the model's buffers, one entry a dtype: DDP sends them")
     parameter_dtypes: Text | None = Field(
         None, description="'bf16', 'fp32 and bf16': of a factory's model whose parameters are not `spec.dtype`"

@@ -14,10 +14,15 @@ MEDIANS_APART = 0.02
 def parts_line(step: StepTimes) -> str:
     """Describe the instrumented step and its parts."""
     return (
-        f"With instruments it takes {seconds_text(step.step_s, step.step_ci95)}: {_earlier(step)}forward "
+        f"With instruments it takes {seconds_text(step.step_s, step.step_ci95)}: {_input(step)}{_earlier(step)}forward "
         f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
         f"{format_seconds(step.optimizer_s)}."
     )
+
+
+def _input(step: StepTimes) -> str:
+    """Return the wait for a loader, which is the first part."""
+    return f"input {format_seconds(step.input_s)}, " if step.input_s else ""
 
 
 def _earlier(step: StepTimes) -> str:

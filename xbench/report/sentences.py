@@ -147,6 +147,12 @@ def step_line(step: StepTimes, label: Label) -> str:
     return f"A step without communication takes {took} ({label})."
 
 
+def input_line(step: StepTimes) -> str:
+    """Describe the part of a step without communication that waits for a loader."""
+    share = format_percent(step.input_s / step.uninstrumented_step_s, 0)
+    return f"a step without communication waits {format_seconds(step.input_s)} ({share}) for its batches"
+
+
 def cost_line(model: CostModel) -> str:
     """Describe the fitted T(M) with its intervals and worst residual, and its segments if one line does not fit."""
     who = "emulated workers" if model.backend == "emulated" else "ranks"

@@ -284,7 +284,7 @@ def _predicted_without_plan_s(run: RunSpec, mode: ModeSpec, info: ModeInfo, job:
     planner = Planner(StepModel.of(job.layers, job.step), job.cost_model, contention)
     predict = imported(info.predictor)
     step_s: float = predict(planner, plan.buckets, job.layers, dict(mode.options), run.fabric.world_size)
-    return step_s
+    return planner.with_input_s(step_s)
 
 
 def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, pattern: str) -> float | None:

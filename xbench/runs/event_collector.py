@@ -7,6 +7,7 @@ each, cut to the window in which both ran.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,9 +56,10 @@ class JobFindings:
 class Collector:
     """Collector of events. They may arrive in any order between ranks, but in order within one."""
 
-    def __init__(self, run: RunSpec, batch_sizes: Sequence[int]) -> None:
+    def __init__(self, run: RunSpec, batch_sizes: Sequence[int], bursts: Sequence[int] | None = None) -> None:
         self.run = run
         self.batch_sizes = list(batch_sizes)
+        self.bursts = list(bursts) if bursts is not None else [1] * len(batch_sizes)
         self.jobs = [JobFindings() for _ in run.workloads]
         self.parity: dict[str, list[Parity]] = {}
         self.failed: dict[str, str] = {}
@@ -147,7 +149,7 @@ class Collector:
         ran = next((m for m in self.run.modes if m.text == mode), None)
         if ran is None:
             raise ValueError(f"there is no mode {mode!r} in this run")
-        name, cycle = ran.name, cycle_of(ran)
+        name = ran.name
         together = mode_info(name).together
         if together and len(whole) < len(self.run.workloads):
             return []
@@ -162,6 +164,7 @@ class Collector:
             warmup = ranks[0].warmup
             steps = step_times([block.stamps for block in ranks], communicates=mode_info(ran.carrier).reducer != "none")
             timed = steps[warmup:]
+            cycle = math.lcm(cycle_of(ran), self.bursts[job])
             if not timed:
                 continue
             result.append(

@@ -104,7 +104,8 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
         super().__init__(run, found, progress, folder, saves=saves)
         self.course = course
         self.plans: list[JobPlan] = []
-        self.collector = Collector(run, [item.record.batch_size for item in found.workloads])
+        records = [item.record for item in found.workloads]
+        self.collector = Collector(run, [one.batch_size for one in records], [one.burst for one in records])
         self.shortages = OomTracker([mode.text for mode in run.modes])
 
     def frame(self) -> RunFrame:

@@ -55,4 +55,4 @@ def forecast_s(run: RunSpec, mode: ModeSpec, found: Collector) -> float | None:
         step_s: float = imported(named)(inputs)
     except KeyError:
         return None
-    return step_s
+    return inputs.planner.with_input_s(step_s)

@@ -30,7 +30,8 @@ F = TypeVar("F", RunFrame, ConvergenceFrame, LiveFrame, RestartFrame)
 def measured(folder: Path) -> Profile | Comparison:
     """Rebuild the record of a profile, comparison or tuning. Raises RecordError."""
     stored = read_frame(folder, RunFrame)
-    found = Collector(stored.run, [workload.batch_size for workload in stored.workloads])
+    workloads = stored.workloads
+    found = Collector(stored.run, [one.batch_size for one in workloads], [one.burst for one in workloads])
     found.failed.update(stored.failed)
     make = profile_record if stored.run.kind == "profile" else comparison_record
 

@@ -11,7 +11,7 @@ from xbench.planning.bounds import bounds
 from xbench.planning.contention import Contention
 from xbench.planning.conversion import carried_contention, carried_over
 from xbench.planning.cost import CostCurve
-from xbench.planning.measured import scaled_contention, scaled_layer
+from xbench.planning.other_device import scaled_contention, scaled_layer
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology
@@ -145,8 +145,8 @@ def _predict(planner: Planner, plan: Plan) -> float:
     buckets = [[place[name] for name in names] for names in plan.buckets]
     carrier = plan.mode if mode_info(plan.mode).puts_off else plan.carrier
     if carrier is None:
-        return planner.simulate(plan.mode, buckets).step_s
-    return planner.step_of(Candidate(plan.mode, buckets, 0.0, carrier, plan.parts)).step_s
+        return planner.with_input_s(planner.simulate(plan.mode, buckets).step_s)
+    return planner.with_input_s(planner.step_of(Candidate(plan.mode, buckets, 0.0, carrier, plan.parts)).step_s)
 
 
 def _point(mode: ModeResult, predicted_s: float, again_s: float | None) -> ValidationPoint:

@@ -5,6 +5,7 @@
 | `catalog` | the registry: names, families, published sizes and defaults |
 | `parse` | text to spec, spec to resolved spec |
 | `probe` | checks in a separate process that workloads can be built and fit in memory |
+| `batches` | batches of a user's DataLoader or iterator |
 | `build` | resolved spec to a live `Workload`, on a rank |
 | `libraries` | names of models of timm and transformers |
 | `vision`, `text`, `recurrent`, `synthetic`, `custom` | recipes, one for each kind of model |
@@ -20,6 +21,6 @@ Importing this package does not import torch; only `build` and the files below i
 from __future__ import annotations
 
 from xbench.workloads.catalog import WORKLOADS, family_of
-from xbench.workloads.parse import check_plain_step, parse_workload, resolve
+from xbench.workloads.parse import check_one_batch, check_plain_step, parse_workload, resolve
 
-__all__ = ["WORKLOADS", "check_plain_step", "family_of", "parse_workload", "resolve"]
+__all__ = ["WORKLOADS", "check_one_batch", "check_plain_step", "family_of", "parse_workload", "resolve"]

@@ -27,9 +27,11 @@ from torch.overrides import TorchFunctionMode
 from xbench.equal_ranks import apart
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
+from xbench.workloads.batches import Feed
 from xbench.workloads.catalog import WORKLOADS, family_of
 from xbench.workloads.checkpointing import checkpoint_blocks
-from xbench.workloads.workload import Recipe, Workload, tensors_in, with_each
+from xbench.workloads.nested import tensors_in, with_each
+from xbench.workloads.workload import Recipe, Workload
 
 BATCH_SEED = 1000
 
@@ -57,15 +59,17 @@ def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workloa
         raise WorkloadError(f"{spec.title}: the model has no parameter to train")
     if spec.checkpoint == "blocks":
         checkpoint_blocks(model, spec.title)
-    inputs = place(inputs, device, dtype)
+    first = (place(inputs, device, dtype), place(targets, device, dtype))
+    feed = Feed(recipe.loader, first, lambda batch: place(batch, device, dtype)) if recipe.loader is not None else None
     return Workload(
         spec=spec,
         model=model,
-        inputs=inputs,
-        targets=place(targets, device, dtype),
+        inputs=first[0],
+        targets=first[1],
         loss=recipe.loss,
         batch_size=spec.batch_size or int(next(tensors_in(inputs)).shape[0]),
         input_description=recipe.input_description(),
+        feed=feed,
     )
 
 
@@ -108,8 +112,16 @@ def recipe_of(spec: WorkloadSpec) -> Recipe:
 
 
 def place(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    """`value` with every tensor in it (through tuples, lists, dicts) on `device`, floating-point ones as `dtype`."""
-    return with_each(value, lambda x: x.to(device, dtype if dtype is not None and x.is_floating_point() else None))
+    """`value` with every tensor in it (through tuples, lists, dicts) on `device`, floating-point ones as `dtype`.
+
+    The host does not wait for a copy from pinned memory to a GPU.
+    """
+
+    def moved(x: Tensor) -> Tensor:
+        own = dtype if dtype is not None and x.is_floating_point() else None
+        return x.to(device, own, non_blocking=device.type == "cuda" and x.is_pinned())
+
+    return with_each(value, moved)
 
 
 _DRAWING = frozenset(

@@ -1,7 +1,8 @@
 """The user's own workload: `path/to/train.py:make`, or a factory that a package registers by name.
 
 `make()` returns `(model, batch, loss)`. `batch` is `(inputs, targets)`, and a step computes
-`loss(model(inputs), targets)`. See `examples/train.py`.
+`loss(model(inputs), targets)`. See `examples/train.py`. In place of the batch it may return a loader, from which every
+step takes the next batch (`workloads.batches`). See `examples/train_loader.py`.
 
 The file is imported afresh, as Python would import it (`workloads.loading`). Its folder is on `sys.path` during the
 import and while the factory runs, so it can import its neighbours. `if __name__ == "__main__":` is false there.
@@ -10,7 +11,8 @@ Every rank calls the factory with the same seed (torch, numpy, random), so model
 its weights from another source. Each unsuitable model is refused in one sentence, here and on the ranks.
 
 The batch would be equal too. Equal batches give equal gradients, and then a schedule that forgets to average goes
-unnoticed. So rank 0 keeps the factory's batch, and every other rank varies it. The first variation that works is taken
+unnoticed. So rank 0 keeps the factory's batch, and every other rank varies it. Of a loader's batches this concerns the
+first, which the parity check takes. The first variation that works is taken
 (`workloads.trial` tries them before the ranks start):
 
 | variation | the batch of rank r > 0 |
@@ -28,7 +30,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +42,13 @@ from torch.nn.parameter import UninitializedParameter
 
 from xbench.errors import WorkloadError, nearest
 from xbench.spec import Variation, WorkloadSpec
+from xbench.workloads.batches import Batch, Loader, checked, is_loader, kind_of
 from xbench.workloads.catalog import WORKLOADS, split_factory
 from xbench.workloads.loading import as_script, load_file, raised
-from xbench.workloads.workload import Inputs, Recipe, tensors_in, with_each
+from xbench.workloads.nested import Inputs, tensors_in, with_each
+from xbench.workloads.workload import Recipe
 
-_WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets)"
+_WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets), or a DataLoader of such batches"
 NOISE = 0.1
 
 _WRAPPERS = {
@@ -59,13 +64,15 @@ class FactoryRecipe(Recipe):
 
     def __init__(self, spec: WorkloadSpec) -> None:
         super().__init__(spec)
-        self._batch: tuple[Inputs, Any]
+        self._file: Path | None = None
+        self._batch: Batch | None = None
+        self._source: Iterable[Any] | None = None
         self._loss: Callable[[Any, Any], Tensor]
 
     def model(self) -> nn.Module:
         """Call the factory and keep its batch and loss. Raises WorkloadError with the factory's own message."""
         parts = split_factory(self.spec.name)
-        file = Path(parts[0]).absolute() if parts is not None else None
+        self._file = file = Path(parts[0]).absolute() if parts is not None else None
         had_group = _has_process_group()
         with as_script(file) as log:
             try:
@@ -81,12 +88,20 @@ class FactoryRecipe(Recipe):
                 f"{self.spec.title} destroys the process group, which is xbench's",
                 hint="destroy only a group that the factory itself has made",
             )
-        model, self._batch, self._loss = self._check_result(result)
+        model, batch, self._loss = self._check_result(result)
+        if is_loader(batch):
+            self._source = batch
+        else:
+            self._batch = checked(batch, self.spec.title, _WANTED)
         check_model(self.spec.title, model)
         return model
 
     def batch(self, rank: int) -> tuple[Inputs, Any]:
-        """The factory's batch, varied for every rank but the first."""
+        """The factory's batch or its loader's first, varied for every rank but the first. Raises WorkloadError."""
+        if self._source is not None:
+            self.loader = Loader(self.spec.title, self._source, partial(as_script, self._file))
+            self._batch = self.loader.take()
+        assert self._batch is not None
         return vary(self._batch, rank, self.spec.variation or "samples")
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
@@ -95,6 +110,7 @@ class FactoryRecipe(Recipe):
 
     def input_description(self) -> str:
         """Shape and dtype of each input tensor, without the batch: '16 float32, 3×8×8 int64'."""
+        assert self._batch is not None
         shapes = [
             f"{'×'.join(str(size) for size in tensor.shape[1:]) or '1'} {str(tensor.dtype).removeprefix('torch.')}"
             for tensor in tensors_in(self._batch[0])
@@ -115,7 +131,7 @@ class FactoryRecipe(Recipe):
             f"{self.spec.title}: {name!r} {what} in {file.name}", hint=f"did you mean {close!r}?" if close else None
         )
 
-    def _check_result(self, result: Any) -> tuple[nn.Module, tuple[Inputs, Any], Callable[[Any, Any], Tensor]]:
+    def _check_result(self, result: Any) -> tuple[nn.Module, Any, Callable[[Any, Any], Tensor]]:
         def wrong(what: str) -> WorkloadError:
             return WorkloadError(f"{self.spec.title} {what}", hint=_WANTED)
 
@@ -125,25 +141,13 @@ class FactoryRecipe(Recipe):
                 hint="return (model, batch, loss), and choose with --optimizer",
             )
         if not isinstance(result, tuple | list) or len(result) != 3:
-            raise wrong(f"returned {_kind(result)} and not (model, batch, loss)")
+            raise wrong(f"returned {kind_of(result)} and not (model, batch, loss)")
         model, batch, loss = result
         if not isinstance(model, nn.Module):
-            raise wrong(f"returned {_kind(model)} as its model, which is not a torch.nn.Module")
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise wrong(f"returned {_kind(batch)} as its batch and not (inputs, targets)")
-        inputs, targets = batch
-        if not isinstance(inputs, Tensor | tuple | list | dict):
-            raise wrong(f"returned {_kind(inputs)} as inputs, which is not a tensor, tuple or dict")
-        if isinstance(inputs, dict) and not all(isinstance(key, str) for key in inputs):
-            raise wrong("returned a dict of inputs whose keys are not all argument names")
-        first = next(tensors_in(inputs), None)
-        if first is None:
-            raise wrong("returned inputs without a tensor")
-        if first.dim() == 0 or first.shape[0] == 0:
-            raise wrong(f"returned a first input of shape {tuple(first.shape)}, which has no samples")
+            raise wrong(f"returned {kind_of(model)} as its model, which is not a torch.nn.Module")
         if not callable(loss):
-            raise wrong(f"returned {_kind(loss)} as its loss, which cannot be called")
-        return model, (inputs, targets), loss
+            raise wrong(f"returned {kind_of(loss)} as its loss, which cannot be called")
+        return model, batch, loss
 
 
 def _check_takes_nothing(title: str, factory: Callable[..., Any]) -> None:
@@ -172,12 +176,6 @@ def _has_process_group() -> bool:
 def _is_optimizer(value: Any) -> bool:
     """True for an optimizer, or for a wrapper of one."""
     return hasattr(value, "param_groups") and callable(getattr(value, "step", None))
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def check_model(title: str, model: nn.Module) -> None:

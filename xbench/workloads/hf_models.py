@@ -18,9 +18,10 @@ import transformers
 
 from xbench.spec import WorkloadSpec
 from xbench.workloads.libraries import HF_MODELS
+from xbench.workloads.nested import Inputs
 from xbench.workloads.text import TokenRecipe
 from xbench.workloads.vision import CLASSES, VisionRecipe
-from xbench.workloads.workload import Inputs, Recipe
+from xbench.workloads.workload import Recipe
 
 
 def hf_recipe(spec: WorkloadSpec) -> Recipe:

@@ -168,5 +168,5 @@ def _remedy(error: BaseException, file: Path | None, text: str) -> str | None:
             if (folder / top).is_dir() or (folder / f"{top}.py").is_file():
                 return f"set PYTHONPATH={folder}, where {top!r} is"
     if "DataLoader worker" in text:
-        return "let the factory make its batch without worker processes (num_workers=0)"
+        return "return the loader in place of a batch, or make the batch without worker processes (num_workers=0)"
     return None

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from xbench.errors import SpecError, nearest
+from xbench.errors import SpecError, WorkloadError, nearest
+from xbench.records import WorkloadRecord
 from xbench.registry import imported
 from xbench.spec import MAX_ACCUMULATE, MAX_CLIP, DeviceType, WorkloadSpec, known_options, parse_int, parse_options
 from xbench.text import cut
@@ -155,6 +156,15 @@ def check_plain_step(spec: WorkloadSpec, who: str) -> None:
     if any(given.values()):
         flags = " and ".join(flag for flag, is_given in given.items() if is_given)
         raise SpecError(f"{who} runs training steps of its own, without {flags}", hint=f"leave {flags} out")
+
+
+def check_one_batch(workload: WorkloadRecord, who: str) -> None:
+    """Raise WorkloadError for a factory with a loader, if `who` needs one batch with all samples."""
+    if workload.loader is not None:
+        raise WorkloadError(
+            f"{workload.title}: its batches come from a {workload.loader}, and {who} takes the samples of one batch",
+            hint="return (inputs, targets) in place of the loader",
+        )
 
 
 def resolve(spec: WorkloadSpec, device: DeviceType) -> WorkloadSpec:

@@ -47,9 +47,10 @@ from xbench.workloads import trial
 from xbench.workloads.build import build
 from xbench.workloads.catalog import facts_of, family_of
 from xbench.workloads.memory import Footprint, available_bytes, check_fits, footprint
+from xbench.workloads.nested import tensors_in
 from xbench.workloads.parse import resolve
 from xbench.workloads.probe import answer_alone
-from xbench.workloads.workload import Workload, tensors_in
+from xbench.workloads.workload import Workload
 
 _USUAL_SIZES = (96, 128, 160, 192, 224, 256, 299, 384, 448, 512)
 _SEARCH_PX = 64
@@ -216,6 +217,8 @@ def _measure_steps(workload: Workload, steps: int = 0) -> Footprint:
         estimate, loss = footprint(workload)
         _check_loss(workload, loss)
         for step in range(steps):
+            if step:
+                workload.load()
             (workload.forward_loss() if step else loss).backward()  # type: ignore[no-untyped-call]
             trial.check_parameters(workload.spec.title, workload.model, parameters)
         workload.model.zero_grad(set_to_none=True)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, ConfigDict, Field
 
 from xbench import errors
+from xbench.child_processes import end_children
 from xbench.errors import WorkloadError, XbenchError
 from xbench.launch_guard import GUARD
 from xbench.limits import last_line, limit_behind
@@ -130,6 +131,7 @@ def answer_alone(answer: Callable[[], Mapping[str, Any]]) -> NoReturn:
     answer_to = os.dup(1)
     os.dup2(2, 1)  # what a factory or a library prints is no part of the answer
     said = answer()
+    end_children()  # they hold the streams open
     with os.fdopen(answer_to, "w", encoding="utf-8") as stream:
         json.dump(said, stream)
     sys.stdout.flush()

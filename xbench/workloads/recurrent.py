@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xbench.spec import WorkloadSpec
+from xbench.workloads.nested import Inputs
 from xbench.workloads.text import TokenRecipe
-from xbench.workloads.workload import Inputs, Recipe
+from xbench.workloads.workload import Recipe
 
 WORDS, UNITS, DROPOUT = 10_000, 1500, 0.65
 FREQUENCIES, CHANNELS, SPEECH_UNITS, SPEECH_LAYERS = 161, 32, 800, 5

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from xbench.spec import WorkloadSpec
 from xbench.workloads.catalog import TRANSFORMERS, TextFacts
-from xbench.workloads.workload import Inputs, Recipe
+from xbench.workloads.nested import Inputs
+from xbench.workloads.workload import Recipe
 
 DROPOUT = 0.1
 MASKED_SHARE = 0.15

@@ -2,13 +2,17 @@
 
     step.clear()
     step.accumulate()              # all micro-steps but the last
-    loss = step.forward_loss()     # the last micro-step
+    step.load()                    # the last micro-step
+    loss = step.forward_loss()
     step.backward(loss)
     step.update()
 
 **Accumulation** (`--accumulate N`). A step has N micro-steps, each with a forward and a backward pass over one batch.
 Their losses are divided by N, so the gradient is the mean over all samples of the step. Only the last micro-step sends:
-the others run inside the schedule's `no_sync`. Every micro-step has the same batch, because a measurement has one.
+the others run inside the schedule's `no_sync`.
+
+**Input.** `load` takes the next batch of the user's loader (`workloads.batches`), one a micro-step, and waits for it.
+Without a loader, every micro-step has the same batch.
 
 **Clipping** (`--clip X`). `torch.nn.utils.clip_grad_norm_` scales the gradients of all parameters down to the norm X
 before the update. The norm is of averaged gradients, so the step first waits for all of them (`synchronize`).
@@ -54,10 +58,21 @@ class TrainingStep(ABC):
     first_scale: float = FIRST_SCALE
     """Factor of the loss in the first step."""
 
+    is_fed: bool = False
+    """True if batches come from a loader, so that `load` takes time."""
+    loads_ahead: bool = False
+    """True if the loader prepares the next batch while the step runs."""
+    burst: int = 1
+    """Steps whose batches are ready at about the same time: one of each worker of the loader."""
+
     @property
     def updates_together(self) -> bool:
         """True if every update waits for all gradients."""
         return self.max_norm is not None or self.scaler is not None
+
+    def load(self) -> None:
+        """Take the next batch of a loader; do nothing without one."""
+        assert not self.is_fed
 
     @abstractmethod
     def forward_loss(self) -> Tensor:
@@ -73,9 +88,13 @@ class TrainingStep(ABC):
         """Drop the gradients of the step before."""
         self.optimizer.zero_grad(set_to_none=True)
 
-    def accumulate(self, weight: float = 1.0) -> None:
-        """Run all micro-steps but the last, without communication. `weight` multiplies their losses."""
+    def accumulate(self, weight: float = 1.0, load: Callable[[], None] | None = None) -> None:
+        """Run all micro-steps but the last, without communication. `weight` multiplies their losses.
+
+        `load` is called in place of the step's own.
+        """
         for _ in range(self.micro_steps - 1):
+            (load or self.load)()
             with self.no_sync():
                 self.backward(self.forward_loss(), weight)
 

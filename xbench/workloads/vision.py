@@ -16,7 +16,8 @@ from torchvision.models import get_model_builder
 
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
-from xbench.workloads.workload import Inputs, Recipe
+from xbench.workloads.nested import Inputs
+from xbench.workloads.workload import Recipe
 
 CLASSES = 1000
 

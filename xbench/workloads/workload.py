@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +16,9 @@ from torch import Tensor, nn
 
 from xbench.records import WorkloadRecord
 from xbench.spec import WorkloadSpec
+from xbench.workloads.batches import Feed, Loader
+from xbench.workloads.nested import Inputs
 from xbench.workloads.training_step import TrainingStep
-
-Inputs = Tensor | tuple[Any, ...] | list[Any] | dict[str, Any]
 
 SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 AMP_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -34,6 +35,8 @@ class Recipe(ABC):
     """
 
     computes_nothing = False
+    loader: Loader | None = None
+    """Where further batches come from, known once `batch` was called; None: there is one batch."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
         self.spec = spec
@@ -59,7 +62,8 @@ class Recipe(ABC):
 class Workload(TrainingStep):
     """A model with everything that one training step needs. The caller owns the loop.
 
-    `batch_size` counts the samples of one micro-step.
+    `batch_size` counts the samples of one micro-step. `inputs` and `targets` are the current batch, of the `feed` if
+    there is one.
     """
 
     spec: WorkloadSpec
@@ -69,10 +73,15 @@ class Workload(TrainingStep):
     loss: Callable[[Any, Any], Tensor]
     batch_size: int
     input_description: str
+    feed: Feed | None = None
 
     def __post_init__(self) -> None:
         self.micro_steps, self.max_norm = self.spec.accumulate, self.spec.clip
         self.device_type = next(self.model.parameters()).device.type
+        self.is_fed = self.feed is not None
+        workers = self.feed.loader.workers if self.feed is not None else 0
+        self.loads_ahead = workers > 0 or (self.is_fed and self.device_type == "cuda")
+        self.burst = max(1, math.ceil(workers / self.micro_steps))
         if self.spec.amp == "fp16" and self.device_type != "meta":
             self.scaled_on = self.device_type
         self.reset_scaler()
@@ -81,6 +90,20 @@ class Workload(TrainingStep):
     def optimizer(self) -> torch.optim.Optimizer:  # type: ignore[override]  # an attribute once it is made
         """Optimizer, made on first use: a process's first one takes torch seconds, which a check can avoid."""
         return make_optimizer(self.spec, self.model)
+
+    def load(self) -> None:
+        """Take the next batch of the feed, if there is one. Raises WorkloadError as it does."""
+        if self.feed is not None:
+            self.inputs, self.targets = self.feed.take()
+
+    def fetch(self) -> None:
+        """Wait for the next batch ahead of `load`."""
+        if self.feed is not None:
+            self.feed.fetch()
+
+    def on_one_batch(self) -> AbstractContextManager[None]:
+        """Return a context in which `load` takes the first batch again and again."""
+        return nullcontext() if self.feed is None else self.feed.held()
 
     def outputs(self, model: nn.Module | None = None) -> Any:
         """The model's outputs: `model(x)` for a tensor, `model(*x)` for a tuple or list, `model(**x)` for a dict.
@@ -136,6 +159,7 @@ class Workload(TrainingStep):
 
     def describe(self) -> WorkloadRecord:
         """This workload as the record keeps it."""
+        loader = self.feed.loader.description if self.feed is not None else None
         return WorkloadRecord(
             spec=self.spec,
             title=self.spec.title,
@@ -143,7 +167,9 @@ class Workload(TrainingStep):
             tensors=len(self.trainable),
             grad_bytes=self.grad_bytes,
             batch_size=self.batch_size * self.micro_steps,
-            input=self.input_description,
+            input=self.input_description + (f" from a {loader}" if loader else ""),
+            loader=loader,
+            burst=self.burst,
             buffer_bytes=self.buffer_bytes,
             parameter_dtypes=self.parameter_dtypes if self.parameter_dtypes != self.spec.dtype else None,
         )
@@ -173,28 +199,3 @@ def make_optimizer(spec: WorkloadSpec, model: nn.Module) -> torch.optim.Optimize
     if spec.optimizer == "adamw":
         return torch.optim.AdamW(trainable, lr=ADAMW_LR, **kernels)
     return torch.optim.SGD(trainable, lr=SGD_LR, momentum=SGD_MOMENTUM, **kernels)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in a nest of tuples, lists and dicts, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from tensors_in(item)
-
-
-def with_each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nest of tuples, named tuples, lists and dicts, with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: with_each(item, change) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(with_each(item, change) for item in value))
-    if isinstance(value, tuple | list):
-        return type(value)(with_each(item, change) for item in value)
-    return value

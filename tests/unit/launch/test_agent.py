@@ -65,6 +65,19 @@ def test_when_one_fails_the_others_are_ended_and_the_log_says_which(ending: str,
     assert not any(pid_alive(pid) for pid in pids)
 
 
+@pytest.mark.parametrize("ending", ["raise SystemExit(0)", "os.kill(os.getpid(), 9)"])
+def test_what_a_rank_has_started_ends_with_it(ending: str) -> None:
+    program = (
+        "import os, time\n"
+        "child = os.fork()\n"
+        "if child == 0:\n    os.close(1)\n    os.close(2)\n    time.sleep(60)\n"
+        f"os.write(1, f'child {{child}}\\n'.encode())\n{ending}"
+    )
+    children = [int(pid) for pid in re.findall(r"child (\d+)", run(program).stdout)]
+    assert children
+    assert not any(pid_alive(pid) for pid in children)
+
+
 TRACEBACK = "Traceback (most recent call last):\n"
 RAISED = """\
 W0101 09:00:00.000000 1 torch/distributed/run.py:1] *****************************************

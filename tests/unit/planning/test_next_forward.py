@@ -58,6 +58,15 @@ def test_layers_wait_in_the_first_micro_step_and_the_others_follow() -> None:
     assert (step.step_s, step.exposed_s) == (13.0, 2.0)
 
 
+def test_gradients_travel_while_the_next_batch_is_waited_for() -> None:
+    step = dear(AHEAD, replace(NET, input_s=1.5), WFBP, BYTE_A_SECOND)
+    assert lane(step)[:3] == [("backward", 0.0, 3.0), ("input", 3.0, 4.5), ("forward a", 5.0, 6.0)]
+    assert (step.step_s, step.exposed_s) == (8.0, 0.5)
+    several = dear(AHEAD, replace(NET, input_s=3.0, accumulate_s=5.0, micro_steps=2), WFBP, BYTE_A_SECOND)
+    assert lane(several)[1] == ("input", 3.0, 4.5)
+    assert lane(several)[-1] == ("accumulate", 8.0, 14.5)
+
+
 def test_layers_of_one_bucket_wait_for_all_of_it() -> None:
     step = dear(AHEAD, NET, [[0], [1, 2]], BYTE_A_SECOND)
     assert sent(step)[1:] == [

@@ -64,6 +64,17 @@ def test_every_mode_gets_its_buckets_and_its_prediction() -> None:
         assert len(plan.timeline.communication) == len(plan.buckets)
 
 
+def test_a_loader_that_works_ahead_hides_what_communication_exposes() -> None:
+    planner = planner_of(GRADIENTS, COST, **PARTS)
+    slow = replace(planner, step=replace(planner.step, least_s=13.5))
+    short, long = slow.plan("optimal"), slow.plan("wfbp")
+    assert (short.predicted_step_s, short.predicted_exposed_s) == (13.5, 0.0)
+    late = short.timeline.compute[-1]
+    assert (late.name, late.start_s, late.end_s) == ("input", pytest.approx(13.0), 13.5)
+    assert (long.predicted_step_s, long.predicted_exposed_s) == (pytest.approx(14.0), pytest.approx(0.5))
+    assert long.timeline.compute == planner.plan("wfbp").timeline.compute
+
+
 def test_the_greedys_note_says_its_gap() -> None:
     assert planner_of(GRADIENTS, COST, **PARTS).plan("mgwfbp").note == (
         "the paper's greedy: predicted step 6.9 % above that of optimal, exact for a link that costs computation "

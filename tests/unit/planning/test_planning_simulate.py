@@ -70,6 +70,15 @@ def test_earlier_micro_steps_are_computation_before_the_forward_pass() -> None:
     assert [s.start_s - 8.0 for s in step.timeline.communication] == [s.start_s for s in plain.timeline.communication]
 
 
+def test_the_wait_for_input_comes_first() -> None:
+    plain = simulate(STEP, [[0], [1], [2]], CURVE)
+    step = simulate(replace(STEP, input_s=3.0, accumulate_s=8.0), [[0], [1], [2]], CURVE)
+    assert (step.step_s, step.exposed_s) == (plain.step_s + 11.0, plain.exposed_s)
+    assert [(s.name, s.start_s, s.end_s) for s in step.timeline.compute][:3] == [
+        ("input", 0.0, 3.0), ("accumulate", 3.0, 11.0), ("forward", 11.0, 11.0 + STEP.forward_s)
+    ]  # fmt: skip
+
+
 def optimizer_slices(step: Step) -> list[tuple[float, float]]:
     return [(s.start_s, s.end_s) for s in step.timeline.compute if s.name == "optimizer"]
 

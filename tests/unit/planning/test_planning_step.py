@@ -30,6 +30,21 @@ def test_earlier_micro_steps_are_scaled_too_and_come_before_the_forward_pass() -
     assert (step.scaled(0.5).micro_steps, step.scaled(0.5).accumulate_s) == (3, 1.0)
 
 
+def test_the_wait_for_input_is_a_part_before_the_forward_pass() -> None:
+    times = step_times(bare_s=4.0).model_copy(update={"input_s": 4.0})
+    step = StepModel.of([layer("a", [(8, 2.0)])], times)  # of 8 s with instruments
+    assert (step.input_s, step.forward_s, step.ahead_s, step.compute_s, step.least_s) == (2.0, 0.5, 2.5, 4.0, 0.0)
+    assert step.parts == {"forward_s": 2.5, "backward_s": 1.0, "optimizer_s": 0.5}
+    assert step.scaled(0.5).input_s == 1.0
+
+
+def test_a_loader_that_works_ahead_is_no_part_and_the_least_step() -> None:
+    times = step_times(bare_s=4.0).model_copy(update={"input_s": 4.0, "input_ahead": True})
+    step = StepModel.of([layer("a", [(8, 2.0)])], times)
+    assert (step.input_s, step.ahead_s, step.computed_s, step.compute_s, step.least_s) == (0.0, 0.5, 2.0, 4.0, 4.0)
+    assert step.scaled(0.5).compute_s == 2.0
+
+
 def test_gradients_under_load_are_in_their_own_order_and_scaled_alike() -> None:
     layers = [
         layer("a", [(8, 2.0, 3.0)]),

@@ -65,6 +65,14 @@ def test_every_micro_step_gathers_and_only_the_last_scatters() -> None:
         assert replicate(several) == pytest.approx(replicate(given) + 20.0)
 
 
+def test_the_wait_for_input_is_a_part_of_the_step() -> None:
+    for waits in (True, False):
+        given = inputs(waits=waits)
+        fed = replace(given, planner=replace(given.planner, step=replace(given.step, input_s=20.0)))
+        assert fsdp(fed) == pytest.approx(fsdp(given) + 20.0)
+        assert replicate(fed) == pytest.approx(replicate(given) + 20.0)
+
+
 def test_copies_are_counted_where_their_time_is_known() -> None:
     given = inputs(waits=True)
     assert given.planner.contention is None

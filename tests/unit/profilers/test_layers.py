@@ -7,7 +7,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from xbench.errors import WorkloadError
-from xbench.profilers.layers import ROOT_NAME, LayerProfiler, profile_step
+from xbench.profilers.layers import ROOT_NAME, LayerProfiler
+from xbench.profilers.step_profile import profile_step
 
 
 @pytest.fixture
@@ -49,9 +50,39 @@ def test_of_several_micro_steps_the_last_one_is_timed_layer_by_layer(clock):
     assert profile.step_s == profile.uninstrumented_step_s == [3 * (7 + 48) + 64.5]
 
 
+def test_the_wait_for_a_batch_is_a_part_of_its_own(clock):
+    model = nn.Sequential(Pause(clock, 0.5), Layer(clock, 1, 16), Layer(clock, 4, 32))
+    forward_s, _, profile = one_step(model, clock, zero_s=0.125, step_s=64, load_s=8)
+    assert (forward_s, profile.input_s) == ({"1": 1.5, "2": 4}, [0.5])
+    assert (profile.load_s, profile.forward_s, profile.backward_s, profile.optimizer_s) == ([8], [5.5], [48], [64.125])
+    assert profile.step_s == profile.uninstrumented_step_s == [8 + 5.5 + 48 + 64.125]
+    assert profile.raw()["steps"]["load_s"] == [8]
+
+
+def test_every_micro_step_waits_for_a_batch(clock):
+    workload = Workload(nn.Sequential(Layer(clock, 1, 16), Layer(clock, 4, 32)), clock, load_s=8)
+    workload.micro_steps = 3
+    profile = profile_step(workload, clock, steps=1, warmup=0)
+    assert (profile.load_s, profile.accumulate_s, profile.forward_s) == ([24], [2 * 53], [5])
+    assert profile.step_s == profile.uninstrumented_step_s == [3 * (8 + 53)]
+
+
+def test_of_a_loader_that_works_ahead_the_batch_is_held_so_there_are_no_waits_to_keep(clock):
+    workload = Workload(nn.Sequential(Layer(clock, 1, 16)), clock, load_s=8)
+    workload.loads_ahead = True
+    profile = profile_step(workload, clock, steps=1, warmup=0)
+    assert (profile.raw()["loads_ahead"], "load_s" in profile.raw()["steps"]) == (True, False)
+
+
+def test_without_a_loader_there_is_no_series_of_waits(clock):
+    _, _, profile = one_step(nn.Sequential(Layer(clock, 1, 16)), clock)
+    assert "load_s" not in profile.raw()["steps"]
+
+
+@pytest.mark.parametrize("load_s", [0, 8])
 @pytest.mark.parametrize("micro_steps", [1, 3])
-def test_all_marks_after_the_first_step_were_reserved(clock, micro_steps):
-    workload = Workload(nn.Sequential(Layer(clock, 2, 16), Layer(clock, 5, 32)), clock)
+def test_all_marks_after_the_first_step_were_reserved(clock, micro_steps, load_s):
+    workload = Workload(nn.Sequential(Layer(clock, 2, 16), Layer(clock, 5, 32)), clock, load_s=load_s)
     workload.micro_steps = micro_steps
     profile_step(workload, clock, steps=3, warmup=1)
     reserved, before = clock.reserved

@@ -23,6 +23,7 @@ def raw(
         "warmup": warmup,
         "micro_steps": 1,
         "updates_together": False,
+        "loads_ahead": False,
         "frozen": list(frozen),
         "steps": {
             "input_s": series(read),
@@ -143,6 +144,17 @@ def test_backward_times_add_up_to_the_last_gradient(ready_by_rank, data):
     assert all(layer.backward_s >= 0 for layer in layers)
     assert [layer.ready_s for layer in layers] == sorted(layer.ready_s for layer in layers)
     assert sum(layer.backward_s for layer in layers) == pytest.approx(max(map(max, ready_by_rank)))
+
+
+def test_the_wait_for_a_loader_is_of_the_rank_that_waits_longest_and_part_of_its_input():
+    ranks = [raw(TWO_LAYERS, read=0.5), raw(TWO_LAYERS, read=0.5)]
+    for rank, load_s in zip(ranks, (0.25, 2.0), strict=True):
+        rank["steps"]["load_s"] = [load_s] * 8
+        rank["loads_ahead"] = True
+    _, step = summarise(ranks)
+    assert (step.input_s, step.input_ahead) == (2.0, True)
+    assert [own.parts_s["input"] for own in own_steps(ranks, [0.0, 0.0], [None, None])] == [0.75, 2.5]
+    assert (summarise([raw(TWO_LAYERS)])[1].input_s, summarise([raw(TWO_LAYERS)])[1].input_ahead) == (0.0, False)
 
 
 def test_each_rank_has_its_own_steps_parts_and_ends_of_layers():

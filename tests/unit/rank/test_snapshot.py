@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 from torch import nn
 
 from xbench.errors import WorkloadError
-from xbench.rank.snapshot import Snapshot, expanded_buffer
+from xbench.rank.snapshot import Snapshot, expanded_buffer, trained
+from xbench.workloads import parse_workload
+from xbench.workloads.build import build
 
 
 def workload(model: nn.Module, loss: Any = None) -> Any:
@@ -95,6 +98,27 @@ def test_a_run_from_the_snapshot_ends_in_the_same_bits() -> None:
     second = run()
     assert first[0] == second[0]
     assert torch.equal(first[1], second[1])
+
+
+def test_steps_that_are_compared_have_the_first_batch(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import itertools, torch\nfrom torch import nn\n\n\ndef make():\n"
+        "    batches = ((torch.full((2, 3), float(i)), torch.tensor([0, 1])) for i in itertools.count())\n"
+        "    return nn.Linear(3, 2), batches, nn.CrossEntropyLoss()\n"
+    )
+    job = build(parse_workload(f"{tmp_path / 'train.py'}:make"), torch.device("cpu"))
+    seen: list[float] = []
+
+    def train() -> None:
+        for _ in range(2):
+            job.load()
+            assert isinstance(job.inputs, torch.Tensor)
+            seen.append(job.inputs[0, 0].item())
+
+    train()
+    trained(job, Snapshot(job), train)
+    train()
+    assert seen == [1, 2, 0, 0, 3, 4]
 
 
 def test_everything_is_where_it_was() -> None:

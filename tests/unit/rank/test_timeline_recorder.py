@@ -86,6 +86,22 @@ def test_a_step_without_communication_is_full_of_computation() -> None:
     assert found.timeline.communication == []
 
 
+@pytest.mark.parametrize("micro_steps", [1, 2])
+def test_a_wait_for_a_batch_is_a_slice_of_its_own(micro_steps: int) -> None:
+    def prepare(step: Step, recorder: TimelineRecorder, clock: FakeClock) -> None:
+        step.is_fed, step.load_s, step.micro_steps = True, 4.0, micro_steps
+
+    found = recorded(prepare)
+    assert spans(found.timeline.compute)[: 3 * micro_steps - 1] == (
+        [("forward", 0.0, 0.5), ("input", 0.5, 4.5)]
+        if micro_steps == 1
+        else [
+            ("accumulate", 0.0, 0.5), ("input", 0.5, 4.5), ("accumulate", 4.5, 19.5),
+            ("input", 19.5, 23.5), ("forward", 23.5, 26.5),
+        ]
+    )  # fmt: skip
+
+
 def test_buckets_travel_from_launch_to_completion_and_the_optimizer_is_not_the_wait_for_them() -> None:
     def prepare(step: Step, recorder: TimelineRecorder, clock: FakeClock) -> None:
         flying: list[tuple[Collective, object]] = []

@@ -27,6 +27,7 @@ from xbench.report.sentences import (
     cost_line,
     emulated_line,
     fabric_line,
+    input_line,
     step_line,
     workload_line,
 )
@@ -99,6 +100,12 @@ def test_a_step_of_several_micro_steps_says_so() -> None:
     assert f": batch {made.WORKLOAD.batch_size} of " in workload_line(made.WORKLOAD)
     step = made.STEP.model_copy(update={"micro_steps": 4, "accumulate_s": 1.17})
     assert ": 3 micro-steps 1.17 s, then forward 131 ms, backward 259 ms, optimizer 12.0 ms." in parts_line(step)
+
+
+def test_the_wait_for_a_loader_is_the_first_part_of_the_step() -> None:
+    step = made.STEP.model_copy(update={"input_s": 0.101})
+    assert ": input 101 ms, forward 131 ms, backward 259 ms, optimizer 12.0 ms." in parts_line(step)
+    assert input_line(step) == "a step without communication waits 101 ms (25 %) for its batches"
 
 
 # --- the error band of a scaling grows with the distance --------------------------------------------------------------

@@ -8,7 +8,7 @@ from samples_of_runs import A, block, collector_of, run_of
 from xbench.rank.events import LinkCalibrated, ModeFailed, StragglersSought, parse
 from xbench.rank.program import phases, steps_in_block, whole_cycles
 from xbench.records import CalibrationPoint, SlowRank, Stragglers
-from xbench.runs.event_collector import block_step_s, step_times
+from xbench.runs.event_collector import Collector, block_step_s, step_times
 from xbench.spec import Effort, FabricSpec
 
 
@@ -38,6 +38,15 @@ def test_a_block_is_the_median_of_its_steps_and_its_warmup_is_kept_apart() -> No
     assert sample.step_s == 2.0
     assert sample.samples_per_step == 8
     assert sample.started_s == 0.0
+
+
+def test_steps_whose_batches_come_together_are_averaged() -> None:
+    found = Collector(run_of("ddp"), [8], [3])
+    for rank in range(2):  # a warm-up, then three batches every six seconds
+        found.take(0, rank, block("ddp", [0.0, 1.0, 5.0, 6.0, 7.0, 11.0, 12.0, 13.0]))
+    (sample,) = found.samples()
+    assert sample.steps_s == [4.0, 1.0, 1.0, 4.0, 1.0, 1.0]
+    assert sample.step_s == 2.0
 
 
 def test_a_block_that_one_rank_has_not_finished_is_not_a_sample() -> None:

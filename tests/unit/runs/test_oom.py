@@ -106,7 +106,8 @@ def launched(
     """Run all launches of `RUN`; the n-th start of the ranks dies in a phase, short of memory in a mode."""
     starts: list[tuple[str, tuple[Phase, ...]]] = []
     run, said = RUN, Said()
-    found: Any = SimpleNamespace(warnings=[], workloads=[SimpleNamespace(record=SimpleNamespace(batch_size=4))])
+    record = SimpleNamespace(batch_size=4, burst=1)
+    found: Any = SimpleNamespace(warnings=[], workloads=[SimpleNamespace(record=record)])
     running = ModeRun(run, found, said, folder, FixedLaunches(run))  # type: ignore[arg-type]
     running.fabric = SimpleNamespace(emulated=None)  # type: ignore[assignment]
     monkeypatch.setattr(running, "write_frame", lambda: None)

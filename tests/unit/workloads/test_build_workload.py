@@ -12,8 +12,9 @@ from xbench.spec import WorkloadSpec
 from xbench.workloads import parse_workload, resolve
 from xbench.workloads.build import build, place
 from xbench.workloads.catalog import TRANSFORMERS
+from xbench.workloads.nested import tensors_in
 from xbench.workloads.text import IGNORED, Block, Transformer
-from xbench.workloads.workload import make_optimizer, tensors_in
+from xbench.workloads.workload import make_optimizer
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 SMALL = ["resnet18:batch-size=2,image-size=32", "transformer-tiny", "synthetic:layers=3,bytes=256,compute=2"]

@@ -90,6 +90,27 @@ def test_an_error_of_a_later_step_says_so(write: Writer, number: int, which: str
     )
 
 
+LOADED = "def make():\n    return nn.Linear(3, 2), {}, nn.CrossEntropyLoss()\n"
+
+
+def test_a_step_on_the_second_batch_of_a_loader_is_tried(write: Writer) -> None:
+    wider = "iter([(torch.ones(2, columns), torch.tensor([0, 1])) for columns in (3, 5)])"
+    assert "cannot run a second step on its own batch (inputs 2×5)" in str(refused(write(LOADED.format(wider))))
+
+
+def test_an_iterator_of_one_batch_is_told_that_it_ends(write: Writer) -> None:
+    error = refused(write(LOADED.format("iter([(torch.ones(2, 3), torch.tensor([0, 1]))])")))
+    assert str(error).startswith("train.py:make: its list_iterator ended after 1 batch and cannot be started again")
+
+
+def test_a_loader_passes_with_its_name_in_the_record(write: Writer) -> None:
+    data = "torch.utils.data.TensorDataset(torch.randn(8, 3), torch.arange(8) % 2)"
+    found = preflight.examine_one(
+        write(LOADED.format(f"torch.utils.data.DataLoader({data}, batch_size=4)")), torch.device("cpu")
+    )
+    assert (found.workload.describe().loader, found.warnings) == ("DataLoader", [])
+
+
 def test_a_parameter_made_or_replaced_in_forward_is_named(write: Writer) -> None:
     for line, how in (
         ("self.gain = nn.Parameter(torch.ones(()))", "makes the model's parameter 'gain'"),

@@ -45,6 +45,16 @@ def test_a_step_of_one_micro_step_sends_nothing_apart() -> None:
     assert (step.called, step.model.weight.item()) == (["forward", "update"], -1.0)
 
 
+def test_every_micro_step_but_the_last_takes_its_batch_in_accumulate() -> None:
+    step = Step()
+    step.micro_steps, step.is_fed = 3, True
+    step.accumulate(load=lambda: step.called.append("load"))
+    assert step.called == ["load", "forward", "load", "forward"]
+    step.load = lambda: step.called.append("own")  # type: ignore[method-assign]
+    step.accumulate()
+    assert step.called[4:] == ["own", "forward", "own", "forward"]
+
+
 def test_micro_steps_average_and_all_but_the_last_are_silent() -> None:
     step = Step()
 

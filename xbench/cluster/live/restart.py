@@ -45,7 +45,7 @@ from xbench.scratch import Scratch
 from xbench.spec import DeviceType
 from xbench.text import counted
 from xbench.version import __version__
-from xbench.workloads import check_plain_step, family_of, parse_workload
+from xbench.workloads import check_one_batch, check_plain_step, family_of, parse_workload
 from xbench.workloads.probe import Preflight, probe
 
 TOLERANCE = {"fp64": 1e-4, "fp32": 1e-4, "bf16": 5e-2}
@@ -254,6 +254,7 @@ def _checked(request: RestartRequest) -> tuple[LiveJob, Preflight]:
         _slots(request, "cpu")
     found = probe([spec], request.device, most)
     LocalEngine(_slots(request, found.device), found.device)
+    check_one_batch(found.workloads[0].record, "a live job")
     each = found.workloads[0].record.batch_size
     batch_size = request.batch_size or (each * most if drawn else each)
     if not drawn and batch_size > each:

@@ -20,9 +20,11 @@ from torch import Tensor
 
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
+from xbench.workloads import check_one_batch
 from xbench.workloads.build import recipe_of
 from xbench.workloads.catalog import family_of
-from xbench.workloads.workload import Workload, with_each
+from xbench.workloads.nested import with_each
+from xbench.workloads.workload import Workload
 
 EPOCH_STEPS = 16
 _SAMPLE, _LOOP, _ORDER = range(3)
@@ -86,9 +88,13 @@ class Order:
 
 
 def samples_of(workload: Workload, batch_size: int) -> Drawn | Given:
-    """The set of a built workload. Raises WorkloadError for a factory whose batch is smaller than the job's."""
+    """The set of a built workload.
+
+    Raises WorkloadError for a factory whose batch is smaller than the job's, or comes from a loader.
+    """
     if family_of(workload.spec.name) != "factory":
         return Drawn(workload.spec, batch_size)
+    check_one_batch(workload.describe(), "a live job")
     given = Given(workload)
     if given.count < batch_size:
         raise WorkloadError(

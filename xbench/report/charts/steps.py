@@ -28,8 +28,9 @@ LANE_PX = 46
 MARGIN_PX = 132
 SCALE = "All steps here are drawn on one scale."
 WAITS = "waits for gradients: exposed"
-KINDS = ("forward", "backward", "optimizer", "compute")
+KINDS = ("input", "forward", "backward", "optimizer", "compute")
 STYLES: dict[str, Layout] = {
+    "input": {"color": "--c4"},
     "forward": {"color": "--c6"},
     "backward": {"color": "--c1"},
     "optimizer": {"color": "--c3"},

@@ -145,6 +145,8 @@ class ComparisonView(MeasuredView[Comparison]):
         console.print()
         for job in self.different_jobs():
             fact(console, *workload_pair(job.workload, self.times()))
+            for pair in input_pairs(job):
+                fact(console, *pair)
             if record.bounds is None and job.bounds is not None:
                 fact(console, "bounds", sentences.bounds_line(job.bounds))
         if record.bounds is not None:
@@ -216,6 +218,7 @@ class ComparisonView(MeasuredView[Comparison]):
         """Return the conditions of the run, as pairs of a name and a sentence."""
         record = self.record
         pairs = [workload_pair(job.workload, self.times()) for job in self.different_jobs()]
+        pairs += [pair for job in self.different_jobs() for pair in input_pairs(job)]
         if record.bounds is not None:
             pairs.append(("bounds", sentences.bounds_line(record.bounds, record.modes)))
         else:
@@ -239,6 +242,11 @@ class ComparisonView(MeasuredView[Comparison]):
 
     def trace(self) -> StepTrace:
         return self.trace_of(*comparison_trace(self.record))
+
+
+def input_pairs(job: Job) -> list[tuple[str, str]]:
+    """Return the wait for the batches of a job's loader, as pairs of a name and a sentence."""
+    return [("input", sentences.input_line(job.step))] if job.step is not None and job.step.input_s else []
 
 
 def _case(group: str, record: Comparison, result: ModeResult) -> Case:

@@ -259,6 +259,7 @@ def step_table(step: StepTimes, label: Label) -> Table:
     """Return the step and its instrumented parts, beside the bare loop."""
     earlier = [("micro-steps before the last", step.accumulate_s, None)] if step.micro_steps > 1 else []
     parts = (
+        *([("input", step.input_s, None)] if step.input_s else []),
         *earlier,
         ("forward", step.forward_s, None),
         ("backward", step.backward_s, None),
