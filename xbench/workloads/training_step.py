@@ -74,6 +74,10 @@ class TrainingStep(ABC):
         """Take the next batch of a loader; do nothing without one."""
         assert not self.is_fed
 
+    def on_one_batch(self) -> AbstractContextManager[None]:
+        """Return a context in which `load` takes the first batch again and again."""
+        return nullcontext()
+
     @abstractmethod
     def forward_loss(self) -> Tensor:
         """Run forward on the batch and return the loss of one micro-step, a scalar with a graph behind it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,7 +103,7 @@ class Workload(TrainingStep):
 
     def on_one_batch(self) -> AbstractContextManager[None]:
         """Return a context in which `load` takes the first batch again and again."""
-        return nullcontext() if self.feed is None else self.feed.held()
+        return super().on_one_batch() if self.feed is None else self.feed.held()
 
     def outputs(self, model: nn.Module | None = None) -> Any:
         """The model's outputs: `model(x)` for a tensor, `model(*x)` for a tuple or list, `model(**x)` for a dict.
