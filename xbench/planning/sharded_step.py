@@ -122,10 +122,16 @@ def largest_share(elements: Sequence[int], workers: int) -> float:
     return max(owned) / sum(owned)
 
 
+def forward_order(inputs: Sharded) -> list[str]:
+    """The units that have gradients, without the root, in the order of their first layers in the forward pass."""
+    sizes = inputs.unit_bytes
+    return [unit for unit in dict.fromkeys(unit for unit, _, _ in _segments(inputs)) if unit != ROOT and unit in sizes]
+
+
 def _overlapped(inputs: Sharded, gather: CostCurve, scatter: CostCurve) -> float:
     """The forward and the backward pass [s] where the link sends while the device computes."""
     segments, sizes = _segments(inputs), inputs.unit_bytes
-    blocks = [unit for unit in dict.fromkeys(unit for unit, _, _ in segments) if unit != ROOT and unit in sizes]
+    blocks = forward_order(inputs)
     now_s = link_s = gather(float(sizes.get(ROOT, 0)))
     issued_s = 0.0
     gathered: set[str] = set()
