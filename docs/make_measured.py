@@ -112,7 +112,8 @@ def _comparison(file: str) -> Comparison:
 
 
 def _cell(record: Comparison, name: str) -> str:
-    mode = next((mode for text, mode in record.modes.items() if text.partition(":")[0] == name), None)
+    texts = [mode.text for mode in record.spec.modes if mode.name == name]
+    mode = next((record.modes[text] for text in texts if text in record.modes), None)
     if mode is None:
         return "–"
     if mode.status == "failed":

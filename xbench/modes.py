@@ -76,6 +76,10 @@ class ModeInfo:
     """Collectives beside the all-reduce whose cost its forecast needs."""
     options: str | None = None
     """Function from (text, options) to the checked options. None: the mode takes none."""
+    sharded: str | None = None
+    """Mode that its option shard=on stands for. None: it has no such option."""
+    plans_units: bool = False
+    """True if the units that it wraps are planned from the profile (`planning.unit_plan`)."""
     cycle: str | None = None
     """Function from the options to the number of steps after which steps repeat. None: 1."""
     ranks: str | None = None
@@ -180,6 +184,7 @@ CONVERGED = "ddp,spb,spb:variant=temporal"
 
 _PLANNERS = "xbench.planning.planners:"
 _FORECASTS = "xbench.planning.sharded_step:"
+_SHARDING = "xbench.planning.sharding:"
 
 _TORCHS: dict[str, Any] = {
     "takes_plan": False, "reducer": "own", "library": "torch", "paced_by": "ddp", "carries_pairs": False,
@@ -212,8 +217,9 @@ _OURS = (
     ModeInfo("optimal", "exact best buckets for a link that costs computation nothing",
              "xbench.schedules.bucketed:Optimal", planner=_PLANNERS + "optimal", plan_note=_PLANNERS + "optimal_note",
              needs_link=True, trial_rank=1, script_change=3),
-    ModeInfo("auto", "the best plan of a search that knows what traffic costs compute",
-             "xbench.schedules.bucketed:Auto", planner=_PLANNERS + "searched", needs_link=True, script_change=3),
+    ModeInfo("auto", "the best plan of a search that knows what traffic costs compute; :shard=",
+             "xbench.schedules.bucketed:Auto", planner=_PLANNERS + "searched", needs_link=True, script_change=3,
+             options=_SHARDING + "search_options", sharded="fsdp-tuned"),
     ModeInfo("dear", "reduce-scatters during backward, all-gathers during the next forward pass",
              "xbench.schedules.dear:Dear", planner=_PLANNERS + "in_halves", needs_link=True, overlap="next_forward",
              travels="halves", script_change=5),
@@ -229,14 +235,17 @@ _OURS = (
              options="xbench.horovod.options:checked", obstacle="xbench.horovod:obstacle",
              remedy="make horovod"),
     ModeInfo("replicate", "DDP rebuilt on FSDP2: an all-reduce of each block's gradients",
-             "xbench.schedules.sharded:Replicate", obstacle="xbench.planning.sharding:replicate_obstacle",
+             "xbench.schedules.sharded:Replicate", obstacle=_SHARDING + "replicate_obstacle",
              forecast=_FORECASTS + "replicate", **_TORCHS),
     ModeInfo("fsdp", "FSDP2 (fully_shard): parameters, gradients and optimizer state in shards",
              "xbench.schedules.sharded:Fsdp", forecast=_FORECASTS + "fsdp",
              collectives=("all_gather", "reduce_scatter"), **_TORCHS),
+    ModeInfo("fsdp-tuned", "FSDP2 with planned units, of several blocks each; auto:shard=on; :gathered=",
+             "xbench.schedules.sharded:FsdpTuned", forecast=_FORECASTS + "fsdp", needs_link=True, plans_units=True,
+             collectives=("all_gather", "reduce_scatter"), options=_SHARDING + "unit_options", **_TORCHS),
     ModeInfo("hsdp", "fully_shard within groups of ranks, an all-reduce between them; :group=",
-             "xbench.schedules.sharded:Hsdp", options="xbench.planning.sharding:options",
-             ranks="xbench.planning.sharding:shard_ranks", **_TORCHS),
+             "xbench.schedules.sharded:Hsdp", options=_SHARDING + "options",
+             ranks=_SHARDING + "shard_ranks", **_TORCHS),
     ModeInfo("zero1", "DDP with optimizer state in shards (ZeroRedundancyOptimizer)",
              "xbench.schedules.zero1:Zero1", forecast=_FORECASTS + "zero1", collectives=("broadcast",),
              **{**_TORCHS, "reducer": "ddp", "compresses": True}),

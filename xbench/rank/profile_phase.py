@@ -59,6 +59,7 @@ from xbench.rank.parity_checker import gathered
 from xbench.rank.program import JobPlan
 from xbench.rank.session import Session
 from xbench.rank.stragglers import Place, links_behind, place_of, ranks_behind
+from xbench.rank.unit_plans import units_by_mode
 from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, Plan, StepTimes
 from xbench.schedules.engine import Engine
@@ -166,7 +167,8 @@ def profile_job(session: Session) -> JobPlan:
     event = event.model_copy(update={"other_costs": found.other_costs})
     scaler = session.workload.scaler
     scale = min(gathered(scaler.get_scale())) if scaler is not None else None
-    plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers), "scale": scale})
+    units = units_by_mode(session, planner, found.layers, found.other_costs)
+    plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers), "scale": scale, "units": units})
     if session.rank == 0:
         session.journal.write(event)
     return complete(plan, missing, sometimes_missing=sometimes)

@@ -42,6 +42,8 @@ class JobPlan(Spec):
     parts: dict[str, Parts] = Field(default_factory=dict)
     backward_s: dict[str, float] = Field(default_factory=dict)
     carriers: dict[str, str] = Field(default_factory=dict)
+    units: dict[str, list[list[str]]] = Field(default_factory=dict)
+    """Paths of the blocks of each unit, by text of a mode that plans them."""
     scale: float | None = None
     """Factor of the loss with which training begins, if it is scaled: with a larger one, first steps are skipped."""
 

@@ -284,6 +284,7 @@ class Session(Loops):
             compress=None if exact else self.run.compress,
             parts=plan.parts.get(mode.carrier),
             options=dict(mode.options),
+            units=plan.units.get(mode.text),
             backward_s=plan.backward_s or None,
         )
         handle = self.carried.attached(mode, lambda: schedule().attach(setup))

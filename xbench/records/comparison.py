@@ -88,9 +88,11 @@ class Memory(Part):
 
 
 class Unit(Part):
-    """Module that a sharded mode wraps: one collective gathers its parameters, or reduces its gradients."""
+    """Module, or several, that a sharded mode wraps: one collective gathers its parameters or reduces its gradients."""
 
-    name: Text = Field(description="path in the model; empty: the root, with all parameters that no other unit has")
+    name: Text = Field(
+        description="path in the model, or several with commas; empty: the root, with all that no other unit has"
+    )
     parameters: list[Text]
 
 

@@ -150,6 +150,11 @@ def _known_values(check: Check, where: str) -> Check:
     compiled = next((mode.text for mode in modes if mode_info(mode.name).compiled), None)
     if compiled is not None:
         raise SpecError(f"{where}: {compiled!r} compiles first, and a check has no steps for that", hint="write 'ddp'")
+    planned = next((mode.text for mode in modes if mode_info(mode.name).plans_units), None)
+    if planned is not None:
+        raise SpecError(
+            f"{where}: {planned!r} plans its units from a profile, and a check has none", hint="write 'ddp'"
+        )
     _has_metrics(check, modes, where)
     if check.plan_from is None:
         _needs_no_plan(check, modes, where)

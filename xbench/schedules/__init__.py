@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from xbench.errors import SpecError, unknown
 from xbench.modes import MODES, ModeInfo, mode_info
+from xbench.planning.sharding import SHARD
 from xbench.registry import imported
 from xbench.spec import Compress, Copies, ModeSpec, known_options, parse_int, parse_options
 
@@ -16,6 +17,8 @@ PROCESSES = "processes"
 
 def parse_mode(text: str) -> ModeSpec:
     """A ModeSpec from 'optimal', 'crossover:mgwfbp', 'crossover:processes=2' or 'horovod:fusion=32,cycle=5'.
+
+    'auto:shard=on' is the mode of planned units, under the name that was typed.
 
     Raises SpecError with the nearest valid name.
     """
@@ -29,7 +32,10 @@ def parse_mode(text: str) -> ModeSpec:
         options: dict[str, str] = {}
         if info.options is not None:
             options = imported(info.options)(text, parse_options(text)[1])
-        return ModeSpec(text=_canonical(name, options), name=name, carrier=name, options=tuple(options.items()))
+        told = _canonical(name, options)
+        if info.sharded is not None and options.pop(SHARD, None) is not None:
+            name = info.sharded
+        return ModeSpec(text=told, name=name, carrier=name, options=tuple(options.items()))
     return _paired(text, info, carrier.split(",") if colon else [])
 
 

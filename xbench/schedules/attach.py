@@ -89,7 +89,8 @@ def attach(
     `handle.synchronize()` before other code reads gradients before the step.
 
     `fsdp`, `hsdp` and `replicate` take the parameters over, and `zero1` the optimizer's state. Read parameters and
-    gradients through `handle.model`, or call `handle.finish()` first. All ranks must detach together.
+    gradients through `handle.model`, or call `handle.finish()` first. All ranks must detach together. `auto:shard=on`
+    is refused: `xbench plan RECORD --emit python --mode auto:shard=on` prints the lines of torch that wrap its units.
 
     The ranks must have equal parameters, as after loading one checkpoint or seeding alike. Their digests are compared
     here, so all ranks must call this together. `broadcast=True` first copies the first rank's parameters and buffers to
@@ -113,8 +114,8 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
     singles = [info.name for info in MODES if not info.paired]
     if schedule.partition(":")[0] not in singles:
         raise unknown("schedule", schedule, singles, listing="xbench modes")
-    options = dict(parse_mode(schedule).options)
-    schedule = schedule.partition(":")[0]
+    spec = parse_mode(schedule)
+    schedule, options = spec.name, dict(spec.options)
     buckets, parts, carrier = carried(plan, schedule)
     kind: type[Schedule] = MODES.load(carrier)  # type: ignore[assignment]
     if kind.needs_plan and buckets is None:

@@ -46,6 +46,8 @@ class AttachConfig:
     """Cut of the buckets for `priority`, and the launch order of their parts."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The schedule's own options, checked when they were parsed (`ModeSpec.options`)."""
+    units: Sequence[Sequence[str]] | None = None
+    """Paths of the blocks that each planned unit wraps; None without a plan of units."""
     backward_s: Mapping[str, float] | None = None
     """Measured backward seconds by parameter, in ready order; None without a measurement."""
 

@@ -1,10 +1,12 @@
-"""fsdp, hsdp and replicate: torch's FSDP2 (`fully_shard`) and the DDP that torch builds on it, as their users run them.
+"""Torch's FSDP2 (`fully_shard`) and the DDP that torch builds on it, as their users run them, and with planned units.
 
 Zhao et al., PyTorch FSDP (VLDB 2023, arXiv 2304.11277); Rajbhandari et al., ZeRO (SC 2020, arXiv 1910.02054), stage 3.
 
 - **fsdp**: each rank keeps 1/N of every parameter, of its gradient and of the optimizer's state. A unit's parameters
   are all-gathered before its forward pass, freed after it, all-gathered again before its backward pass, and freed. Its
   gradients are then reduce-scattered. The root's parameters stay between the two passes.
+- **fsdp-tuned**: the same with planned units (`planning.unit_plan`). `fully_shard` takes the blocks of a unit as a
+  list: it gathers them before the first of them computes, and frees them after the last.
 - **hsdp**: the same within groups of ranks. Gradients are all-reduced between the groups after the reduce-scatter.
 - **replicate**: every rank keeps everything. Each unit's gradients are all-reduced in one collective.
 
@@ -23,7 +25,7 @@ divides, which `set_force_sum_reduction_for_comms` asks for.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +42,7 @@ from torch.optim import Optimizer
 from xbench.errors import UsageError
 from xbench.model_blocks import blocks_of
 from xbench.planning.sharding import shard_ranks
+from xbench.planning.unit_plan import merged
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import refuse_wrapped
 from xbench.schedules.units import twin_of, units_of
@@ -47,7 +50,7 @@ from xbench.schedules.units import twin_of, units_of
 _MESHES: dict[tuple[str, int], tuple[dist.ProcessGroup, DeviceMesh]] = {}
 """Meshes of two dimensions by device type and size of a group, each with the default group at its creation."""
 
-Wrap = Callable[[Module], object]
+Wrap = Callable[[Any], object]
 
 
 class ShardedHandle(Handle):
@@ -168,9 +171,13 @@ class Fsdp(Schedule):
     name = "fsdp"
 
     def wrapper(self, setup: AttachConfig, device: str) -> Wrap:
-        """The function that wraps one unit."""
+        """The function that wraps one unit: a module, or a list of modules."""
         mesh = self.mesh(setup, device)
         return lambda module: fully_shard(module, mesh=mesh)
+
+    def divided(self, setup: AttachConfig, blocks: Iterable[str]) -> list[list[str]]:
+        """The paths of the blocks of each unit."""
+        return [[path] for path in blocks]
 
     def prepared(self, block: Module) -> None:
         """Called with each block before it is wrapped."""
@@ -184,12 +191,16 @@ class Fsdp(Schedule):
         """See `Schedule.attach`; every rank must call it together. Forward must go through `handle.model`."""
         device = self.check(setup)
         units = units_of(setup.model)
+        divided = self.divided(setup, blocks_of(setup.model))
         wrap = self.wrapper(setup, device)
         twin = twin_of(setup.model)
+        blocks = blocks_of(twin)
         try:
-            for block in blocks_of(twin).values():
-                self.prepared(block)
-                wrap(block)
+            for paths in divided:
+                unit = [blocks[path] for path in paths]
+                for block in unit:
+                    self.prepared(block)
+                wrap(unit[0] if len(unit) == 1 else unit)
             wrap(twin)
         except (AssertionError, NotImplementedError, ValueError) as error:
             said = " ".join(str(error).split())[:300]
@@ -197,7 +208,7 @@ class Fsdp(Schedule):
         root: Any = twin
         if "gloo" in dist.get_backend(setup.group):
             root.set_force_sum_reduction_for_comms(True)
-        return ShardedHandle(setup, twin, units)
+        return ShardedHandle(setup, twin, merged(units, divided))
 
     def check(self, setup: AttachConfig) -> str:
         """The type of the model's device. Raises UsageError, on every rank alike, for what `fully_shard` cannot do."""
@@ -216,6 +227,22 @@ class Fsdp(Schedule):
         if mixed:
             raise UsageError(f"{self.name} gives its shards to a torch optimizer, and this one is of another kind")
         return next(setup.model.parameters()).device.type
+
+
+class FsdpTuned(Fsdp):
+    """The same, with the units of a plan."""
+
+    name = "fsdp-tuned"
+
+    def divided(self, setup: AttachConfig, blocks: Iterable[str]) -> list[list[str]]:
+        """See `Fsdp.divided`; blocks that are not planned are units by themselves. Raises UsageError without a plan."""
+        if setup.units is None:
+            raise UsageError(
+                f"{self.name} wraps units that a comparison plans from its profile, and here are none",
+                hint="xbench compare WORKLOAD --modes ddp,fsdp,auto:shard=on shows the lines that wrap them",
+            )
+        planned = {path for unit in setup.units for path in unit}
+        return [*map(list, setup.units), *([path] for path in blocks if path not in planned)]
 
 
 class Hsdp(Fsdp):

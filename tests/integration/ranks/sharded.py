@@ -14,11 +14,13 @@ import torch
 import torch.distributed as dist
 from schedule_training import average_by_hand, make, run_scenarios, same, train
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 import xbench
 from xbench.errors import SpecError, UsageError
-from xbench.schedules.base import Handle
+from xbench.schedules.base import AttachConfig, Handle
+from xbench.schedules.sharded import FsdpTuned
 
 ONE_DIMENSION = ("fsdp", "replicate", "zero1")
 IN_SHARDS = ("fsdp", "replicate")
@@ -94,6 +96,27 @@ def trained_as_by_hand(rank: int, world: int) -> None:
             same_state(optimizer, theirs, (schedule, kind))
             assert float(buffer) == 3, "buffers are the model's own"
             assert "step" not in vars(optimizer)
+
+
+def blocks_in_one_unit(rank: int, world: int) -> None:
+    """Blocks that a plan names together are one unit, and the others one each. They train the same."""
+    for accumulate in (False, True):
+        model, optimizer = make(Blocks)
+        units = [["blocks.0.0", "blocks.1.0", "last.0"]]
+        handle = FsdpTuned().attach(AttachConfig(model, optimizer, wait="step", units=units))
+        with handle:
+            train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=handle.synchronize,
+                  accumulate=handle.no_sync if accumulate else None)  # fmt: skip
+            assert list(handle.units) == ["blocks.0.0, blocks.1.0, last.0", "last.1", ""]
+            states = {id(one._get_fsdp_state()) for one in handle.model.modules() if isinstance(one, FSDPModule)}
+            assert len(states) == 3
+        expected, theirs = make(Blocks)
+        train(expected, theirs, expected, steps=3, rank=rank, after_backward=partial(average_by_hand, expected),
+              accumulate=torch.enable_grad if accumulate else None)  # fmt: skip
+        same(model, expected, ("units", accumulate))
+    for schedule in ("auto:shard=on", "fsdp-tuned"):
+        with pytest.raises(UsageError, match="fsdp-tuned wraps units that a comparison plans from its profile"):
+            attached(schedule, None)
 
 
 def copies_of_shards(rank: int, world: int) -> None:

@@ -51,7 +51,37 @@ def test_options() -> None:
         parse_mode("fsdp:group=2")
 
 
-@pytest.mark.parametrize("carrier", ["fsdp", "hsdp", "replicate", "zero1"])
+def test_the_search_for_units_is_a_mode_under_the_name_that_was_typed() -> None:
+    mode = parse_mode("auto:shard=on")
+    assert (mode.text, mode.name, mode.carrier, mode.options) == ("auto:shard=on", "fsdp-tuned", "fsdp-tuned", ())
+    modes = parse_modes("auto,auto:shard=on,gathered=64m,auto:shard=on@b,fsdp-tuned:gathered=1k")
+    assert [mode.text for mode in modes] == [
+        "auto", "auto:shard=on,gathered=64m", "auto:shard=on@b", "fsdp-tuned:gathered=1k"
+    ]  # fmt: skip
+    assert [mode.name for mode in modes] == ["auto", *["fsdp-tuned"] * 3]
+    assert modes[1].options == (("gathered", "64m"),)
+    assert parse_mode("auto:shard=off") == parse_mode("auto")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("auto:shard=yes", "shard=yes is neither on nor off", "try shard=on"),
+        ("auto:shrd=on", "unknown option 'shrd'", "did you mean 'shard'"),
+        ("auto:gathered=64m", "there are none without shard=on", "write auto:shard=on,gathered=64m"),
+        ("auto:shard=off,gathered=64m", "there are none without shard=on", "write auto:shard=on,gathered=64m"),
+        ("auto:shard=on,gathered=0", "a unit of 0 has no parameters", "try gathered=64MiB"),
+        ("fsdp-tuned:gathered=much", "'much' is not a size", "write it like"),
+        ("fsdp-tuned:shard=on", "unknown option 'shard'", "it takes gathered"),
+    ],
+)
+def test_units_that_cannot_be_searched(text: str, message: str, hint: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        parse_mode(text)
+    assert (caught.value.hint or "").startswith(hint)
+
+
+@pytest.mark.parametrize("carrier", ["fsdp", "fsdp-tuned", "hsdp", "replicate", "zero1"])
 @pytest.mark.parametrize("paired", ["crossover", "sequential", "concurrent"])
 def test_they_carry_no_pair_of_jobs(paired: str, carrier: str) -> None:
     with pytest.raises(SpecError, match=f"unknown carrier for {paired} '{carrier}'"):
