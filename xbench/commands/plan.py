@@ -148,6 +148,9 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     emit = config.emit
     if emit != "table" and json_to == "-":
         raise SpecError(f"--emit {emit} and --json - both want stdout", hint="write --json FILE")
+    if emit == "python" and config.mode is not None and _plans_units(config.mode):
+        click.echo(_units_lines(profile, config.mode), nl=False)
+        return
     wanted, chosen = _snippets_mode(emit, config.mode), _modes(config.modes)
     measured = read(profile, config.job)
     change = _change(measured, config)
@@ -167,6 +170,29 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
         _paste_attach(planned, wanted, json_to, console)
     elif wanted is not None and emit == "ddp":
         _paste_ddp(planned, wanted, console)
+
+
+def _plans_units(text: str) -> bool:
+    """True if a mode's units are planned, so that its lines are those of a comparison."""
+    from xbench.modes import mode_info
+    from xbench.schedules import parse_modes
+
+    return all(mode_info(mode.name).plans_units for mode in parse_modes(text))
+
+
+def _units_lines(profile: Path, mode: str) -> str:
+    """Return the lines that wrap a mode's units as the comparison did. Raises SpecError for a record without them."""
+    from xbench.records import Comparison, load, of_kind
+    from xbench.report.advice import units_lines
+
+    record = of_kind(load(profile), Comparison)
+    result = record.modes.get(mode) if record is not None else None
+    if record is None or result is None or not result.units:
+        raise SpecError(
+            f"--mode {mode}: {str(profile)!r} holds no units of it",
+            hint=f"xbench compare WORKLOAD --modes ddp,{mode} plans them",
+        )
+    return units_lines(record, result)
 
 
 def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Console) -> None:

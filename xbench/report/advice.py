@@ -23,7 +23,15 @@ from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio
 from xbench.report.answer import is_control, paired_modes, rankings, reference_of, trusted
 from xbench.report.host_gain import is_worth_it
 from xbench.report.sentences import ratio_text
-from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp, is_schedule, quoted
+from xbench.report.snippets import (
+    PLAIN_DDP,
+    attach_snippet,
+    ddp_snippet,
+    is_plain_ddp,
+    is_schedule,
+    quoted,
+    units_snippet,
+)
 from xbench.spec import Overlap, RunSpec
 from xbench.text import and_of, counted
 from xbench.units import format_percent, format_seconds
@@ -274,6 +282,8 @@ def _emit(record: Comparison, best: ModeResult, place: str) -> str | None:
     used = next((mode for mode in record.spec.modes if mode.text == best.mode), None)
     if used is None or record.spec.compress is not None or record.cost_model is None:
         return None
+    if mode_info(used.carrier).plans_units:
+        return f"xbench plan {shlex.quote(place)} --emit python --mode {shlex.quote(used.text)}"
     if mode_info(used.carrier).planner is None:
         return None
     what = "ddp" if used.carrier == TUNED else "python"
@@ -291,6 +301,14 @@ class Paste(NamedTuple):
 
     told: str
     code: str | None = None
+
+
+def units_lines(record: Comparison, result: ModeResult) -> str:
+    """Return the lines that wrap the units of a mode that planned them."""
+    told = counted(len(result.units), "unit")
+    if result.ratio is not None:
+        told += f", {ratio_text(result.ratio.value, result.ratio.ci95)} of {reference_of(record, result)}'s time"
+    return units_snippet(result.mode, result.units, told, sums=record.spec.backend == "gloo")
 
 
 def what_to_paste(record: Comparison) -> Paste | None:
@@ -311,6 +329,9 @@ def what_to_paste(record: Comparison) -> Paste | None:
     schedule = best.plan.carrier or best.plan.mode if best.plan is not None else carrier
     if not is_schedule(schedule):
         return Paste(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
+    if best.plan is None and mode_info(carrier).plans_units:
+        code = units_lines(record, best)
+        return Paste(f"Wrap the units of {best.mode} by fully_shard, before the optimizer is made:", code)
     if best.plan is None:
         told = f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan."
         return Paste(told + (" Call xbench.tune_host() too, as in the measurement." if record.spec.tunes_ranks else ""))

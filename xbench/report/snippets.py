@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from xbench.errors import SpecError
 from xbench.modes import mode_info
-from xbench.records import Plan
+from xbench.planning.unit_plan import SEPARATOR
+from xbench.records import Plan, Unit
 from xbench.schedules import parse_mode
 from xbench.text import counted, visible
 from xbench.units import format_seconds
@@ -91,6 +92,31 @@ def attach_snippet(plan: Plan, record: str | None = None, told: str | None = Non
             "        loss = criterion(handle.model(inputs), targets)",
             "        loss.backward()",
             "        optimizer.step()",
+            "",
+        ]
+    )
+
+
+def units_snippet(mode: str, units: Sequence[Unit], told: str, *, sums: bool) -> str:
+    """Return torch's own `fully_shard` around the units of a mode that plans them, the root last.
+
+    The code expects `model` and an initialised process group. `sums`: torch sums and divides, as under Gloo.
+    """
+    paths = [unit.name.split(SEPARATOR) for unit in units if unit.name]
+    force = "model.set_force_sum_reduction_for_comms(True)  # over Gloo, some versions of torch do not average"
+    return "\n".join(
+        [
+            f"# {visible(f'{mode}: {told}')}",
+            "# the optimizer takes model.parameters() after these lines",
+            "from torch.distributed.fsdp import fully_shard",
+            "",
+            "units = [",
+            *(f"    {unit!r}," for unit in paths),
+            "]",
+            "for unit in units:",
+            "    fully_shard([model.get_submodule(path) for path in unit])",
+            "fully_shard(model)",
+            *([force] if sums else []),
             "",
         ]
     )

@@ -254,6 +254,7 @@ def test_torch_is_not_needed(emit: str) -> None:
         (["--emit", "ddp", "--mode", "ddp"], "what DistributedDataParallel does by itself"),
         (["--emit", "ddp", "--mode", "wfbp,single"], "a snippet holds one plan"),
         (["--emit", "python", "--modes", "compute"], "only the control was planned"),
+        (["--emit", "python", "--mode", "auto:shard=on"], "holds no units of it"),
         (["--mode", "optimal"], "no snippet is asked for"),
         (["--emit", "json", "--json", "-"], "both want stdout"),
         (["--emit", "yaml"], "'yaml' is not one of"),
@@ -262,6 +263,21 @@ def test_torch_is_not_needed(emit: str) -> None:
 )
 def test_wrong_words(refused: Callable[..., str], words: list[str], sentence: str) -> None:
     assert sentence in refused("plan", GOLDEN, *words)
+
+
+def test_planned_units_are_printed_as_lines_of_torch(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    record = json.loads(COMPARISON.read_text())
+    units = [{"name": "a.0, a.1", "parameters": ["w"]}, {"name": "", "parameters": ["v"]}]
+    record["modes"]["auto:shard=on"] = record["modes"]["ddp"] | {"mode": "auto:shard=on", "units": units, "plan": None}
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    code, out, err = run(str(path), "--emit", "python", "--mode", "auto:shard=on")
+    assert (code, err) == (0, "")
+    assert out.startswith("# auto:shard=on: 2 units")
+    assert "units = [\n    ['a.0', 'a.1'],\n]\n" in out
+    code, _, err = run(str(path), "--emit", "python", "--mode", "auto:shard=on,gathered=1k")
+    assert code == 2
+    assert "holds no units of it" in err
 
 
 COST = json.loads(GOLDEN.read_text())["cost_model"]

@@ -11,7 +11,7 @@ import sample_records as made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.records import Slice, Timeline
+from xbench.records import Slice, Timeline, Unit
 from xbench.report.advice import what_to_paste
 from xbench.report.charts.axes import byte_ticks, marks, named, plain, time_unit
 from xbench.report.charts.bars import (
@@ -293,6 +293,19 @@ def test_each_schedule_is_pasted_as_it_is_used(mode: str, part: str) -> None:
     found = what_to_paste(made.comparison([made.comparison().modes["ddp"], best]))
     assert found is not None
     assert part in f"{found.told} {found.code}"
+
+
+def test_planned_units_are_pasted_as_lines_of_torch() -> None:
+    units = [Unit(name="a.0, a.1", parameters=["w"]), Unit(name="a.2", parameters=["v"]), Unit(name="", parameters=[])]
+    best = made.mode_result("auto:shard=on", 0.5, (0.8, 0.78, 0.82), "faster").model_copy(update={"units": units})
+    found = what_to_paste(made.comparison([made.comparison().modes["ddp"], best]))
+    assert found is not None
+    assert found.told == "Wrap the units of auto:shard=on by fully_shard, before the optimizer is made:"
+    assert found.code is not None
+    compile(found.code, "pasted", "exec")
+    assert "    ['a.0', 'a.1'],\n    ['a.2'],\n]" in found.code
+    assert found.code.endswith("\nmodel.set_force_sum_reduction_for_comms(True)  # over Gloo, some versions of torch "
+                               "do not average\n")  # fmt: skip
 
 
 def test_two_jobs_have_no_lines_to_paste() -> None:
