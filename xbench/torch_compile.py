@@ -123,10 +123,11 @@ def cut_by_ddp(model: nn.Module, under_ddp: bool) -> Iterator[None]:
 def compiled_inside(model: nn.Module, forward: Callable[[], object]) -> str | None:
     """Return the first layer inside a compiled function that is no region. Hooks do not see its call.
 
-    Return None if there is none, or nothing is compiled. `forward` runs the model forward, and must have run before. A
-    hook that exists while a function is compiled becomes part of it.
+    Return None if there is none, or if this process has compiled nothing. `forward` runs the model forward, and must
+    have run before. A hook that exists while a function is compiled becomes part of it. Where something was compiled,
+    `forward` is assumed to call the same layers each time.
     """
-    if "torch._dynamo" not in sys.modules:
+    if compilations() == 0:
         return None
     import torch
 

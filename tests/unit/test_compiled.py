@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+import torch._dynamo
 from torch import nn
 
 import xbench
 from xbench.errors import SpecError
 from xbench.schedules.engine import trainable
-from xbench.torch_compile import cut_by_ddp, is_region, plain_name, region_of, regions, visible
+from xbench.torch_compile import compiled_inside, cut_by_ddp, is_region, plain_name, region_of, regions, visible
 
 
 def model() -> nn.Sequential:
@@ -96,3 +99,46 @@ def test_regions_are_compiled_anew_for_ddp_and_after_it() -> None:
     with cut_by_ddp(plain, True):  # no region: nothing to compile anew
         whole(inputs)
     assert len(graphs) == before
+
+
+class HeadsByTurns(nn.Module):
+    """Two layers, of which each step calls one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        outputs: torch.Tensor = (self.a if self.steps % 2 else self.b)(x)
+        return outputs
+
+
+@pytest.fixture
+def nothing_compiled() -> Iterator[None]:
+    """The compiler is imported, and has compiled nothing."""
+    frames = torch._dynamo.utils.counters.pop("frames", None)
+    yield
+    torch._dynamo.reset()
+    if frames is not None:
+        torch._dynamo.utils.counters["frames"] = frames
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+def test_a_layer_that_only_some_steps_call_is_not_inside_compiled_code() -> None:
+    model = HeadsByTurns()
+    assert compiled_inside(model, lambda: model(torch.ones(1, 4))) is None
+
+
+@pytest.mark.usefixtures("nothing_compiled")
+def test_a_layer_inside_a_compiled_function_is_named() -> None:
+    model = nn.ModuleDict({"seen": nn.Linear(4, 4), "hidden": nn.Linear(4, 4)})
+    hidden = torch.compile(lambda x: model["hidden"](x), backend="eager")
+
+    def forward() -> torch.Tensor:
+        outputs: torch.Tensor = hidden(model["seen"](torch.ones(1, 4)))
+        return outputs
+
+    forward()
+    assert compiled_inside(model, forward) == "hidden"
