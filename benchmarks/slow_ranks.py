@@ -182,7 +182,8 @@ def main() -> int:
     set_aside: list[dict[str, Any]] = []
     if options.output.exists():
         before = json.loads(options.output.read_text(encoding="utf-8"))
-        runs, set_aside = before["runs"], before["set_aside"]
+        if "set_aside" in before:  # else it is of a time when the cores were not compared
+            runs, set_aside = before["runs"], before["set_aside"]
     order = [kind for _ in range(options.runs) for kind in KINDS]
     with ProcessPoolExecutor(2, initializer=os.environ.update, initargs=({"OPENBLAS_NUM_THREADS": "1"},)) as pool:
         for _ in range(options.most if options.most is not None else MOST * len(order)):

@@ -31,7 +31,6 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -339,8 +338,8 @@ class Trial:
         warmup = DDP_WARMUP if _is_ddp(candidate) else 1
         marks: list[Any] = []
         # A loader that works ahead would hide the differences of candidates, and their simulated steps leave it out.
-        batches = session.workload.on_one_batch() if session.workload.loads_ahead else nullcontext()
-        with batches, cut_by_ddp(session.workload.model, _is_ddp(candidate)), self.attach(candidate) as handle:
+        own_steps = session.workload.without_waits()
+        with own_steps, cut_by_ddp(session.workload.model, _is_ddp(candidate)), self.attach(candidate) as handle:
             session.device_idle()
             dist.all_reduce(torch.zeros(1, device=session.device))
             marks.append(clock.mark())

@@ -28,7 +28,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -143,7 +142,7 @@ def profile_job(session: Session) -> JobPlan:
             if on_cpu:
                 found.contention = _contention(session, found, found.cost)
         session.part("step without communication")
-        with _computing(session):
+        with session.workload.without_waits():
             again = bare_again(session, found.step)
         found.step = at_present_speed(found.step, again)
         found.keep(session)
@@ -179,7 +178,7 @@ def _quiet_step(session: Session) -> _Measured:
     effort = session.run.effort
     session.part("layers")
     watch = ProcessorWatch()
-    with _computing(session):
+    with session.workload.without_waits():
         raw = profile_step(
             session.workload, session.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=session.note
         )
@@ -298,11 +297,6 @@ def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
     """
     compresses = run.compress == "bf16" and any(t.dtype == "float32" for layer in layers for t in layer.tensors)
     return torch.bfloat16 if compresses else torch.float32
-
-
-def _computing(session: Session) -> AbstractContextManager[None]:
-    """Return a context in which steps do not wait for a loader that works ahead."""
-    return session.workload.on_one_batch() if session.workload.loads_ahead else contextlib.nullcontext()
 
 
 def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> dict[str, float]:

@@ -12,8 +12,8 @@ its weights from another source. Each unsuitable model is refused in one sentenc
 
 The batch would be equal too. Equal batches give equal gradients, and then a schedule that forgets to average goes
 unnoticed. So rank 0 keeps the factory's batch, and every other rank varies it. Of a loader's batches this concerns the
-first, which the parity check takes. The first variation that works is taken
-(`workloads.trial` tries them before the ranks start):
+first, which the parity check takes. The first variation that works is taken (`workloads.trial` tries them before the
+ranks start):
 
 | variation | the batch of rank r > 0 |
 | --- | --- |

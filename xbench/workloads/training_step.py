@@ -78,6 +78,10 @@ class TrainingStep(ABC):
         """Return a context in which `load` takes the first batch again and again."""
         return nullcontext()
 
+    def without_waits(self) -> AbstractContextManager[None]:
+        """Return a context in which steps do not wait for a loader that works ahead: they keep the first batch."""
+        return self.on_one_batch() if self.loads_ahead else nullcontext()
+
     @abstractmethod
     def forward_loss(self) -> Tensor:
         """Run forward on the batch and return the loss of one micro-step, a scalar with a graph behind it."""

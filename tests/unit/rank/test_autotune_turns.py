@@ -26,7 +26,7 @@ class TimedRank:
     def __init__(self, times: Sequence[float]) -> None:
         self.device = torch.device("cpu")
         optimizer = SimpleNamespace(zero_grad=lambda set_to_none: None)
-        self.workload = SimpleNamespace(model=torch.nn.Identity(), optimizer=optimizer, loads_ahead=False)
+        self.workload = SimpleNamespace(model=torch.nn.Identity(), optimizer=optimizer, without_waits=nullcontext)
         self.happened: list[str] = []
         self.clock = self
         self._times = iter(times)
