@@ -21,7 +21,6 @@ PROGRAMS = (
     "xbench.rank.main",
     "xbench.rank.converge",
     "xbench.regress.rank",
-    "xbench.cluster.live.job_rank",
 )
 LENGTH = 8
 """Bytes of a length, a process id or a status on the connection."""
