@@ -17,7 +17,7 @@ class FakeClock:
         self.flushes = 0
         self.resets = 0
         self.reserved: tuple[int, int] | None = None
-        """What was reserved, and the marks made before."""
+        """Number of marks reserved, and number of marks made before."""
         self._times_s: list[float] = []
         self._flushed = 0
 

@@ -67,7 +67,10 @@ def _wait_for_program(connection: socket.socket) -> None:
     length, fds, _, _ = socket.recv_fds(connection, LENGTH, MOST_FDS)
     data = b""
     while len(data) < int.from_bytes(length, "big"):
-        data += connection.recv(1 << 20)
+        part = connection.recv(1 << 20)
+        if not part:  # the other side has ended
+            os._exit(1)
+        data += part
     pid = os.fork()
     if pid == 0:
         connection.close()

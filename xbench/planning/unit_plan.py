@@ -29,7 +29,7 @@ from xbench.planning.auto import CutSearch
 from xbench.planning.sharded_step import Sharded, forward_order, fsdp
 from xbench.planning.step import Gradient
 from xbench.text import counted
-from xbench.units import format_bytes, format_seconds
+from xbench.units import format_bytes, format_percent, format_seconds
 
 MIN_GAIN = 0.02
 """Least predicted gain, as a share of the step of one unit a block. A comparison calls smaller differences equal."""
@@ -64,13 +64,13 @@ class UnitPlan:
     block_bytes: int
     limit_bytes: int
 
-    def told(self, mode: str) -> str:
+    def sentence(self, mode: str) -> str:
         """One sentence about the plan."""
         blocks = counted(sum(map(len, self.units)), "block")
         if all(len(unit) == 1 for unit in self.units):
             return (
                 f"{mode} wraps each of {blocks} by itself: no units of up to {format_bytes(self.limit_bytes)} are "
-                f"predicted to save {MIN_GAIN:.0%} of a step (simulated)"
+                f"predicted to save {format_percent(MIN_GAIN, 0)} of a step (simulated)"
             )
         return (
             f"{mode} wraps {blocks} in {counted(len(self.units), 'unit')}: the largest has "

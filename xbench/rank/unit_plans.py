@@ -45,5 +45,5 @@ def units_by_mode(
             plan = plan_units(inputs, kept, parse_bytes(limit) if limit is not None else None)
             found[mode.text] = plan.units if plan is not None else []
             if plan is not None and session.rank == 0:
-                session.journal.write(Remarked(message=plan.told(mode.text)))
+                session.journal.write(Remarked(message=plan.sentence(mode.text)))
     return found

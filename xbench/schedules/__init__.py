@@ -32,10 +32,10 @@ def parse_mode(text: str) -> ModeSpec:
         options: dict[str, str] = {}
         if info.options is not None:
             options = imported(info.options)(text, parse_options(text)[1])
-        told = _canonical(name, options)
+        canonical = _canonical(name, options)
         if info.sharded is not None and options.pop(SHARD, None) is not None:
             name = info.sharded
-        return ModeSpec(text=told, name=name, carrier=name, options=tuple(options.items()))
+        return ModeSpec(text=canonical, name=name, carrier=name, options=tuple(options.items()))
     return _paired(text, info, carrier.split(",") if colon else [])
 
 

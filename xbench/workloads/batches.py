@@ -57,7 +57,7 @@ class Loader:
 
     @property
     def description(self) -> str:
-        """What it is, for people: 'DataLoader with 2 workers', 'generator'."""
+        """Kind of the source, for people: 'DataLoader with 2 workers', 'generator'."""
         name = type(self._source).__name__
         return f"{name} with {counted(self.workers, 'worker')}" if self.workers else name
 

@@ -36,7 +36,7 @@ class Recipe(ABC):
 
     computes_nothing = False
     loader: Loader | None = None
-    """Where further batches come from, known once `batch` was called; None: there is one batch."""
+    """Source of further batches, known once `batch` was called; None: there is one batch."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
         self.spec = spec

@@ -75,7 +75,7 @@ def test_pairs_of_equal_blocks_by_hand() -> None:
     assert plan.apart_s == pytest.approx(12.5 + 2.04 + 12 + 4 * 3)
     assert plan.step_s == pytest.approx(12.5 + 2.04 + 12 + 2 * 3)
     assert (plan.unit_bytes, plan.block_bytes, plan.limit_bytes) == (200, 100, 200)
-    assert plan.told("m") == (
+    assert plan.sentence("m") == (
         "m wraps 4 blocks in 2 units: the largest has 200 B, the largest block 100 B; predicted 32.5 s a step, with "
         "one unit a block 38.5 s (simulated)"
     )
@@ -125,8 +125,9 @@ def test_a_gain_too_small_to_trust_leaves_one_unit_a_block(waits: bool) -> None:
     assert plan is not None
     assert plan.units == [["b0"], ["b1"], ["b2"], ["b3"]]
     assert plan.step_s == plan.apart_s
-    assert "wraps each of 4 blocks by itself: no units of up to 200 B are predicted to save 2% of a step" in plan.told(
-        "m"
+    assert (
+        "wraps each of 4 blocks by itself: no units of up to 200 B are predicted to save 2 % of a step"
+        in plan.sentence("m")
     )
 
 
@@ -189,7 +190,7 @@ def test_no_division_of_a_few_blocks_is_shorter(case: tuple[list[int], float, fl
 @given(cases)
 @settings(max_examples=40, deadline=None)
 def test_the_search_on_a_stream_is_near_the_best_of_all_divisions(case: tuple[list[int], float, float, int]) -> None:
-    """Where there are too many blocks for all divisions, which the tests make true of few."""
+    """The limit of the exhaustive search is 0, so even a few blocks are searched cut by cut."""
     sizes, alpha_s, per_byte_s, limit = case
     given, kept = inputs(sizes, waits=False, alpha_s=alpha_s, per_byte_s=per_byte_s)
     search = unit_plan._Divisions(given, [f"b{place}" for place in range(len(sizes))], kept, limit)
