@@ -73,7 +73,8 @@ class ModeInfo:
     forecast: str | None = None
     """Function from a `planning.sharded_step.Sharded` to the step [s], if the mode has neither plan nor predictor."""
     collectives: tuple[str, ...] = ()
-    """Collectives beside the all-reduce whose cost its forecast needs."""
+    """Collectives beside the all-reduce whose cost its forecast needs. A mode in groups of ranks names its all-reduce
+    too: it is one between the groups."""
     options: str | None = None
     """Function from (text, options) to the checked options. None: the mode takes none."""
     sharded: str | None = None
@@ -83,7 +84,8 @@ class ModeInfo:
     cycle: str | None = None
     """Function from the options to the number of steps after which steps repeat. None: 1."""
     ranks: str | None = None
-    """Function from (text, options, world size, ranks a host) that raises SpecError where the ranks do not suffice."""
+    """Function from (text, options, world size, ranks a host) to the ranks of a group, if its collectives are those of
+    groups of ranks. It raises SpecError where the ranks do not suffice."""
     host_tuning: bool = True
     """False if it runs in ranks of its own without host tuning. Only ranks on CPUs are tuned (`host.tuning`)."""
     compiled: bool = False
@@ -244,7 +246,8 @@ _OURS = (
              "xbench.schedules.sharded:FsdpTuned", forecast=_FORECASTS + "fsdp", needs_link=True, plans_units=True,
              collectives=("all_gather", "reduce_scatter"), options=_SHARDING + "unit_options", **_TORCHS),
     ModeInfo("hsdp", "fully_shard within groups of ranks, an all-reduce between them; :group=",
-             "xbench.schedules.sharded:Hsdp", options=_SHARDING + "options",
+             "xbench.schedules.sharded:Hsdp", forecast=_FORECASTS + "fsdp",
+             collectives=("all_gather", "reduce_scatter", "all_reduce"), options=_SHARDING + "options",
              ranks=_SHARDING + "shard_ranks", **_TORCHS),
     ModeInfo("zero1", "DDP with optimizer state in shards (ZeroRedundancyOptimizer)",
              "xbench.schedules.zero1:Zero1", forecast=_FORECASTS + "zero1", collectives=("broadcast",),

@@ -48,6 +48,25 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str]
     return record, done.stdout + done.stderr
 
 
+def test_collectives_of_groups_are_measured_for_hsdp(tmp_path: Path) -> None:
+    done = xbench(
+        "compare", "synthetic:layers=4,bytes=64k", "--modes", "ddp,hsdp", "--fabric", "local:ranks=4",
+        "--quick", "--rounds", "1", "--steps", "2", "--output", str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(tmp_path)
+    assert isinstance(record, Comparison)
+    costs = record.jobs[0].other_costs
+    assert {name: cost.world_size for name, cost in costs.items()} == dict.fromkeys(
+        ("all_gather:group=2", "reduce_scatter:group=2", "all_reduce:group=2"), 2
+    )
+    largest = {name: cost.points[-1].nbytes for name, cost in costs.items()}
+    assert largest["all_reduce:group=2"] == largest["all_gather:group=2"] / 2
+    predicted = record.modes["hsdp"].predicted_step_s
+    assert predicted is not None
+    assert predicted > record.modes["ddp"].steps_s[0] * 0.01
+
+
 def test_they_train_exactly_what_ddp_trains(compared: tuple[Comparison, str]) -> None:
     for name in ("zero1", "fsdp", "replicate", "auto:shard=on"):
         result = compared[0].modes[name]

@@ -1,4 +1,4 @@
-"""Predicted step of torch's own modes: `fsdp`, `replicate` and `zero1`.
+"""Predicted step of torch's own modes: `fsdp`, `hsdp`, `replicate` and `zero1`.
 
 A **unit** u has M_u bytes of parameters, and as many of gradients. G, R, A and B are the times of an all-gather, a
 reduce-scatter, an all-reduce and a broadcast of M bytes, as measured. N ranks, forward F, backward B, optimizer O.
@@ -11,6 +11,9 @@ gradients are reduce-scattered after that. The optimizer updates an N-th.
 - On a stream, collectives are on one link in the order in which the host issues them. The host issues a unit's gather
   when the unit before it begins to compute, so one gather is ahead. A unit's reduce-scatter follows its backward pass.
   The next unit's gradients are copied only after that reduce-scatter has ended.
+
+`hsdp`: as `fsdp`, with G, R and N those of a group of ranks. After its reduce-scatter, a unit's shard of M_u/N bytes is
+all-reduced between the groups. On a stream, these all-reduces are on a link of their own, as torch issues them.
 
 `replicate`: each unit's gradients are all-reduced after its backward pass. Over Gloo the host waits:
 step = F + B + O + Σ A(M_u) + copies. On a stream they overlap as those of our own schedules, and O follows the last.
@@ -33,6 +36,7 @@ from dataclasses import dataclass, replace
 from xbench.planning import merge
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
+from xbench.planning.sharding import cost_name
 from xbench.planning.simulate import Buckets, simulate
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Layer
@@ -45,8 +49,9 @@ ROOT = ""
 class Sharded:
     """Inputs of a prediction.
 
-    `units`: parameter names by unit; the root is ROOT. `costs`: cost models by collective. `workers`: N. `waits`:
-    whether the host waits for each collective, as over Gloo.
+    `units`: parameter names by unit; the root is ROOT. `costs`: cost models by `sharding.cost_name`. `workers`: N, the
+    ranks that divide the state. `waits`: whether the host waits for each collective, as over Gloo. `in_groups`: whether
+    there are further groups of N ranks, each with a copy of the state.
     """
 
     planner: Planner
@@ -55,6 +60,7 @@ class Sharded:
     costs: Mapping[str, CostModel]
     workers: int
     waits: bool
+    in_groups: bool = False
 
     @property
     def step(self) -> StepModel:
@@ -69,7 +75,13 @@ class Sharded:
 
     def curve(self, collective: str) -> CostCurve:
         """T of a collective. Raises KeyError where it was not measured."""
-        return CostCurve.of(self.planner.known_cost if collective == "all_reduce" else self.costs[collective])
+        if collective == "all_reduce" and not self.in_groups:
+            return CostCurve.of(self.planner.known_cost)
+        return CostCurve.of(self.costs[cost_name(collective, self.workers if self.in_groups else None)])
+
+    def between_s(self, nbytes: float) -> float:
+        """Time [s] of the all-reduce of a unit's shard between groups; 0 without groups. `nbytes`: the whole unit's."""
+        return self.curve("all_reduce")(nbytes / self.workers) if self.in_groups else 0.0
 
     @property
     def unit_bytes(self) -> dict[str, int]:
@@ -85,10 +97,10 @@ def fsdp(inputs: Sharded) -> float:
     step, sizes = inputs.step, inputs.unit_bytes
     optimizer_s = step.optimizer_s / inputs.workers
     if not inputs.waits:
-        earlier_s = (step.micro_steps - 1) * _overlapped(inputs, gather, CostCurve.line(0.0, 0.0))
+        earlier_s = (step.micro_steps - 1) * _overlapped(inputs, gather, None)
         return step.input_s + earlier_s + _overlapped(inputs, gather, scatter) + optimizer_s
     gathers = [size for unit, size in sizes.items() for _ in range(1 if unit == ROOT else 2)] * step.micro_steps
-    sent_s = sum(map(gather, gathers)) + sum(map(scatter, sizes.values()))
+    sent_s = sum(map(gather, gathers)) + sum(scatter(size) + inputs.between_s(size) for size in sizes.values())
     copied_bytes = sum(gathers) + sum(sizes.values())
     return step.ahead_s + step.backward_s + optimizer_s + sent_s + inputs.copy_s_per_byte * copied_bytes
 
@@ -128,11 +140,14 @@ def forward_order(inputs: Sharded) -> list[str]:
     return [unit for unit in dict.fromkeys(unit for unit, _, _ in _segments(inputs)) if unit != ROOT and unit in sizes]
 
 
-def _overlapped(inputs: Sharded, gather: CostCurve, scatter: CostCurve) -> float:
-    """The forward and the backward pass [s] where the link sends while the device computes."""
+def _overlapped(inputs: Sharded, gather: CostCurve, scatter: CostCurve | None) -> float:
+    """The forward and the backward pass [s] where the link sends while the device computes.
+
+    Without `scatter` no gradients are reduced.
+    """
     segments, sizes = _segments(inputs), inputs.unit_bytes
     blocks = forward_order(inputs)
-    now_s = link_s = gather(float(sizes.get(ROOT, 0)))
+    now_s = link_s = between_s = gather(float(sizes.get(ROOT, 0)))
     issued_s = 0.0
     gathered: set[str] = set()
     for unit, forward_s, _ in segments:
@@ -156,10 +171,11 @@ def _overlapped(inputs: Sharded, gather: CostCurve, scatter: CostCurve) -> float
                 now_s = max(now_s, arrived_s[unit])
         now_s += backward_s
         left[unit] -= 1
-        if not left[unit] and unit in sizes:
+        if scatter is not None and not left[unit] and unit in sizes:
             now_s = max(now_s, ahead_s)  # the reduce-scatter before it
             link_s = ahead_s = max(link_s, now_s) + scatter(float(sizes[unit]))
-    return max(now_s, link_s)
+            between_s = max(between_s, ahead_s) + inputs.between_s(float(sizes[unit]))
+    return max(now_s, link_s, between_s)
 
 
 def _segments(inputs: Sharded) -> list[tuple[str, float, float]]:

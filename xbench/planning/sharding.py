@@ -77,6 +77,14 @@ def shard_ranks(text: str, options: Mapping[str, str], world_size: int, ranks_pe
     return asked or (ranks_per_host if ranks_per_host in fitting else fitting[-1])
 
 
+def cost_name(collective: str, ranks: int | None) -> str:
+    """The name of a collective's cost: 'all_gather', or 'all_gather:group=2' if the ranks are in groups of two.
+
+    An all-reduce between groups has the size of the groups in its name too: 'all_reduce:group=2'.
+    """
+    return collective if ranks is None else f"{collective}:{GROUP}={ranks}"
+
+
 def replicate_obstacle() -> str | None:
     """Reason why the installed torch has no `replicate` on FSDP2, as half a sentence, or None."""
     found = importlib.util.find_spec("torch")

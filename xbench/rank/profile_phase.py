@@ -35,14 +35,14 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import UsageError
-from xbench.modes import EXACT, UNMERGED, mode_info
+from xbench.modes import EXACT, UNMERGED
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, fit
 from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.profilers.budget import SHARE
-from xbench.profilers.collectives import measure_all_reduce, measure_collective, sizes
+from xbench.profilers.collectives import measure_all_reduce, sizes
 from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
 from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, hook_s, measure_engine_cost, summarise_engine_cost
 from xbench.profilers.launches import HostCost, host_step_s, launch_s, summarise_launches
@@ -54,6 +54,7 @@ from xbench.rank.autotune import try_candidates
 from xbench.rank.bare_steps import at_present_speed, bare_again, with_loader
 from xbench.rank.events import StepProfiled, StragglersSought
 from xbench.rank.job_plans import complete, job_plan, with_missing
+from xbench.rank.other_links import other_costs
 from xbench.rank.parity_checker import gathered
 from xbench.rank.program import JobPlan
 from xbench.rank.session import Session
@@ -130,7 +131,7 @@ def profile_job(session: Session) -> JobPlan:
     found.keep(session)
     if workers_of(session.group) > 1:
         found.cost = _link(session, found)
-        found.other_costs = _other_links(session, found)
+        found.other_costs = other_costs(session, found.grad_bytes, _collectives_s(session) / 2)
         links = links_behind(session, found.places, found.cost, found.grad_bytes, found.step.uninstrumented_step_s)
         session.part("layers under traffic")
         on_cpu = session.device.type == "cpu"
@@ -189,6 +190,11 @@ def _quiet_step(session: Session) -> _Measured:
     return _Measured(raws, layers, step, wire_of(session.run, layers), places, waited)
 
 
+def _collectives_s(session: Session) -> float:
+    """Time for the measurement of one collective [s]."""
+    return QUICK_COLLECTIVES_S if session.run.effort.is_quick else COLLECTIVES_S
+
+
 def _link(session: Session, found: _Measured) -> CostModel:
     """Measure the time of a collective by its bytes."""
     session.part("link")
@@ -197,7 +203,7 @@ def _link(session: Session, found: _Measured) -> CostModel:
         sizes(found.grad_bytes),
         session.device,
         session.group,
-        seconds_budget=SHARE * (QUICK_COLLECTIVES_S if session.run.effort.is_quick else COLLECTIVES_S),
+        seconds_budget=SHARE * _collectives_s(session),
         clock=session.clock,
         note=session.note,
         wire=found.wire,
@@ -205,26 +211,6 @@ def _link(session: Session, found: _Measured) -> CostModel:
     everyone = gathered(measured)
     cost = fit(cost_points(everyone), backend=dist.get_backend(session.group), world_size=workers_of(session.group))
     return cost.model_copy(update=clocks(everyone))
-
-
-def _other_links(session: Session, found: _Measured) -> dict[str, CostModel]:
-    """Measure the time of the other collectives that modes of this run use, by name."""
-    needed = [name for mode in session.run.modes for name in mode_info(mode.carrier).collectives]
-    costs: dict[str, CostModel] = {}
-    for name in dict.fromkeys(needed):
-        measured = measure_collective(
-            name,
-            sizes(found.grad_bytes),
-            session.device,
-            dist.group.WORLD,
-            seconds_budget=(QUICK_COLLECTIVES_S if session.run.effort.is_quick else COLLECTIVES_S) / 2,
-            clock=session.clock,
-            note=session.note,
-        )
-        everyone = gathered(measured)
-        cost = fit(cost_points(everyone), backend=dist.get_backend(), world_size=dist.get_world_size())
-        costs[name] = cost.model_copy(update={"collective": name, **clocks(everyone)})
-    return costs
 
 
 def _load_layers(session: Session, found: _Measured) -> None:

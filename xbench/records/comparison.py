@@ -152,7 +152,9 @@ class Comparison(RecordBase):
     jobs: list[Job] = Field(description="one; two where a mode is paired")
     bounds: Bounds | None = None
     cost_model: CostModel | None = Field(None, description="T(M) of an all-reduce of M bytes, as fitted")
-    other_costs: dict[Text, CostModel] = Field({}, description="T(M) of other collectives by name, where modes shard")
+    other_costs: dict[Text, CostModel] = Field(
+        {}, description="T(M) of other collectives by name (all_gather, all_gather:group=2), where modes shard"
+    )
     samples: list[Sample] = Field([], description="one a block of timed steps, raw")
     gpu_missing: Text | None = Field(None, description=GPU_MISSING)
 

@@ -43,13 +43,19 @@ def forecast_s(run: RunSpec, mode: ModeSpec, found: Collector) -> float | None:
         return None
     contention = planned_contention(job.contention, job.cost_model)
     buffers = tuple(job.workload.buffer_bytes) if job.workload is not None else ()
+    fabric = run.fabric
+    needs = mode_info(mode.carrier).ranks
+    workers = fabric.world_size
+    if needs is not None:
+        workers = imported(needs)(mode.text, dict(mode.options), fabric.world_size, fabric.ranks)
     inputs = Sharded(
         Planner(StepModel.of(job.layers, job.step), job.cost_model, contention, buffers),
         job.layers,
         found.units.get(mode.text, {}),
         job.other_costs,
-        run.fabric.world_size,
+        workers,
         waits=run.backend == "gloo",
+        in_groups=needs is not None,
     )
     try:
         step_s: float = imported(named)(inputs)

@@ -53,6 +53,24 @@ _MESHES: dict[tuple[str, int], tuple[dist.ProcessGroup, DeviceMesh]] = {}
 Wrap = Callable[[Any], object]
 
 
+def shard_ranks_here(text: str, options: Mapping[str, str]) -> int:
+    """The ranks of a group of the mode `text` among the ranks of this job (`shard_ranks`)."""
+    size = dist.get_world_size()
+    return shard_ranks(text, options, size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+
+
+def mesh_of_groups(device: str, ranks: int) -> DeviceMesh:
+    """All ranks: copies ('replicate') by ranks of a copy ('shard'). Made once, because its process groups stay."""
+    world = dist.group.WORLD
+    assert world is not None
+    known = _MESHES.get((device, ranks))
+    if known is None or known[0] is not world:
+        shape = (dist.get_world_size() // ranks, ranks)
+        known = world, init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard"))
+        _MESHES[device, ranks] = known
+    return known[1]
+
+
 class ShardedHandle(Handle):
     """A twin of the model whose parameters are DTensors, and the optimizer that updates them."""
 
@@ -251,20 +269,10 @@ class Hsdp(Fsdp):
     name = "hsdp"
 
     def mesh(self, setup: AttachConfig, device: str) -> DeviceMesh:
-        """The ranks: copies by ranks of a copy. Made once, because its process groups stay."""
-        world = dist.group.WORLD
-        assert world is not None
-        if setup.group not in (None, world):
+        """See `mesh_of_groups`. Raises UsageError for a process group of the user's."""
+        if setup.group not in (None, dist.group.WORLD):
             raise UsageError(f"{self.name} makes groups of its own among all ranks, and takes no process_group")
-        size = dist.get_world_size()
-        per_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-        ranks = shard_ranks(self.name, setup.options, size, per_host)
-        known = _MESHES.get((device, ranks))
-        if known is None or known[0] is not world:
-            names = ("replicate", "shard")
-            known = world, init_device_mesh(device, (size // ranks, ranks), mesh_dim_names=names)
-            _MESHES[device, ranks] = known
-        return known[1]
+        return mesh_of_groups(device, shard_ranks_here(self.name, setup.options))
 
 
 class Replicate(Fsdp):

@@ -103,6 +103,20 @@ def test_on_a_stream_units_are_reduced_as_they_are_ready() -> None:
     assert replicate(inputs(waits=False)) == pytest.approx(4.0 + 11.0 + 1.0)
 
 
+def test_groups_reduce_their_shards_between_each_other() -> None:
+    """Half a second a byte within groups of two, a second a byte of a shard between them."""
+    for waits in (True, False):
+        given = inputs(waits=waits)
+        costs = {f"{name}:group=2": line(0.0, 0.5) for name in ("all_gather", "reduce_scatter")}
+        grouped = replace(given, in_groups=True, costs=costs | {"all_reduce:group=2": line(0.0, 1.0)})
+        if waits:
+            assert fsdp(grouped) == pytest.approx(fsdp(given) + 8 / 2)
+        else:  # shards of b from 13 to 15, of a to 16, of the root to 17: the last scatter ended at 15
+            assert fsdp(grouped) == pytest.approx(17.0 + 0.5)
+        with pytest.raises(KeyError):
+            fsdp(replace(grouped, costs=costs))
+
+
 def test_zero1_is_ddp_with_a_share_of_the_updates_and_all_broadcasts() -> None:
     # DDP sends one bucket of 8 bytes after 6 s. The ranks own 4 and 2 + 1 + 1 elements.
     assert zero1(inputs(waits=True)) == pytest.approx(4.0 + 6.0 + 8.0 + 0.5 + 8 / 2)

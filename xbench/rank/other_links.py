@@ -1,0 +1,72 @@
+"""Cost of the collectives that torch's sharded modes use beside the all-reduce of all ranks, in a rank's profile.
+
+The collectives of a mode in groups of ranks are measured in all groups at once, as they run in its steps: the groups
+share links. The times are those of the groups of rank 0. The all-reduce between groups is of a shard, so its sizes end
+at one N-th of the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from xbench.modes import mode_info
+from xbench.planning.cost import fit
+from xbench.planning.sharding import cost_name
+from xbench.profilers.collectives import measure_collective, sizes
+from xbench.profilers.summary import clocks, cost_points
+from xbench.rank.parity_checker import gathered
+from xbench.rank.session import Session
+from xbench.records import CostModel
+from xbench.schedules.sharded import mesh_of_groups, shard_ranks_here
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A collective to measure: this rank's group, the ranks of rank 0's, and the largest size [B]."""
+
+    collective: str
+    group: dist.ProcessGroup
+    ranks: range
+    most_bytes: int
+
+
+def other_costs(session: Session, grad_bytes: int, seconds_budget: float) -> dict[str, CostModel]:
+    """Measure the collectives that modes of this run use, by `cost_name`, each for so long [s]."""
+    costs: dict[str, CostModel] = {}
+    for name, link in dict(_links(session, grad_bytes)).items():
+        measured = measure_collective(
+            link.collective,
+            sizes(link.most_bytes),
+            session.device,
+            link.group,
+            seconds_budget=seconds_budget,
+            clock=session.clock,
+            note=session.note,
+        )
+        everyone = [one for rank, one in enumerate(gathered(measured)) if rank in link.ranks]
+        cost = fit(cost_points(everyone), backend=dist.get_backend(), world_size=len(link.ranks))
+        costs[name] = cost.model_copy(update={"collective": link.collective, **clocks(everyone)})
+    return costs
+
+
+def _links(session: Session, grad_bytes: int) -> Iterator[tuple[str, _Link]]:
+    """The collectives to measure, by name."""
+    world, size = dist.group.WORLD, dist.get_world_size()
+    assert world is not None
+    for mode in session.run.modes:
+        info = mode_info(mode.carrier)
+        if info.collectives and info.ranks is None:
+            yield from ((name, _Link(name, world, range(size), grad_bytes)) for name in info.collectives)
+        elif info.collectives:
+            ranks = shard_ranks_here(mode.text, dict(mode.options))
+            mesh = mesh_of_groups(session.device.type, ranks)
+            within, between = mesh.get_group("shard"), mesh.get_group("replicate")
+            for name in info.collectives:
+                if name == "all_reduce":
+                    link = _Link(name, between, range(0, size, ranks), -(-grad_bytes // ranks))
+                else:
+                    link = _Link(name, within, range(ranks), grad_bytes)
+                yield cost_name(name, ranks), link
