@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from xbench.commands.options import (
 )
 from xbench.config import overlap_option, read_fabric
 from xbench.errors import SpecError
-from xbench.option_fields import choice, option, parsed
+from xbench.option_fields import choice, option, option_of, parsed
 from xbench.text import and_of
 from xbench.units import parse_rate, parse_seconds
 
@@ -149,6 +149,7 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     if emit != "table" and json_to == "-":
         raise SpecError(f"--emit {emit} and --json - both want stdout", hint="write --json FILE")
     if emit == "python" and config.mode is not None and _plans_units(config.mode):
+        _check_only_units(config, json_to)
         click.echo(_units_lines(profile, config.mode), nl=False)
         return
     wanted, chosen = _snippets_mode(emit, config.mode), _modes(config.modes)
@@ -178,6 +179,18 @@ def _plans_units(text: str) -> bool:
     from xbench.schedules import parse_modes
 
     return all(mode_info(mode.name).plans_units for mode in parse_modes(text))
+
+
+def _check_only_units(config: PlanConfig, json_to: str | None) -> None:
+    """Raise SpecError for options that the lines of planned units do not follow."""
+    default = PlanConfig(emit=config.emit, mode=config.mode, job=config.job)
+    names = [field.name for field in fields(config) if getattr(config, field.name) != getattr(default, field.name)]
+    given = [option_of(PlanConfig, name).flags[0] for name in names] + (["--json"] if json_to is not None else [])
+    if given:
+        raise SpecError(
+            f"{and_of(given)}: the units of {config.mode} are those that a comparison wrapped",
+            hint=f"leave {and_of(given)} out, or compare under those conditions",
+        )
 
 
 def _units_lines(profile: Path, mode: str) -> str:

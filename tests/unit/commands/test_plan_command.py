@@ -255,6 +255,10 @@ def test_torch_is_not_needed(emit: str) -> None:
         (["--emit", "ddp", "--mode", "wfbp,single"], "a snippet holds one plan"),
         (["--emit", "python", "--modes", "compute"], "only the control was planned"),
         (["--emit", "python", "--mode", "auto:shard=on"], "holds no units of it"),
+        (
+            ["--emit", "python", "--mode", "auto:shard=on", "--rate", "1gbit", "--json", "plan.json"],
+            "--rate and --json: the units of auto:shard=on are those that a comparison wrapped",
+        ),
         (["--mode", "optimal"], "no snippet is asked for"),
         (["--emit", "json", "--json", "-"], "both want stdout"),
         (["--emit", "yaml"], "'yaml' is not one of"),

@@ -64,6 +64,22 @@ def test_the_best_mode_and_the_reference_are_drawn_on_one_scale() -> None:
     assert legend.startswith("█ computes, ░ waits for gradients: exposed")
 
 
+def test_the_wait_for_input_has_a_mark_of_its_own() -> None:
+    record = made.comparison()
+    result = record.modes["ddp"]
+    assert result.timeline is not None
+    first, *others = result.timeline.compute
+    fed = Slice(name="input", start_s=0.0, end_s=0.2)
+    later = first.model_copy(update={"start_s": 0.2})
+    timeline = result.timeline.model_copy(update={"compute": [fed, later, *others]})
+    modes = {**record.modes, "ddp": result.model_copy(update={"timeline": timeline})}
+    _, best, _, reference, _, *legend = drawing(record.model_copy(update={"modes": modes}))
+    assert "▒" not in best
+    assert reference.split()[2].startswith("▒▒▒")
+    assert reference.count("▒") < reference.index("█")
+    assert " ".join(legend).startswith("█ computes, ▒ waits for input, ░ waits for gradients: exposed")
+
+
 def test_where_the_reference_is_best_the_next_best_is_drawn_beside_it() -> None:
     modes = [
         made.mode_result("ddp", 0.6, (1.0, 1.0, 1.0), "reference", buckets=4),

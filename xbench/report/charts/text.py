@@ -24,10 +24,13 @@ from xbench.report.page import model as page
 from xbench.text import counted
 from xbench.units import format_bytes, format_clock, format_energy, format_percent, format_power, format_seconds
 
-COMPUTING, WAITING, TRAVELLING = "█", "░", "▄"
+COMPUTING, LOADING, WAITING, TRAVELLING = "█", "▒", "░", "▄"
 MIN_COLUMNS, MAX_COLUMNS = 10, 80
 FAR_OFF = 0.1
 """Relative difference between a recorded step and the mode's median above which a warning is shown."""
+
+INPUT = "input"
+"""Name of the slices in which a step waits for its batch."""
 
 _MARGIN = 22
 
@@ -47,19 +50,33 @@ def render_timelines(record: Comparison, console: Console) -> None:
     grid.add_column(overflow="fold")
     for _ in range(3):
         grid.add_column(no_wrap=True)
+    loads = False
     for mode, timeline in drawn:
-        busy = lane(timeline.compute, scale_s, width, COMPUTING)
-        compute = "".join(
-            WAITING if cell == " " and (column + 0.5) / width * scale_s < timeline.end_s else cell
-            for column, cell in enumerate(busy)
-        )
+        compute = _compute_lane(timeline, scale_s, width)
+        loads = loads or LOADING in compute
         grid.add_row(Text(f" {mode}"), "compute", compute, format_seconds(timeline.end_s))
         grid.add_row("", "link", lane(timeline.communication, scale_s, width, TRAVELLING), "")
     console.print(grid)
-    say(console, f"{COMPUTING} computes, {WAITING} waits for gradients: exposed, {TRAVELLING} gradients travel", "dim")
+    loading = f"{LOADING} waits for input, " if loads else ""
+    waiting = f"{WAITING} waits for gradients: exposed"
+    say(console, f"{COMPUTING} computes, {loading}{waiting}, {TRAVELLING} gradients travel", "dim")
     for sentence in (far_off(record, record.modes[mode]) for mode, _ in drawn):
         if sentence is not None:
             say(console, sentence, "yellow")
+
+
+def _compute_lane(timeline: Timeline, scale_s: float, width: int) -> str:
+    """Return the lane of the device: what computes, the wait for input, and the wait for gradients within the step."""
+    busy = lane([part for part in timeline.compute if part.name != INPUT], scale_s, width, COMPUTING)
+    loading = lane([part for part in timeline.compute if part.name == INPUT], scale_s, width, LOADING)
+    return "".join(
+        cell
+        if cell != " "
+        else WAITING
+        if input_ == " " and (column + 0.5) / width * scale_s < timeline.end_s
+        else input_
+        for column, (cell, input_) in enumerate(zip(busy, loading, strict=True))
+    )
 
 
 def far_off(record: Comparison, result: ModeResult) -> str | None:
