@@ -19,11 +19,15 @@ BESIDE := $(foreach name,live_cluster given_ranks runs training_steps validate e
 
 # Files that `make rest` leaves to somebody else.
 LATER ?=
+ALONE = $(filter-out $(BESIDE) $(LATER),$(wildcard tests/integration/test_*.py))
 
-# The share of expensive cases is that of the commit, so that every case runs over a few commits.
+# The share of expensive cases and files is that of the commit, so that every case runs over a few commits.
 ifndef XBENCH_FAULTS_SEED
 export XBENCH_FAULTS_SEED := $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0))
 endif
+
+# Every second file of a list: the first, third, ... or the second, fourth, ...; all for `make test-all`.
+drawn = $(if $(XBENCH_TEST_ALL),$(1),$(shell printf '%s\n' $(1) | awk 'NR % 2 == $(XBENCH_FAULTS_SEED) % 2'))
 
 .DEFAULT_GOAL := help
 .PHONY: help compare check lint units test smoke rest test-all faults all-faults mutate gpu horovod docs clean
@@ -56,10 +60,10 @@ smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m smoke tests/integration tests/browser
 
 rest: $(VENV)/.installed-dev
-	@echo "cases of XBENCH_FAULTS_SEED=$(XBENCH_FAULTS_SEED)"
+	@echo "files and cases of XBENCH_FAULTS_SEED=$(XBENCH_FAULTS_SEED)"
 	XBENCH_GPU_DEVICE=cpu $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 \
-		-m "not smoke" $(BESIDE)
-	$(BIN)/python -m pytest --durations 20 -m "not smoke" tests/integration $(addprefix --ignore=,$(BESIDE) $(LATER))
+		-m "not smoke" $(call drawn,$(BESIDE))
+	$(BIN)/python -m pytest --durations 20 -m "not smoke" $(call drawn,$(ALONE))
 
 faults: $(VENV)/.installed-dev  ## Run the security tests and a share of the fault cases
 	@echo "cases and draws of XBENCH_FAULTS_SEED=$(XBENCH_FAULTS_SEED)"
