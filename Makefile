@@ -13,9 +13,11 @@ GPU_PYTHON ?= $(shell [ -x $(BIN)/python ] && echo $(BIN)/python || echo $(PYTHO
 
 # Integration tests that judge no time and look only at what they started, the longest first: two of these files run at
 # once. test_host stays apart from test_launch: each cleans up after dead runs of the whole machine.
-BESIDE := $(foreach name,live_cluster given_ranks runs training_steps validate emulated ray one_process sharded compiled_modes auto_on_ddp failed_runs killed_runs regress \
-	changed_model partial put_off_updates schedules gate converge live_job tune copies host drawn_loops wheel own_models warm \
-	mode_package gpu_profile library_models plain_ddp races profilers plan_snippets,tests/integration/test_$(name).py) tests/browser tests/gpu
+BESIDE := $(foreach name,compiled_modes failed_runs,tests/integration/test_$(name).py) tests/gpu \
+	$(foreach name,given_ranks ray live_cluster training_steps,tests/integration/test_$(name).py) tests/browser \
+	$(foreach name,library_models killed_runs runs validate live_job sharded schedules regress host put_off_updates \
+	emulated own_models one_process converge gate wheel auto_on_ddp tune partial mode_package copies profilers \
+	changed_model drawn_loops gpu_profile plan_snippets races plain_ddp warm,tests/integration/test_$(name).py)
 
 # Files that `make rest` leaves to somebody else.
 LATER ?=
