@@ -75,6 +75,8 @@ class ModeInfo:
     collectives: tuple[str, ...] = ()
     """Collectives beside the all-reduce whose cost its forecast needs. A mode in groups of ranks names its all-reduce
     too: it is one between the groups."""
+    units_of: str | None = None
+    """Mode whose units cost the host what this mode's cost it, if its forecast counts that."""
     options: str | None = None
     """Function from (text, options) to the checked options. None: the mode takes none."""
     sharded: str | None = None
@@ -238,15 +240,16 @@ _OURS = (
              remedy="make horovod"),
     ModeInfo("replicate", "DDP rebuilt on FSDP2: an all-reduce of each block's gradients",
              "xbench.schedules.sharded:Replicate", obstacle=_SHARDING + "replicate_obstacle",
-             forecast=_FORECASTS + "replicate", **_TORCHS),
+             forecast=_FORECASTS + "replicate", units_of="replicate", **_TORCHS),
     ModeInfo("fsdp", "FSDP2 (fully_shard): parameters, gradients and optimizer state in shards",
-             "xbench.schedules.sharded:Fsdp", forecast=_FORECASTS + "fsdp",
+             "xbench.schedules.sharded:Fsdp", forecast=_FORECASTS + "fsdp", units_of="fsdp",
              collectives=("all_gather", "reduce_scatter"), **_TORCHS),
     ModeInfo("fsdp-tuned", "FSDP2 with planned units, of several blocks each; auto:shard=on; :gathered=",
-             "xbench.schedules.sharded:FsdpTuned", forecast=_FORECASTS + "fsdp", needs_link=True, plans_units=True,
+             "xbench.schedules.sharded:FsdpTuned", forecast=_FORECASTS + "fsdp", units_of="fsdp", needs_link=True,
+             plans_units=True,
              collectives=("all_gather", "reduce_scatter"), options=_SHARDING + "unit_options", **_TORCHS),
     ModeInfo("hsdp", "fully_shard within groups of ranks, an all-reduce between them; :group=",
-             "xbench.schedules.sharded:Hsdp", forecast=_FORECASTS + "fsdp",
+             "xbench.schedules.sharded:Hsdp", forecast=_FORECASTS + "fsdp", units_of="fsdp",
              collectives=("all_gather", "reduce_scatter", "all_reduce"), options=_SHARDING + "options",
              ranks=_SHARDING + "shard_ranks", **_TORCHS),
     ModeInfo("zero1", "DDP with optimizer state in shards (ZeroRedundancyOptimizer)",

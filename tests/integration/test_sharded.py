@@ -106,6 +106,12 @@ def test_the_report_shows_the_memory(compared: tuple[Comparison, str]) -> None:
     assert "Memory of the fullest rank" in compared[1]
 
 
+def test_the_record_has_what_units_cost_the_host(compared: tuple[Comparison, str]) -> None:
+    costs = compared[0].unit_costs
+    assert set(costs) == {"fsdp", "replicate"}
+    assert all(0 < cost.unit_s < 1 for cost in costs.values())
+
+
 def test_a_comparison_says_how_units_were_planned(compared: tuple[Comparison, str]) -> None:
     assert any(note.startswith("auto:shard=on wraps ") for note in compared[0].fabric.notes)
     assert "auto:shard=on wraps " in compared[1]

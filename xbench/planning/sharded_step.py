@@ -7,7 +7,7 @@ reduce-scatter, an all-reduce and a broadcast of M bytes, as measured. N ranks, 
 gradients are reduce-scattered after that. The optimizer updates an N-th.
 
 - Over Gloo the host waits for each collective, so nothing overlaps:
-  step = F + B + O/N + Σ (2·G + R)(M_u) − G(M_root) + copies
+  step = F + B + O/N + Σ (2·G + R)(M_u) − G(M_root) + copies + units
 - On a stream, collectives are on one link in the order in which the host issues them. The host issues a unit's gather
   when the unit before it begins to compute, so one gather is ahead. A unit's reduce-scatter follows its backward pass.
   The next unit's gradients are copied only after that reduce-scatter has ended.
@@ -16,12 +16,16 @@ gradients are reduce-scattered after that. The optimizer updates an N-th.
 all-reduced between the groups. On a stream, these all-reduces are on a link of their own, as torch issues them.
 
 `replicate`: each unit's gradients are all-reduced after its backward pass. Over Gloo the host waits:
-step = F + B + O + Σ A(M_u) + copies. On a stream they overlap as those of our own schedules, and O follows the last.
+step = F + B + O + Σ A(M_u) + copies + units. On a stream they overlap as those of our own schedules, and O follows the
+last.
 
 `zero1`: DDP's step, with an optimizer that updates the elements of the rank that has most, and then Σ B(M_p) over all
 parameters.
 
 In a step of several micro-steps, only the last one reduces gradients. `fsdp` gathers parameters in every one.
+
+Units are the host's time for each unit and for each tensor besides collectives, where it was measured
+(`profilers.unit_cost`): over Gloo. On a GPU the host is ahead of the device.
 
 Copies are counted where the contention model knows the time of a byte: a unit is copied out of its gather, and its
 gradients are copied into the reduction. Gradients of frozen parameters do not exist, and their bytes are not known
@@ -39,7 +43,7 @@ from xbench.planning.plans import Planner
 from xbench.planning.sharding import cost_name
 from xbench.planning.simulate import Buckets, simulate
 from xbench.planning.step import StepModel
-from xbench.records import CostModel, Layer
+from xbench.records import CostModel, Layer, UnitCost
 
 ROOT = ""
 """Name of the root unit."""
@@ -51,7 +55,8 @@ class Sharded:
 
     `units`: parameter names by unit; the root is ROOT. `costs`: cost models by `sharding.cost_name`. `workers`: N, the
     ranks that divide the state. `waits`: whether the host waits for each collective, as over Gloo. `in_groups`: whether
-    there are further groups of N ranks, each with a copy of the state.
+    there are further groups of N ranks, each with a copy of the state. `unit`: the host's time for a unit and for a
+    tensor, besides collectives; None where it was not measured.
     """
 
     planner: Planner
@@ -61,6 +66,7 @@ class Sharded:
     workers: int
     waits: bool
     in_groups: bool = False
+    unit: UnitCost | None = None
 
     @property
     def step(self) -> StepModel:
@@ -84,6 +90,17 @@ class Sharded:
         return self.curve("all_reduce")(nbytes / self.workers) if self.in_groups else 0.0
 
     @property
+    def unit_s(self) -> float:
+        """The host's time for a unit, besides collectives [s]."""
+        return self.unit.unit_s if self.unit is not None else 0.0
+
+    @property
+    def units_s(self) -> float:
+        """The host's time for all units and their tensors [s]."""
+        tensors_s = len(self.step.gradients) * self.unit.tensor_s if self.unit is not None else 0.0
+        return len(self.unit_bytes) * self.unit_s + tensors_s
+
+    @property
     def unit_bytes(self) -> dict[str, int]:
         """Bytes of the gradients of each unit that has any."""
         nbytes = {gradient.name: gradient.nbytes for gradient in self.step.gradients}
@@ -102,7 +119,8 @@ def fsdp(inputs: Sharded) -> float:
     gathers = [size for unit, size in sizes.items() for _ in range(1 if unit == ROOT else 2)] * step.micro_steps
     sent_s = sum(map(gather, gathers)) + sum(scatter(size) + inputs.between_s(size) for size in sizes.values())
     copied_bytes = sum(gathers) + sum(sizes.values())
-    return step.ahead_s + step.backward_s + optimizer_s + sent_s + inputs.copy_s_per_byte * copied_bytes
+    copied_s = inputs.copy_s_per_byte * copied_bytes
+    return step.ahead_s + step.backward_s + optimizer_s + sent_s + copied_s + inputs.units_s
 
 
 def replicate(inputs: Sharded) -> float:
@@ -110,7 +128,7 @@ def replicate(inputs: Sharded) -> float:
     reduce, step, sizes = inputs.curve("all_reduce"), inputs.step, inputs.unit_bytes
     if inputs.waits:
         copied_s = 2 * inputs.copy_s_per_byte * sum(sizes.values())
-        return step.computed_s + sum(map(reduce, sizes.values())) + copied_s
+        return step.computed_s + sum(map(reduce, sizes.values())) + copied_s + inputs.units_s
     place = {gradient.name: index for index, gradient in enumerate(step.gradients)}
     buckets: Buckets = [[place[name] for name in inputs.units[unit] if name in place] for unit in sizes]
     return simulate(step, sorted(buckets, key=max), reduce, contention=inputs.planner.contention).step_s

@@ -146,7 +146,7 @@ class _Divisions:
                     break  # more blocks before it are not allowed either
                 sum_s, units, cuts = found[first]
                 nbytes = float(sent[last] - sent[first])
-                own_s = gathers * gather(nbytes) + scatter(nbytes)
+                own_s = gathers * gather(nbytes) + scatter(nbytes) + self._inputs.unit_s
                 ways.append((sum_s + own_s, units - 1, [*cuts, first] if first else cuts))
             found.append(min(ways))
         return found[-1][2]

@@ -27,6 +27,7 @@ from xbench.records import (
     StepTimes,
     Stragglers,
     Timeline,
+    UnitCost,
     WorkFormula,
     WorkloadRecord,
 )
@@ -145,13 +146,15 @@ class StragglersSought(Stragglers, Event, event="stragglers"):
 
 
 class SchedulesPlanned(Event, event="plans"):
-    """Plans of all schedules of a job, and the models that they were made with. `other_costs`: by collective."""
+    """Plans of all schedules of a job, and the models that they were made with. `other_costs`: by collective.
+    `unit_costs`: by mode."""
 
     cost_model: CostModel | None
     contention: Contention | None = None
     plans: dict[str, Plan]
     bounds: Bounds
     other_costs: dict[str, CostModel] = {}
+    unit_costs: dict[str, UnitCost] = {}
 
 
 class ParityChecked(Parity, Event, event="parity"):

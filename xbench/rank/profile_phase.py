@@ -54,14 +54,14 @@ from xbench.rank.autotune import try_candidates
 from xbench.rank.bare_steps import at_present_speed, bare_again, with_loader
 from xbench.rank.events import StepProfiled, StragglersSought
 from xbench.rank.job_plans import complete, job_plan, with_missing
-from xbench.rank.other_links import other_costs
+from xbench.rank.other_links import other_costs, unit_costs
 from xbench.rank.parity_checker import gathered
 from xbench.rank.program import JobPlan
 from xbench.rank.session import Session
 from xbench.rank.stragglers import Place, links_behind, place_of, ranks_behind
 from xbench.rank.unit_plans import units_by_mode
 from xbench.records import Contention as ContentionRecord
-from xbench.records import CostModel, Layer, Plan, StepTimes
+from xbench.records import CostModel, Layer, Plan, StepTimes, UnitCost
 from xbench.schedules.engine import Engine
 from xbench.schedules.groups import workers_of
 from xbench.spec import RunSpec
@@ -88,6 +88,7 @@ class _Measured:
     cost: CostModel | None = None
     contention: ContentionRecord | None = None
     other_costs: dict[str, CostModel] = field(default_factory=dict)
+    unit_costs: dict[str, UnitCost] = field(default_factory=dict)
 
     @property
     def unused(self) -> list[str]:
@@ -132,6 +133,7 @@ def profile_job(session: Session) -> JobPlan:
     if workers_of(session.group) > 1:
         found.cost = _link(session, found)
         found.other_costs = other_costs(session, found.grad_bytes, _collectives_s(session) / 2)
+        found.unit_costs = unit_costs(session, found.cost, found.other_costs)
         links = links_behind(session, found.places, found.cost, found.grad_bytes, found.step.uninstrumented_step_s)
         session.part("layers under traffic")
         on_cpu = session.device.type == "cpu"
@@ -164,10 +166,10 @@ def profile_job(session: Session) -> JobPlan:
         with contextlib.suppress(UsageError):  # our engine refuses the model, on every rank alike
             plans["auto"] = try_candidates(session, planner, plans, missing, sometimes_missing=sometimes)
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
-    event = event.model_copy(update={"other_costs": found.other_costs})
+    event = event.model_copy(update={"other_costs": found.other_costs, "unit_costs": found.unit_costs})
     scaler = session.workload.scaler
     scale = min(gathered(scaler.get_scale())) if scaler is not None else None
-    units = units_by_mode(session, planner, found.layers, found.other_costs)
+    units = units_by_mode(session, planner, found.layers, found.other_costs, found.unit_costs)
     plan = plan.model_copy(update={"backward_s": backward_s_of(found.layers), "scale": scale, "units": units})
     if session.rank == 0:
         session.journal.write(event)

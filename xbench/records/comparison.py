@@ -20,6 +20,7 @@ from xbench.records.measured_parts import (
     Stragglers,
     Timeline,
     TurnTaken,
+    UnitCost,
 )
 from xbench.records.parts import Estimate, Interval, Label, Part, Ratio, WorkloadRecord
 from xbench.records.traced import Traced
@@ -155,6 +156,7 @@ class Comparison(RecordBase):
     other_costs: dict[Text, CostModel] = Field(
         {}, description="T(M) of other collectives by name (all_gather, all_gather:group=2), where modes shard"
     )
+    unit_costs: dict[Text, UnitCost] = Field({}, description="the host's time for units, by mode, where modes shard")
     samples: list[Sample] = Field([], description="one a block of timed steps, raw")
     gpu_missing: Text | None = Field(None, description=GPU_MISSING)
 

@@ -111,6 +111,13 @@ class CostModel(Part):
     )
 
 
+class UnitCost(Part):
+    """Host time of a sharded mode besides its collectives."""
+
+    unit_s: Seconds = Field(description="for a unit")
+    tensor_s: Seconds = Field(description="for a tensor")
+
+
 class ContentionPoint(Part):
     """Collectives of one size, back to back, beside computation: how much each slows the other."""
 

@@ -129,6 +129,7 @@ def comparison_record(frame: RunFrame, found: Collector, error: str | None = Non
         bounds=_total_bounds(run, found),
         cost_model=found.jobs[0].cost_model,
         other_costs=found.jobs[0].other_costs,
+        unit_costs=found.jobs[0].unit_costs,
         samples=samples,
         gpu_missing=found.gpu.missing,
     )

@@ -28,6 +28,7 @@ from xbench.records import (
     StepTimes,
     Stragglers,
     TurnTaken,
+    UnitCost,
     WorkloadRecord,
 )
 from xbench.runs.gpu_use import GpuFindings
@@ -50,6 +51,7 @@ class JobFindings:
     plans: dict[str, Plan] = field(default_factory=dict)
     bounds: Bounds | None = None
     other_costs: dict[str, CostModel] = field(default_factory=dict)
+    unit_costs: dict[str, UnitCost] = field(default_factory=dict)
     stragglers: Stragglers | None = None
 
 
@@ -89,7 +91,8 @@ class Collector:
                 found.step, found.series = event.step, event.series
             case events.SchedulesPlanned():
                 found.cost_model, found.contention = event.cost_model, event.contention
-                found.plans, found.bounds, found.other_costs = event.plans, event.bounds, event.other_costs
+                found.plans, found.bounds = event.plans, event.bounds
+                found.other_costs, found.unit_costs = event.other_costs, event.unit_costs
             case events.StragglersSought():
                 found.stragglers = event.found
             case events.ParityChecked():

@@ -56,6 +56,7 @@ def forecast_s(run: RunSpec, mode: ModeSpec, found: Collector) -> float | None:
         workers,
         waits=run.backend == "gloo",
         in_groups=needs is not None,
+        unit=job.unit_costs.get(mode_info(mode.carrier).units_of or ""),
     )
     try:
         step_s: float = imported(named)(inputs)

@@ -14,7 +14,7 @@ from planning_cases import line, planner_of
 from xbench.planning.contention import Contention
 from xbench.planning.sharded_step import ROOT, Sharded, fsdp, largest_share, replicate, zero1
 from xbench.planning.step import Gradient
-from xbench.records import Layer, Tensor
+from xbench.records import Layer, Tensor, UnitCost
 
 SIZES = {"r1": 1, "b": 4, "a": 2, "r0": 1}
 """Bytes by layer, in ready order."""
@@ -80,6 +80,16 @@ def test_copies_are_counted_where_their_time_is_known() -> None:
     known = replace(given, planner=replace(given.planner, contention=copying))
     assert fsdp(known) == pytest.approx(fsdp(given) + 0.25 * (14 + 8))
     assert replicate(known) == pytest.approx(replicate(given) + 0.25 * 16)
+
+
+def test_units_and_tensors_cost_the_host_its_time() -> None:
+    unit = UnitCost(unit_s=10.0, tensor_s=1.0)
+    for waits in (True, False):
+        given = inputs(waits=waits)
+        costly = replace(given, unit=unit)
+        more_s = 3 * 10.0 + 4 * 1.0 if waits else 0.0
+        assert fsdp(costly) == pytest.approx(fsdp(given) + more_s)
+        assert replicate(costly) == pytest.approx(replicate(given) + more_s)
 
 
 def test_on_a_stream_one_gather_is_ahead() -> None:

@@ -16,7 +16,7 @@ from xbench.planning.contention import Contention
 from xbench.planning.sharded_step import ROOT, Sharded, fsdp
 from xbench.planning.step import Gradient
 from xbench.planning.unit_plan import Units, merged, plan_units
-from xbench.records import Layer, Tensor
+from xbench.records import Layer, Tensor, UnitCost
 
 
 def inputs(
@@ -111,6 +111,14 @@ def test_a_limit_holds_for_units_of_several_blocks(limit: int | None, units: Uni
     plan = plan_units(*inputs([100, 10, 40, 100, 20, 30], waits=True), limit)
     assert plan is not None
     assert plan.units == units
+
+
+def test_units_cost_the_host_more_than_their_latencies() -> None:
+    given, kept = inputs([100] * 4, waits=True, alpha_s=0.01)
+    plan = plan_units(replace(given, unit=UnitCost(unit_s=3.0, tensor_s=0.5)), kept)
+    assert plan is not None
+    assert plan.units == [["b0", "b1"], ["b2", "b3"]]
+    assert plan.apart_s - plan.step_s == pytest.approx(2 * (3.0 + 3 * 0.01))
 
 
 def test_blocks_of_two_dtypes_are_apart() -> None:
