@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,10 @@ from xbench.commands.options import (
     write_csv,
     write_json,
 )
+from xbench.commands.planned_units import plans_units, units_lines
 from xbench.config import overlap_option, read_fabric
 from xbench.errors import SpecError
-from xbench.option_fields import choice, option, option_of, parsed
+from xbench.option_fields import choice, option, parsed
 from xbench.text import and_of
 from xbench.units import parse_rate, parse_seconds
 
@@ -148,9 +149,8 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     emit = config.emit
     if emit != "table" and json_to == "-":
         raise SpecError(f"--emit {emit} and --json - both want stdout", hint="write --json FILE")
-    if emit == "python" and config.mode is not None and _plans_units(config.mode):
-        _check_only_units(config, json_to)
-        click.echo(_units_lines(profile, config.mode), nl=False)
+    if emit == "python" and config.mode is not None and plans_units(config.mode):
+        click.echo(units_lines(profile, config, config.mode, json_to), nl=False)
         return
     wanted, chosen = _snippets_mode(emit, config.mode), _modes(config.modes)
     measured = read(profile, config.job)
@@ -171,41 +171,6 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
         _paste_attach(planned, wanted, json_to, console)
     elif wanted is not None and emit == "ddp":
         _paste_ddp(planned, wanted, console)
-
-
-def _plans_units(text: str) -> bool:
-    """True if a mode's units are planned, so that its lines are those of a comparison."""
-    from xbench.modes import mode_info
-    from xbench.schedules import parse_modes
-
-    return all(mode_info(mode.name).plans_units for mode in parse_modes(text))
-
-
-def _check_only_units(config: PlanConfig, json_to: str | None) -> None:
-    """Raise SpecError for options that the lines of planned units do not follow."""
-    default = PlanConfig(emit=config.emit, mode=config.mode, job=config.job)
-    names = [field.name for field in fields(config) if getattr(config, field.name) != getattr(default, field.name)]
-    given = [option_of(PlanConfig, name).flags[0] for name in names] + (["--json"] if json_to is not None else [])
-    if given:
-        raise SpecError(
-            f"{and_of(given)}: the units of {config.mode} are those that a comparison wrapped",
-            hint=f"leave {and_of(given)} out, or compare under those conditions",
-        )
-
-
-def _units_lines(profile: Path, mode: str) -> str:
-    """Return the lines that wrap a mode's units as the comparison did. Raises SpecError for a record without them."""
-    from xbench.records import Comparison, load, of_kind
-    from xbench.report.advice import units_lines
-
-    record = of_kind(load(profile), Comparison)
-    result = record.modes.get(mode) if record is not None else None
-    if record is None or result is None or not result.units:
-        raise SpecError(
-            f"--mode {mode}: {str(profile)!r} holds no units of it",
-            hint=f"xbench compare WORKLOAD --modes ddp,{mode} plans them",
-        )
-    return units_lines(record, result)
 
 
 def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Console) -> None:

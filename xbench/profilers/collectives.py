@@ -220,7 +220,7 @@ def measure_all_reduce(
     device = torch.device(device)
     _check(sizes_bytes, group, repetitions)
     call = partial(AllReduce, max(sizes_bytes), device, group, wire)
-    return _measured(call, sizes_bytes, device, group, repetitions, seconds_budget, clock, note, 0.0)
+    return _measured(call, sizes_bytes, device, group, repetitions, seconds_budget, clock, note)
 
 
 def measure_collective(
@@ -242,8 +242,7 @@ def measure_collective(
     device = torch.device(device)
     _check(sizes_bytes, group, REPETITIONS)
     call = partial(CALLS[name], max(sizes_bytes), device, group)
-    stagger_s = STAGGER_S if device.type == "cpu" else 0.0
-    return _measured(call, sizes_bytes, device, group, REPETITIONS, seconds_budget, clock, note, stagger_s)
+    return _measured(call, sizes_bytes, device, group, REPETITIONS, seconds_budget, clock, note)
 
 
 def _check(sizes_bytes: Sequence[int], group: dist.ProcessGroup | None, repetitions: int) -> None:
@@ -264,15 +263,11 @@ def _measured(
     seconds_budget: float,
     clock: Clock,
     note: Callable[[str], object],
-    stagger_s: float,
 ) -> list[dict[str, Any]]:
-    """Repeat a call on each size, and return this rank's raw times. `call()` makes its buffers.
-
-    Ranks start `stagger_s` [s] after each other, in a new order each time.
-    """
+    """Repeat a call on each size, and return this rank's raw times. `call()` makes its buffers."""
     before = clock_offsets(group, device)
     with _communication_stream(device):
-        runs = _Repetitions(call(), sizes_bytes, device, group, clock, note, stagger_s)
+        runs = _Repetitions(call(), sizes_bytes, device, group, clock, note)
         anchor, anchor_host_s = _anchor(clock)
         pilot_s = runs.pilot()
         aligned_s = [s + min(pilot_s) for s in pilot_s]
@@ -310,11 +305,10 @@ class _Repetitions:
         group: dist.ProcessGroup | None,
         clock: Clock,
         note: Callable[[str], object],
-        stagger_s: float,
     ) -> None:
         self.marks: dict[int, list[tuple[Mark, Mark]]] = {size: [] for size in sizes_bytes}
         self._device, self._group, self._clock, self._note = device, group, clock, note
-        self._call, self._stagger_s, self._count = call, stagger_s, 0
+        self._call, self._count = call, 0
         self._token = torch.zeros(1, device=device)
 
     def pilot(self) -> list[float]:
@@ -351,9 +345,9 @@ class _Repetitions:
         if self._device.type == "cuda":  # the module's docstring explains it
             head_start(torch.cuda.current_stream(self._device))
         dist.all_reduce(self._token, group=self._group)
-        if self._stagger_s:
+        if self._call.staggered and self._device.type == "cpu":
             self._count += 1
-            time.sleep((dist.get_rank(self._group) + self._count) % workers_of(self._group) * self._stagger_s)
+            time.sleep((dist.get_rank(self._group) + self._count) % workers_of(self._group) * STAGGER_S)
         start = self._clock.mark()
         self._call.run(size)
         self.marks[size].append((start, self._clock.mark()))

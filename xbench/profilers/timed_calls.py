@@ -25,6 +25,9 @@ class TimedCall(ABC):
     of_shards = False
     """True if each rank has one N-th of the tensor."""
 
+    staggered = True
+    """True if ranks on CPUs start one after the other."""
+
     def __init__(
         self,
         most_bytes: int,
@@ -60,6 +63,7 @@ class AllReduce(TimedCall):
     """An all-reduce, called as the schedules call it."""
 
     name = "all_reduce"
+    staggered = False
 
     def _run(self, part: Tensor) -> None:
         if self._on_gpu:

@@ -24,7 +24,7 @@ from xbench.rank.parity_checker import gathered
 from xbench.rank.session import Session
 from xbench.records import CostModel, UnitCost
 from xbench.registry import imported
-from xbench.schedules.sharded import mesh_of_groups, shard_ranks_here
+from xbench.schedules.sharded import groups_here, shard_ranks_here
 
 TIMES = {"all_gather": 2, "reduce_scatter": 1}
 """Collectives of a unit in a step."""
@@ -92,8 +92,7 @@ def _links(session: Session, grad_bytes: int) -> Iterator[tuple[str, _Link]]:
             yield from ((name, _Link(name, world, range(size), grad_bytes)) for name in info.collectives)
         elif info.collectives:
             ranks = shard_ranks_here(mode.text, dict(mode.options))
-            mesh = mesh_of_groups(session.device.type, ranks)
-            within, between = mesh.get_group("shard"), mesh.get_group("replicate")
+            within, between = groups_here(session.device.type, ranks)
             for name in info.collectives:
                 if name == "all_reduce":
                     link = _Link(name, between, range(0, size, ranks), -(-grad_bytes // ranks))

@@ -71,6 +71,12 @@ def mesh_of_groups(device: str, ranks: int) -> DeviceMesh:
     return known[1]
 
 
+def groups_here(device: str, ranks: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """This rank's group of so many ranks, which have a copy together, and the ranks that have its part of each copy."""
+    mesh = mesh_of_groups(device, ranks)
+    return mesh.get_group("shard"), mesh.get_group("replicate")
+
+
 class ShardedHandle(Handle):
     """A twin of the model whose parameters are DTensors, and the optimizer that updates them."""
 
