@@ -236,8 +236,8 @@ def measure_collective(
     """Time another collective (`timed_calls.CALLS`) as `measure_all_reduce` times an all-reduce; a size is that of the
     whole tensor [B]. Raises ValueError as that does, and KeyError for an unknown name.
 
-    On CPUs one rank starts after the other, as in a step; the last one's start counts. An all-gather of Gloo's between
-    two ranks takes 1.0 or 1.5 times the time of its bytes, and 1.0 only where both start within 0.3 ms.
+    On CPUs one rank starts an all-gather after the other, as in a step; the last one's start counts. Between two ranks
+    Gloo's takes 1.0 or 1.5 times the time of its bytes, and 1.0 only where both start within 0.3 ms.
     """
     device = torch.device(device)
     _check(sizes_bytes, group, REPETITIONS)

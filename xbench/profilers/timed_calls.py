@@ -25,8 +25,8 @@ class TimedCall(ABC):
     of_shards = False
     """True if each rank has one N-th of the tensor."""
 
-    staggered = True
-    """True if ranks on CPUs start one after the other."""
+    staggered = False
+    """True if ranks on CPUs start one after the other, as they do in a step."""
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class AllReduce(TimedCall):
     """An all-reduce, called as the schedules call it."""
 
     name = "all_reduce"
-    staggered = False
 
     def _run(self, part: Tensor) -> None:
         if self._on_gpu:
@@ -97,6 +96,7 @@ class AllGather(TimedCall):
 
     name = "all_gather"
     of_shards = True
+    staggered = True
 
     def _run(self, part: Tensor) -> None:
         own = part.chunk(self._cut)[dist.get_rank(self._group)]
