@@ -1,7 +1,8 @@
 """Short profiles for what these tests start, which judge no prediction; `make test-all` measures whole ones.
 
 Ranks and probes are forked from a process that has torch already (`tests/warm`), but for smoke tests, for files that
-are about processes themselves (COLD), and with `make test-all`: there each imports it, as it does for users.
+are about processes themselves or use Horovod (COLD), and with `make test-all`: there each imports it, as it does for
+users.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ PLACE = "XBENCH_TEST_WARM"
 COLD = {
     f"test_{name}.py"
     for name in (
-        "compiled_modes", "disturbed_runs", "failed_runs", "host", "killed_runs", "launch", "races", "turns", "wheel",
+        "compiled_modes", "disturbed_runs", "failed_runs", "horovod", "host", "killed_runs", "launch", "races", "turns",
+        "wheel",
     )
 }  # fmt: skip
 os.environ["PYTHONPATH"] = os.pathsep.join([str(WARM), *filter(None, [os.environ.get("PYTHONPATH")])])
