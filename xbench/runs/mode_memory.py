@@ -38,16 +38,14 @@ def units_of(units: Mapping[str, list[str]]) -> list[Unit]:
 
 def forecast_s(run: RunSpec, mode: ModeSpec, found: Collector) -> float | None:
     """Return the predicted step [s] of a mode that torch itself brings; None if something it needs was not measured."""
-    named, job = mode_info(mode.carrier).forecast, found.jobs[0]
-    if named is None or job.step is None or job.cost_model is None:
+    info, job = mode_info(mode.carrier), found.jobs[0]
+    if info.forecast is None or job.step is None or job.cost_model is None:
         return None
     contention = planned_contention(job.contention, job.cost_model)
     buffers = tuple(job.workload.buffer_bytes) if job.workload is not None else ()
-    fabric = run.fabric
-    needs = mode_info(mode.carrier).ranks
-    workers = fabric.world_size
-    if needs is not None:
-        workers = imported(needs)(mode.text, dict(mode.options), fabric.world_size, fabric.ranks)
+    workers = run.fabric.world_size
+    if info.ranks is not None:
+        workers = imported(info.ranks)(mode.text, dict(mode.options), workers, run.fabric.ranks)
     inputs = Sharded(
         Planner(StepModel.of(job.layers, job.step), job.cost_model, contention, buffers),
         job.layers,
@@ -55,11 +53,11 @@ def forecast_s(run: RunSpec, mode: ModeSpec, found: Collector) -> float | None:
         job.other_costs,
         workers,
         waits=run.backend == "gloo",
-        in_groups=needs is not None,
-        unit=job.unit_costs.get(mode_info(mode.carrier).units_of or ""),
+        in_groups=info.ranks is not None,
+        unit=job.unit_costs.get(info.units_of or ""),
     )
     try:
-        step_s: float = imported(named)(inputs)
+        step_s: float = imported(info.forecast)(inputs)
     except KeyError:
         return None
     return inputs.planner.with_input_s(step_s)

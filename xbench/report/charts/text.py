@@ -69,14 +69,10 @@ def _compute_lane(timeline: Timeline, scale_s: float, width: int) -> str:
     """Return the lane of the device: what computes, the wait for input, and the wait for gradients within the step."""
     busy = lane([part for part in timeline.compute if part.name != INPUT], scale_s, width, COMPUTING)
     loading = lane([part for part in timeline.compute if part.name == INPUT], scale_s, width, LOADING)
-    return "".join(
-        cell
-        if cell != " "
-        else WAITING
-        if input_ == " " and (column + 0.5) / width * scale_s < timeline.end_s
-        else input_
-        for column, (cell, input_) in enumerate(zip(busy, loading, strict=True))
-    )
+    within = sum((column + 0.5) / width * scale_s < timeline.end_s for column in range(width))
+    empty = WAITING * within + " " * (width - within)
+    stacked = zip(busy, loading, empty, strict=True)
+    return "".join(next((mark for mark in marks if mark != " "), " ") for marks in stacked)
 
 
 def far_off(record: Comparison, result: ModeResult) -> str | None:
