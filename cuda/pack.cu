@@ -10,8 +10,9 @@
 // of every launch, one of MANY the 32,764 bytes that CUDA allows from 12.1 on. Blocks find their tensor by binary search
 // over the number of blocks before each.
 //
-// Where tensor and slice both begin on a multiple of 16 bytes every access is of 16 bytes, four in flight a thread;
-// elsewhere, and for the last few elements, they are element by element.
+// Where tensor and slice both begin on a multiple of 16 bytes, every access of the wider type is of 16 bytes, and
+// neighbouring threads access neighbouring bytes: 64 bytes of the narrower type are in flight a thread. Elsewhere, and
+// for the last few elements, accesses are element by element.
 //
 // NVRTC has no headers, so this file includes none and converts to and from 16 bits by itself. xbench/kernels/pack.py
 // fills the tables, and knows THREADS, FEW, MANY, CHUNK and the kernels' names.
@@ -71,27 +72,33 @@ template <> __device__ Bf16 rounded<Bf16>(float value) {
 template <> __device__ Fp16 rounded<Fp16>(float value) { return {to_fp16(value)}; }
 template <> __device__ double rounded<double>(double value) { return value; }
 
-// As many elements as fill one access of the narrower type.
 template <typename From, typename To>
-constexpr int LOT = WIDE / static_cast<int>(sizeof(From) < sizeof(To) ? sizeof(From) : sizeof(To));
+constexpr int WIDER = static_cast<int>(sizeof(From) < sizeof(To) ? sizeof(To) : sizeof(From));
+template <typename From, typename To>
+constexpr int NARROWER = static_cast<int>(sizeof(From) < sizeof(To) ? sizeof(From) : sizeof(To));
+
+// As many elements as fill one access of the wider type.
+template <typename From, typename To>
+constexpr int LOT = WIDE / WIDER<From, To>;
 
 template <typename From, typename To>
-constexpr int CHUNK = THREADS * IN_FLIGHT * LOT<From, To>;  // elements of one block
+constexpr int LOTS = IN_FLIGHT * WIDER<From, To> / NARROWER<From, To>;  // of one thread
 
-// LOT elements in registers, loaded and stored 16 bytes at a time.
+template <typename From, typename To>
+constexpr int CHUNK = THREADS * LOTS<From, To> * LOT<From, To>;  // elements of one block
+
+template <int BYTES> struct Word;
+template <> struct Word<16> { using type = uint4; };
+template <> struct Word<8> { using type = uint2; };
+
+// N elements in registers, loaded and stored in one access.
 template <typename T, int N>
 struct Lot {
-    static constexpr int ACCESSES = N * static_cast<int>(sizeof(T)) / WIDE;
-    uint4 raw[ACCESSES];
+    using Access = typename Word<N * static_cast<int>(sizeof(T))>::type;
+    Access raw;
 
-    __device__ void load(const T* from) {
-#pragma unroll
-        for (int i = 0; i < ACCESSES; ++i) raw[i] = reinterpret_cast<const uint4*>(from)[i];
-    }
-    __device__ void store(T* to) const {
-#pragma unroll
-        for (int i = 0; i < ACCESSES; ++i) reinterpret_cast<uint4*>(to)[i] = raw[i];
-    }
+    __device__ void load(const T* from) { raw = *reinterpret_cast<const Access*>(from); }
+    __device__ void store(T* to) const { *reinterpret_cast<Access*>(to) = raw; }
 };
 
 __device__ bool is_wide(const void* address) { return reinterpret_cast<unsigned long long>(address) % WIDE == 0; }
@@ -99,26 +106,27 @@ __device__ bool is_wide(const void* address) { return reinterpret_cast<unsigned 
 template <typename From, typename To, typename Scale>
 __device__ void convey(const From* from, To* to, long long begin, long long end, Scale scale) {
     constexpr int N = LOT<From, To>;
+    constexpr int COUNT = LOTS<From, To>;
     long long rest = begin;
     if (is_wide(from) && is_wide(to)) {
-        Lot<From, N> lots[IN_FLIGHT];
+        Lot<From, N> lots[COUNT];
         const long long lane = begin + static_cast<long long>(threadIdx.x) * N;
 #pragma unroll
-        for (int i = 0; i < IN_FLIGHT; ++i) {
+        for (int i = 0; i < COUNT; ++i) {
             const long long at = lane + static_cast<long long>(i) * THREADS * N;
             if (at + N <= end) lots[i].load(from + at);
         }
 #pragma unroll
-        for (int i = 0; i < IN_FLIGHT; ++i) {
+        for (int i = 0; i < COUNT; ++i) {
             const long long at = lane + static_cast<long long>(i) * THREADS * N;
             if (at + N <= end) {
                 From source[N];
                 To result[N];
-                memcpy(source, lots[i].raw, sizeof(source));
+                memcpy(source, &lots[i].raw, sizeof(source));
 #pragma unroll
                 for (int k = 0; k < N; ++k) result[k] = rounded<To>(widened(source[k]) * scale);
                 Lot<To, N> out;
-                memcpy(out.raw, result, sizeof(result));
+                memcpy(&out.raw, result, sizeof(result));
                 out.store(to + at);
             }
         }

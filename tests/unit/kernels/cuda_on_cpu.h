@@ -18,6 +18,9 @@ struct Place {
 struct __attribute__((may_alias, aligned(16))) uint4 {
     unsigned int x, y, z, w;
 };
+struct __attribute__((may_alias, aligned(8))) uint2 {
+    unsigned int x, y;
+};
 
 unsigned int __float_as_uint(float value) {
     unsigned int bits;

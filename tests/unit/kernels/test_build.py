@@ -257,16 +257,20 @@ def test_nvrtc_names_its_first_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(build.find_nvcc() is None, reason="there is no nvcc here")
-def test_bulk_is_moved_16_bytes_at_a_time(tmp_path: Path) -> None:
+def test_the_wider_type_is_moved_16_bytes_at_a_time(tmp_path: Path) -> None:
+    """And the narrower one as many elements at a time, so that neighbouring threads leave no gaps."""
     place = tmp_path / "pack.ptx"
     source = str(build.source_of("pack"))
     words = [str(build.find_nvcc()), "-O3", "-std=c++17", "-ptx", "-arch=compute_80", source, "-o", str(place)]
     subprocess.run(words, check=True)
     entries = place.read_text().split(".entry ")[1:]
     assert len(entries) == len(KERNELS)
+    wide, half = r"\.global\.v(4\.[fbu]32|2\.f64)", r"\.global\.v(2\.[fbu]32|4\.[bu]16)"
     for entry in entries:
-        assert re.search(r"ld\.global\.v(4\.[fbu]32|2\.f64)", entry)
-        assert re.search(r"st\.global\.v(4\.[fbu]32|2\.f64)", entry)
+        loads = half if entry.startswith("unpack_float32_bfloat16") else wide
+        stores = half if entry.startswith("pack_float32_bfloat16") else wide
+        assert re.search("ld" + loads, entry)
+        assert re.search("st" + stores, entry)
 
 
 def test_a_wheel_holds_the_sources(tmp_path: Path) -> None:
