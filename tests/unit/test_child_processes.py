@@ -55,3 +55,29 @@ def test_a_rank_that_leaves_at_once_ends_its_loaders_workers(tmp_path: Path) -> 
     first, second, left = map(int, done.stdout.split())
     assert (left, done.returncode) == (0, 0), done.stderr
     assert not any(psutil.pid_exists(pid) for pid in (first, second))
+
+
+FORK = """\
+import gc, os
+from xbench.child_processes import keep_garbage_from_children
+class Tensor:
+    def __del__(self):
+        if os.getpid() != parent:
+            os.abort()  # as a tensor on a GPU does
+parent = os.getpid()
+{call}
+inherited = Tensor()
+inherited.itself = inherited
+del inherited
+if child := os.fork():
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+else:
+    gc.collect()
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("call", "status"), [("keep_garbage_from_children()", "0"), ("", "-6")])
+def test_a_child_does_not_free_what_its_parent_left(call: str, status: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK.format(call=call)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == status
