@@ -25,7 +25,7 @@ This stream starts after all earlier work of the device. Buffers are allocated o
 event. The host waits only in the pilot and at the end.
 
 The host needs longer to launch a small all-reduce than the device to run it. So each repetition begins with a kernel
-that occupies the stream for 200 µs (`kernels.wait.head_start`). Meanwhile the host queues the aligning all-reduce, the
+that occupies the stream for 2 ms (`kernels.wait.head_start`). Meanwhile the host queues the aligning all-reduce, the
 event, the all-reduce and the second event. The two events then contain only the collective.
 """
 

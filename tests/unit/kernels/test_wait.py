@@ -47,9 +47,9 @@ def test_a_plain_wait_takes_the_stream_alone(kernels: Noted) -> None:
     assert why_not(CUDA) is None
 
 
-def test_a_head_start_is_a_plain_wait_of_200_us(kernels: Noted) -> None:
+def test_a_head_start_is_a_plain_wait_of_2_ms(kernels: Noted) -> None:
     head_start(stream())
-    assert kernels.calls == [("wait_alone", 1, 32, 77, 200_000)]
+    assert kernels.calls == [("wait_alone", 1, 32, 77, 2_000_000)]
 
 
 def test_a_head_start_without_the_kernel_spins_as_many_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_a_head_start_without_the_kernel_spins_as_many_cycles(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "_sleep", spun.append)
     monkeypatch.setattr("xbench.kernels.wait._cycles_per_ns", lambda device: 1.5)
     head_start(stream())
-    assert spun == [300_000]
+    assert spun == [3_000_000]
 
 
 def test_a_wait_with_load_takes_its_scratch(kernels: Noted) -> None:
