@@ -16,12 +16,14 @@ from xbench.errors import SpecError
 from xbench.modes import next_forward_modes
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
-from xbench.planning.next_forward import from_forward, part_sizes
+from xbench.planning.next_forward import forward_layers, from_forward, part_sizes
 from xbench.planning.next_forward_search import NextForward, NextForwardSearch, packed, worth_s
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import bucket_bytes
 from xbench.planning.step import Gradient, StepModel
 from xbench.records import CostModel, Layer, Parts, Plan
+
+MIB = 2**20
 
 
 def test_a_fixed_order_waits_for_its_next_part_though_others_are_ready() -> None:
@@ -177,6 +179,78 @@ def test_a_free_choice_and_its_own_order_end_at_the_same_time(
         assert worth_s(fixed.end_s, len(cut.order)) == cut.worth_s
 
 
+def equal_layers(count: int, nbytes: int, gap_s: float, forward_s: float) -> tuple[list[Layer], StepModel]:
+    """Layers of so many bytes, each ready a gap after the one before, with no other work."""
+    ready_s = [gap_s * (k + 1) for k in range(count)]
+    layers = [layer(f"l{k}", [(nbytes, at_s)], forward_s) for k, at_s in enumerate(ready_s)]
+    gradients = tuple(Gradient(f"l{k}.0", nbytes, at_s) for k, at_s in enumerate(ready_s))
+    return layers, StepModel(gradients, forward_s * count, ready_s[-1], 0.0)
+
+
+def test_dear_divides_equal_layers_into_thirds_where_these_are_best() -> None:
+    """Twelve layers of 100 bytes, T = 5 s + M/200: half of it is 5.5, 4, 3.5 and 3.25 s of one to four buckets.
+
+    With thirds, the last scatter is from 12 to 15.5 and its gather until 19; then forward takes 24 without a wait. With
+    one bucket both take until 23, with two until 20. With quarters the scatters before it end at 12.75, and it is
+    gathered at 19.25.
+    """
+    layers, step = equal_layers(12, 100, 1.0, 2.0)
+    cost = line(5.0, 0.005)
+    search = NextForwardSearch(layers, step, cost)
+    shares = [[list(range(k, k + 12 // n)) for k in range(0, 12, 12 // n)] for n in (1, 2, 3, 4)]
+    assert [search.step_of("dear", buckets).step_s for buckets in shares] == pytest.approx([47, 44, 43, 43.25])
+    found = search.dear()
+    assert (found.buckets, found.step.step_s) == (shares[2], pytest.approx(43))
+
+
+def test_priority_takes_the_best_size_of_parts() -> None:
+    """Two tensors of 64 MiB, T = 0.1 s + a second for each 4 MiB; forward of either takes a second.
+
+    Whole, the first is sent from 2 to 18.1 and the urgent one to 34.2. In parts of 16 MiB the urgent one passes after
+    the first part. The eight parts end at 34.8, and 32 parts of 4 MiB at 37.2.
+    """
+    layers, step = equal_layers(2, 64 * MIB, 2.0, 1.0)
+    cost = line(0.1, 0.25 / MIB)
+    ahead, curve = forward_layers(layers, step), CostCurve.of(cost)
+    tried = [priority(ahead, step, curve, partition_bytes=size * MIB).step_s for size in (4, 16, 64)]
+    assert tried == pytest.approx([38.2, 35.8, 36.2])
+    found = NextForwardSearch(layers, step, cost).priority()
+    assert found.step.step_s == pytest.approx(35.8)
+    assert found.parts is not None
+    assert found.parts.nbytes == 16 * MIB
+
+
+def test_small_neighbours_share_a_bucket_and_large_ones_do_not() -> None:
+    """Layers of 2, 2, 1/4 and 1/2 MiB, ready from 1 to 4; T = 0.5 s + 8 s a MiB; forward of each takes a second.
+
+    The link is busy from 1 on. Four parts of 1 MiB take 8.5 s each and the small two together 6.5: they end at 41.5,
+    with the last part of the first layer. By themselves the small two take half a second more. The large two in one
+    bucket are sent a second later.
+    """
+    sizes = [2 * MIB, 2 * MIB, MIB // 4, MIB // 2]
+    layers = [layer(f"l{k}", [(nbytes, k + 1.0)], 1.0) for k, nbytes in enumerate(sizes)]
+    gradients = tuple(Gradient(f"l{k}.0", nbytes, k + 1.0) for k, nbytes in enumerate(sizes))
+    found = NextForwardSearch(layers, StepModel(gradients, 4.0, 4.0, 0.0), line(0.5, 8 / MIB)).priority()
+    assert found.buckets == [[0], [1], [2, 3]]
+    assert found.step.step_s == pytest.approx(42.5)
+
+
+def test_the_order_may_be_that_of_one_part_at_a_time() -> None:
+    """T = 3 s a byte. The second of seven tensors is sent from 5 to 8 with nothing beside it, not even the empty first.
+
+    Of those ready at 8 the fourth is the most urgent. It takes until 59. By then all are ready, and go as forward needs
+    them. Of two parts at a time, the third would join the second and go before the fourth.
+    """
+    sizes, ready_s = [0, 1, 1, 17, 1, 17, 33], [5.0, 5.0, 7.0, 8.0, 9.0, 9.5, 9.5]
+    net = list(zip(sizes, ready_s, strict=True))
+    layers = [layer(f"l{k}", [tensor], 5.0) for k, tensor in enumerate(net)]
+    gradients = tuple(Gradient(f"l{k}.0", nbytes, at_s) for k, (nbytes, at_s) in enumerate(net))
+    found = NextForwardSearch(layers, StepModel(gradients, 35.0, 9.5, 0.0), line(0.0, 3.0)).priority()
+    assert found.buckets == [[0], [1], [2], [3], [4], [5], [6]]
+    assert found.parts is not None
+    assert found.parts.order == [1, 3, 6, 5, 4, 2, 0]
+
+
 def test_one_part_at_a_time_where_two_under_way_are_slower() -> None:
     """Two under way were measured to take three times as long each."""
     beside = Contention(np.zeros(1), np.array([[1.0], [3.0]]), np.ones((2, 1)))
@@ -208,6 +282,12 @@ def test_a_planner_with_layers_plans_both() -> None:
         Planner(STEP, COST).plan("dear")
     with pytest.raises(SpecError, match="unknown mode 'deer'"):
         PLANNER.plan("deer")
+
+
+def test_a_planner_compares_plans_by_the_worth_that_their_search_found() -> None:
+    found = PLANNER.next_forward.best()
+    worth = [PLANNER._worth_s(PLANNER.candidate(one)) for one in found]
+    assert worth == pytest.approx([one.worth_s for one in found], rel=1e-12)
 
 
 def test_auto_is_one_of_them_only_where_that_is_allowed() -> None:

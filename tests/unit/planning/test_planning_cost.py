@@ -176,6 +176,13 @@ def test_residuals_widen_the_fits_as_intervals_of_that_size_do() -> None:
     assert by_residuals[0][0] < 3e-4 < by_residuals[0][1]
 
 
+def test_where_each_point_sets_one_parameter_its_interval_is_the_points_own() -> None:
+    """α is the time of the one byte and β that of the many, each known to ±58.8 %: 400 draws are near that."""
+    model = fitted([point(1, 1.0, 0.588), point(10**9, 1000.0, 0.588)])
+    assert model.alpha_ci95 == pytest.approx((0.412, 1.588), abs=0.1)
+    assert model.beta_ci95 == pytest.approx((0.412e-6, 1.588e-6), abs=0.1e-6)
+
+
 def test_a_points_own_interval_widens_the_fits() -> None:
     two = [point(1000, 1.0, 0.1), point(2000, 1.5, 0.1)]
     model = fitted(two)

@@ -40,6 +40,17 @@ def test_ready_times_under_traffic_are_those_of_the_nearest_number_of_buckets() 
     assert backward_s(before, count) == pytest.approx(32.0)
 
 
+def test_auto_tries_the_buckets_that_are_best_by_ready_times_under_traffic() -> None:
+    """T = 1 s + M/1000. Undisturbed, all are ready at once and go together; under traffic the first goes ahead."""
+    layers = [layer("net", [(10, 1.0, 1.0), *[(1000, 1.0, 9.0)] * 3])]
+    planner = Planner(StepModel.of(layers, step_times(bare_s=11.0)), line(1.0, 1e-3))
+    undisturbed = replace(planner, step=replace(planner.step, loaded=None))
+    assert planner.plan("optimal").buckets == [["net.0"], ["net.1", "net.2", "net.3"]]
+    assert undisturbed.plan("optimal").buckets == [["net.0", "net.1", "net.2", "net.3"]]
+    tried = [[one.buckets for one in each.search().candidates()] for each in (planner, undisturbed)]
+    assert [[[0], [1, 2, 3]] in buckets for buckets in tried] == [True, False]
+
+
 def test_a_slower_device_has_all_its_ready_times_later() -> None:
     made = layer("net", [(8, 1.0, 2.0)])
     made = made.model_copy(update={"tensors": [made.tensors[0].model_copy(update={"ready_loaded_each_s": 3.0})]})

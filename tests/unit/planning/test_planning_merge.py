@@ -153,6 +153,12 @@ def test_fewer_buckets_are_taken_when_ends_are_equal() -> None:
     assert merge.optimal(gradients_of([0.0, 0.1], [3, 3]), CostCurve.line(0.1, 0.1)) == [[0, 1]]
 
 
+def test_fewer_buckets_are_taken_behind_another_dtype_too() -> None:
+    """The link takes a second a byte. The two that are ready at 9 end at 11, in one bucket as well as in two."""
+    gradients = gradients_of([0.0, 0.0, 9.0, 9.0], [1, 1, 1, 1], ["bfloat16", "float32", "float32", "float32"])
+    assert merge.optimal_contiguous(gradients, lambda nbytes: nbytes) == [[0], [1], [2, 3]]
+
+
 def test_alternating_dtypes_do_not_break_the_optimum_apart() -> None:
     count = 40
     gradients = gradients_of([0.0] * count, [10] * count, ["float32", "bfloat16"] * (count // 2))
@@ -228,6 +234,11 @@ BETA = st.one_of(st.just(0.0), st.floats(0, 2))
 def test_buckets_that_end_alike_are_few() -> None:
     # the last ready time decides: whatever came before has long arrived, in one bucket as well as in two
     assert merge.optimal_line(gradients_of([0.0, 0.0, 9.0], [1, 1, 1]), 0.0, 1.0) == [[0, 1], [2]]
+
+
+def test_a_gradient_without_bytes_costs_nothing_by_itself() -> None:
+    # the first arrives at 2, and at 3 if it waits for the empty one, which is ready at 1
+    assert merge.optimal_line(gradients_of([0.0, 1.0], [1, 0]), 1.0, 1.0) == [[0], [1]]
 
 
 def test_no_bucket_holds_two_dtypes_unless_allowed() -> None:

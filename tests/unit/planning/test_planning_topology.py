@@ -198,11 +198,26 @@ def test_contention_moves_with_the_size_of_message() -> None:
         (Topology("ring"), 16, 8000.0),  # messages of 500 bytes, as of 1000 on two workers
         (Topology("tree"), 16, 500.0),
         (Topology("halving-doubling"), 16, 1000.0),
+        (Topology("hierarchical", 8), 16, 1000.0),  # a ring of two hosts
         (Topology("hierarchical", 8), 32, 2000.0),  # a ring of four hosts
         (Topology("hierarchical", 8, between_bps=4e11), 32, 4000.0),  # a ring of eight, in each host
     ):
         moved = carried_contention(measured, link, topology, count)
         assert moved.compute_slowdown(np.array([nbytes, 8 * nbytes])) == pytest.approx(np.array([[2.0, 1.0]] * 2))
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_hosts_of_one_worker_are_a_ring(count: int) -> None:
+    hosts, ring = Topology("hierarchical"), Topology("ring")
+    assert hosts.line(3e-5, 1e-9, count) == ring.line(3e-5, 1e-9, count)
+    assert hosts.share(count) == ring.share(count) == 1 / count
+
+
+def test_intervals_grow_as_their_estimates_in_another_ring() -> None:
+    """α and β were measured to lie between their half and their double."""
+    made = carried_over(model(16, 9.72e-4, 1.97e-9), Topology("ring"), 64)
+    assert made.alpha_ci95 == pytest.approx((made.alpha_s / 2, made.alpha_s * 2))
+    assert made.beta_ci95 == pytest.approx((made.beta_s_per_byte / 2, made.beta_s_per_byte * 2))
 
 
 def test_alpha_and_beta_of_one_message() -> None:

@@ -135,6 +135,21 @@ def test_a_size_is_said_from_a_tenth_beyond_those_measured() -> None:
     assert [said(nbytes) for nbytes in (int(smallest / 1.1) + 1, int(smallest / 1.1), 0)] == [0, 1, 0]
 
 
+def test_a_bucket_is_small_from_more_than_a_tenth_below_those_measured() -> None:
+    found = planned(Change(), "single")
+    was = found.scenario.measured
+    points = [was.cost.points[0].model_copy(update={"nbytes": 1100}), *was.cost.points[1:]]
+    cost = was.cost.model_copy(update={"points": points})
+    scenario = replace(found.scenario, measured=replace(was, cost=cost))
+
+    def cautions(nbytes: int) -> list[str]:
+        plan = found.plans["single"].model_copy(update={"bucket_bytes": [nbytes]})
+        return replace(found, scenario=scenario, plans={"single": plan}).cautions
+
+    assert cautions(1000) == []
+    assert [told.startswith("All-reduces were measured from 1.07 KiB") for told in cautions(999)] == [True]
+
+
 # --- contention and auto ---------------------------------------------------------------------------------------------
 
 

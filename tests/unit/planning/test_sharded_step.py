@@ -83,11 +83,11 @@ def test_copies_are_counted_where_their_time_is_known() -> None:
 
 
 def test_units_and_tensors_cost_the_host_its_time() -> None:
-    unit = UnitCost(unit_s=10.0, tensor_s=1.0)
+    unit = UnitCost(unit_s=10.0, tensor_s=2.0)
     for waits in (True, False):
         given = inputs(waits=waits)
         costly = replace(given, unit=unit)
-        more_s = 3 * 10.0 + 4 * 1.0 if waits else 0.0
+        more_s = 3 * 10.0 + 4 * 2.0 if waits else 0.0
         assert fsdp(costly) == pytest.approx(fsdp(given) + more_s)
         assert replicate(costly) == pytest.approx(replicate(given) + more_s)
 

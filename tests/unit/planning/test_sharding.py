@@ -63,6 +63,10 @@ def test_the_search_for_units_is_a_mode_under_the_name_that_was_typed() -> None:
     assert parse_mode("auto:shard=off") == parse_mode("auto")
 
 
+def test_a_unit_may_be_of_a_single_byte() -> None:
+    assert parse_mode("fsdp-tuned:gathered=1").options == (("gathered", "1"),)
+
+
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [

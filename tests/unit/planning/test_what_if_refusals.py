@@ -77,6 +77,13 @@ def test_records_that_cannot_be_planned(update: dict[str, object], sentence: str
         measured(record().model_copy(update=update), "made")
 
 
+def test_jobs_count_from_one_to_the_last() -> None:
+    assert measured(record(), "made", 1) == measured(record(), "made")
+    for job in (0, 2):
+        with pytest.raises(SpecError, match=f"--job {job}: 'made' holds 1 job"):
+            measured(record(), "made", job)
+
+
 def test_a_record_of_compressed_gradients_is_refused() -> None:
     was = record()
     narrowed = was.model_copy(update={"spec": was.spec.model_copy(update={"compress": "bf16"})})
