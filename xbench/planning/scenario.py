@@ -59,7 +59,7 @@ FAR_RATE = 10.0
 """A rate above this multiple of the measured rate, or below this fraction of it, is far from the measurement."""
 
 FAR_SIZE = 1.1
-"""Sizes this many times the largest measured one are reported as extrapolated."""
+"""A size above this multiple of the largest measured one, or below this fraction of the least, is reported."""
 
 AUTO = "auto"
 SEARCHED = "found by search in the simulator, not tried on real links"

@@ -9,13 +9,14 @@ import pytest
 from cluster_cases import Scripted, rigid
 
 from xbench.cluster.compare import DRAWN_JOBS, ComparisonRequest, compare, parse_costs, thinned
+from xbench.cluster.findings import findings
 from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import Moment, grows
 from xbench.cluster.policy import Grant
 from xbench.cluster.traces import Trace, load_trace
 from xbench.cluster.traces.generated import ring_of
 from xbench.errors import SpecError
-from xbench.records import ClusterComparison
+from xbench.records import ClusterComparison, ClusterResult
 
 
 def trace(*jobs: tuple[float, int, float]) -> Trace:
@@ -124,6 +125,17 @@ def test_every_placement_is_simulated_and_compared_with_the_first() -> None:
     ]
     assert {curve.placement for curve in record.curves} == {"packed", "spread"}
     assert {(span.policy, span.to_s) for span in record.spans if span.job == "c"} == {("fifo", 20), ("srtf", 20)}
+
+
+def test_the_cost_of_placement_names_the_policies_that_lose_least_and_most() -> None:
+    results = [
+        ClusterResult(policy=policy, restart_s=0.0, jct_mean_s=60.0 * ratio, placement=placement, placed_ratio=placed)
+        for policy, ratio in (("fifo", 1.2), ("srtf", 1.5), ("las", 1.05))
+        for placement, placed in (("packed", None), ("spread", ratio))
+    ]
+    assert findings(results)[-1] == (
+        "Spread over hosts, jobs take from 5.0 % longer (las) to 50.0 % longer (srtf) than packed on average."
+    )
 
 
 def test_one_host_has_nothing_to_place() -> None:

@@ -138,6 +138,14 @@ def test_nobody_is_moved_for_less_than_a_restart() -> None:
         assert (found.finished[-1].restarts > 0) is worth
 
 
+def test_a_gain_of_exactly_a_restart_moves_nobody() -> None:
+    """When b ends at 5, a has 80 left: 20 s on 4 GPUs or 10 s on 8."""
+    jobs = [job("a", 0, 100), job("b", 0, 20)]
+    sooner, same = (run(jobs, EqualShare(), 8, restart_s=restart_s) for restart_s in (9.0, 10.0))
+    assert (ends(sooner)["a"], sooner.finished[-1].restarts) == (5 + 9 + 10, 1)
+    assert (ends(same)["a"], same.finished[-1].restarts) == (25.0, 0)
+
+
 def greedy(gains: np.ndarray, added: np.ndarray, spare: float) -> list[int]:
     taken = [0] * gains.shape[1]
     while True:

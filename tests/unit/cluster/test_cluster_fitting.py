@@ -79,6 +79,14 @@ def test_runs_that_make_no_ring_are_refused(runs: list[RingRun], said: str) -> N
         fit_ring(runs, 1.0)
 
 
+def test_a_step_of_the_smallest_batch_on_one_gpu_has_to_take_time() -> None:
+    """w GPUs take 10⁻¹² s a sample over w, and w − 1 s: on one GPU, 1 s for 10¹² samples and nothing for one."""
+    runs = [RingRun(gpus, batch, batch * 1e-12 / gpus + gpus - 1) for batch in (1.0, 1e12) for gpus in (2, 3, 5)]
+    assert fit_ring(runs[3:], 0.0).speed(1e12).step_s(1) == pytest.approx(1.0)
+    with pytest.raises(SpecError, match="leaves a step on one GPU without any time"):
+        fit_ring(runs, 0.0)
+
+
 @settings.get_profile("few")
 @given(st.floats(1e-4, 1e-1), st.floats(0.05, 2.0), st.floats(0.0, 1.0))
 def test_a_fit_to_a_curve_is_that_curve(slope: float, start: float, floor: float) -> None:

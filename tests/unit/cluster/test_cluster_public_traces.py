@@ -12,7 +12,7 @@ from cluster_cases import pollux_folder, shared, write
 from xbench.cluster.traces import load_trace
 from xbench.cluster.traces.alibaba import load_alibaba
 from xbench.cluster.traces.microsoft import load_itp, load_philly
-from xbench.cluster.traces.pollux import Application, Measured, load_application, load_pollux, steps_of
+from xbench.cluster.traces.pollux import STEPS, Application, Measured, load_application, load_pollux, steps_of
 from xbench.errors import SpecError
 
 ITP = "job_id,submission_time,duration,num_gpu"
@@ -130,6 +130,14 @@ def test_philly_counts_from_its_first_job(tmp_path: Path) -> None:
     assert raised.value.hint == "did you mean 'ab'?"
 
 
+def test_philly_s_gpu_time_may_be_rounded_to_seconds(tmp_path: Path) -> None:
+    """66.4 s on 3 GPUs are 199.2 GPU seconds."""
+    rows = [f"2017-10-09 07:01:55,66.4,3,{gpu_s},ab" for gpu_s in ("199.2", "199", "200", "198", "201")]
+    trace = load_philly(write(tmp_path / "philly.csv", PHILLY, *rows), rows="skip")
+    assert [job.name for job in trace.jobs] == ["ab-2", "ab-3", "ab-4"]
+    assert [bad.row for bad in trace.skipped] == [5, 6]
+
+
 def test_philly_whole() -> None:
     trace = load_trace(f"philly:{shared('philly/philly.csv.gz')}")
     assert len(trace.jobs) == 82_247
@@ -159,6 +167,17 @@ def test_one_gpu_accumulates_at_least_once_above_the_initial_batch() -> None:
     assert application.step(512, 2) == pytest.approx((3.0, 0.5))
 
 
+@pytest.mark.parametrize(
+    ("name", "initial"),
+    [("bert", 12), ("cifar10", 128), ("deepspeech2", 20), ("imagenet", 200), ("ncf", 256), ("yolov3", 8)],
+)
+def test_one_gpu_takes_the_batch_of_pollux_s_table_1_at_once_and_a_larger_one_in_two(name: str, initial: int) -> None:
+    times = Measured((initial / 2, 2.0 * initial), (1.0, 2.5), (0.0, 0.0))  # b samples take 0.5 s and b/initial s
+    application = Application(name, {1: times})
+    assert application.step(initial, 1) == pytest.approx((1.5, 0.0))
+    assert application.step(initial + 2, 1) == pytest.approx((2 * (0.5 + (initial + 2) / (2 * initial)), 0.0))
+
+
 def test_pollux_s_jobs_take_what_their_steps_imply(tmp_path: Path) -> None:
     trace = load_pollux(pollux_folder(tmp_path))
     four, two = trace.jobs
@@ -177,6 +196,15 @@ def test_work_that_is_not_known_is_refused() -> None:
     assert raised.value.hint == "bert's is known at batch 384"
     with pytest.raises(SpecError, match="work of gpt at batch 12 is not known"):
         steps_of("gpt", 12)
+
+
+@pytest.mark.parametrize("name", sorted(STEPS))
+def test_a_larger_batch_takes_fewer_steps_and_more_samples(name: str) -> None:
+    batches = sorted(STEPS[name])
+    steps = [steps_of(name, batch) for batch in batches]
+    assert steps == sorted(steps, reverse=True)
+    samples = [batch * count for batch, count in zip(batches, steps, strict=True)]
+    assert samples == sorted(samples)
 
 
 @pytest.mark.parametrize("number", range(1, 7))

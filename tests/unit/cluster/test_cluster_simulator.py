@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job, RigidSpeed
-from xbench.cluster.metrics import Moment, Span, metrics, slowdowns, unfairness
+from xbench.cluster.metrics import Finished, Moment, Simulated, Span, metrics, slowdowns, unfairness
 from xbench.cluster.policies.fifo import Fifo
 from xbench.cluster.policies.srtf import Sjf, Srsf, Srtf
-from xbench.cluster.policy import Cluster, Grant, Policy
+from xbench.cluster.policy import Cluster, Grant, Policy, due
 from xbench.cluster.simulator import simulate
 from xbench.cluster.speeds import TableSpeed
 from xbench.errors import SpecError
@@ -94,6 +94,25 @@ def test_metrics_by_hand() -> None:
     assert slowdowns(run(rigid((0, 1, 10), (0, 1, 1)), Fifo(), 1).finished) == [1.0, 1.1]
     with pytest.raises(ValueError, match="nothing to judge"):
         metrics(run([], Fifo(), 1))
+
+
+def test_the_makespan_begins_with_the_first_arrival() -> None:
+    """Two GPUs for 10 s and then for 4 s, from 30 s on: held all the time."""
+    judged = metrics(run(rigid((30, 2, 10), (31, 2, 4)), Fifo(), 2))
+    assert (judged.makespan_s, judged.occupancy) == (14.0, 1.0)
+
+
+def test_jobs_that_held_no_gpu_wasted_none() -> None:
+    (job,) = rigid((5, 1, 10))
+    judged = metrics(Simulated(Cluster(1), [Finished(job, 5.0, 5.0, 0, 0.0, 0.0, 0.0, 1.0)]))
+    assert (judged.useful_share, judged.occupancy, judged.across_share, judged.lost_share) == (1.0, 1.0, 0.0, 0.0)
+
+
+def test_instants_differ_by_more_than_a_nanosecond() -> None:
+    assert due(1e-9, 0.0)
+    assert not due(1.001e-9, 0.0)
+    assert due(1e6 + 0.9e-6, 1e6)  # late in a trace, by more than a millionth of a millionth
+    assert not due(1e6 + 1.1e-6, 1e6)
 
 
 class Lazy(Policy):

@@ -47,6 +47,10 @@ def test_what_is_no_ring_is_refused(theta: tuple[float, ...], batch: float, nbyt
         RingSpeed(theta, batch, nbytes)  # type: ignore[arg-type]
 
 
+def test_a_ring_may_exchange_nothing() -> None:
+    assert RingSpeed((0.01, 0.002, 1e-9, 0.05), 128.0, 0.0).step_s(4) == pytest.approx(0.32 + 3 * 0.002 + 0.05)
+
+
 def test_a_table_is_what_was_measured_and_lines_between() -> None:
     table = TableSpeed.of({4: 300.0, 1: 100.0, 16: 600.0})
     assert table.sizes == tuple(range(1, 17))

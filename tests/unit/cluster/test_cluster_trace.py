@@ -10,6 +10,7 @@ from xbench.cluster.jobs import Job, RigidSpeed
 from xbench.cluster.speeds import TableSpeed, scaled_speed
 from xbench.cluster.traces import Trace, load_trace
 from xbench.cluster.traces.plain import load_plain
+from xbench.cluster.traces.reading import number, parse_table
 from xbench.errors import SpecError
 from xbench.records import load
 
@@ -236,3 +237,30 @@ def test_cells_may_be_quoted_and_lines_may_end_as_windows_does(tmp_path: Path) -
     path = tmp_path / "my.csv"
     path.write_bytes(b'\xef\xbb\xbfname,arrival_s,gpus,duration_s\r\n"a, or b",0, 2 ,5\r\n')
     assert [(job.name, job.gpus) for job in load_plain(path).jobs] == [("a, or b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        ("name,arrivals_s,gpus", "'arrivals_s' is there"),
+        ("name,gpus", "it needs name, arrival_s, and has name, gpus"),
+    ],
+)
+def test_a_missing_column_comes_with_one_like_it_or_with_all(header: str, hint: str) -> None:
+    with pytest.raises(SpecError, match="my has no column 'arrival_s'") as raised:
+        parse_table(f"{header}\n", "my", ("name", "arrival_s"))
+    assert raised.value.hint == hint
+
+
+def test_ten_thousand_columns_are_read_and_no_more() -> None:
+    names = [f"c{index}" for index in range(10_001)]
+    assert len(parse_table(",".join(names[:-1]), "wide", ("c0",)).column) == 10_000
+    with pytest.raises(SpecError, match="wide has 10001 columns, and at most 10000 are read"):
+        parse_table(",".join(names), "wide", ("c0",))
+
+
+def test_a_number_goes_up_to_a_million_billions() -> None:
+    assert [number(cell, "work") for cell in ("1e15", "-1e15")] == [1e15, -1e15]
+    for cell in ("1.001e15", "-1.001e15"):
+        with pytest.raises(ValueError, match=r"is beyond 1e\+15"):
+            number(cell, "work")

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from xbench.stats.blocks import Window, balanced_orders, overlap_rates, weighted_progress
+from xbench.records import Sample
+from xbench.spec import FabricSpec, ModeSpec, RunSpec, WorkloadSpec
+from xbench.stats.blocks import Window, balanced_orders, mode_values, overlap_rates, weighted_progress
 
 
 def names(count: int) -> list[str]:
@@ -157,3 +159,24 @@ def test_jobs_that_do_not_disturb_each_other_are_worth_two() -> None:
 def test_progress_of_nonsense_is_refused(rates_per_s: tuple[float, ...], alone_step_s: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="rates"):
         weighted_progress(rates_per_s, alone_step_s)
+
+
+def sample(mode: str, job: int, step_s: float, samples: int) -> Sample:
+    return Sample(
+        launch=0, round=0, position=0, mode=mode, job=job, steps_s=[step_s], step_s=step_s, warmup_s=[],
+        samples_per_step=samples, started_s=0.0,
+    )  # fmt: skip
+
+
+def test_samples_of_twins_that_run_at_once_add_up() -> None:
+    """8 samples in 0.4 s and 8 in 0.5 s are 20 and 16 a second: 36 together. One after the other, 16 take 0.9 s."""
+    together, in_turn = (
+        ModeSpec(text=name, name=name, carrier="wfbp", paired=True) for name in ("crossover", "sequential")
+    )
+    run = RunSpec(
+        kind="comparison", workloads=(WorkloadSpec(name="resnet18"),) * 2, modes=(together, in_turn),
+        fabric=FabricSpec(name="local", ranks=2),
+    )  # fmt: skip
+    samples = [sample(mode.text, job, step_s, 8) for mode in run.modes for job, step_s in enumerate((0.4, 0.5))]
+    assert mode_values(run, together, samples) == [(0, 0, pytest.approx(1 / 36))]
+    assert mode_values(run, in_turn, samples) == [(0, 0, pytest.approx(0.9 / 16))]

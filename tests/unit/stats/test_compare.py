@@ -131,6 +131,21 @@ def test_launches_for_a_precision_by_hand() -> None:
     assert launches_needed(ratio.model_copy(update={"launches": None}), 0.02) is None
 
 
+def test_at_most_a_hundred_launches_are_said_to_be_needed() -> None:
+    """Student's quantiles for 99 and 100 launches are 1.9845 and 1.9842, those for 4 are 3.1824.
+
+    A deviation of 5.03 times the wanted width is ±1.0033 of it in 99 launches and ±0.9981 in 100; one of 5.05 is
+    ±1.0020 in 100.
+    """
+
+    def of_four(deviation: float) -> Ratio:
+        half = 3.182446 * deviation * math.log(1.02) / math.sqrt(4)
+        return Ratio(value=1.0, ci95=(math.exp(-half), math.exp(half)), verdict="inconclusive", launches=4)
+
+    assert launches_needed(of_four(5.03), 0.02) == 100
+    assert launches_needed(of_four(5.05), 0.02) is None
+
+
 def test_exact_blocks_give_the_exact_ratio() -> None:
     mode = blocks([0.9] * 6, [0.9] * 6)
     ratio = paired_ratio(mode, ones(mode))
@@ -241,6 +256,8 @@ def test_the_margin_is_the_callers() -> None:
 
 def test_the_reference_is_one() -> None:
     assert (REFERENCE_RATIO.value, REFERENCE_RATIO.ci95, REFERENCE_RATIO.verdict) == (1.0, (1.0, 1.0), "reference")
+    mode = blocks(NOISE)
+    assert paired_ratio(mode, mode).value == REFERENCE_RATIO.value
 
 
 @given(

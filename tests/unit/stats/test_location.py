@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.stats.location import RESOLUTION, located, middle_mean, student_quantile, whole_launches
+from xbench.stats.location import MOST_CORRELATED, RESOLUTION, located, middle_mean, student_quantile, whole_launches
 from xbench.stats.summary import grouped_estimate
 
 
@@ -82,6 +83,32 @@ def test_one_far_round_does_not_carry_a_lone_launch_away() -> None:
     far, farther = located([[*clean[:-1], 0.5]]), located([[*clean[:-1], 50.0]])
     assert far.center == farther.center
     assert abs(far.center) < 0.05  # a mean would be 0.083 and 8.3
+
+
+def test_a_round_counts_up_to_six_robust_standard_deviations() -> None:
+    """The median is 0, and half of the other six are within 0.02 of it: a deviation of 1.4826 · 0.02 = 0.029652."""
+    clean = [-0.03, 0.02, -0.01, 0.0, -0.02, 0.01]
+    inside, at, far = (located([[*clean, last]]).center for last in (0.17, 6 * 0.029652, 9.0))
+    assert far == pytest.approx(at, rel=1e-12)
+    assert inside < at * (1 - 1e-3)
+
+
+def test_a_lone_launch_is_the_mean_over_correlations_by_how_well_they_explain_it() -> None:
+    """As in the module, with rounds made independent: the first, and (x(t) − ρ·x(t−1))/√(1 − ρ²) of the others."""
+    rounds = [0.03, 0.0, 0.01, 0.0, 0.01, 0.0]
+    centers, logs = [], []
+    for correlation in np.linspace(0.1, MOST_CORRELATED, 81):
+        root = math.sqrt(1 - correlation**2)
+        values = np.array([rounds[0], *((after - correlation * before) / root for before, after in pairwise(rounds))])
+        ones = np.array([1.0] + [(1 - correlation) / root] * 5)
+        precision = float(ones @ ones)
+        centers.append(float(values @ ones) / precision)
+        squares = float(np.sum((values - centers[-1] * ones) ** 2))
+        logs.append(
+            2 * math.log(correlation) - 5 * math.log(root) - math.log(precision) / 2 - 5 / 2 * math.log(squares)
+        )
+    weights = np.exp(np.array(logs) - max(logs))
+    assert located([rounds]).center == pytest.approx(float(weights @ centers / weights.sum()), rel=0.05)
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=12), st.floats(-5, 5), st.booleans())

@@ -104,6 +104,22 @@ def test_the_threshold_is_in_robust_standard_deviations() -> None:
     assert flag_outliers(values) == [False] * 8 + [True]
 
 
+@pytest.mark.parametrize(
+    ("values", "median", "correction"),
+    [
+        ([2.0, 3.0, 4.0], 3.5, 1.363),
+        ([1.0, 2.0, 3.0, 4.0], 3.0, 1.206),
+        ([1.0, 2.0, 4.0, 4.0, 4.0], 4.0, 1.200),
+        ([1.0, 2.0, 3.0, 4.0, 4.0, 4.0], 4.0, 1.140),
+    ],
+)
+def test_the_deviation_of_few_values_is_corrected(values: list[float], median: float, correction: float) -> None:
+    """Croux & Rousseeuw 1992 for 4 to 7 values, whose MAD is 1 with a far one among them."""
+    far = median + 3.5 * 1.4826 * correction
+    assert flag_outliers([*values, far - 0.005])[-1] is False
+    assert flag_outliers([*values, far + 0.005])[-1] is True
+
+
 def test_constant_series_have_no_outliers() -> None:
     assert not any(flag_outliers([0.125] * 10))
     assert not any(flag_outliers([0.0] * 10))
@@ -146,6 +162,14 @@ def test_a_majority_is_never_flagged(values: list[float]) -> None:
 )
 def test_warmup_of_known_series(values: list[float], expected: int) -> None:
     assert detect_warmup(values) == expected
+
+
+def test_four_deviations_are_warmup_in_a_long_series_and_not_in_a_short_one() -> None:
+    """The MAD of either steady half is 0.02; corrected, 0.03013 of fifty values and 0.04433 of three."""
+    steady = [1.0] * 48 + [0.98, 1.02] * 25
+    assert detect_warmup([1 + 4.0 * 0.03013] * 2 + steady) == 2
+    assert detect_warmup([1 + 3.4 * 0.03013] * 2 + steady) == 0
+    assert detect_warmup([1 + 4.0 * 0.04433] * 2 + [1.0, 0.98, 1.0, 1.02]) == 0
 
 
 def test_warmup_survives_an_outlier_in_the_steady_half() -> None:
