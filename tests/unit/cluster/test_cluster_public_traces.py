@@ -131,7 +131,7 @@ def test_philly_counts_from_its_first_job(tmp_path: Path) -> None:
 
 
 def test_philly_s_gpu_time_may_be_rounded_to_seconds(tmp_path: Path) -> None:
-    """66.4 s on 3 GPUs are 199.2 GPU seconds."""
+    """66.4 s on 3 GPUs are 199.2 GPU seconds; a second more or less is rounding."""
     rows = [f"2017-10-09 07:01:55,66.4,3,{gpu_s},ab" for gpu_s in ("199.2", "199", "200", "198", "201")]
     trace = load_philly(write(tmp_path / "philly.csv", PHILLY, *rows), rows="skip")
     assert [job.name for job in trace.jobs] == ["ab-2", "ab-3", "ab-4"]

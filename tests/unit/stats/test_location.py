@@ -95,18 +95,16 @@ def test_a_round_counts_up_to_six_robust_standard_deviations() -> None:
 
 def test_a_lone_launch_is_the_mean_over_correlations_by_how_well_they_explain_it() -> None:
     """As in the module, with rounds made independent: the first, and (x(t) − ρ·x(t−1))/√(1 − ρ²) of the others."""
-    rounds = [0.03, 0.0, 0.01, 0.0, 0.01, 0.0]
+    rounds = [0.03] + [0.0, 0.01] * 6
     centers, logs = [], []
     for correlation in np.linspace(0.1, MOST_CORRELATED, 81):
         root = math.sqrt(1 - correlation**2)
         values = np.array([rounds[0], *((after - correlation * before) / root for before, after in pairwise(rounds))])
-        ones = np.array([1.0] + [(1 - correlation) / root] * 5)
+        ones = np.array([1.0] + [(1 - correlation) / root] * 12)
         precision = float(ones @ ones)
         centers.append(float(values @ ones) / precision)
         squares = float(np.sum((values - centers[-1] * ones) ** 2))
-        logs.append(
-            2 * math.log(correlation) - 5 * math.log(root) - math.log(precision) / 2 - 5 / 2 * math.log(squares)
-        )
+        logs.append(2 * math.log(correlation) - 12 * math.log(root) - math.log(precision) / 2 - 6 * math.log(squares))
     weights = np.exp(np.array(logs) - max(logs))
     assert located([rounds]).center == pytest.approx(float(weights @ centers / weights.sum()), rel=0.05)
 
