@@ -259,10 +259,15 @@ def _fit(steps: FloatArray, losses: FloatArray) -> LossCurve:
 
 
 def _line(steps: FloatArray, losses: FloatArray, floor: float) -> tuple[tuple[float, float], float]:
-    """β0 and β1 for a given β2, and the sum of squared errors of the losses."""
+    """β0 and β1 for a given β2, and the sum of squared errors of the losses.
+
+    Weighted rounds fit 1/(loss - β2) by a line. The first line may be 0 at step 0, where a curve has no value, and a
+    weighted line of losses that do not fall is above their mean. So the constant mean is a candidate too.
+    """
     above = losses - floor
     weights = above
-    best: tuple[tuple[float, float], float] = ((0.0, 1.0), math.inf)
+    mean = float(np.mean(above))
+    best = ((0.0, 1.0 / mean), float(np.sum((mean - above) ** 2)))
     for _ in range(_ROUNDS):
         rows = (weights * above)[:, None] * np.stack([steps, np.ones_like(steps)], axis=1)
         (slope, start), _ = nnls(rows, weights)

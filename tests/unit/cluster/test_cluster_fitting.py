@@ -121,6 +121,18 @@ def test_a_flat_curve_reaches_nothing_lower() -> None:
         fit.curve.steps_to(1.9)
 
 
+def test_losses_that_do_not_fall_are_their_mean() -> None:
+    curve = fit_loss(range(6), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).curve
+    assert [curve(step) for step in (0, 100)] == pytest.approx([3.5, 3.5])
+
+
+def test_losses_without_a_falling_curve_are_their_mean_too() -> None:
+    """The first loss is as low as the last, so the line of 1/loss begins at 0, where a curve has no value."""
+    losses = [1.0, 6.0, 2.1, 1.5, 1.2, 1.0, 0.9]
+    curve = fit_loss(range(0, 70, 10), losses).curve
+    assert curve(0) == curve(60) == pytest.approx(sum(losses) / 7)
+
+
 def test_noise_moves_the_end_little_and_is_in_the_residual() -> None:
     truth = LossCurve((0.002, 0.4, 0.3))
     noise = np.random.default_rng(1).normal(1.0, 0.02, len(STEPS))
