@@ -90,6 +90,22 @@ def test_the_record_names_the_units(compared: tuple[Comparison, str]) -> None:
     assert modes["ddp"].units == modes["zero1"].units == []
 
 
+def test_a_step_is_recorded_with_its_collectives(compared: tuple[Comparison, str]) -> None:
+    kinds: dict[str, list[str]] = {}
+    for name in ("fsdp", "replicate"):
+        timeline = compared[0].modes[name].timeline
+        assert timeline is not None, name
+        assert {part.name for part in timeline.compute} == {"forward", "backward", "optimizer"}
+        kinds[name] = [part.name.rpartition(" ")[0] for part in timeline.communication]
+    units = compared[0].modes["fsdp"].units
+    assert units is not None
+    assert kinds["replicate"] == ["all-reduce"] * len(units)
+    assert "" not in units, "every parameter is in a block, so all units are gathered twice"
+    assert {kind: kinds["fsdp"].count(kind) for kind in kinds["fsdp"]} == {
+        "all-gather": 2 * len(units), "reduce-scatter": len(units),
+    }  # fmt: skip
+
+
 def test_a_rank_s_memory_is_counted_by_parts(compared: tuple[Comparison, str]) -> None:
     """Parameters, gradients and momentum of half a megabyte, of which two ranks keep halves or wholes."""
     whole = LAYERS * LAYER_BYTES

@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,9 @@ def test_the_sample_hardly_changes_with_the_code(tmp_path: Path, monkeypatch: py
     assert len(first) == 20
     assert len(again - first) == len({key for key in first if ":f2:" in key}) <= 4
     assert first != {mutant.key for mutant in command.sample(1, 20)}
+
+
+def test_equivalent_mutants_are_listed_once_with_a_reason() -> None:
+    listed = tomllib.loads(command.EQUIVALENT.read_text())["equivalent"]
+    assert len({one["key"] for one in listed}) == len(listed)
+    assert all(set(one) == {"key", "reason"} for one in listed)

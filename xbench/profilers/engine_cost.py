@@ -127,7 +127,7 @@ def _rows(engine: Engine, run: Callable[[], object], count: int, number: int) ->
     The engine's collectives are replaced by ones that have already arrived.
     """
     found: dict[bool, list[float]] = {True: [], False: []}
-    before, engine.watch = engine.watch, lambda _nbytes, _send: _Arrived()
+    before, engine.watch = engine.watch, lambda *_: _Arrived()
     try:
         for hooked in (False, True) if number % 2 else (True, False):
             with contextlib.nullcontext() if hooked else engine.no_sync():

@@ -66,10 +66,10 @@ class Ranges:
         finally:
             self._nvtx.range_pop()
 
-    def watch(self, nbytes: int, start: Callable[[], Work]) -> Work:
+    def watch(self, nbytes: int, start: Callable[[], Work], kind: str = "bucket") -> Work:
         """Launch a bucket inside a range of its own, for `Handle.watch`."""
         self._bucket += 1
-        with self.range(f"bucket {self._bucket}, {format_bytes(nbytes)}"):
+        with self.range(f"{kind} {self._bucket}, {format_bytes(nbytes)}"):
             return start()
 
     def turns(self, turns: TurnTaker) -> TurnTaker:

@@ -179,8 +179,8 @@ class TurnRecorder:
         self._clock = clock
         self.turns: list[Recorded] = []
 
-    def watch(self, nbytes: int, start: Callable[[], Work]) -> Work:
-        """Start a bucket's collective, and mark its completion. For `Handle.watch`."""
+    def watch(self, nbytes: int, start: Callable[[], Work], kind: str = "bucket") -> Work:
+        """Start a collective, and mark its completion. For `Handle.watch`."""
         turn = self.turns[-1]
         work: Any = start()
         with suppress(Exception):  # a backend without futures, whose turns have no arrival

@@ -16,7 +16,9 @@ rank's clock, with 0 at the start of the step:
 - **communication** has one slice per bucket in launch order, from its launch to its completion. A bucket launched while
   others were in flight may have waited for them first, so slices can overlap. Where the backend is known to send in
   order (NCCL runs a group's collectives on one stream), a slice begins after the end of the one before. A transfer that
-  continues into the next step (`dear`, `priority`) is cut at the step's end, and the rest begins the next step.
+  continues into the next step (`dear`, `priority`) is cut at the step's end, and the rest begins the next step. Over
+  Gloo torch's sharded modes have one slice per collective, named by its kind. Their backward pass has no layers here,
+  because their model is a copy whose parameters are in shards: it is `backward` between the waits.
 
 Completion is recorded when it happens, not at a later wait: the backend's future has a callback. Gloo calls it in its
 own thread, before a waiting rank can continue. NCCL's future is complete once the collective is enqueued. Its callback
@@ -154,8 +156,9 @@ class RecordedStep(NamedTuple):
 
 @dataclass
 class BucketTrace:
-    """Transfer of one bucket."""
+    """Transfer of one bucket, or of another collective; `kind` names it."""
 
+    kind: str
     nbytes: int
     launched: Mark
     arrived: Mark | None = None
@@ -216,12 +219,12 @@ class TimelineRecorder(LayerProfiler):
             self._current = None
         return marks
 
-    def watch(self, nbytes: int, start: Callable[[], Work]) -> Work:
-        """Start a bucket's collective and mark its launch, the waits for it, and its completion. For `Handle.watch`."""
+    def watch(self, nbytes: int, start: Callable[[], Work], kind: str = "bucket") -> Work:
+        """Start a collective and mark its launch, the waits for it, and its completion. For `Handle.watch`."""
         step = self._current
         if step is None:
             return start()
-        sent = BucketTrace(nbytes, self._clock.mark())
+        sent = BucketTrace(kind, nbytes, self._clock.mark())
         step.sent.append(sent)
         work: Any = start()
         try:
@@ -266,10 +269,10 @@ class TimelineRecorder(LayerProfiler):
         step_s, backward_s = at(marks.end), at(marks.backward)
         for number, sent in [*enumerate(before.sent, start=1), *enumerate(step.sent, start=1)]:
             if sent.arrived is None:
-                raise ValueError(f"the completion of bucket {number} was not seen")
+                raise ValueError(f"the completion of {sent.kind} {number} was not seen")
             begin_s, end_s = max(begin_s, at(sent.launched)), at(sent.arrived)
             if end_s > 0.0:
-                communication.append(_slice(f"bucket {number}", begin_s, min(end_s, step_s), sent.nbytes))
+                communication.append(_slice(f"{sent.kind} {number}", begin_s, min(end_s, step_s), sent.nbytes))
             begin_s = end_s if self._in_order else 0.0
         waits = [(at(since), at(until)) for since, until in step.waits]
         ahead = [wait for wait in waits if wait[0] < backward_s]  # of layers of a forward pass, for their updates
@@ -284,13 +287,14 @@ class TimelineRecorder(LayerProfiler):
         returned_s = at(marks.update)
         if step.sent and not step.waits:  # without recorded waits, the waits were inside backward, as in DDP
             returned_s = min(returned_s, max(at(sent.launched) for sent in step.sent))
-        compute += self._backward(marks, backward_s, returned_s)
+        layers = self._backward(marks, backward_s, returned_s)
+        compute += layers or _between("backward", backward_s, returned_s, waits)
         compute += _between("optimizer", at(marks.update), step_s, waits)
         timeline = Timeline(label=self._label, compute=compute, communication=communication)
         return RecordedStep(step_s, timeline, marks.begin)
 
     def _backward(self, marks: StepMarks, begin_s: float, end_s: float) -> list[Slice]:
-        """One slice per layer with a gradient; the last one ends at `end_s`."""
+        """One slice per layer whose gradient was seen; the last one ends at `end_s`."""
         ready_s = self.layer_times(marks).ready_s
         done: list[tuple[float, str]] = []
         for layer in self.layers:

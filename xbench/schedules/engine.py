@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -50,8 +50,15 @@ Wait = Literal["backward", "step"]
 _ATTACHED = "_xbench_engine"
 TWICE = "a gradient was accumulated twice before its bucket was waited for"
 
-Watch = Callable[[int, Callable[[], Work]], Work]
-"""Callback that gets a bucket's gradient bytes and a function that starts its collective, calls it, and observes it."""
+
+class Watch(Protocol):
+    """Callback that calls `start`, which starts a collective of `nbytes` bytes, and observes it.
+
+    `kind` names what travels: a bucket of gradients, or the collective of another library's schedule.
+    """
+
+    def __call__(self, nbytes: int, start: Callable[[], Work], kind: str = "bucket") -> Work:
+        """Start the collective, and return it."""
 
 
 class Engine:

@@ -45,6 +45,8 @@ from xbench.planning.sharding import shard_ranks
 from xbench.planning.unit_plan import merged
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import refuse_wrapped
+from xbench.schedules.engine import Watch
+from xbench.schedules.torch_calls import watch_calls
 from xbench.schedules.units import twin_of, units_of
 
 _MESHES: dict[tuple[str, int], tuple[dist.ProcessGroup, DeviceMesh]] = {}
@@ -109,6 +111,13 @@ class ShardedHandle(Handle):
             yield
         finally:
             twin.set_requires_gradient_sync(True)
+
+    def watch(self, watch: Watch) -> bool:
+        """See `Handle.watch`. Only the host's waits are seen, so nothing is watched on a GPU, whose streams wait."""
+        if next(self._plain.parameters()).device.type != "cpu":
+            return False
+        self.at_detach(watch_calls(watch))
+        return True
 
     def finish(self) -> None:
         """See `Handle.finish`: parameters, gradients and optimizer state are whole again. Collective."""

@@ -135,6 +135,27 @@ def test_buckets_travel_from_launch_to_completion_and_the_optimizer_is_not_the_w
     assert found.step_s == 21.0
 
 
+def test_collectives_of_a_copy_of_the_model_have_their_kind_and_backward_no_layers() -> None:
+    clock = FakeClock()
+    step = Step(clock)
+    recorder = TimelineRecorder(nn.Sequential(Layer(clock, 0.0, 0.0)), clock)
+
+    def collective(kind: str, takes_s: float) -> None:
+        recorder.watch(64, lambda: Collective(clock, takes_s), kind).wait()
+
+    with recorder:
+        step.model[0].register_forward_pre_hook(lambda *_: collective("all-gather", 2.0))
+        step.when_ready(1, lambda: collective("reduce-scatter", 3.0))
+        recorder.run_step(step)
+    clock.flush()
+    (found,) = recorder.recorded()
+    assert spans(found.timeline.communication) == [("all-gather 1", 0.5, 2.5), ("reduce-scatter 2", 9.5, 12.5)]
+    assert spans(found.timeline.compute) == [
+        ("forward", 0.0, 0.5), ("forward", 2.5, 5.5), ("backward", 5.5, 9.5), ("backward", 12.5, 20.5),
+        ("optimizer", 20.5, 21.5),
+    ]  # fmt: skip
+
+
 def test_a_schedule_that_waits_inside_backward_does_not_compute_while_it_waits() -> None:
     def prepare(step: Step, recorder: TimelineRecorder, clock: FakeClock) -> None:
         def all_at_once() -> None:

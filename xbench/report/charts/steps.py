@@ -15,7 +15,7 @@ from xbench.records import Comparison, Label, ModeResult, Profile, Slice, Timeli
 from xbench.report.answer import ranking
 from xbench.report.charts.axes import BELOW, HOVER, Unit, columns, plain, rounded, time_axis, time_unit
 from xbench.report.charts.bars import fastest_first
-from xbench.report.charts.text import far_off
+from xbench.report.charts.text import carries_parameters, far_off
 from xbench.report.page.common_sections import label_badge
 from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.units import format_bytes, format_seconds
@@ -28,6 +28,7 @@ LANE_PX = 46
 MARGIN_PX = 132
 SCALE = "All steps here are drawn on one scale."
 WAITS = "waits for gradients: exposed"
+PARAMETERS = "parameters travel"
 KINDS = ("input", "forward", "backward", "optimizer", "compute")
 STYLES: dict[str, Layout] = {
     "input": {"color": "--c4"},
@@ -38,6 +39,7 @@ STYLES: dict[str, Layout] = {
     WAITS: {"color": "--wait", "pattern": {"shape": "/", "fgcolor": "--bad", "fillmode": "overlay", "size": 6}},
     "gradients travel": {"color": "--c5"},
     "gradients travel, next bucket": {"color": "--c2"},
+    PARAMETERS: {"color": "--c7"},
     "turn of A": {"color": "--c1"},
     "turn of B": {"color": "--c6"},
 }
@@ -123,12 +125,18 @@ def _steps(shown: Sequence[tuple[str, Mapping[str, Timeline]]], remarks: Sequenc
 def _lanes(whose: str, timeline: Timeline) -> list[Lane]:
     compute = [*timeline.compute, *waits(timeline)]
     travels = [part for part in timeline.communication if part.end_s > part.start_s]
-    kinds = ["gradients travel, next bucket" if number % 2 else "gradients travel" for number in range(len(travels))]
+    kinds = [_travel_kind(part, number) for number, part in enumerate(travels)]
     lanes = [
         Lane(f"{whose}<br>compute", compute, [_kind(part) for part in compute], [0] * len(compute)),
         Lane(f"{whose}<br>link", travels, kinds, sub_rows(travels)),
     ]
     return [lane for lane in lanes if lane.slices]
+
+
+def _travel_kind(part: Slice, number: int = 0) -> str:
+    if carries_parameters(part):
+        return PARAMETERS
+    return "gradients travel, next bucket" if number % 2 else "gradients travel"
 
 
 def _kind(part: Slice) -> str:
@@ -205,7 +213,7 @@ def _slices_table(mode: str, timelines: Mapping[str, Timeline]) -> Table:
     for whose, timeline in timelines.items():
         label = label_badge(timeline.label)
         slices = [(_kind(part), part) for part in (*timeline.compute, *waits(timeline))]
-        slices += [("gradients travel", part) for part in timeline.communication]
+        slices += [(_travel_kind(part), part) for part in timeline.communication]
         for kind in dict.fromkeys(kind for kind, _ in slices):
             rows.append(_row(f"{whose}: {kind}", [part for one, part in slices if one == kind], label))
         travels += [_row(f"{whose}: {part.name}", [part], label) for part in timeline.communication]

@@ -58,11 +58,18 @@ def render_timelines(record: Comparison, console: Console) -> None:
         grid.add_row("", "link", lane(timeline.communication, scale_s, width, TRAVELLING), "")
     console.print(grid)
     loading = f"{LOADING} waits for input, " if loads else ""
-    waiting = f"{WAITING} waits for gradients: exposed"
-    say(console, f"{COMPUTING} computes, {loading}{waiting}, {TRAVELLING} gradients travel", "dim")
+    sharded = any(carries_parameters(part) for _, timeline in drawn for part in timeline.communication)
+    what = "gradients or parameters" if sharded else "gradients"
+    waiting = f"{WAITING} waits for {what}: exposed"
+    say(console, f"{COMPUTING} computes, {loading}{waiting}, {TRAVELLING} {what} travel", "dim")
     for sentence in (far_off(record, record.modes[mode]) for mode, _ in drawn):
         if sentence is not None:
             say(console, sentence, "yellow")
+
+
+def carries_parameters(part: Slice) -> bool:
+    """True if a recorded collective gathers parameters, and not gradients."""
+    return part.name.startswith("all-gather")
 
 
 def _compute_lane(timeline: Timeline, scale_s: float, width: int) -> str:

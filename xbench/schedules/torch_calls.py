@@ -1,0 +1,82 @@
+"""Collectives that torch's own schedules call, observed one by one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from xbench.schedules.engine import Watch
+
+KINDS = {
+    "all_gather_single": "all-gather",
+    "all_gather_into_tensor": "all-gather",
+    "reduce_scatter_single": "reduce-scatter",
+    "reduce_scatter_tensor": "reduce-scatter",
+    "all_reduce": "all-reduce",
+}
+"""Kind of collective by function of `torch.distributed`. Versions of torch differ in the names of the first two."""
+
+
+def watch_calls(watch: Watch) -> Callable[[], None]:
+    """Start the collectives of KINDS through `watch` from now on, in the whole process. Returns what undoes this.
+
+    A call that waits for its collective still does: it starts it, and waits. Its bytes are those of its largest tensor.
+    """
+    there = {name: getattr(dist, name) for name in KINDS if hasattr(dist, name)}
+
+    def undo() -> None:
+        for name, inner in there.items():
+            setattr(dist, name, inner)
+
+    for name, inner in there.items():
+        setattr(dist, name, _watched(inner, KINDS[name], watch))
+    return undo
+
+
+def _watched(inner: Callable[..., Any], kind: str, watch: Watch) -> Callable[..., Any]:
+    signature = inspect.signature(inner)
+
+    @functools.wraps(inner)
+    def call(*positional: Any, **named: Any) -> Any:
+        given = signature.bind(*positional, **named)
+        given.apply_defaults()
+        returns_work = given.arguments["async_op"]
+        given.arguments["async_op"] = True
+        nbytes = max(value.nbytes for value in given.arguments.values() if isinstance(value, Tensor))
+
+        def start() -> Any:
+            work = inner(*given.args, **given.kwargs)
+            return work if returns_work else _AwaitedAtOnce(work)
+
+        work = watch(nbytes, start, kind)
+        if returns_work:
+            return work
+        work.wait()
+        return None
+
+    return call
+
+
+class _AwaitedAtOnce:
+    """A collective whose wait begins with it, and ends when it is complete. Gloo's all-gather has no future."""
+
+    def __init__(self, work: dist.Work) -> None:
+        self._work = work
+        self._complete: torch.futures.Future[None] = torch.futures.Future()
+        self.is_completed = work.is_completed
+
+    def wait(self) -> bool:
+        """Wait for the collective."""
+        done = self._work.wait()
+        self._complete.set_result(None)
+        return done
+
+    def get_future(self) -> torch.futures.Future[None]:
+        """A future that is complete when the wait is over."""
+        return self._complete
