@@ -25,7 +25,9 @@ def ratios(record: Comparison) -> str:
 
 
 @pytest.mark.parametrize("kind", STEPS)
-def test_options_of_a_step(kind: str, device: torch.device, keep: Keep) -> None:
+def test_options_of_a_step(kind: str, device: torch.device, keep: Keep, thorough: bool) -> None:
+    if DRY and kind != "bf16" and not thorough:
+        pytest.skip("on a CPU it is run by make test-all")
     workload, options = STEPS[kind]
     workload = "transformer-tiny" if DRY else workload
     record = compared(device.type, workload, CLUSTER, "compute,ddp,optimal", *options.split(), *EFFORT)
@@ -38,6 +40,7 @@ def test_options_of_a_step(kind: str, device: torch.device, keep: Keep) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.skipif(DRY, reason="tests/integration/test_own_models.py runs this on a CPU")
 def test_a_loader(device: torch.device, keep: Keep) -> None:
     record = compared(device.type, f"{ROOT}/examples/train_loader.py:make", CLUSTER, "compute,ddp,optimal", *EFFORT)
     found = figures(record)
