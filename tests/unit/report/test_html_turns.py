@@ -35,7 +35,7 @@ def bars(name: str) -> list[tuple[float, float]]:
 def test_the_device_is_held_by_one_job_at_a_time_or_by_nobody() -> None:
     assert bars("turn of A") == [(0.0, 0.25), (0.75, 0.25)]
     assert bars("turn of B") == [(0.375, 0.375)]
-    assert bars("waits for gradients: exposed") == [(0.25, 0.125)]
+    assert bars("waits for communication: exposed") == [(0.25, 0.125)]
 
 
 def test_gradients_travel_on_after_a_turn_where_they_do() -> None:

@@ -27,7 +27,7 @@ MAX_ROWS = 400
 LANE_PX = 46
 MARGIN_PX = 132
 SCALE = "All steps here are drawn on one scale."
-WAITS = "waits for gradients: exposed"
+WAITS = "waits for communication: exposed"
 PARAMETERS = "parameters travel"
 KINDS = ("input", "forward", "backward", "optimizer", "compute")
 STYLES: dict[str, Layout] = {
@@ -55,7 +55,7 @@ class Lane(NamedTuple):
 
 
 def waits(timeline: Timeline) -> list[Slice]:
-    """Return the device's waits for gradients: gaps of the compute lane, in a step with collectives."""
+    """Return the device's waits for communication: gaps of the compute lane, in a step with collectives."""
     end_s = timeline.end_s
     if not timeline.communication or end_s <= 0:
         return []
