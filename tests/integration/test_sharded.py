@@ -92,14 +92,15 @@ def test_the_record_names_the_units(compared: tuple[Comparison, str]) -> None:
 
 def test_a_step_is_recorded_with_its_collectives(compared: tuple[Comparison, str]) -> None:
     kinds: dict[str, list[str]] = {}
-    for name in ("fsdp", "replicate"):
+    for name in ("fsdp", "replicate", "zero1"):
         timeline = compared[0].modes[name].timeline
         assert timeline is not None, name
-        assert {part.name for part in timeline.compute} == {"forward", "backward", "optimizer"}
+        assert {part.name.split(" ")[0] for part in timeline.compute} == {"forward", "backward", "optimizer"}
         kinds[name] = [part.name.rpartition(" ")[0] for part in timeline.communication]
     units = compared[0].modes["fsdp"].units
     assert units is not None
     assert kinds["replicate"] == ["all-reduce"] * len(units)
+    assert kinds["zero1"] == ["bucket"] * kinds["zero1"].count("bucket") + ["broadcast"] * LAYERS
     assert "" not in units, "every parameter is in a block, so all units are gathered twice"
     assert {kind: kinds["fsdp"].count(kind) for kind in kinds["fsdp"]} == {
         "all-gather": 2 * len(units), "reduce-scatter": len(units),

@@ -89,6 +89,7 @@ def record_timeline(session: Session, mode: ModeSpec) -> None:
         attached = workload.under(handle.model, handle.no_sync, handle.synchronize)
         watched = _agreed(session, mode, lambda: handle.watch(recorder.watch))
         handle.watch_waits(recorder.waiting)
+        recorder.hides_waits = handle.waits_in_backward
         if watched:
             session.device_idle()
             origin_s, origin = time.perf_counter() - ahead_s, session.clock.mark()
@@ -206,6 +207,8 @@ class TimelineRecorder(LayerProfiler):
         super().__init__(model, clock)
         self.failure: str | None = None
         self._in_order, self._label = in_order, label
+        self.hides_waits = False
+        """True if backward waits for all gradients, and the waits are not recorded, as in DDP."""
         self._steps: list[_Marks] = []
         self._current: _Marks | None = None
 
@@ -285,8 +288,10 @@ class TimelineRecorder(LayerProfiler):
         compute += _between("forward", forward_s, backward_s, ahead)
         compute.sort(key=lambda one: one.start_s)
         returned_s = at(marks.update)
-        if step.sent and not step.waits:  # without recorded waits, the waits were inside backward, as in DDP
-            returned_s = min(returned_s, max(at(sent.launched) for sent in step.sent))
+        launched = [sent_s for sent in step.sent if (sent_s := at(sent.launched)) < returned_s]
+        seen = any(backward_s <= since_s < returned_s for since_s, _ in waits)
+        if launched and self.hides_waits and not seen:
+            returned_s = max(launched)
         layers = self._backward(marks, backward_s, returned_s)
         compute += layers or _between("backward", backward_s, returned_s, waits)
         compute += _between("optimizer", at(marks.update), step_s, waits)

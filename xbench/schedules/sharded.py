@@ -46,7 +46,7 @@ from xbench.planning.unit_plan import merged
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import refuse_wrapped
 from xbench.schedules.engine import Watch
-from xbench.schedules.torch_calls import watch_calls
+from xbench.schedules.torch_calls import SHARDED, watch_calls
 from xbench.schedules.units import twin_of, units_of
 
 _MESHES: dict[tuple[str, int], tuple[dist.ProcessGroup, DeviceMesh]] = {}
@@ -116,7 +116,7 @@ class ShardedHandle(Handle):
         """See `Handle.watch`. Only the host's waits are seen, so nothing is watched on a GPU, whose streams wait."""
         if next(self._plain.parameters()).device.type != "cpu":
             return False
-        self.at_detach(watch_calls(watch))
+        self.at_detach(watch_calls(watch, SHARDED))
         return True
 
     def finish(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,29 +13,32 @@ from torch import Tensor
 
 from xbench.schedules.engine import Watch
 
-KINDS = {
+SHARDED = {
     "all_gather_single": "all-gather",
     "all_gather_into_tensor": "all-gather",
     "reduce_scatter_single": "reduce-scatter",
     "reduce_scatter_tensor": "reduce-scatter",
     "all_reduce": "all-reduce",
 }
-"""Kind of collective by function of `torch.distributed`. Versions of torch differ in the names of the first two."""
+"""Kind of collective by function of `torch.distributed`, for `fully_shard`. Versions of torch differ in some names."""
+
+BROADCASTS = {"broadcast": "broadcast"}
+"""The same for ZeroRedundancyOptimizer."""
 
 
-def watch_calls(watch: Watch) -> Callable[[], None]:
-    """Start the collectives of KINDS through `watch` from now on, in the whole process. Returns what undoes this.
+def watch_calls(watch: Watch, kinds: Mapping[str, str]) -> Callable[[], None]:
+    """Start the collectives of `kinds` through `watch` from now on, in the whole process. Returns what undoes this.
 
     A call that waits for its collective still does: it starts it, and waits. Its bytes are those of its largest tensor.
     """
-    there = {name: getattr(dist, name) for name in KINDS if hasattr(dist, name)}
+    there = {name: getattr(dist, name) for name in kinds if hasattr(dist, name)}
 
     def undo() -> None:
         for name, inner in there.items():
             setattr(dist, name, inner)
 
     for name, inner in there.items():
-        setattr(dist, name, _watched(inner, KINDS[name], watch))
+        setattr(dist, name, _watched(inner, kinds[name], watch))
     return undo
 
 

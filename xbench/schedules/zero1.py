@@ -28,6 +28,8 @@ from torch.optim import Optimizer
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle
 from xbench.schedules.ddp import Ddp, DdpHandle
+from xbench.schedules.engine import Watch
+from xbench.schedules.torch_calls import BROADCASTS, watch_calls
 
 
 class Zero1Handle(DdpHandle):
@@ -62,6 +64,12 @@ class Zero1Handle(DdpHandle):
                 vars(optimizer)["step"] = replaced
 
         self.at_detach(put_back)
+
+    def watch(self, watch: Watch) -> bool:
+        """See `Handle.watch`. On a GPU the broadcasts of updated parameters are not watched: its streams wait."""
+        if self._parameters[0].device.type == "cpu":
+            self.at_detach(watch_calls(watch, BROADCASTS))
+        return super().watch(watch)
 
     def finish(self) -> None:
         """See `Handle.finish`: every rank gets the optimizer state of every parameter. Collective."""

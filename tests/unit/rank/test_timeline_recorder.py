@@ -163,12 +163,17 @@ def test_a_schedule_that_waits_inside_backward_does_not_compute_while_it_waits()
             recorder.watch(140, lambda: collective)
             collective.wait()
 
+        def broadcast() -> None:
+            recorder.watch(7, lambda: Collective(clock, 2.0), "broadcast").wait()
+
+        recorder.hides_waits = True
         collective = Collective(clock, 6.0)
         step.when_ready(0, all_at_once)
+        step.before_step.append(broadcast)
 
     found = recorded(prepare)
-    assert spans(found.timeline.communication) == [("bucket 1", 15.75, 21.75)]
-    assert spans(found.timeline.compute)[-2:] == [("backward 0", 7.5, 15.75), ("optimizer", 21.75, 22.75)]
+    assert spans(found.timeline.communication) == [("bucket 1", 15.75, 21.75), ("broadcast 2", 21.75, 23.75)]
+    assert spans(found.timeline.compute)[-2:] == [("backward 0", 7.5, 15.75), ("optimizer", 23.75, 24.75)]
 
 
 def test_a_forward_pass_does_not_compute_while_its_layers_wait_and_what_travels_on_is_cut_at_the_step() -> None:

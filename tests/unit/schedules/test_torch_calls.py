@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from xbench.schedules.torch_calls import KINDS, watch_calls
+from xbench.schedules.torch_calls import BROADCASTS, SHARDED, watch_calls
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def seen(tmp_path: Path) -> Iterator[list[tuple[str, int]]]:
         return start()
 
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    undo = watch_calls(watch)
+    undo = watch_calls(watch, SHARDED | BROADCASTS)
     try:
         yield found
     finally:
@@ -36,7 +36,8 @@ def test_a_call_waits_as_before(seen: list[tuple[str, int]]) -> None:
     gathered = torch.zeros(4)
     dist.all_gather_into_tensor(gathered, value)
     assert gathered.tolist() == [1.0] * 4
-    assert seen == [("all-reduce", 16), ("all-gather", 16)]
+    dist.broadcast(value, src=0)
+    assert seen == [("all-reduce", 16), ("all-gather", 16), ("broadcast", 16)]
 
 
 def test_a_call_that_asks_for_the_work_gets_it(seen: list[tuple[str, int]]) -> None:
@@ -47,8 +48,8 @@ def test_a_call_that_asks_for_the_work_gets_it(seen: list[tuple[str, int]]) -> N
 
 
 def test_the_functions_are_put_back() -> None:
-    before = {name: getattr(dist, name, None) for name in KINDS}
-    undo = watch_calls(lambda _nbytes, start, kind="bucket": start())
+    before = {name: getattr(dist, name, None) for name in SHARDED}
+    undo = watch_calls(lambda _nbytes, start, kind="bucket": start(), SHARDED)
     assert dist.all_reduce is not before["all_reduce"]
     undo()
-    assert {name: getattr(dist, name, None) for name in KINDS} == before
+    assert {name: getattr(dist, name, None) for name in SHARDED} == before

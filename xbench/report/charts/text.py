@@ -68,8 +68,8 @@ def render_timelines(record: Comparison, console: Console) -> None:
 
 
 def carries_parameters(part: Slice) -> bool:
-    """True if a recorded collective gathers parameters, and not gradients."""
-    return part.name.startswith("all-gather")
+    """True if a recorded collective carries parameters, and not gradients."""
+    return part.name.startswith(("all-gather", "broadcast"))
 
 
 def _compute_lane(timeline: Timeline, scale_s: float, width: int) -> str:
