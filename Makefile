@@ -80,7 +80,7 @@ mutate: $(VENV)/.installed-dev  ## Judge 300 mutants of planning, stats and clus
 	$(BIN)/python -m tests.mutants --seed 0 --count 300 --jobs 2 --output results/mutants.json
 
 # With the Python and the torch that are there: a machine with a GPU may have no registry to install from.
-gpu:  ## Run what only a GPU can show, in twenty minutes, into results/gpu (installs nothing)
+gpu:  ## Run what only a GPU can show, in half an hour, into results/gpu (installs nothing)
 	$(GPU_PYTHON) -m pytest tests/gpu -s -p no:cacheprovider
 
 # Needs g++ and make, and nvcc where Horovod is to average on GPUs; pip gets the rest.

@@ -1,4 +1,4 @@
-"""Everything that only a GPU can say, in twenty minutes: measured, kept as small JSON files, and summed up in a table.
+"""Everything that only a GPU can say, in half an hour: measured, kept as small JSON files, and summed up in a table.
 
     make gpu                                   # on a machine with a GPU: files and README.md under results/gpu/
     XBENCH_GPU_DEVICE=cpu pytest tests/gpu     # the same code on a CPU, small, into a temporary folder: proves nothing
