@@ -1,9 +1,10 @@
 """Launch policy of `xbench compare --until 2%`: a few launches, then as many as the precision needs.
 
 The first launches show how far launches of this workload differ on this machine. From that follows how many launches of
-as many rounds give every ratio an interval of ± the precision. (`stats.compare.launches_needed`; modes that are shown
-to be slower than their reference count as decided.) The number is computed once. Asking after every launch whether the
-interval is narrow enough would stop at launches that agree by chance, and the interval would hold less often.
+as many rounds give every ratio an interval of ± the precision (`stats.compare.launches_needed`). Controls do not count,
+and modes that are shown to be slower than their reference count as decided. The number is computed once. Asking after
+every launch whether the interval is narrow enough would stop at launches that agree by chance, and the interval would
+hold less often.
 
 A launch is started only if the time of the one before fits the rest of the budget.
 """
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from xbench.modes import mode_info
 from xbench.rank.program import JobPlan, phases
 from xbench.runs.build_records import ratios_of
 from xbench.runs.event_collector import Collector
@@ -81,7 +83,8 @@ class UntilPrecise:
     def _needed(self, found: Collector, pilot: int) -> int:
         samples = found.samples()
         ratios = ratios_of(self.run, {mode.text: mode_values(self.run, mode, samples) for mode in self.run.modes})
-        open_ones = [ratio for ratio in ratios.values() if ratio.verdict not in ("reference", "slower")]
+        rivals = [ratios[mode.text] for mode in self.run.modes if mode_info(mode.name).advisable]
+        open_ones = [ratio for ratio in rivals if ratio.verdict not in ("reference", "slower")]
         needed = [launches_needed(ratio, self.precision) or MAX_LAUNCHES for ratio in open_ones]
         return max([pilot, *needed])
 

@@ -7,7 +7,7 @@ from samples_of_runs import block, collector_of, run_of
 from xbench.runs.until import MIN_PILOT, UntilPrecise
 from xbench.spec import Effort, FabricSpec
 
-STEP_S = {"ddp": 0.5, "auto": 0.45, "single": 0.9}
+STEP_S = {"compute": 0.3, "ddp": 0.5, "auto": 0.45, "single": 0.9}
 
 
 class Clock:
@@ -21,7 +21,7 @@ def launches_of(
     spread: float, *, minutes: float = 60, effort: Effort | None = None
 ) -> tuple[int, list[str], UntilPrecise]:
     """Launches that a run takes whose `auto` differs from launch to launch by ± `spread`, 100 s each."""
-    run = run_of("ddp,auto,single", reference="ddp", effort=effort or Effort(launches=4, rounds=4))
+    run = run_of("compute,ddp,auto,single", reference="ddp", effort=effort or Effort(launches=4, rounds=4))
     clock, found, said = Clock(), collector_of(run), []
     course = UntilPrecise(0.02, 60 * minutes, clock)
     assert course.check(run) == ()
@@ -31,7 +31,8 @@ def launches_of(
         found.begin_launch(number)
         for phase in (phase for phase in leg.phases if phase.kind == "block"):
             step_s = STEP_S[phase.mode] * (1 + spread * (-1) ** number * (phase.mode == "auto"))
-            step_s *= 1 + 30 * spread * (number % 3 == 0) * (phase.mode == "single")  # slower for sure, and restless
+            restless = phase.mode in ("single", "compute")  # slower for sure, and a control
+            step_s *= 1 + 30 * spread * (number % 3 == 0) * restless
             stamps = [clock.now_s + place * step_s for place in range(6)]
             for rank in range(2):
                 found.take(0, rank, block(phase.mode, stamps, phase.round, position=phase.position))
