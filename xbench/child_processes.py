@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import os
@@ -10,8 +11,9 @@ ENDING_S = 1.0
 """Time for all of them to end by themselves, before they are killed [s]."""
 
 
+@functools.cache
 def keep_garbage_from_children() -> None:
-    """Keep objects that exist at a fork out of the child's garbage collection, from now on.
+    """Keep objects that exist at a fork out of the child's garbage collection, from the first call on.
 
     Among them may be tensors on a GPU that nothing refers to. CUDA does not work in a forked process, so a child that
     frees such a tensor aborts.

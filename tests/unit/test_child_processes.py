@@ -60,6 +60,7 @@ def test_a_rank_that_leaves_at_once_ends_its_loaders_workers(tmp_path: Path) -> 
 FORK = """\
 import gc, os
 from xbench.child_processes import keep_garbage_from_children
+from xbench.workloads.batches import Loader
 class Tensor:
     def __del__(self):
         if os.getpid() != parent:
@@ -77,7 +78,9 @@ else:
 """
 
 
-@pytest.mark.parametrize(("call", "status"), [("keep_garbage_from_children()", "0"), ("", "-6")])
+@pytest.mark.parametrize(
+    ("call", "status"), [("keep_garbage_from_children()", "0"), ("Loader('made', [])", "0"), ("", "-6")]
+)
 def test_a_child_does_not_free_what_its_parent_left(call: str, status: str) -> None:
     done = subprocess.run([sys.executable, "-c", FORK.format(call=call)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == status

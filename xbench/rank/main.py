@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from xbench.child_processes import end_children, keep_garbage_from_children
+from xbench.child_processes import end_children
 from xbench.errors import XbenchError
 from xbench.imports import uncollected
 
@@ -231,7 +231,6 @@ class Rank(Session):
 
 def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type[Rank] = Rank) -> NoReturn:
     """Run one rank of the given kind. Write any exception to the journal, then end the process with exit code 1."""
-    keep_garbage_from_children()
     path, *rest = argv
     options = dict(zip(rest[::2], rest[1::2], strict=True))
     program = program_kind.model_validate_json(Path(path).read_text())

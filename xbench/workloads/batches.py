@@ -24,6 +24,7 @@ from typing import Any
 
 from torch import Tensor
 
+from xbench.child_processes import keep_garbage_from_children
 from xbench.errors import WorkloadError
 from xbench.text import counted, cut, one_line
 from xbench.workloads.nested import Inputs, tensors_in
@@ -41,6 +42,7 @@ class Loader:
     def __init__(
         self, title: str, source: Iterable[Any], opened: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> None:
+        keep_garbage_from_children()  # workers are forks
         self.epoch = 0
         """Number of the epoch, from 0 on."""
         self._title, self._source, self._opened = title, source, opened
