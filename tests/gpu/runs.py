@@ -64,6 +64,12 @@ def figures(record: Comparison) -> dict[str, dict[str, object]]:
     return found
 
 
+def ratios(record: Comparison, *modes: str) -> str:
+    """Ratios of these modes' steps to the reference's, with their intervals."""
+    found = {name: record.modes[name].ratio for name in modes}
+    return ", ".join(f"{name} {r.value:.3f} [{r.ci95[0]:.3f}, {r.ci95[1]:.3f}]" for name, r in found.items() if r)
+
+
 def errors(found: dict[str, dict[str, object]]) -> list[float]:
     """Absolute prediction errors of all modes but the control."""
     return [abs(float(row["error"])) for name, row in found.items() if name != "compute" and row["error"] is not None]  # type: ignore[arg-type]

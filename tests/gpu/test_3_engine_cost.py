@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from runs import DRY, Keep, compared, figures
+from runs import DRY, Keep, compared, figures, ratios
 
 WORKLOADS = ["transformer-tiny"] if DRY else ["resnet50", "gpt2-small"]
+OURS = ("single", "wfbp")
 EFFORT = ("--quick", "--rounds", "2", "--steps", "3") if DRY else ("--launches", "1", "--rounds", "8", "--steps", "10")
 
 
@@ -13,10 +14,8 @@ EFFORT = ("--quick", "--rounds", "2", "--steps", "3") if DRY else ("--launches",
 def test_engine_cost(workload: str, device, keep: Keep) -> None:  # type: ignore[no-untyped-def]
     record = compared(device.type, workload, "local:ranks=1", "compute,ddp,single,wfbp", *EFFORT)
     found = figures(record)
-    ratios = {name: record.modes[name].ratio for name in ("single", "wfbp")}
-    worst = max(ratio.value for ratio in ratios.values() if ratio is not None)
-    said = ", ".join(f"{name} {r.value:.3f} [{r.ci95[0]:.3f}, {r.ci95[1]:.3f}]" for name, r in ratios.items() if r)
+    worst = max(ratio.value for name in OURS if (ratio := record.modes[name].ratio) is not None)
     keep(
         f"engine-cost-{workload}", line=3, goal="no schedule slower than DDP, one rank", held=worst <= 1.0,
-        finding=f"of DDP's step: {said}", backend=record.fabric.backend, modes=found,
+        finding=f"of DDP's step: {ratios(record, *OURS)}", backend=record.fabric.backend, modes=found,
     )  # fmt: skip
