@@ -66,7 +66,8 @@ def places_of(config: ValidateConfig) -> tuple[list[Place], Environment]:
     else:
         cells = draw(config.workloads, matrix.fabrics, matrix.cells, matrix.seed)
     workloads = list(dict.fromkeys(cell.workload for cell in cells))
-    found = probe(workloads, config.device, max(cell.fabric.processes for cell in cells))
+    most = [max(cell.fabric.processes for cell in cells if cell.workload == workload) for workload in workloads]
+    found = probe(workloads, config.device, most)
     resolved = {
         asked: (spec, item.record) for asked, spec, item in zip(workloads, found.specs, found.workloads, strict=True)
     }

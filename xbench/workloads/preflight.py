@@ -6,8 +6,9 @@ It runs in a separate process, so that the parent never imports torch and a cras
     {"workloads": [WorkloadSpec, ...], "device": "auto" | "cpu" | "cuda" | "cuda:3", "ranks_per_host": 2,
      "local_rank": null}
 
-`ranks_per_host` is the number of processes of one job that share this machine's memory. `local_rank` is set where each
-of them runs a preflight; only that rank's GPU is then used. It writes one object to stdout:
+`ranks_per_host` is the number of processes of one job that share this machine's memory. It may be a list with a number
+for each workload: they run one after another then, and not at once. `local_rank` is set where each of the processes
+runs a preflight; only that rank's GPU is then used. It writes one object to stdout:
 
     {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "torch": "2.15.0", "torchvision": "0.29.2", "nccl": null,
      "cuda": null, "free_bytes": 123,
@@ -68,7 +69,7 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
         answer |= {"device": device, "gpu": index, "gpus": len(names), "gpu_names": names}
         answer["free_bytes"] = available_bytes([]) if device == "cpu" else None
         specs = [WorkloadSpec.model_validate(spec) for spec in request["workloads"]]
-        ranks = int(request["ranks_per_host"])
+        ranks: int | list[int] = request["ranks_per_host"]
         own = own_gpu(request.get("local_rank"), len(names)) if device == "cuda" and index is None else None
         if own is not None and len(names) == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
             ranks = 1  # the engine shows each rank another GPU
@@ -132,14 +133,15 @@ def own_gpu(local_rank: int | None, gpus: int) -> int | None:
 def examine(
     specs: Iterable[WorkloadSpec],
     device: DeviceType,
-    ranks: int,
+    ranks: int | Sequence[int],
     gpus: int = 0,
     index: int | None = None,
     own: int | None = None,
 ) -> list[dict[str, Any]]:
     """Resolve, build and try every workload, then check that all of them fit in memory together.
 
-    A workload that is given twice is tried once, and counts twice against the memory: it is two jobs. `index` is the
+    A workload that is given twice is tried once, and counts twice against the memory: it is two jobs. With a number of
+    `ranks` for each workload, every one of them is to fit alone, because they run one after another. `index` is the
     one GPU to use, if one was picked. `own` is the one that this process may use, if every rank has a preflight: with
     all of them on all GPUs, their contexts would fill the memory that is read. Raises SpecError and WorkloadError.
     """
@@ -149,7 +151,12 @@ def examine(
     by_spec = {spec: examine_one(spec, target) for spec in dict.fromkeys(resolved)}
     tried = [by_spec[spec] for spec in resolved]
     shared = [] if device == "cpu" else [index] if index is not None else list(range(gpus))
-    check_fits([(result.workload, result.memory) for result in tried], ranks, shared, own)
+    jobs = [(result.workload, result.memory) for result in tried]
+    if isinstance(ranks, int):
+        check_fits(jobs, ranks, shared, own)
+    else:
+        for job, among in zip(jobs, ranks, strict=True):
+            check_fits([job], among, shared, own)
     return [
         {
             "record": result.workload.describe().model_dump(mode="json"),

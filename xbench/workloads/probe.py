@@ -86,20 +86,22 @@ def facts_for(facts: Mapping[str, Any]) -> dict[str, object]:
 def probe(
     specs: Sequence[WorkloadSpec],
     device: str,
-    ranks: int,
+    ranks: int | Sequence[int],
     local_rank: int | None = None,
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Preflight:
     """Check in a separate process that the workloads can be built, run and held in memory.
 
-    `device` is auto, cpu, cuda or cuda:N. `ranks` is the number of processes of one job on this machine. `local_rank`
-    is ours among them if each of them probes; only its own GPU is then used. It takes the seconds of an import of
+    `device` is auto, cpu, cuda or cuda:N. `ranks` is the number of processes of one job on this machine. With one
+    number, all workloads run at once. With a number for each workload, they run one after another. `local_rank` is ours
+    among the processes if each of them probes; only its own GPU is then used. It takes the seconds of an import of
     torch. Raises SpecError and WorkloadError with the preflight's findings, or if it crashes or takes longer than
     `timeout_s`.
     """
     asked = [spec.model_dump(mode="json") for spec in specs]
-    request = {"workloads": asked, "device": device, "ranks_per_host": ranks, "local_rank": local_rank}
+    among = ranks if isinstance(ranks, int) else list(ranks)
+    request = {"workloads": asked, "device": device, "ranks_per_host": among, "local_rank": local_rank}
     titles = ", ".join(dict.fromkeys(spec.title for spec in specs))
     out, log, status = _run_preflight(json.dumps(request), timeout_s, titles)
     try:

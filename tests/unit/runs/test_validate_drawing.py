@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from validation_runs import MIB, NETS, Runs, config_of, found, quiet, resumed, workload
+from validation_runs import MIB, NETS, TWO, Runs, config_of, found, quiet, resumed, workload
 
 from xbench.config import Matrix
 from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
 from xbench.fabrics import parse_fabric
 from xbench.records import Validation, load
 from xbench.runs import validate as matrix
-from xbench.runs.draw import draw
+from xbench.runs import validation_places as places
+from xbench.runs.draw import MatrixCell, draw
 from xbench.runs.run_folder import Kept
 from xbench.runs.validate import validate
+from xbench.spec import WorkloadSpec
 
+FOUR = parse_fabric("local:ranks=4")
 DRAWN = Matrix([parse_fabric(f"shaped:hosts=2,rate={rate}") for rate in ("1gbit", "10gbit")], cells=4, seed=3)
 
 
@@ -126,3 +129,20 @@ def test_held_out_cells_are_in_no_figure_before_all_are_measured(
     assert [row.count for row in complete.errors[:3]] == [4 * each, 3 * each, each]
     assert sum(row.count for row in record.errors[:1]) == place * each
     assert len(record.cells) == place + 1
+
+
+def test_each_workload_is_to_fit_on_the_most_hosts_that_it_was_drawn_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def probe(specs: Sequence[WorkloadSpec], device: str, ranks: Sequence[int]) -> Any:
+        asked.append(dict(zip(specs, ranks, strict=True)))
+        raise SpecError("seen")
+
+    monkeypatch.setattr(places, "probe", probe)
+    small, large = NETS
+    cells = [MatrixCell(small, FOUR), MatrixCell(large, TWO[0]), MatrixCell(small, TWO[0])]
+    monkeypatch.setattr(places, "draw", lambda *_: cells)
+    config = config_of(NETS, TWO, matrix=Matrix([*TWO, FOUR], cells=3))
+    with pytest.raises(SpecError, match="seen"):
+        places.places_of(config)
+    assert asked == [{small: 4, large: 2}]
