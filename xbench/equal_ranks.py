@@ -29,7 +29,7 @@ def digest(value: Tensor, before: str = "") -> str:
     return hasher.hexdigest()
 
 
-def apart(tensors: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> list[str]:
+def differing(tensors: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> list[str]:
     """Names of tensors whose shape, dtype, `requires_grad` or value differ between ranks, or that some ranks lack.
 
     Collective: every rank of the group must call it, and all get the same answer. A group of all ranks may have a

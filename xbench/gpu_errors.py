@@ -53,7 +53,7 @@ _THERE = re.compile(rf"GPU (\d+) has a total capacity of {_SIZE} of which {_SIZE
 _CPU_WANTED = re.compile(r"you tried to allocate (\d+) bytes")
 
 
-class Said(NamedTuple):
+class Explanation(NamedTuple):
     """Explanation for a user: `what` continues a sentence that begins with the rank, `hint` is a remedy."""
 
     what: str
@@ -61,7 +61,7 @@ class Said(NamedTuple):
     out_of_memory: bool = False
 
 
-def explain(kind: str, text: str, spec: WorkloadSpec) -> Said | None:
+def explain(kind: str, text: str, spec: WorkloadSpec) -> Explanation | None:
     """Explanation of an exception in a rank, from its class's name and its text; None for an unknown one.
 
     'ran out of GPU memory with resnet50, batch 256: …'. `spec` is the rank's workload.
@@ -69,23 +69,23 @@ def explain(kind: str, text: str, spec: WorkloadSpec) -> Said | None:
     batch = f", batch {spec.batch_size}" if spec.batch_size is not None else ""
     short = shortage(kind, text, f" with {spec.title}{batch}")
     if short is not None:
-        return Said(short, lower_what(spec), out_of_memory=True)
+        return Explanation(short, lower_what(spec), out_of_memory=True)
     shared_gpu = _SHARED_GPU.search(text)
     if shared_gpu:
         version = _NCCL_VERSION.search(text)
         rank_numbers = f" (ranks {shared_gpu[1]} and {shared_gpu[2]})" if shared_gpu[1] else ""
         nccl = version[1] if version else None
         library = f"NCCL {nccl}" if nccl else "NCCL"
-        return Said(f"found another rank on its GPU{rank_numbers}, which {library} refuses", _sharing_hint(nccl))
+        return Explanation(f"found another rank on its GPU{rank_numbers}, which {library} refuses", _sharing_hint(nccl))
     if _BUSY.search(text):
-        return Said(
+        return Explanation(
             "found its GPU busy or unavailable (CUDA error 46), as in compute mode EXCLUSIVE_PROCESS, in which a GPU "
             "takes one process",
             "leave out modes that need two processes on a GPU, such as crossover:processes=2, or set compute mode "
             "DEFAULT (nvidia-smi -c DEFAULT)",
         )
     if _TOO_OLD.search(text):
-        return Said(f"cannot use its GPU: {no_gpu(text, None)[0]}", no_gpu(text, None)[1])
+        return Explanation(f"cannot use its GPU: {no_gpu(text, None)[0]}", no_gpu(text, None)[1])
     return None
 
 

@@ -57,7 +57,7 @@ def ignore_interrupts() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-class Held:
+class DeferredSignals:
     """The deferred signals of one `interrupts_held`."""
 
     def __init__(self) -> None:
@@ -89,9 +89,9 @@ class Held:
 
 
 @contextmanager
-def interrupts_held() -> Iterator[Held]:
+def interrupts_held() -> Iterator[DeferredSignals]:
     """Inside, Ctrl-C, SIGTERM and SIGHUP wait. Then the former handler gets them, or KeyboardInterrupt is raised."""
-    held = Held()
+    held = DeferredSignals()
     if threading.current_thread() is not threading.main_thread():
         yield held
         return
@@ -103,7 +103,7 @@ def interrupts_held() -> Iterator[Held]:
         yield held
     except BaseException:
         outer = getattr(before[signal.SIGINT], "__self__", None)
-        if isinstance(outer, Held):  # it gets the signal, but the exception continues
+        if isinstance(outer, DeferredSignals):  # it gets the signal, but the exception continues
             outer._received += held._received
         held._received.clear()
         raise

@@ -102,7 +102,7 @@ _PLAIN = {
 }  # fmt: skip
 
 
-def stand_in(error: UnicodeError) -> tuple[str, int]:
+def replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     """Replace the characters of an encoding error (`codecs.register_error`). Raises any other UnicodeError again."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -111,4 +111,4 @@ def stand_in(error: UnicodeError) -> tuple[str, int]:
     return "".join(told), error.end
 
 
-codecs.register_error(STAND_INS, stand_in)
+codecs.register_error(STAND_INS, replace_unencodable)

@@ -92,7 +92,7 @@ def region_of(path: str, found: dict[str, nn.Module]) -> str | None:
     return next((one for one in found if not one or path == one or path.startswith(one + ".")), None)
 
 
-def visible(model: nn.Module) -> Iterator[nn.Module]:
+def outside_regions(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the modules whose calls a hook sees: those outside compiled regions."""
     found = regions(model)
     for path, module in model.named_modules():

@@ -12,7 +12,7 @@ from torch import nn
 import xbench
 from xbench.errors import SpecError
 from xbench.schedules.engine import trainable
-from xbench.torch_compile import compiled_inside, cut_by_ddp, is_region, plain_name, region_of, regions, visible
+from xbench.torch_compile import compiled_inside, cut_by_ddp, is_region, outside_regions, plain_name, region_of, regions
 
 
 def model() -> nn.Sequential:
@@ -46,10 +46,10 @@ def test_regions_are_the_outermost_compiled_modules() -> None:
     assert list(regions(plain)) == ["1"]
     plain[2] = compiled(plain[2])
     assert list(regions(plain)) == ["1", "2"]
-    assert [type(module).__name__ for module in visible(plain)] == ["Sequential", "Linear"]
+    assert [type(module).__name__ for module in outside_regions(plain)] == ["Sequential", "Linear"]
     whole = compiled(plain)
     assert regions(whole) == {"": whole}
-    assert list(visible(whole)) == []
+    assert list(outside_regions(whole)) == []
 
 
 def test_what_is_inside_a_region() -> None:

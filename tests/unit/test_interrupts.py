@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xbench.errors import Interrupted
-from xbench.interrupts import Held, interrupts_held, stop_signals_interrupt
+from xbench.interrupts import DeferredSignals, interrupts_held, stop_signals_interrupt
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
 
@@ -76,7 +76,7 @@ def test_a_signal_that_waits_ends_the_measuring_before_it_begins() -> None:
 def test_what_comes_inside_an_inner_hold_ends_the_measuring_after_it() -> None:
     steps = []
 
-    def measure(held: Held) -> None:
+    def measure(held: DeferredSignals) -> None:
         with held.let_through():
             with interrupts_held():
                 send(signal.SIGINT)

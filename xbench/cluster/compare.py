@@ -27,7 +27,7 @@ import numpy as np
 from xbench.cluster.bounds import Bound, bound
 from xbench.cluster.findings import findings, growth_warnings
 from xbench.cluster.jobs import on_hosts
-from xbench.cluster.metrics import Moment, Simulated, Window, check_window, grows, metrics
+from xbench.cluster.metrics import ClusterMoment, Simulated, Window, check_window, grows, metrics
 from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster, Placement
 from xbench.cluster.simulator import check_cluster, check_jobs, simulate
@@ -210,7 +210,7 @@ def _curve(scenario: Scenario, simulated: Simulated, counted: frozenset[str]) ->
     return ClusterCurve(**scenario._asdict(), jct_s=jct_s, at_s=at_s, held=held, waiting=waiting)
 
 
-def thinned(moments: Sequence[Moment], windows: int) -> tuple[list[float], list[float], list[float]]:
+def thinned(moments: Sequence[ClusterMoment], windows: int) -> tuple[list[float], list[float], list[float]]:
     """Middles of equal windows [s], and the exact mean numbers of held GPUs and of waiting jobs in each."""
     at_s = np.array([moment.at_s for moment in moments])
     if len(at_s) < 2 or at_s[-1] <= at_s[0]:

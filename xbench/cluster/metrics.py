@@ -88,7 +88,7 @@ class Span(NamedTuple):
     """(host, GPUs on it) each; empty on a single host."""
 
 
-class Moment(NamedTuple):
+class ClusterMoment(NamedTuple):
     """State of the cluster after all events of one instant [s]: GPUs held, jobs running, jobs waiting."""
 
     at_s: float
@@ -104,7 +104,7 @@ class Simulated:
     cluster: Cluster
     finished: list[Finished]
     """Jobs in the order of completion."""
-    moments: list[Moment] = field(default_factory=list)
+    moments: list[ClusterMoment] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     """Spans, one a change; empty unless requested."""
     held_gpu_s: float = 0.0

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from xbench.cluster.jobs import Job, Speed
-from xbench.cluster.metrics import Finished, Moment, Simulated, Span
+from xbench.cluster.metrics import ClusterMoment, Finished, Simulated, Span
 from xbench.cluster.placement import Holder, Layout, Placed, holder_of
 from xbench.cluster.policy import Active, Change, Cluster, Policy, due, tolerance_s
 from xbench.errors import SpecError
@@ -191,7 +191,7 @@ class _Simulation:
                 raise RuntimeError(f"{type(self.policy).__name__} would be asked again at once, forever")
             if self.keep_moments:
                 waiting = len(self.active) - self.running
-                self.result.moments.append(Moment(self.now_s, self.held, self.running, waiting))
+                self.result.moments.append(ClusterMoment(self.now_s, self.held, self.running, waiting))
         return self.result
 
     def _check_progress(self) -> None:

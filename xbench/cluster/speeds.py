@@ -175,7 +175,7 @@ class TableSpeed:
         return known
 
 
-class OnHosts(NamedTuple):
+class HostSpeed(NamedTuple):
     """A measured speed [work/s], and the share of its time in which gradients are exchanged."""
 
     speed: float
@@ -193,7 +193,7 @@ class HostTable(TableSpeed):
     """
 
     gpus_per_host: int = 1
-    by_shape: Mapping[tuple[int, ...], OnHosts] = field(default_factory=dict, hash=False)
+    by_shape: Mapping[tuple[int, ...], HostSpeed] = field(default_factory=dict, hash=False)
     by_hosts: Mapping[int, tuple[TableSpeed, TableSpeed]] = field(default_factory=dict, hash=False)
 
     def on_hosts(self, gpus_per_host: int) -> PlacedSpeed:
@@ -217,7 +217,7 @@ class HostTable(TableSpeed):
         spread = [speeds(gpus) for speeds, _ in self.by_hosts.values() if gpus in speeds.sizes]
         return max([self(gpus), *shapes, *spread])
 
-    def _measured(self, hosts: tuple[int, ...]) -> OnHosts:
+    def _measured(self, hosts: tuple[int, ...]) -> HostSpeed:
         if hosts in self.by_shape:
             return self.by_shape[hosts]
         gpus, host_count = sum(hosts), len(hosts)
@@ -227,7 +227,7 @@ class HostTable(TableSpeed):
         if nearest_count:
             speeds, exchanges = self.by_hosts[nearest_count]
             speed, exchange = speeds(gpus), exchanges(gpus)
-        return OnHosts(self(gpus) if host_count == len(fewest_hosts(gpus, self.gpus_per_host)) else speed, exchange)
+        return HostSpeed(self(gpus) if host_count == len(fewest_hosts(gpus, self.gpus_per_host)) else speed, exchange)
 
 
 def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:

@@ -47,14 +47,14 @@ def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
 
     from xbench.runs.until import UntilPrecise
 
-    course = UntilPrecise(config.until, 60 * (config.minutes if config.minutes is not None else MINUTES))
-    return run_and_render(config, json_to, course, verbose=verbose)
+    policy = UntilPrecise(config.until, 60 * (config.minutes if config.minutes is not None else MINUTES))
+    return run_and_render(config, json_to, policy, verbose=verbose)
 
 
 def run_and_render(
     config: RunConfig,
     json_to: str | None,
-    course: LaunchPolicy | None = None,
+    policy: LaunchPolicy | None = None,
     *,
     verbose: bool,
     all_layers: bool = False,
@@ -66,7 +66,7 @@ def run_and_render(
     from xbench.runs.execute import execute
 
     console = make_console()
-    result = execute(config, console, course)
+    result = execute(config, console, policy)
     if not result.speaks:  # rank 0 holds the samples and shows them
         return result.error.exit_code if result.error is not None else 0
     show_run(

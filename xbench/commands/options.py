@@ -203,7 +203,7 @@ def resolve(asked: Mapping[str, str | None], results: Sequence[Path]) -> list[Ou
     a target that cannot be written, that is itself a result, or that two formats name.
     """
     outputs = [
-        Output(name, value if value != BESIDE else str(beside(results, _extension(name))))
+        Output(name, value if value != BESIDE else str(path_beside(results, _extension(name))))
         for name, value in asked.items()
         if value is not None
     ]
@@ -223,7 +223,7 @@ def resolve(asked: Mapping[str, str | None], results: Sequence[Path]) -> list[Ou
     return outputs
 
 
-def beside(results: Sequence[Path], extension: str) -> Path:
+def path_beside(results: Sequence[Path], extension: str) -> Path:
     """Return the path beside the first result: `report.html` in a run's folder, `NAME.html` for `NAME.json`.
 
     For several results the file is `compared.html`.

@@ -75,7 +75,7 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
     from xbench.report.console import make_console, say
     from xbench.report.formats.terminal import show
     from xbench.report.kinds.comparison import ComparisonView
-    from xbench.report.kinds.tuned import ddp_lines, judged, snippet, told
+    from xbench.report.kinds.tuned import answer_sentences, ddp_lines, judged, snippet
     from xbench.report.view import Detail
     from xbench.runs.run_folder import keep as keep_record
     from xbench.runs.tune import choice_of, tuned_ddp_record, tuned_record
@@ -87,7 +87,7 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
     answered = result.error is None and choice.best is not None
     if answered:
         title, use = record.jobs[0].workload.title, choice.winner or record.reference
-        said = told(choice, margin, title, record.fabric.label, minutes=config.minutes)
+        said = answer_sentences(choice, margin, title, record.fabric.label, minutes=config.minutes)
         follows = [*in_ddp(use, choice.ratios, str(result.path)), *not_run(record, use)]
         ComparisonView(judged(record, margin)).draw(console, Detail(), said, follows)
     else:

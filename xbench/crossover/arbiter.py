@@ -162,7 +162,7 @@ class Arbiter:
             self._send(peer, wire.pack(wire.OK))
             return replies
         if letter == wire.WHY:
-            self._send(peer, wire.pack(wire.WHY, turns.why(peer.job)))
+            self._send(peer, wire.pack(wire.WHY, turns.reason(peer.job)))
             return []
         raise ValueError(f"no message begins with {letter!r}")
 

@@ -40,14 +40,14 @@ class Granted:
 
 
 @dataclass(frozen=True)
-class Met:
+class Meeting:
     """Reply: all living jobs have come to the meeting in which `job` waited."""
 
     job: int
     living: frozenset[int]
 
 
-Reply = Granted | Met
+Reply = Granted | Meeting
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Turns:
             raise RunError(f"job {job} has left device {self.device}")
 
     def begin(self, job: int, block: Block, pattern: Iterable[int]) -> list[Reply]:
-        """Ask to begin `block`; all living jobs get a `Met` when the last of them has asked.
+        """Ask to begin `block`; all living jobs get a `Meeting` when the last of them has asked.
 
         A job outside the pattern takes part as a parked one: the block does not wait for it. Raises RunError if the job
         is in a block already or waits, or if the pattern is empty, names an unknown job, or differs from the others'
@@ -166,7 +166,7 @@ class Turns:
             self.holder = None
         return self._grant() + self._open()
 
-    def why(self, job: int) -> str:
+    def reason(self, job: int) -> str:
         """Reason why `job` waits, as the end of a sentence: 'held by job 0'."""
         if job in self._arrived:
             missing = sorted(self.living - self._arrived)
@@ -215,4 +215,4 @@ class Turns:
         self._meeting = None
         self._arrived = set()
         living = frozenset(self.living)
-        return [Met(job, living) for job in sorted(living)]
+        return [Meeting(job, living) for job in sorted(living)]

@@ -65,7 +65,7 @@ class RankWatch:
         return f"rank {self.reader.rank}{job} on host {self.host}"
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         """Current work, as ' (optimal step 12: waiting for gradients)'. Empty if the rank never reported any."""
         what = (self.noted[1] if self.noted and self.noted[1] else None) or self.phase
         return f" ({what})" if what else ""
@@ -220,7 +220,7 @@ class Monitor:
         if now - since_s < END_S:
             return None
         ended = next(rank for rank in self.ranks if not rank.ended)
-        return Verdict(RankError(f"{ended}{ended.doing} was ended by its agent, which gave no reason"))
+        return Verdict(RankError(f"{ended}{ended.activity} was ended by its agent, which gave no reason"))
 
     def _root_cause(self) -> XbenchError | None:
         causes = [cause for agent in self.agents for cause in self._causes(agent)]
@@ -241,7 +241,9 @@ class Monitor:
                 return FabricError(f"{fault}, so the ranks lost each other", detail=detail)
             stopped = self._stopped()
             if stopped is not None:
-                return RankError(f"{stopped}{stopped.doing} was stopped, and the others gave up waiting", detail=detail)
+                return RankError(
+                    f"{stopped}{stopped.activity} was stopped, and the others gave up waiting", detail=detail
+                )
         return cause.error
 
     def _causes(self, agent: AgentWatch) -> list[Cause]:
@@ -302,13 +304,13 @@ class Monitor:
             return Verdict(RankError(f"{late} did not start within {limit_s:g} s", detail=log or None))
         stopped = self._stopped()
         if stopped is not None:
-            why = f"{stopped}{stopped.doing} is stopped (as by SIGSTOP) and gave no sign of life for {limit_s:g} s"
+            why = f"{stopped}{stopped.activity} is stopped (as by SIGSTOP) and gave no sign of life for {limit_s:g} s"
             return Verdict(RankError(why))
         # The rank that the others wait for: not waiting itself, and silent the longest.
         open_ranks = [rank for rank in self.ranks if not rank.ended]
-        late = min(open_ranks, key=lambda rank: ("waiting" in rank.doing, rank.noted[0] if rank.noted else 0.0))
+        late = min(open_ranks, key=lambda rank: ("waiting" in rank.activity, rank.noted[0] if rank.noted else 0.0))
         hint = "--timeout allows a longer silence"
-        return Verdict(RankError(f"{late}{late.doing} hung: no sign of life for {limit_s:g} s", hint=hint))
+        return Verdict(RankError(f"{late}{late.activity} hung: no sign of life for {limit_s:g} s", hint=hint))
 
     def _stopped(self) -> RankWatch | None:
         for rank in self.ranks:
@@ -323,13 +325,13 @@ def _raised(rank: RankWatch, error: RankFailed) -> Cause:
     what = f" {error.said}" if error.said else f"{f': {error.place}' if error.place else ''} raised {message}"
     if error.told:  # an error of ours is a sentence already
         what = f": {error.told}"
-    told = RankError(f"{rank}{rank.doing}{what}", hint=error.hint, detail=error.traceback)
+    told = RankError(f"{rank}{rank.activity}{what}", hint=error.hint, detail=error.traceback)
     return Cause(RAISED if error.said else weight, error.t, told)
 
 
 def _left(rank: RankWatch, code: int | None, log: str) -> Cause:
     """Return the cause for a rank that is gone and wrote neither an error nor its end."""
-    sentence = f"{rank}{rank.doing} {describe_exit(code)}"
+    sentence = f"{rank}{rank.activity} {describe_exit(code)}"
     hint = "if memory ran out, a smaller --batch-size needs less" if code == -9 else None
     weight = KILLED if code is not None and code < 0 else LEFT
     if code is not None and code > 0:

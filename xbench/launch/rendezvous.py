@@ -71,7 +71,7 @@ class RankAssignment:
     """Cores of the ranks of all jobs on this device; empty if nothing is shared."""
 
 
-def seats(present: Sequence[RankInfo], jobs: int, engine: str) -> list[RankAssignment]:
+def assignments(present: Sequence[RankInfo], jobs: int, engine: str) -> list[RankAssignment]:
     """Return the assignment of every rank, in the order of their numbers.
 
     Raises SpecError if a host's ranks cannot be divided among the jobs.
@@ -163,7 +163,7 @@ def join(store: Any, ours: ClusterRank, own: RankInfo, jobs: int, *, patience_s:
         return [RankAssignment(**seat | {"cores": tuple(seat["cores"])}) for seat in answer]
     try:
         present = _everybody(store, ours, patience_s)
-        found = seats(present, jobs, ours.engine)
+        found = assignments(present, jobs, ours.engine)
     except XbenchError as error:
         store.set("seats", json.dumps(str(error)))
         raise

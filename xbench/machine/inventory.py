@@ -55,7 +55,7 @@ EXTRAS = {
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observations:
     """Observations of the inventory. `torch` and `nvml` are the answers of `inventory_probe`."""
 
     torch: Mapping[str, Any]
@@ -101,7 +101,7 @@ def take_inventory(*, timeout_s: float = TIMEOUT_S, ask: Ask = start_probe) -> M
     finally:
         for probe in probes.values():
             _end(probe)
-    seen = Seen(
+    seen = Observations(
         torch=answers["torch"],
         nvml=answers["nvml"],
         driver=environment.nvidia_driver(),
@@ -134,7 +134,7 @@ def extras() -> dict[str, str | None]:
     return {"Horovod": horovod, "scikit-learn": version_of("scikit-learn"), "Ray": version_of("ray")}
 
 
-def machine_of(seen: Seen) -> Machine:
+def machine_of(seen: Observations) -> Machine:
     """Return the inventory that follows from the observations."""
     here = environment.capture(None if "problem" in seen.torch else facts_for(seen.torch))
     fingerprints = {"cpu": fingerprint(on_cpu(here))}
@@ -202,7 +202,7 @@ def nvcc(environ: Mapping[str, str] = os.environ) -> str | None:
     return f"{version[1] if version else 'version unknown'}, {path}"
 
 
-def findings(seen: Seen) -> list[Finding]:
+def findings(seen: Observations) -> list[Finding]:
     """Return all findings, the most important first."""
     return [
         _torch(seen),
@@ -219,7 +219,7 @@ def findings(seen: Seen) -> list[Finding]:
     ]
 
 
-def _torch(seen: Seen) -> Finding:
+def _torch(seen: Observations) -> Finding:
     problem = seen.torch.get("problem")
     if problem is None:
         cuda, nccl = seen.torch.get("cuda"), seen.torch.get("nccl")
@@ -234,7 +234,7 @@ def _torch(seen: Seen) -> Finding:
     )
 
 
-def _torchvision(seen: Seen) -> Finding:
+def _torchvision(seen: Observations) -> Finding:
     version = seen.torch.get("torchvision")
     if "problem" in seen.torch:
         return _useless("torchvision", "torch comes first")
@@ -248,7 +248,7 @@ def _torchvision(seen: Seen) -> Finding:
     )
 
 
-def _gpus(seen: Seen) -> Finding:
+def _gpus(seen: Observations) -> Finding:
     listed = len(seen.nvml.get("gpus", ()))
     if seen.gpus > 1:
         return _works("GPUs", f"torch can use {seen.gpus}: ranks talk over NCCL")
@@ -276,7 +276,7 @@ def _gpus(seen: Seen) -> Finding:
     )
 
 
-def _shaped(seen: Seen) -> Finding:
+def _shaped(seen: Observations) -> Finding:
     if seen.shaped_problem is None:
         how = "as root" if seen.root else "in a user namespace, without root"
         return _works("shaped links", f"several hosts on this machine, on links held to a rate, {how}")
@@ -288,7 +288,7 @@ def _shaped(seen: Seen) -> Finding:
     )
 
 
-def _cores(seen: Seen) -> Finding:
+def _cores(seen: Observations) -> Finding:
     if seen.cores > 1:
         return _works("cores", f"{seen.cores}: each of two ranks gets {seen.cores // 2} of its own")
     return _missing(
@@ -298,7 +298,7 @@ def _cores(seen: Seen) -> Finding:
     )
 
 
-def _counters(seen: Seen) -> Finding:
+def _counters(seen: Observations) -> Finding:
     what = "power, energy, clocks, throttling and utilisation"
     problem = seen.nvml.get("problem")
     if problem is None:
@@ -313,7 +313,7 @@ def _counters(seen: Seen) -> Finding:
     return _missing("GPU counters", str(problem), f"results on GPUs lack {what}")
 
 
-def _nvcc(seen: Seen) -> Finding:
+def _nvcc(seen: Observations) -> Finding:
     if seen.tools.get("nvcc"):
         return _works("nvcc", str(seen.tools["nvcc"]))
     cuda = str(seen.torch.get("cuda") or "13.0").replace(".", "-")
@@ -326,7 +326,7 @@ def _nvcc(seen: Seen) -> Finding:
     )
 
 
-def _nsight(seen: Seen) -> Finding:
+def _nsight(seen: Observations) -> Finding:
     if seen.tools.get("nsys"):
         return _works("Nsight Systems", str(seen.tools["nsys"]))
     if not seen.has_gpu:
@@ -347,7 +347,7 @@ def _extra(name: str, version: str | None) -> Finding:
                     costs, get)  # fmt: skip
 
 
-def _governor(seen: Seen) -> Finding:
+def _governor(seen: Observations) -> Finding:
     if seen.governor is None:
         return _useless("CPU governor", "the system does not say")
     if seen.governor == "powersave":
@@ -360,7 +360,7 @@ def _governor(seen: Seen) -> Finding:
     return _works("CPU governor", seen.governor)
 
 
-def _quiet(seen: Seen) -> Finding:
+def _quiet(seen: Observations) -> Finding:
     if not seen.noise:
         return _works("quiet", "no other process is busy now")
     return _missing("quiet", "; ".join(seen.noise), "times that are taken now are noisier, and ratios less certain")

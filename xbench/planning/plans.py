@@ -128,7 +128,7 @@ class Planner:
         searched = self.search().best()  # its time excludes the forward pass
         found = [replace(searched, step_s=self.simulate("auto", searched.buckets).step_s)]
         if self.overlap == "forward" and self.layers is not None and not self.step.updates_together:
-            found += [self.carried_by(mode) for mode in next_forward_modes()]
+            found += [self.best_of_mode(mode) for mode in next_forward_modes()]
         return min(found, key=self._worth_s)
 
     def step_of(self, candidate: Candidate) -> Step:
@@ -139,7 +139,7 @@ class Planner:
         buckets = _translated(candidate.buckets, self.step.gradients, found.step.gradients)
         return found.step_of(candidate.carrier, buckets, candidate.parts)
 
-    def carried_by(self, mode: str) -> Candidate:
+    def best_of_mode(self, mode: str) -> Candidate:
         """The best candidate of a mode of the next forward pass. Raises ValueError without layers or a cost model."""
         found = self._chosen(MODES.entry(mode))
         assert isinstance(found, Candidate)

@@ -145,7 +145,7 @@ class Topology:
         if self.name == "hierarchical":
             given = CostCurve.line(*self.given_link)
             rings = [
-                no_sooner(_ring(message, count), 2 * (count - 1) / count, pace) if measured else _ring(given, count)
+                at_pace(_ring(message, count), 2 * (count - 1) / count, pace) if measured else _ring(given, count)
                 for count, measured in self._rings(workers)
             ]
             return _sum([(1.0, 1.0, ring) for ring in rings])
@@ -165,7 +165,7 @@ class Topology:
             if rest > 0:  # between powers of two: a share of one more round, with the remaining bytes
                 halvings.append((2 * rest, (0.5**whole - 1 / workers) / rest, message))
             took = _sum(halvings)
-        return no_sooner(took, sent, pace)
+        return at_pace(took, sent, pace)
 
     def share(self, workers: int) -> float:
         """Bytes of the largest message over the bytes of the all-reduce; on the measured link for several hosts."""
@@ -256,7 +256,7 @@ def pace_of(measured: CostModel) -> SustainedRate:
     return SustainedRate(g / sent, max(0.0, float(np.max(g * curve.sizes - curve.times))))
 
 
-def no_sooner(curve: CostCurve, sent: float, pace: SustainedRate) -> CostCurve:
+def at_pace(curve: CostCurve, sent: float, pace: SustainedRate) -> CostCurve:
     """The maximum of the curve and the pace, where a worker sends `sent` bytes for each byte of an all-reduce."""
     slope = sent * pace.s_per_byte
     sizes, times = curve.sizes, curve.times

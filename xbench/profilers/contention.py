@@ -50,7 +50,7 @@ from xbench.profilers.summary import slowest
 from xbench.records import Contention, ContentionPoint
 from xbench.schedules.bucket import start_all_reduce
 from xbench.schedules.groups import workers_of
-from xbench.torch_compile import visible
+from xbench.torch_compile import outside_regions
 from xbench.workloads.training_step import TrainingStep
 
 SIZES = (4 * 1024, 64 * 1024, 512 * 1024, 2 * 1024 * 1024, 8 * 1024 * 1024)
@@ -164,7 +164,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         marks, now = self._marks, time.perf_counter
-        for module in visible(self._workload.model):
+        for module in outside_regions(self._workload.model):
             if next(module.parameters(recurse=False), None) is not None:
                 self._handles.append(module.register_forward_pre_hook(lambda *_: marks.append(now())))
         for parameter in self._workload.model.parameters():

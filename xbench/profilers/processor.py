@@ -16,7 +16,7 @@ from typing import NamedTuple
 TASKS = Path("/proc/self/task")
 
 
-class Counted(NamedTuple):
+class ThreadTimes(NamedTuple):
     """Time in which a thread ran, and in which it waited for a processor [s]."""
 
     ran_s: float
@@ -45,18 +45,18 @@ class ProcessorWatch:
         return between(self._begun, read(self._tasks), took_s)
 
 
-def read(tasks: Path = TASKS) -> dict[str, Counted]:
+def read(tasks: Path = TASKS) -> dict[str, ThreadTimes]:
     """Return what the kernel has counted, by thread; nothing where it does not count."""
-    found: dict[str, Counted] = {}
+    found: dict[str, ThreadTimes] = {}
     with suppress(OSError):
         for task in tasks.iterdir():
             with suppress(OSError, ValueError):  # the thread has ended
                 ran_ns, waited_ns, *_ = (task / "schedstat").read_text(encoding="ascii").split()
-                found[task.name] = Counted(int(ran_ns) * 1e-9, int(waited_ns) * 1e-9)
+                found[task.name] = ThreadTimes(int(ran_ns) * 1e-9, int(waited_ns) * 1e-9)
     return found
 
 
-def between(before: Mapping[str, Counted], after: Mapping[str, Counted], took_s: float) -> ProcessorUse:
+def between(before: Mapping[str, ThreadTimes], after: Mapping[str, ThreadTimes], took_s: float) -> ProcessorUse:
     """Return the use between two readings that lie `took_s` [s] apart."""
     both = [(before[name], now) for name, now in after.items() if name in before]
     if not both or took_s <= 0:

@@ -56,7 +56,7 @@ class ConvergeRank(Rank):
 
     program: ConvergeProgram
 
-    def go(self) -> None:
+    def run_all(self) -> None:
         """Profile, then train every mode."""
         self.training = self.program.training
         self.data = digits()

@@ -31,7 +31,7 @@ class Loops(ABC):
     device: torch.device
     ranges: Ranges
     job: int
-    lead: Any
+    first_session: Any
     """Session of the first job of this process, whose `acting` is the job that computes."""
     turns: TurnClient | None
     waits_for_device: bool
@@ -49,7 +49,7 @@ class Loops(ABC):
 
     def forward_backward(self, handle: Handle) -> None:
         """Zero the gradients, run forward and backward of every micro-step."""
-        self.lead.acting = self.job
+        self.first_session.acting = self.job
         step = self.workload.under(handle.model, handle.no_sync, handle.synchronize)
         weight = next(self.weights) if self.weights is not None else None
         step.clear()
@@ -67,7 +67,7 @@ class Loops(ABC):
 
     def update(self, handle: Handle) -> None:
         """Update the parameters."""
-        self.lead.acting = self.job
+        self.first_session.acting = self.job
         self.norm = self.workload.under(handle.model, handle.no_sync, handle.synchronize).update()
 
     def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:

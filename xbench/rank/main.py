@@ -50,7 +50,7 @@ from xbench.torch_compile import cut_by_ddp
 class Rank(Session):
     """One rank that runs the phases of its program."""
 
-    def go(self) -> None:
+    def run_all(self) -> None:
         """Run all phases."""
         for number, phase in enumerate(self.program.phases):
             name = {
@@ -237,7 +237,7 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
     rank = rank_kind(program, int(options["--job"]), Path(options["--directory"]))
     try:
         rank.start()
-        rank.go()
+        rank.run_all()
     except BaseException as error:
         said = rank_errors.explained(rank.run, rank.acting, error)
         with suppress(OSError):

@@ -24,7 +24,7 @@ from xbench.rank import parity
 from xbench.rank.blocks import tell_block, tell_loss
 from xbench.rank.events import TurnsRecorded
 from xbench.rank.program import Phase, turns_in_block
-from xbench.rank.reference import beside, steps_of
+from xbench.rank.reference import checker_of, steps_of
 from xbench.rank.session import Session
 from xbench.rank.snapshot import RandomState
 from xbench.rank.timeline_phase import STEPS, steps_to_record
@@ -77,7 +77,7 @@ def _take(jobs: Sequence[JobTurns], pattern: Sequence[int], handles: Sequence[Ha
 def gate(sessions: Sequence[Session], mode: ModeSpec) -> None:
     """Let all jobs take k steps in turns, and compare each with its reference. Write the verdicts to the journal."""
     references = [session.reference for session in sessions]
-    judged = [beside(session, made) for session, made in zip(sessions, references, strict=True) if made is not None]
+    judged = [checker_of(session, made) for session, made in zip(sessions, references, strict=True) if made is not None]
     steps, what = sessions[0].run.effort.parity_steps, f"gate {mode.text}"
 
     def attached(handles: Sequence[Handle]) -> None:
@@ -89,7 +89,7 @@ def gate(sessions: Sequence[Session], mode: ModeSpec) -> None:
     for session, checker, made in zip(sessions, judged, references, strict=True):
         assert made is not None
         verdict = parity.explained(checker.verdict(), made, mode, on_ddp=session.on_ddp(mode))
-        parity.tell(session, mode, verdict)
+        parity.write_verdict(session, mode, verdict)
 
 
 def _with_all(

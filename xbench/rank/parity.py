@@ -56,7 +56,7 @@ from xbench.modes import mode_info
 from xbench.rank.events import ParityChecked
 from xbench.rank.parity_checker import TOLERANCE, Reference, copies, gathered, largest_difference, same_bits
 from xbench.rank.program import block_id, whole_cycles
-from xbench.rank.reference import beside, steps_of
+from xbench.rank.reference import checker_of, steps_of
 from xbench.rank.session import Session
 from xbench.records import RANKS, Parity
 from xbench.schedules import cycle_of, defers_update
@@ -75,12 +75,12 @@ def gate(session: Session, mode: ModeSpec) -> None:
     steps = session.run.effort.parity_steps
     what = f"gate {mode.text}"
     if is_partial(mode):
-        tell(session, mode, agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
+        write_verdict(session, mode, agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
         return
     reference = session.reference
     assert reference is not None
 
-    judged = beside(session, reference)
+    judged = checker_of(session, reference)
 
     def judge() -> None:
         judged.step(session.loss, session.norm)
@@ -113,10 +113,10 @@ def gate(session: Session, mode: ModeSpec) -> None:
             return ends
 
         late = read_too_early(end, reference.states[0], dist.group.WORLD)
-    tell(session, mode, explained(judged.verdict(late), reference, mode, on_ddp=session.on_ddp(mode)))
+    write_verdict(session, mode, explained(judged.verdict(late), reference, mode, on_ddp=session.on_ddp(mode)))
 
 
-def tell(session: Session, mode: ModeSpec, verdict: Parity) -> None:
+def write_verdict(session: Session, mode: ModeSpec, verdict: Parity) -> None:
     """Write a verdict to the journal."""
     session.journal.write(ParityChecked(mode=mode.text, **verdict.model_dump()))
 

@@ -90,21 +90,21 @@ def _dense(gradient: Tensor) -> Tensor:
 def not_shown(
     workload: Workload,
     snapshot: Snapshot,
-    beside: Callable[[], ParityChecker],
+    new_checker: Callable[[], ParityChecker],
     local: Sequence[Gradients],
     averaged: Sequence[Gradients],
     group: dist.ProcessGroup | None = None,
 ) -> str | None:
     """Return why the parity check would pass a wrong schedule on this workload; None if it refuses all of them.
 
-    `local[s]` and `averaged[s]` are the gradients of step s at the reference's states. `beside()` returns a new
+    `local[s]` and `averaged[s]` are the gradients of step s at the reference's states. `new_checker()` returns a new
     `ParityChecker`. Collective: every rank of the group must call it, and all get the same answer.
     """
     world_size = dist.get_world_size(group)
 
     def off(gradients: Sequence[Mapping[str, Tensor | None]]) -> dict[str, float]:
         """Return the deviation [tolerances] of each parameter on the rank where it is largest."""
-        judged = beside()
+        judged = new_checker()
 
         def steps() -> None:
             for each in gradients:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import UsageError
-from xbench.gpu_errors import Said, explain
+from xbench.gpu_errors import Explanation, explain
 from xbench.host.tuning import raise_gloo_threads
 from xbench.modes import mode_info
 from xbench.rank.events import ModeFailed, UnitsWrapped
@@ -70,7 +70,7 @@ def place_of(error: BaseException) -> str | None:
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else None
 
 
-def explained(run: RunSpec, job: int, error: BaseException) -> Said | None:
+def explained(run: RunSpec, job: int, error: BaseException) -> Explanation | None:
     """Return an error of a rank of this job as a sentence, if it is of a known kind; else None."""
     return explain(type(error).__name__, str(error), run.workloads[job])
 

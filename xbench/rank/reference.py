@@ -105,7 +105,7 @@ def make(session: Session) -> Reference:
     world_size = dist.get_world_size()
     if world_size > 1:
         reference.not_shown = parity_power.not_shown(
-            session.workload, session.snapshot, lambda: beside(session, reference), local, averaged
+            session.workload, session.snapshot, lambda: checker_of(session, reference), local, averaged
         )
     elif (workers := workers_of(session.group)) > 1:
         reference.not_shown = (
@@ -182,7 +182,7 @@ def _by_ddp(session: Session) -> Reference:
 
 def _ddp_again(session: Session, reference: Reference) -> bool:
     """True if DDP gives the same result in a second run."""
-    judged, steps = beside(session, reference, exact=True), session.run.effort.parity_steps
+    judged, steps = checker_of(session, reference, exact=True), session.run.effort.parity_steps
 
     def judge() -> None:
         judged.step(norm=session.norm)
@@ -201,7 +201,7 @@ def _averaged(
     """
     workload = session.workload
     made = Reference([copies(workload.model.named_parameters())], by=BY_HAND)
-    judged = beside(session, reference, exact=True) if reference is not None else None
+    judged = checker_of(session, reference, exact=True) if reference is not None else None
     local: list[Gradients] = []
     averaged: list[Gradients] = []
     buffers: dict[str, str] = {}
@@ -238,7 +238,7 @@ def _averaged(
     return made, judged, local, averaged, buffers
 
 
-def beside(session: Session, reference: Reference, *, exact: bool = False) -> ParityChecker:
+def checker_of(session: Session, reference: Reference, *, exact: bool = False) -> ParityChecker:
     """Return a new checker. `exact`: gradients are not compressed, even if the run compresses them.
 
     Verdicts use the real process group, also if collectives are emulated.

@@ -72,7 +72,7 @@ class Session(Loops):
         self.untuned = process > 0 and has_untuned(self.run.modes)
         """True if this process has no host tuning. It holds the same jobs as the first, and runs the untuned modes."""
         self.job = job = 0 if self.untuned else process
-        self.lead: Session = self
+        self.first_session: Session = self
         """Session of the first job of this process."""
         self.sessions: list[Any] = [self]
         """Sessions of this process, by job, of the class of this one: the second job's too if the process holds it."""
@@ -194,7 +194,7 @@ class Session(Loops):
         shared = self.run.fabric.ranks * self.program.jobs > 1
         self.waits_for_device = shared and self.device.type == "cuda"
         group, found, remarks = emulate(link, self.device, shared=shared, meet_at=self.link_file)
-        if self.lead is self:
+        if self.first_session is self:
             self.journal.write(LinkCalibrated(points=found))
         for sentence in remarks:
             self.journal.write(Remarked(message=sentence))
@@ -267,7 +267,7 @@ class Session(Loops):
         `exact`: gradients are not compressed, even if the run compresses them. `group` replaces the process group of
         the mode. Raises UsageError if the schedule refuses the model.
         """
-        self.lead.under, self.lead.acting = mode.text, self.job
+        self.first_session.under, self.first_session.acting = mode.text, self.job
         self.workload.reset_scaler()
         plan = self.plans[self.job]
         schedule: type[Schedule] = MODES.load(plan.carrier_of(mode))  # type: ignore[assignment]

@@ -37,7 +37,7 @@ from xbench.records.convergence import Converged as Converged
 from xbench.records.convergence import Convergence as Convergence
 from xbench.records.convergence import Curve
 from xbench.records.convergence import Dataset as Dataset
-from xbench.records.convergence import MeanOf as MeanOf
+from xbench.records.convergence import SeedMean as SeedMean
 from xbench.records.convergence import Training as Training
 from xbench.records.convergence import WorkFormula as WorkFormula
 from xbench.records.io import KINDS as KINDS

@@ -10,7 +10,7 @@ from xbench.field_types import Count, PositiveSeconds, Text
 from xbench.records.parts import Environment, FabricRecord, Headed, Interval, Label, Part, WorkloadRecord
 
 
-class MeanOf(Part):
+class SeedMean(Part):
     """Mean over seeds, with Student's 95 % interval cut to possible values; None for fewer than two seeds."""
 
     mean: float
@@ -75,9 +75,9 @@ class Converged(Part):
     mode: Text
     status: Literal["ok", "failed", "not trained"] = Field(description="not trained: the run ended before its turn")
     error: Text | None = None
-    accuracy: MeanOf | None = None
-    test_loss: MeanOf | None = None
-    difference: MeanOf | None = Field(None, description="accuracy minus the reference's of the same seeds")
+    accuracy: SeedMean | None = None
+    test_loss: SeedMean | None = None
+    difference: SeedMean | None = Field(None, description="accuracy minus the reference's of the same seeds")
     verdict: Literal["reference", "within", "below", "above", "unknown"] | None = Field(
         None, description="by the interval of `difference`; in records with `outside`, by the reference's interval"
     )

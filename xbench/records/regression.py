@@ -43,7 +43,7 @@ class Case(NamedTuple):
     metric: MetricName
 
 
-class OfCase(Part):
+class CasePart(Part):
     """Base of the parts that belong to one case."""
 
     check: Text
@@ -101,7 +101,7 @@ class Suite(Part):
         return [case for check in self.checks for case in check.cases()]
 
 
-class Measurement(OfCase):
+class Measurement(CasePart):
     """One case in one launch. Deterministic metrics are measured once a side and have no samples."""
 
     value: float = Field(description="median of the samples, where there are any")
@@ -155,7 +155,7 @@ class LaunchPair(Part):
         return head.value / base.value if base.value > 0 else None
 
 
-class NoiseFloor(OfCase):
+class NoiseFloor(CasePart):
     """Noise floor: largest distance from 1 expected of a check's interval for unchanged code (`stats.regression`)."""
 
     floor: float = Field(ge=0, description="share: 0.03 is 3 %")
@@ -174,7 +174,7 @@ class Side(Part):
     measurements: list[Measurement] = Field([], description="of the deterministic layer")
 
 
-class OfMachine(Headed):
+class MachineRecord(Headed):
     """Base of the records that are kept for a machine."""
 
     xbench: Text = Field(description="version")
@@ -186,7 +186,7 @@ class OfMachine(Headed):
     side: Side
 
 
-class Baseline(OfMachine):
+class Baseline(MachineRecord):
     """Result of `xbench regress record`: results/baselines/<machine>/baseline.json."""
 
     kind: Literal["baseline"] = "baseline"
@@ -196,7 +196,7 @@ class Baseline(OfMachine):
     failures: list[Failure] = []
 
 
-class Noise(OfMachine):
+class Noise(MachineRecord):
     """Result of `xbench regress calibrate`: results/baselines/<machine>/noise.json. Base and head are one tree."""
 
     kind: Literal["noise"] = "noise"
@@ -227,7 +227,7 @@ class Found(Part):
     p_faster_holm: float | None = Field(None, description="adjusted over the cases judged together")
 
 
-class Judged(OfCase):
+class Judged(CasePart):
     """Verdict on one case, and everything that it rests on."""
 
     unit: MetricUnit

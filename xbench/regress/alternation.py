@@ -57,7 +57,7 @@ class Turns:
         return self._folder / f"{what}-{self._number}"
 
 
-def lead(folders: Sequence[Path], alive: Mapping[Path, Callable[[], bool]]) -> None:
+def give_turns(folders: Sequence[Path], alive: Mapping[Path, Callable[[], bool]]) -> None:
     """Give turns until no side is alive. Turn k goes in the order of `folders` if k is even, else reversed."""
     for number in count():
         for folder in folders:

@@ -138,7 +138,7 @@ class Checking:
         if not self.measuring.timeable:
             return
         pairs = min(self.request.pairs or len(stored.launches), len(stored.launches))
-        self.measuring.course(pairs, self._budget_s)
+        self.measuring.plan_pairs(pairs, self._budget_s)
         self.floors = launch_floors(self.request.suite, stored.launches, pairs)
         self.measuring.run_head(head, stored.launches[:pairs], self._keep_so_far)
         self._confirm_stored(head, stored)
@@ -188,9 +188,11 @@ class Checking:
                 2 * one.floor <= thresholds.get(one.metric, METRICS[one.metric].threshold) for one in floors
             )
 
-        course = self.measuring.course(self.request.pairs, self._budget_s, quiet_enough if noise is not None else None)
-        self.floors = self._floors(noise, course.pairs)
-        return course.pairs
+        plan = self.measuring.plan_pairs(
+            self.request.pairs, self._budget_s, quiet_enough if noise is not None else None
+        )
+        self.floors = self._floors(noise, plan.pairs)
+        return plan.pairs
 
     def _noise(self) -> Noise | None:
         """Return this machine's calibration; print a message if there is none."""

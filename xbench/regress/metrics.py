@@ -94,7 +94,7 @@ def layer_of(check: Check, layer: str) -> list[MetricName]:
 # --- values in a job's result -------------------------------------------------------------------------------------
 
 
-def looked(check: Check, answer: JobResult) -> tuple[list[Measurement], list[str]]:
+def deterministic_layer(check: Check, answer: JobResult) -> tuple[list[Measurement], list[str]]:
     """Return the deterministic layer of one side, and the modes with a missing value."""
     found: list[Measurement] = []
     missing: list[str] = []
@@ -194,7 +194,7 @@ def workload_change(check: str, base: Side, head: Side) -> WorkloadChange | None
         return None
     model = [field for field in changed if field in MODEL_FIELDS]
     said = [_amount(field, *values) for field, values in changed.items() if field not in model[1:]]
-    exact = [f"{spoken(field)} {_exact(one)} -> {_exact(other)}" for field, (one, other) in changed.items()]
+    exact = [f"{field_title(field)} {_exact(one)} -> {_exact(other)}" for field, (one, other) in changed.items()]
     return WorkloadChange(f"the {'model' if model else 'workload'} changed: {', '.join(said)}", ", ".join(exact))
 
 
@@ -207,7 +207,7 @@ def obstacle(case: Case, base: Side, head: Side) -> str | None:
     for field in CHECK_FIELDS:
         one, other = getattr(before, field), getattr(now, field)
         if one != other:
-            return f"{spoken(field)}: {_short(one)} and {_short(other)}"
+            return f"{field_title(field)}: {_short(one)} and {_short(other)}"
     if METRICS[case.metric].layer == "wall":
         return next(iter(environment.differences(base.environment, head.environment)), None)
     if case.metric == "peak_memory":
@@ -216,7 +216,7 @@ def obstacle(case: Case, base: Side, head: Side) -> str | None:
     return None
 
 
-def spoken(field: str) -> str:
+def field_title(field: str) -> str:
     """Return the name of a field in a sentence."""
     return field.replace("_", " ")
 
@@ -224,7 +224,7 @@ def spoken(field: str) -> str:
 def _amount(field: str, base: Any, head: Any) -> str:
     """Return '3.16 M -> 3.69 M parameters', 'batch size 8 -> 16'; exact numbers if rounding would hide the change."""
     if field not in MODEL_FIELDS:
-        return f"{spoken(field)} {_short(base)} -> {_short(head)}"
+        return f"{field_title(field)} {_short(base)} -> {_short(head)}"
     if field.endswith("_bytes"):
         one, other = (format_bytes(sum(value) if isinstance(value, list) else value) for value in (base, head))
     else:

@@ -95,7 +95,7 @@ class PairPlan:
         return self.pairs < self.needed
 
 
-def course_of(
+def pair_plan_of(
     suite: Suite, pair_s: float, *, pairs: int | None, left_s: float, quiet_enough: Callable[[int], bool] | None = None
 ) -> PairPlan:
     """Return the pairs of a check: the user's number, else as many as resolve the thresholds within the budget.
@@ -122,15 +122,15 @@ def course_of(
     return PairPlan(wished, needed, pair_s, reason)
 
 
-def told(course: PairPlan, cases: int) -> Sequence[str]:
+def pair_messages(plan: PairPlan, cases: int) -> Sequence[str]:
     """Return messages for the user before the first pair."""
     said = [
-        f"{course.pairs} pairs of launches for {counted(cases, 'wall-clock case')} ({course.reason}): "
-        f"about {format_minutes(course.pairs * course.pair_s)}"
+        f"{plan.pairs} pairs of launches for {counted(cases, 'wall-clock case')} ({plan.reason}): "
+        f"about {format_minutes(plan.pairs * plan.pair_s)}"
     ]
-    if course.too_few:
+    if plan.too_few:
         said.append(
-            f"fewer than {course.needed} pairs cannot reach the p that a verdict needs, so these cases will be "
+            f"fewer than {plan.needed} pairs cannot reach the p that a verdict needs, so these cases will be "
             "inconclusive whatever is measured"
         )
     return said

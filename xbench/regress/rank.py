@@ -89,11 +89,11 @@ class LaunchRank(Rank):
         if folder is not None:
             self.shared = Turns(Path(folder), leads=self.rank == 0, say=self.note)
 
-    def go(self) -> None:
+    def run_all(self) -> None:
         """Count, then time."""
         if self.counter is not None:
             self.count(self.counter)
-        super().go()
+        super().run_all()
 
     def count(self, counter: Counter) -> None:
         """Count, over a cycle of steps, the bytes that each mode passes to collectives, and its memory."""
@@ -217,7 +217,7 @@ def _covering(plan: JobPlan, named: dict[str, int]) -> JobPlan:
 # --- counting -----------------------------------------------------------------------------------------------------
 
 
-class Seen(NamedTuple):
+class WindowCounts(NamedTuple):
     """Counts of one window: collectives, the bytes that this rank passed to them, and the peak memory [B]."""
 
     collectives: int
@@ -258,7 +258,7 @@ class Counter:
         if on_gpu:
             self._on_device[name] = torch.cuda.max_memory_allocated(self._device)
 
-    def read(self) -> dict[str, Seen]:
+    def read(self) -> dict[str, WindowCounts]:
         """Return the counts by window, and end the counting."""
         self._profile.__exit__(None, None, None)
         events = self._profile.profiler.kineto_results.events()
@@ -273,7 +273,7 @@ class Counter:
         for name, span in spans.items():
             sizes = heard.get(name, []) if heard is not None else None
             counts = _handed_over(events, *span) if sizes is None else (len(sizes), sum(sizes))
-            found[name] = Seen(*counts, peaks.get(name))
+            found[name] = WindowCounts(*counts, peaks.get(name))
         return found
 
 

@@ -59,7 +59,7 @@ def record(request: RegressRequest, console: Console) -> Kept[Baseline | Noise]:
             return
         measuring.first_launches((recording.head,))
         if measuring.timeable:
-            launches = measuring.course(request.pairs, 60.0 * request.suite.budget_minutes).pairs
+            launches = measuring.plan_pairs(request.pairs, 60.0 * request.suite.budget_minutes).pairs
             measuring.run_head(recording.head, [[]] * launches, lambda: recording.keep_so_far(made))
 
     return recording.run(measure, made, BASELINE)

@@ -17,10 +17,19 @@ from functools import partial
 from pathlib import Path
 
 from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, SideName, Suite
-from xbench.regress.alternation import lead
+from xbench.regress.alternation import give_turns
 from xbench.regress.checkout import Checkout, RunningJob
-from xbench.regress.metrics import COUNTED, PLANNED, failures, layer_of, looked, modes_of, timed, wall_clock
-from xbench.regress.pairs import FIRST_STEPS, PairPlan, Shape, course_of, launch_s, shape_of, told
+from xbench.regress.metrics import (
+    COUNTED,
+    PLANNED,
+    deterministic_layer,
+    failures,
+    layer_of,
+    modes_of,
+    timed,
+    wall_clock,
+)
+from xbench.regress.pairs import FIRST_STEPS, PairPlan, Shape, launch_s, pair_messages, pair_plan_of, shape_of
 from xbench.regress.protocol import JobRequest, JobResult
 from xbench.runs.tune import format_minutes
 from xbench.scratch import Scratch
@@ -102,7 +111,7 @@ class Measuring:
             answer = self._looked(tree, check, check.name not in uncounted)
             self._looks[tree.name, check.name] = answer
             self._warn(answer)
-            found, missing = looked(check, answer) if "deterministic" in self._layers else ([], [])
+            found, missing = deterministic_layer(check, answer) if "deterministic" in self._layers else ([], [])
             measurements += found
             self.failures += failures(check, answer, tree.name, None, [] if check.name in uncounted else missing)
         return self._side(tree, source, revision, measurements)
@@ -187,16 +196,18 @@ class Measuring:
         """True if the two launches of a pair of this check take turns. Known after its first launches."""
         return check in self._shapes and self._shapes[check].turns is not None
 
-    def course(self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None) -> PairPlan:
-        """Return the number of pairs (`course_of`), and print it."""
+    def plan_pairs(
+        self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None
+    ) -> PairPlan:
+        """Return the number of pairs (`pair_plan_of`), and print it."""
         pair_s = sum(self._pair_s.values())
-        course = course_of(self.suite, pair_s, pairs=pairs, left_s=budget_s - self.spent_s, quiet_enough=quiet_enough)
+        plan = pair_plan_of(self.suite, pair_s, pairs=pairs, left_s=budget_s - self.spent_s, quiet_enough=quiet_enough)
         cases = wall_clock([case for check in self.timeable for case in check.cases()])
-        for sentence in told(course, len(cases)):
+        for sentence in pair_messages(plan, len(cases)):
             self._say(sentence)
-        if course.too_few:
-            self.warnings.append(told(course, len(cases))[-1])
-        return course
+        if plan.too_few:
+            self.warnings.append(pair_messages(plan, len(cases))[-1])
+        return plan
 
     def takes_s(self, pairs: int) -> float:
         """Return the approximate time of `pairs` pairs of launches of every check [s]."""
@@ -204,7 +215,7 @@ class Measuring:
 
     def checked_pairs(self, budget_s: float) -> int:
         """Return the number of pairs that a check of this suite would have, without a message."""
-        return course_of(self.suite, sum(self._pair_s.values()), pairs=None, left_s=budget_s).pairs
+        return pair_plan_of(self.suite, sum(self._pair_s.values()), pairs=None, left_s=budget_s).pairs
 
     def run_pairs(
         self, base: Checkout, head: Checkout, pairs: int, kept: Callable[[], None], cases: Cases = None
@@ -296,7 +307,9 @@ class Measuring:
                 folder.mkdir()
                 given = self._time_order(check, tree, shape, number).model_copy(update={"turn_folder": str(folder)})
                 begun[tree] = stack.enter_context(tree.begin(given))
-            lead(list(folders.values()), {folders[tree]: partial(getattr, job, "alive") for tree, job in begun.items()})
+            give_turns(
+                list(folders.values()), {folders[tree]: partial(getattr, job, "alive") for tree, job in begun.items()}
+            )
             return {tree: self._took(check, tree, job.answer(HUNG_S), number) for tree, job in begun.items()}
 
     def _launch(self, check: Check, tree: Checkout, shape: Shape, *, seed: int, pair: int | None) -> JobResult | None:

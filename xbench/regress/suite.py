@@ -35,7 +35,7 @@ from xbench.errors import SpecError, UsageError, nearest
 from xbench.fabrics import parse_fabric
 from xbench.modes import mode_info
 from xbench.records import Check, MetricName, Suite, load_measured
-from xbench.regress.metrics import CHANGE_FIELDS, COUNTED, METRICS, PLANNED, spoken
+from xbench.regress.metrics import CHANGE_FIELDS, COUNTED, METRICS, PLANNED, field_title
 from xbench.schedules import parse_mode
 from xbench.spec import ModeSpec
 from xbench.text import cut, one_line
@@ -173,7 +173,7 @@ def _change(text: str | None, where: str) -> str | None:
     if text is None:
         return None
     text = one_line(text)
-    if " -> " not in text or not any(text.startswith(f"{spoken(field)} ") for field in CHANGE_FIELDS):
+    if " -> " not in text or not any(text.startswith(f"{field_title(field)} ") for field in CHANGE_FIELDS):
         raise SpecError(
             f"{where}: expect_change = {cut(text, 60)!r} names no change of a workload",
             hint='write what the failed check says, such as "parameters 3159050 -> 3685130"',

@@ -74,7 +74,9 @@ def of_profile(record: Profile) -> list[Advice]:
             return []
         return [
             Advice("One rank has nobody to send gradients to, so no schedule can be recommended."),
-            Advice("To plan schedules, profile on two:", typed(record.spec, "profile", {"--fabric": "local:ranks=2"})),
+            Advice(
+                "To plan schedules, profile on two:", command_for(record.spec, "profile", {"--fabric": "local:ranks=2"})
+            ),
         ]
     foreseen = Recorded(record.plans, record.bounds, record.spec.overlap)
     further = following_modes(foreseen, record.spec)
@@ -89,10 +91,10 @@ def following_modes(foreseen: Foreseen, spec: RunSpec) -> list[Advice]:
     choice = fastest(foreseen)
     if choice is None:
         return []
-    further = ahead(foreseen, choice)
+    further = faster_next_forward(foreseen, choice)
     modes = dict.fromkeys(["ddp", choice if choice != "ddp" else "auto", *further])
     prove = Advice("To prove what is predicted:", compare_command(spec, list(modes)))
-    return [*told_ahead(foreseen, choice, further), prove]
+    return [*next_forward_advice(foreseen, choice, further), prove]
 
 
 def of_comparison(record: Comparison, place: str) -> list[Advice]:
@@ -144,11 +146,11 @@ def not_run(record: Comparison, use: str) -> list[Advice]:
     if carrier not in plans or (used is not None and used.paired):
         return []
     foreseen, off = Recorded(plans, record.bounds, record.spec.overlap), largest_error(record)
-    further = ahead(foreseen, carrier, ran, max(EQUIVALENT, off or 0.0))
+    further = faster_next_forward(foreseen, carrier, ran, max(EQUIVALENT, off or 0.0))
     if not further:
         return []
     modes = dict.fromkeys(["ddp", carrier, *further])
-    (told,) = told_ahead(foreseen, carrier, further)
+    (told,) = next_forward_advice(foreseen, carrier, further)
     band = f" Predictions of this run were off by up to {format_percent(off)}." if off is not None else ""
     return [Advice(f"Not run: {told.told}{band}", compare_command(record.spec, list(modes)))]
 
@@ -161,7 +163,9 @@ def largest_error(record: Comparison) -> float | None:
     return max(errors, default=None)
 
 
-def ahead(foreseen: Foreseen, choice: str, ran: Collection[str] = (), least: float = EQUIVALENT) -> list[str]:
+def faster_next_forward(
+    foreseen: Foreseen, choice: str, ran: Collection[str] = (), least: float = EQUIVALENT
+) -> list[str]:
     """Return next-forward modes whose predicted step is shorter than that of `choice` by at least the share `least`."""
     plans = foreseen.plans
     most_s = plans[choice].predicted_step_s * (1 - least)
@@ -170,7 +174,7 @@ def ahead(foreseen: Foreseen, choice: str, ran: Collection[str] = (), least: flo
     return sorted(found, key=steps_s.__getitem__)
 
 
-def told_ahead(foreseen: Foreseen, choice: str, further: Sequence[str]) -> list[Advice]:
+def next_forward_advice(foreseen: Foreseen, choice: str, further: Sequence[str]) -> list[Advice]:
     """Describe the predicted steps of next-forward modes in one sentence, if there are any."""
     if not further:
         return []
@@ -203,7 +207,7 @@ def recommendation(foreseen: Foreseen) -> str:
             "an amount that matters (simulated)."
         )
     gain = format_percent(1 - step_s / ddp_s) if ddp_s > 0 else "–"
-    if not matters(foreseen, choice):
+    if not changes_enough(foreseen, choice):
         return f"Keep ddp as it comes: {choice}, the fastest, is predicted to take only {gain} less a step (simulated)."
     return (
         f"Use {choice}: predicted {format_seconds(step_s)} a step, {gain} less than ddp's {format_seconds(ddp_s)}"
@@ -225,7 +229,7 @@ def fastest(foreseen: Foreseen) -> str | None:
     return min(good, key=lambda mode: (mode_info(mode).script_change, plans[mode].predicted_step_s), default=None)
 
 
-def matters(foreseen: Foreseen, choice: str) -> bool:
+def changes_enough(foreseen: Foreseen, choice: str) -> bool:
     """True if a mode's predicted gain over DDP is large enough to change a script for it."""
     ddp = foreseen.plans.get("ddp")
     return ddp is None or foreseen.plans[choice].predicted_step_s <= ddp.predicted_step_s * (1 - EQUIVALENT)
@@ -246,10 +250,10 @@ def bound_of(foreseen: Foreseen, mode: str) -> float | None:
 
 def compare_command(spec: RunSpec, modes: Sequence[str]) -> str:
     """Return the command that times these modes under the conditions of a run."""
-    return typed(spec, "compare", {"--modes": ",".join(modes)})
+    return command_for(spec, "compare", {"--modes": ",".join(modes)})
 
 
-def typed(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
+def command_for(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
     """Return a command for the workload and conditions of a run; options in `asked` override them."""
     workload = spec.workloads[0]
     options = {
@@ -296,7 +300,7 @@ def _job(record: Comparison) -> str:
     return " --job 1" if len(set(record.spec.workloads)) > 1 else ""
 
 
-class Paste(NamedTuple):
+class ScriptChange(NamedTuple):
     """Change to make in a training script. `code` is None if no change is needed or if no line makes it."""
 
     told: str
@@ -311,7 +315,7 @@ def units_lines(record: Comparison, result: ModeResult) -> str:
     return units_snippet(result.mode, result.units, told, sums=record.spec.backend == "gloo")
 
 
-def what_to_paste(record: Comparison) -> Paste | None:
+def what_to_paste(record: Comparison) -> ScriptChange | None:
     """Return the change that follows from the answer; None if nothing was measured or can be compared."""
     questions = rankings(record)
     order = questions[-1] if questions else []  # the last question is about one job, if a one-job mode ran
@@ -319,31 +323,35 @@ def what_to_paste(record: Comparison) -> Paste | None:
         return None
     best, reference = order[0], reference_of(record, order[0])
     if best.ratio is not None and best.ratio.verdict == "inconclusive":
-        return Paste(f"Stay with {reference} until more launches decide.")
+        return ScriptChange(f"Stay with {reference} until more launches decide.")
     if best.ratio is None or best.ratio.verdict != "faster":
-        return Paste(f"Nothing to change: stay with {reference}.")
+        return ScriptChange(f"Nothing to change: stay with {reference}.")
     spec = next((mode for mode in record.spec.modes if mode.text == best.mode), None)
     if spec is not None and spec.paired:
-        return Paste(f"Nothing to paste: {best.mode} is a way in which two jobs share devices, not a line of one job.")
+        return ScriptChange(
+            f"Nothing to paste: {best.mode} is a way in which two jobs share devices, not a line of one job."
+        )
     carrier = spec.name if spec is not None else best.mode
     schedule = best.plan.carrier or best.plan.mode if best.plan is not None else carrier
     if not is_schedule(schedule):
-        return Paste(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
+        return ScriptChange(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
     if best.plan is None and mode_info(carrier).plans_units:
         code = units_lines(record, best)
-        return Paste(f"Wrap the units of {best.mode} by fully_shard, before the optimizer is made:", code)
+        return ScriptChange(f"Wrap the units of {best.mode} by fully_shard, before the optimizer is made:", code)
     if best.plan is None:
         told = f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan."
-        return Paste(told + (" Call xbench.tune_host() too, as in the measurement." if record.spec.tunes_ranks else ""))
+        return ScriptChange(
+            told + (" Call xbench.tune_host() too, as in the measurement." if record.spec.tunes_ranks else "")
+        )
     if is_plain_ddp(best.plan):
-        return Paste(f"{best.mode} took DistributedDataParallel as it comes:", PLAIN_DDP)
+        return ScriptChange(f"{best.mode} took DistributedDataParallel as it comes:", PLAIN_DDP)
     count, ratio = counted(len(best.plan.buckets), "bucket"), ratio_text(best.ratio.value, best.ratio.ci95)
     told = f"{count}, {ratio} of {reference}'s time per sample ({best.label})"
     tuned = record.spec.tunes_ranks
     if mode_info(carrier).reducer == "ddp":
         code = ddp_snippet(best.plan, bucket_caps_mib(best.plan), told, tuned=tuned)
-        return Paste(f"Give DistributedDataParallel the buckets of {best.mode}:", code)
+        return ScriptChange(f"Give DistributedDataParallel the buckets of {best.mode}:", code)
     later = " It updates parameters in the next forward pass: call handle.finish() before anything else reads them."
     put_off = later if mode_info(best.plan.carrier or carrier).puts_off else ""
     code = attach_snippet(best.plan, told=told, tuned=tuned)
-    return Paste(f"Put {best.mode} under the training loop.{put_off}", code)
+    return ScriptChange(f"Put {best.mode} under the training loop.{put_off}", code)

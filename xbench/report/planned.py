@@ -15,7 +15,16 @@ from xbench.planning.next_forward_search import NextForwardSearch
 from xbench.planning.scenario import Planned, Scenario
 from xbench.records import Plan
 from xbench.report import sentences
-from xbench.report.advice import AS_GOOD, Advice, above, bound_of, fastest, following_modes, matters, recommendation
+from xbench.report.advice import (
+    AS_GOOD,
+    Advice,
+    above,
+    bound_of,
+    changes_enough,
+    fastest,
+    following_modes,
+    recommendation,
+)
 from xbench.report.answer import is_control
 from xbench.report.console import NARROW_COLUMNS, fact, filled_table, say, say_next
 from xbench.stats.steps import short_step_caution
@@ -119,7 +128,7 @@ def further(planned: Planned) -> list[Advice]:
 def what_to_paste(planned: Planned) -> str | None:
     """Say in one sentence how to use the recommended mode in a training script; None if no change is needed."""
     choice = fastest(planned)
-    if choice is None or choice == "ddp" or not matters(planned, choice):
+    if choice is None or choice == "ddp" or not changes_enough(planned, choice):
         return None
     attach = "--emit python prints the lines to paste"
     if choice == TUNED_DDP:

@@ -21,7 +21,7 @@ from xbench.rank.program import JobPlan, Program
 from xbench.records import Comparison, Profile
 from xbench.runs.build_records import comparison_record, profile_record
 from xbench.runs.event_collector import Collector
-from xbench.runs.external_launch import excused, our_rank, run_inside
+from xbench.runs.external_launch import our_rank, report_refusal, run_inside
 from xbench.runs.fabric_run import FabricRun
 from xbench.runs.frames import RunFrame
 from xbench.runs.launch_policy import FixedLaunches, LaunchPolicy, LaunchSpec, OomTracker
@@ -56,10 +56,10 @@ def check_output(output: Path) -> None:
         raise SpecError(f"--output: nothing may be written to {str(there)!r}", hint="try --output /tmp/xbench")
 
 
-def execute(config: RunConfig, console: Console, course: LaunchPolicy | None = None) -> Result:
+def execute(config: RunConfig, console: Console, policy: LaunchPolicy | None = None) -> Result:
     """Run, and return the result. Errors before any measurement are raised; later ones are in the result.
 
-    `course` decides on each launch; None: the effort does.
+    `policy` decides on each launch; None: the effort does.
     """
     starts_ranks = config.fabric.name not in ("auto", "cluster")  # surrounding ranks, if any, then take no part
     speaks = starts_ranks or our_rank() == 0
@@ -71,11 +71,11 @@ def execute(config: RunConfig, console: Console, course: LaunchPolicy | None = N
         run, found, notes = prepare(config)
     except XbenchError as refused:
         if not speaks:
-            excused(refused)
+            report_refusal(refused)
         raise
-    course = course or FixedLaunches(run)
-    notes += course.check(run)
-    progress = Progress(console, launches=course.launches, run=run)
+    policy = policy or FixedLaunches(run)
+    notes += policy.check(run)
+    progress = Progress(console, launches=policy.launches, run=run)
     for item in found.workloads[: 1 if len(set(run.workloads)) == 1 else None]:
         told = item.record
         progress.say(f"{told.title}: {told.input}, batch {told.batch_size} a rank, {told.dtype}, {run.device}")
@@ -83,13 +83,13 @@ def execute(config: RunConfig, console: Console, course: LaunchPolicy | None = N
         progress.say(note)
     name = "-".join(dict.fromkeys(_safe(spec.title) for spec in run.workloads))
     folder = new_run_folder(config.output, f"{config.title or config.kind}-{name}") if speaks else config.output
-    running = ModeRun(run, found, progress, folder, course, saves=speaks)
+    running = ModeRun(run, found, progress, folder, policy, saves=speaks)
     kept = running.execute()
     return Result(*kept, speaks, tuple(running.plans))
 
 
 class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
-    """A run that times modes, or profiles. `course` decides on each launch; `plans` are the first one's."""
+    """A run that times modes, or profiles. `policy` decides on each launch; `plans` are the first one's."""
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
         found: Preflight,
         progress: Progress,
         folder: Path,
-        course: LaunchPolicy,
+        policy: LaunchPolicy,
         *,
         saves: bool = True,
     ) -> None:
         super().__init__(run, found, progress, folder, saves=saves)
-        self.course = course
+        self.policy = policy
         self.plans: list[JobPlan] = []
         records = [item.record for item in found.workloads]
         self.collector = Collector(run, [one.batch_size for one in records], [one.burst for one in records])
@@ -112,7 +112,7 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
         """Return the frame, with the modes that the policy ran and those that have failed."""
         fields = self.fields()
         return RunFrame(
-            **fields | {"run": self.course.ran(self.run), "warnings": [*fields["warnings"], *self.course.warnings]},
+            **fields | {"run": self.policy.ran(self.run), "warnings": [*fields["warnings"], *self.policy.warnings]},
             emulated=self.fabric.emulated,
             workloads=[item.record for item in self.found.workloads],
             failed=self.collector.failed,
@@ -132,25 +132,25 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
             self._measure_inside()
             return
         for number in itertools.count():
-            leg = self.course.leg(number, self.collector, self.plans)
-            if leg is None:
+            launch = self.policy.next_launch(number, self.collector, self.plans)
+            if launch is None:
                 return
-            for sentence in leg.says:
+            for sentence in launch.says:
                 self.progress.say(sentence)
             self.write_frame()
             self.collector.begin_launch(number)
-            self._launch(leg, number)
+            self._launch(launch, number)
 
-    def _launch(self, leg: LaunchSpec, number: int) -> None:
+    def _launch(self, launch: LaunchSpec, number: int) -> None:
         """Start the ranks, and start them anew without each mode that ran out of memory."""
-        left = self.shortages.without(leg.phases)
+        left = self.shortages.without(launch.phases)
         for start in itertools.count(1):
             left = tuple(phase for phase in left if phase.mode not in self.collector.failed)
             directory = self.folder / (f"launch{number}" if start == 1 else f"launch{number}-{start}")
             directory.mkdir()
             jobs, plans = len(self.run.workloads), tuple(self.plans)
             program = Program(
-                run=leg.run, launch=number, phases=left, jobs=jobs, plans=plans, emulated=self.fabric.emulated
+                run=launch.run, launch=number, phases=left, jobs=jobs, plans=plans, emulated=self.fabric.emulated
             )
             self.shortages.begin()
             take = to_all(self.collector.take, self.shortages.take, self.progress.take)

@@ -50,7 +50,7 @@ def our_rank(environ: Mapping[str, str] = os.environ) -> int:
     return ours.rank if ours is not None else 0
 
 
-def excused(error: XbenchError) -> None:
+def report_refusal(error: XbenchError) -> None:
     """On ranks other than 0, send rank 0 the reason why this rank cannot take part, and end the process.
 
     Returns on rank 0, and if rank 0 cannot be reached.
@@ -148,7 +148,7 @@ def _go(
             progress.begin_launch(0, program.phases)
         rank = Rank(program, job, folder, listener=progress.take if ours.rank == 0 else None, store=store)
         rank.start()
-        rank.go()
+        rank.run_all()
         dist.destroy_process_group()
     except KeyboardInterrupt:
         watch.interrupted()

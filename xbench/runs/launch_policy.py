@@ -50,7 +50,7 @@ class LaunchPolicy(Protocol):
     def check(self, run: RunSpec) -> tuple[str, ...]:
         """Return messages for the user about the resolved run. Raises SpecError if the policy cannot run it."""
 
-    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
+    def next_launch(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
         """Return launch `number`, counted from 0, or None if the run is over. `plans` are the first launch's."""
 
     def ran(self, run: RunSpec) -> RunSpec:
@@ -77,7 +77,7 @@ class FixedLaunches:
         """Accept every run."""
         return ()
 
-    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
+    def next_launch(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
         """Return the launch, or None after the last."""
         if number >= (self.run.effort.launches if self.run.kind == "comparison" else 1):
             return None

@@ -134,7 +134,7 @@ def default_reference(modes: Sequence[ModeSpec]) -> str:
     return next((mode.text for name in names for mode in modes if mode.name == name), modes[0].text)
 
 
-def beside(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> list[str]:
+def added_mode_notes(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> list[str]:
     """Return a message for each mode that `check_request` added."""
     paired = [mode.text for mode in asked if mode.paired]
     compared = f"{' and '.join(paired)} {'is' if len(paired) == 1 else 'are'} compared"
@@ -159,7 +159,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     chosen_copies(config.copies, config.compress)
     _check_links(config.fabric, config.device)
     notes = check_available(modes, config.collectives, config.compress)
-    notes += beside(config.modes or modes, modes)
+    notes += added_mode_notes(config.modes or modes, modes)
     processes = processes_of(modes)
     ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
     if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
-from xbench.interrupts import Held, interrupts_held
+from xbench.interrupts import DeferredSignals, interrupts_held
 from xbench.records import AnyRecord, save
 
 R = TypeVar("R", bound=AnyRecord, covariant=True)
@@ -57,7 +57,7 @@ class Kept(NamedTuple, Generic[R]):
     error: XbenchError | None
 
 
-def ended_by(measure: Callable[[], None], held: Held) -> XbenchError | None:
+def ended_by(measure: Callable[[], None], held: DeferredSignals) -> XbenchError | None:
     """Call `measure`, which the signals that `held` holds can interrupt. Return the error that ended it early, or None.
 
     Afterwards signals are held again, so that the measurements are saved.

@@ -84,7 +84,7 @@ class Tune:
             return (f"the ranks are given, so there is one launch of {run.effort.rounds} rounds, however long",)
         return ()
 
-    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
+    def next_launch(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
         """Return the launch that profiles, then timed launches until the answer is settled or time is up."""
         if number == 0:
             gated = [mode.text for mode in self.run.modes if mode.name != CONTROL]

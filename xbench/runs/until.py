@@ -52,7 +52,7 @@ class UntilPrecise:
             return ("the ranks are given, so there is one launch, and --until has no effect",)
         return ()
 
-    def leg(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
+    def next_launch(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
         """Return the next launch; None after the last, or if another one does not fit the budget."""
         pilot = max(MIN_PILOT, self.run.effort.launches)
         says: list[str] = []

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.equal_ranks import apart
+from xbench.equal_ranks import differing
 from xbench.errors import SpecError, UsageError, listed, unknown
 from xbench.host import tuning
 from xbench.modes import MODES, UNMERGED
@@ -194,7 +194,7 @@ def _check_equal(model: Module, group: dist.ProcessGroup | None) -> None:
     parameters train different networks. DDP broadcasts rank 0's parameters and buffers when it is made. Here that
     happens on request. Buffers may differ: each rank keeps batch-norm statistics of its own batches.
     """
-    names = apart(_left_to_us(model, model.named_parameters()), group)
+    names = differing(_left_to_us(model, model.named_parameters()), group)
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise UsageError(

@@ -35,7 +35,7 @@ class PairwiseAllToAll:
         self._works = [group.recv([tensor], rank, tag) for rank, tensor in receives]
         self._works += [group.send([tensor], rank, tag) for rank, tensor in sends]
         self._future: torch.futures.Future[None] = torch.futures.Future()
-        _WAITER.see_home(self)
+        _WAITER.watch_to_completion(self)
 
     def arrive(self) -> None:
         """Wait for all transfers and complete the future; runs on the waiting thread."""
@@ -68,7 +68,7 @@ class _CompletionThread:
         self._coming: queue.SimpleQueue[PairwiseAllToAll] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def see_home(self, exchange: PairwiseAllToAll) -> None:
+    def watch_to_completion(self, exchange: PairwiseAllToAll) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="xbench-exchange", daemon=True)
             self._thread.start()

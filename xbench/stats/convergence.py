@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from xbench.records import Converged, ConvergenceCurve, MeanOf, WorkFormula
+from xbench.records import Converged, ConvergenceCurve, SeedMean, WorkFormula
 from xbench.stats.location import student_quantile
 
 Where = Literal["within", "below", "above", "unknown"]
@@ -26,19 +26,19 @@ Where = Literal["within", "below", "above", "unknown"]
 POWER = 0.8
 
 
-def mean_of(values: Sequence[float], *, least: float = -math.inf, most: float = math.inf) -> MeanOf:
+def mean_of(values: Sequence[float], *, least: float = -math.inf, most: float = math.inf) -> SeedMean:
     """The mean with Student's 95 % interval, cut to [`least`, `most`], the values that the quantity can take.
 
     A single value has no interval. Raises StatisticsError for no values.
     """
     mean = statistics.fmean(values)
     if len(values) < 2:
-        return MeanOf(mean=mean)
+        return SeedMean(mean=mean)
     half = student_quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return MeanOf(mean=mean, ci95=(max(least, mean - half), min(most, mean + half)))
+    return SeedMean(mean=mean, ci95=(max(least, mean - half), min(most, mean + half)))
 
 
-def where(difference: MeanOf | None) -> Where:
+def where(difference: SeedMean | None) -> Where:
     """Word for a mean difference from the reference: `within` if its interval contains 0."""
     if difference is None or difference.ci95 is None:
         return "unknown"

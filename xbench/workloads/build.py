@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from xbench.equal_ranks import apart
+from xbench.equal_ranks import differing
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads.batches import Feed
@@ -78,7 +78,7 @@ def check_alike(workload: Workload) -> None:
 
     Collective: every rank of the default process group must call it.
     """
-    names = apart(workload.model.named_parameters())
+    names = differing(workload.model.named_parameters())
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise WorkloadError(

@@ -82,7 +82,7 @@ def _taken(name: str, own_file: Path, folders: tuple[str, ...]) -> bool:
     return origin is None or Path(origin).resolve() != own_file.resolve()
 
 
-class Heard:
+class TailedStream:
     """A text stream that keeps the end of what is written to it, and otherwise acts as the underlying stream."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -104,14 +104,14 @@ class Heard:
 
 
 @contextmanager
-def as_script(file: Path | None) -> Iterator[Heard]:
+def as_script(file: Path | None) -> Iterator[TailedStream]:
     """Set `sys.path` and `sys.argv` as if Python had been started with this file alone, without xbench's options.
 
     Yields the text that is written to `sys.stderr` meanwhile.
     """
     argv, path, stderr = sys.argv, list(sys.path), sys.stderr
     folders = [] if file is None else list(dict.fromkeys((str(file.parent), str(package_root(file)[0]))))
-    tail = Heard(stderr)
+    tail = TailedStream(stderr)
     sys.argv = [argv[0] if file is None else str(file)]
     sys.path[:0] = folders
     sys.stderr = cast(TextIO, tail)

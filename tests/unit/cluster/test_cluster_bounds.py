@@ -16,7 +16,7 @@ from xbench.cluster.policies.fifo import Fifo
 from xbench.cluster.policies.optimus import Optimus
 from xbench.cluster.policies.srtf import Srtf
 from xbench.cluster.policy import Cluster
-from xbench.cluster.speeds import HostTable, OnHosts
+from xbench.cluster.speeds import HostSpeed, HostTable
 
 SIZES = (1, 2, 4)
 
@@ -155,7 +155,7 @@ def test_what_a_job_asks_for_is_among_its_sizes() -> None:
 
 
 def test_on_hosts_the_bound_is_that_of_the_fastest_placement() -> None:
-    table = HostTable(((2, 1.0),), gpus_per_host=2, by_shape={(1, 1): OnHosts(2.0, 0.0)})
+    table = HostTable(((2, 1.0),), gpus_per_host=2, by_shape={(1, 1): HostSpeed(2.0, 0.0)})
     jobs = on_hosts([Job("a", 0.0, 2, 20.0, table)], 2)
     assert lower_bound_s(jobs, Cluster(4)) == optimum_s(jobs, Cluster(4)) == 10.0
 

@@ -11,7 +11,7 @@ from cluster_cases import Scripted, rigid
 from xbench.cluster.compare import DRAWN_JOBS, ComparisonRequest, compare, parse_costs, thinned
 from xbench.cluster.findings import findings
 from xbench.cluster.jobs import Job
-from xbench.cluster.metrics import Moment, grows
+from xbench.cluster.metrics import ClusterMoment, grows
 from xbench.cluster.policy import Grant
 from xbench.cluster.traces import Trace, load_trace
 from xbench.cluster.traces.generated import ring_of
@@ -93,7 +93,7 @@ def test_a_small_trace_is_drawn_job_by_job_and_a_large_one_is_not() -> None:
 
 
 def test_means_over_windows_are_exact() -> None:
-    moments = [Moment(0, 4, 1, 0), Moment(3, 2, 1, 6), Moment(4, 0, 0, 0)]
+    moments = [ClusterMoment(0, 4, 1, 0), ClusterMoment(3, 2, 1, 6), ClusterMoment(4, 0, 0, 0)]
     at_s, held, waiting = thinned(moments, 2)
     assert at_s == [1, 3]
     assert held == pytest.approx([4, 3])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job, RigidSpeed
-from xbench.cluster.metrics import Finished, Moment, Simulated, Span, metrics, slowdowns, unfairness
+from xbench.cluster.metrics import ClusterMoment, Finished, Simulated, Span, metrics, slowdowns, unfairness
 from xbench.cluster.policies.fifo import Fifo
 from xbench.cluster.policies.srtf import Sjf, Srsf, Srtf
 from xbench.cluster.policy import Cluster, Grant, Policy, due
@@ -26,7 +26,12 @@ def test_a_stop_and_a_restart() -> None:
     assert (job.began_s, job.finished_s, job.restarts) == (0.0, 27.0, 1)
     assert (job.held_gpu_s, job.useful_gpu_s, job.restarting_gpu_s) == (50.0, 40.0, 10.0)
     assert simulated.spans == [Span("a", 2, 0.0, 8.0, None), Span("a", 2, 10.0, 27.0, None)]
-    assert simulated.moments == [Moment(0, 2, 1, 0), Moment(8, 0, 0, 1), Moment(10, 2, 1, 0), Moment(27, 0, 0, 0)]
+    assert simulated.moments == [
+        ClusterMoment(0, 2, 1, 0),
+        ClusterMoment(8, 0, 0, 1),
+        ClusterMoment(10, 2, 1, 0),
+        ClusterMoment(27, 0, 0, 0),
+    ]
     assert simulated.held_gpu_s == 50.0
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job, fewest_hosts, on_hosts
-from xbench.cluster.speeds import HostTable, OnHosts, RingSpeed, TableSpeed, scaled_speed
+from xbench.cluster.speeds import HostSpeed, HostTable, RingSpeed, TableSpeed, scaled_speed
 from xbench.cluster.traces import load_trace
 from xbench.cluster.traces.pollux import load_application
 from xbench.errors import SpecError
@@ -162,7 +162,7 @@ def test_what_is_not_known_has_to_be_said() -> None:
 TABLE = HostTable(
     ((1, 1.0), (2, 2.0), (4, 3.0), (8, 4.0)),
     gpus_per_host=2,
-    by_shape={(2,): OnHosts(2.0, 0.1), (1, 1): OnHosts(1.5, 0.5), (1, 1, 2): OnHosts(3.5, 0.2)},
+    by_shape={(2,): HostSpeed(2.0, 0.1), (1, 1): HostSpeed(1.5, 0.5), (1, 1, 2): HostSpeed(3.5, 0.2)},
     by_hosts={
         4: (TableSpeed.of({4: 2.0, 8: 4.0}), TableSpeed.of({4: 0.25, 8: 0.25})),
         6: (TableSpeed.of({6: 2.5, 12: 5.0}), TableSpeed.of({6: 0.5, 12: 0.5})),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from xbench.commands.options import BESIDE, Output, beside, resolve
+from xbench.commands.options import BESIDE, Output, path_beside, resolve
 from xbench.errors import SpecError
 from xbench.records import dump, load, save
 
@@ -56,7 +56,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 )
 def test_a_format_without_a_file_goes_beside_the_record(tmp_path: Path, results: list[str], name: str) -> None:
     (tmp_path / "runs" / "one").mkdir(parents=True)
-    assert beside([tmp_path / part for part in results], "html") == tmp_path / name
+    assert path_beside([tmp_path / part for part in results], "html") == tmp_path / name
 
 
 def test_outputs_are_in_the_order_of_the_formats_and_leave_out_what_was_not_asked_for(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.records import Ratio
-from xbench.report.kinds.tuned import told
+from xbench.report.kinds.tuned import answer_sentences
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
 
@@ -52,7 +52,7 @@ def ratio(value: float, low: float, high: float, margin: float = 0.01) -> Ratio:
 
 def said(kind: str, auto: Ratio, *close: str) -> list[str]:
     choice = Choice(kind, "auto", {"auto": auto}, close, frozenset(), settled=False)  # type: ignore[arg-type]
-    return told(choice, 0.01, "resnet18", "real", minutes=3)
+    return answer_sentences(choice, 0.01, "resnet18", "real", minutes=3)
 
 
 def test_the_answer_comes_first_with_its_interval() -> None:
@@ -77,7 +77,7 @@ def test_what_is_not_shown_is_said_to_be_open() -> None:
 
 
 def test_nothing_timed_is_no_answer() -> None:
-    assert told(Choice("open", None, {}, (), frozenset(), settled=False), 0.01, "x", "real", minutes=1) == [
+    assert answer_sentences(Choice("open", None, {}, (), frozenset(), settled=False), 0.01, "x", "real", minutes=1) == [
         "No answer: no candidate was timed beside DDP."
     ]
 

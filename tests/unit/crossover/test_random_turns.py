@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from xbench.crossover.turns import Granted, Met, Turns
+from xbench.crossover.turns import Granted, Meeting, Turns
 from xbench.errors import RunError
 
 
@@ -113,7 +113,7 @@ class Device(RuleBasedStateMachine):
                 assert reply.job == self.pattern[self.place % len(self.pattern)], "out of order"
                 self.wanting.discard(reply.job)
                 self.holder = reply.job
-        return [reply for reply in replies if isinstance(reply, Met)]
+        return [reply for reply in replies if isinstance(reply, Meeting)]
 
     def arrive(self, job, meeting, call):
         allowed = job in self.living and job not in self.playing and job not in self.waiting
@@ -126,7 +126,7 @@ class Device(RuleBasedStateMachine):
         complete = bool(self.waiting) and set(self.waiting) == self.living
         if met is None:
             return
-        assert met == ([Met(job, frozenset(self.living)) for job in sorted(self.living)] if complete else [])
+        assert met == ([Meeting(job, frozenset(self.living)) for job in sorted(self.living)] if complete else [])
         if complete:
             pattern = self.waiting[min(self.waiting)][1]
             self.waiting = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from xbench.crossover.turns import Granted, Met, Turns
+from xbench.crossover.turns import Granted, Meeting, Turns
 from xbench.errors import RunError
 
 
@@ -25,7 +25,11 @@ def test_a_block_begins_when_the_last_living_job_has_asked():
     assert turns.begin(2, 1, (0, 1, 2)) == []
     assert turns.begin(0, 1, (0, 1, 2)) == []
     everybody = frozenset({0, 1, 2})
-    assert turns.begin(1, 1, (0, 1, 2)) == [Met(0, everybody), Met(1, everybody), Met(2, everybody)]
+    assert turns.begin(1, 1, (0, 1, 2)) == [
+        Meeting(0, everybody),
+        Meeting(1, everybody),
+        Meeting(2, everybody),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -80,9 +84,9 @@ def test_a_dead_job_is_not_waited_for_at_meetings_and_the_living_learn_of_it():
     turns = Turns(3)
     turns.barrier(0, "go")
     turns.barrier(2, "go")
-    assert turns.leave(1) == [Met(0, frozenset({0, 2})), Met(2, frozenset({0, 2}))]
+    assert turns.leave(1) == [Meeting(0, frozenset({0, 2})), Meeting(2, frozenset({0, 2}))]
     turns.begin(2, 1, (0, 1, 2))
-    assert turns.begin(0, 1, (0, 1, 2)) == [Met(0, frozenset({0, 2})), Met(2, frozenset({0, 2}))]
+    assert turns.begin(0, 1, (0, 1, 2)) == [Meeting(0, frozenset({0, 2})), Meeting(2, frozenset({0, 2}))]
     assert turns.acquire(2) == []
     assert turns.acquire(0) == [Granted(0)]
     assert turns.release(0) == [Granted(2)]
@@ -93,7 +97,7 @@ def test_a_meeting_that_a_job_died_in_does_not_open_without_the_others():
     turns.barrier(0, "go")
     assert turns.leave(0) == []
     assert turns.barrier(1, "another") == []
-    assert turns.barrier(2, "another") == [Met(1, frozenset({1, 2})), Met(2, frozenset({1, 2}))]
+    assert turns.barrier(2, "another") == [Meeting(1, frozenset({1, 2})), Meeting(2, frozenset({1, 2}))]
 
 
 def test_a_parked_job_gets_no_turn_and_blocks_nobody():
@@ -103,7 +107,7 @@ def test_a_parked_job_gets_no_turn_and_blocks_nobody():
     assert turns.barrier(0, "after") == []
     assert turns.release(1) == []
     assert turns.end_block(1, 1) == []
-    assert turns.barrier(1, "after") == [Met(0, frozenset({0, 1})), Met(1, frozenset({0, 1}))]
+    assert turns.barrier(1, "after") == [Meeting(0, frozenset({0, 1})), Meeting(1, frozenset({0, 1}))]
 
 
 def test_the_next_block_starts_at_the_first_place_of_its_own_pattern():
@@ -125,7 +129,7 @@ def test_one_job_ending_early_waits_for_the_next_block_until_the_other_has_ended
     assert turns.acquire(1) == [Granted(1)]
     turns.release(1)
     turns.end_block(1, 1)
-    assert turns.begin(1, 2, (0, 1)) == [Met(0, frozenset({0, 1})), Met(1, frozenset({0, 1}))]
+    assert turns.begin(1, 2, (0, 1)) == [Meeting(0, frozenset({0, 1})), Meeting(1, frozenset({0, 1}))]
 
 
 def after(turns: Turns, method: str, *arguments: Any) -> Callable[[], Turns]:
@@ -188,4 +192,4 @@ def test_misuse_is_refused_in_one_sentence_and_changes_nothing(state, call, mess
     ],
 )
 def test_why_a_job_waits(state, job, why):
-    assert state().why(job) == why
+    assert state().reason(job) == why

@@ -11,7 +11,7 @@ import pytest
 from xbench.errors import RankError, SpecError
 from xbench.fabrics.cluster import ClusterRank
 from xbench.launch import rendezvous
-from xbench.launch.rendezvous import RankInfo, choose_interface, join, seats
+from xbench.launch.rendezvous import RankInfo, assignments, choose_interface, join
 from xbench.rank.shared_notes import FileStore, TorchStore
 
 
@@ -41,7 +41,7 @@ def test_every_rank_learns_every_seat() -> None:
     store = Store()
     store.set("here/1", json.dumps(asdict(here(1))))
     zero = join(store, rank(0, 2), here(0), 2, patience_s=1.0)
-    assert zero == seats([here(0), here(1)], 2, "mpirun")
+    assert zero == assignments([here(0), here(1)], 2, "mpirun")
     assert join(store, rank(1, 2), here(1), 2, patience_s=1.0) == zero
 
 
@@ -105,7 +105,7 @@ def present(*hosts: str, cores: dict[int, tuple[int, ...]] | None = None) -> lis
 
 
 def test_one_job_has_all_ranks_in_their_order() -> None:
-    found = seats(present("a", "a", "b", "b"), 1, "torchrun")
+    found = assignments(present("a", "a", "b", "b"), 1, "torchrun")
     assert [(s.job, s.rank, s.world_size, s.host, s.device, s.devices, s.leads) for s in found] == [
         (0, 0, 4, 0, 0, 2, True), (0, 1, 4, 0, 1, 2, False), (0, 2, 4, 1, 0, 2, True), (0, 3, 4, 1, 1, 2, False),
     ]  # fmt: skip
@@ -113,7 +113,7 @@ def test_one_job_has_all_ranks_in_their_order() -> None:
 
 
 def test_two_jobs_share_each_device_by_neighbours() -> None:
-    found = seats(present("a", "a", "a", "a", "b", "b"), 2, "torchrun")
+    found = assignments(present("a", "a", "a", "a", "b", "b"), 2, "torchrun")
     assert [(s.job, s.rank, s.host, s.device, s.devices) for s in found] == [
         (0, 0, 0, 0, 2), (1, 0, 0, 0, 2), (0, 1, 0, 1, 2), (1, 1, 0, 1, 2), (0, 2, 1, 0, 1), (1, 2, 1, 0, 1),
     ]  # fmt: skip
@@ -122,7 +122,7 @@ def test_two_jobs_share_each_device_by_neighbours() -> None:
 
 
 def test_ranks_dealt_round_the_hosts_are_divided_as_well() -> None:
-    found = seats(present("a", "b", "a", "b"), 2, "mpirun")
+    found = assignments(present("a", "b", "a", "b"), 2, "mpirun")
     assert [(s.job, s.rank, s.host, s.leads) for s in found] == [
         (0, 0, 0, True), (0, 1, 1, True), (1, 0, 0, False), (1, 1, 1, False),
     ]  # fmt: skip
@@ -130,12 +130,12 @@ def test_ranks_dealt_round_the_hosts_are_divided_as_well() -> None:
 
 def test_the_engine_s_own_cores_are_kept() -> None:
     bound = {0: (0,), 1: (1,), 2: (2,), 3: (3,)}
-    assert [s.cores for s in seats(present("a", "a", "a", "a", cores=bound), 2, "mpirun")] == [
+    assert [s.cores for s in assignments(present("a", "a", "a", "a", cores=bound), 2, "mpirun")] == [
         (0, 1), (0, 1), (2, 3), (2, 3),
     ]  # fmt: skip
 
 
 def test_a_host_with_an_odd_number_of_ranks_is_named() -> None:
     with pytest.raises(SpecError) as caught:
-        seats(present("a", "a", "a", "b"), 2, "mpirun")
+        assignments(present("a", "a", "a", "b"), 2, "mpirun")
     assert str(caught.value).endswith("one a job and device, and mpirun started 3 on a")

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from xbench.machine import inventory
-from xbench.machine.inventory import EXTRAS, Seen, findings
+from xbench.machine.inventory import EXTRAS, Observations, findings
 from xbench.records.parts import Finding
 
 TORCH = {"torch": "2.15.0", "torchvision": "0.29", "nccl": "2.30.7", "cuda": "13.2", "gpus": 8}
 NVML = {"driver": "580.65", "driver_cuda": "13.2", "gpus": [{}] * 8, "links": []}
-WHOLE = Seen(
+WHOLE = Observations(
     torch=TORCH, nvml=NVML, driver="580.65", cores=64, governor="performance",
     tools={"nvcc": "13.2, /usr/bin/nvcc", "nsys": "/usr/bin/nsys"},
 )  # fmt: skip
-BARE = Seen(
+BARE = Observations(
     torch={"problem": "ModuleNotFoundError: No module named 'torch'", "installed": False},
     nvml={"problem": "nvidia-ml-py is not installed", "installed": False},
     shaped_problem="iproute2 is not installed (ip is missing)", iproute2=False, root=False, cores=1,
@@ -25,7 +25,7 @@ BARE = Seen(
 )  # fmt: skip
 
 
-def found(seen: Seen, name: str) -> Finding:
+def found(seen: Observations, name: str) -> Finding:
     (one,) = [finding for finding in findings(seen) if finding.name == name]
     return one
 
@@ -55,7 +55,7 @@ def test_a_bare_machine_is_told_how_to_get_everything() -> None:
 
 
 @pytest.mark.parametrize("seen", [WHOLE, BARE, replace(BARE, driver="580.65"), replace(WHOLE, torch=BARE.torch)])
-def test_everything_that_is_missing_says_what_it_costs(seen: Seen) -> None:
+def test_everything_that_is_missing_says_what_it_costs(seen: Observations) -> None:
     for one in findings(seen):
         assert one.detail
         assert bool(one.costs) is (one.works is False), one.name
@@ -107,7 +107,7 @@ def test_what_only_gpus_need_is_of_no_use_without_one() -> None:
 
 
 def test_optional_packages_are_named_where_they_are_missing() -> None:
-    seen = Seen(torch={}, nvml={}, extras={"Horovod": None, "scikit-learn": "1.7.2", "Ray": None})
+    seen = Observations(torch={}, nvml={}, extras={"Horovod": None, "scikit-learn": "1.7.2", "Ray": None})
     told = {one.name: (one.works, one.detail, one.costs, one.get) for one in findings(seen) if one.name in EXTRAS}
     assert told == {
         "Horovod": (False, "not installed, or built against another torch",

@@ -16,7 +16,16 @@ import pytest
 from xbench import cli, environment
 from xbench.environment import differences, fingerprint
 from xbench.machine import inventory
-from xbench.machine.inventory import Seen, answer, held_against, listed_gpus, machine_of, nvcc, on_cpu, take_inventory
+from xbench.machine.inventory import (
+    Observations,
+    answer,
+    held_against,
+    listed_gpus,
+    machine_of,
+    nvcc,
+    on_cpu,
+    take_inventory,
+)
 from xbench.machine.inventory_probe import installed, nvml_answer
 from xbench.rank.journal import pid_alive
 from xbench.records import load
@@ -137,7 +146,7 @@ def test_gpus_and_links_come_from_nvml_and_the_fingerprint_from_both_devices() -
     gpu = {"index": 0, "name": "NVIDIA H200", "uuid": "GPU-1"}
     nvml = {"driver": "580.65", "driver_cuda": "13.2", "gpus": [gpu, gpu | {"index": 1}],
             "links": [{"one": 0, "other": 1, "path": "NVLink"}]}  # fmt: skip
-    machine = machine_of(Seen(torch=GPUS, nvml=nvml))
+    machine = machine_of(Observations(torch=GPUS, nvml=nvml))
     assert (machine.environment.device, machine.environment.device_count) == ("NVIDIA H200", 2)
     assert [one.name for one in machine.gpus] == ["NVIDIA H200"] * 2
     assert machine.links[0].path == "NVLink"
@@ -148,13 +157,13 @@ def test_gpus_and_links_come_from_nvml_and_the_fingerprint_from_both_devices() -
 
 
 def test_without_torch_there_is_a_fingerprint_and_the_version_of_its_package() -> None:
-    machine = machine_of(Seen(torch=NONE, nvml=NONE))
+    machine = machine_of(Observations(torch=NONE, nvml=NONE))
     assert list(machine.fingerprints) == ["cpu"]
     assert machine.environment.device_count == 0
 
 
 def test_a_result_is_held_against_the_device_that_it_was_made_on() -> None:
-    machine = machine_of(Seen(torch=GPUS, nvml=NONE))
+    machine = machine_of(Observations(torch=GPUS, nvml=NONE))
     same = on_cpu(machine.environment)
     assert held_against(machine, "x.json", same).differs_from == {"x.json": []}
     assert held_against(machine, "x.json", machine.environment).differs_from == {"x.json": []}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from xbench.planning.contention import Contention
 from xbench.planning.conversion import carried_contention, carried_over, carried_to, paced
 from xbench.planning.cost import CostCurve
-from xbench.planning.topology import BETWEEN_LATENCY_S, SustainedRate, Topology, message, no_sooner, pace_of
+from xbench.planning.topology import BETWEEN_LATENCY_S, SustainedRate, Topology, at_pace, message, pace_of
 from xbench.records import Contention as MeasuredContention
 from xbench.records import ContentionPoint, CostModel, CostPoint, CostSegment
 
@@ -108,7 +108,7 @@ def _inside(topology: Topology, workers: int, nbytes: float) -> float:
 
 def test_the_pace_goes_on_where_the_last_slope_is_steeper() -> None:
     # Flat at 1 s, then 4 s a byte from 10 bytes on; at a pace of 2 s a byte from 3 on: both meet again at 17.
-    held = no_sooner(CostCurve(np.array([1.0, 10.0]), np.array([1.0, 1.0]), 4.0), 1.0, SustainedRate(2.0, 5.0))
+    held = at_pace(CostCurve(np.array([1.0, 10.0]), np.array([1.0, 1.0]), 4.0), 1.0, SustainedRate(2.0, 5.0))
     assert held(np.array([2.0, 3.0, 10.0, 17.0, 20.0])).tolist() == [1.0, 1.0, 15.0, 29.0, 41.0]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xbench.profilers.processor import Counted, ProcessorUse, ProcessorWatch, between, read
+from xbench.profilers.processor import ProcessorUse, ProcessorWatch, ThreadTimes, between, read
 
 
 def counters(folder: Path, **tasks: str) -> Path:
@@ -18,7 +18,7 @@ def counters(folder: Path, **tasks: str) -> Path:
 
 def test_times_of_each_thread_are_read_in_seconds(tmp_path: Path) -> None:
     found = read(counters(tmp_path, t1="1500000000 250000000 7\n", t2="0 0 0\n"))
-    assert found == {"t1": Counted(1.5, 0.25), "t2": Counted(0.0, 0.0)}
+    assert found == {"t1": ThreadTimes(1.5, 0.25), "t2": ThreadTimes(0.0, 0.0)}
 
 
 def test_threads_that_ended_and_kernels_that_do_not_count_are_no_error(tmp_path: Path) -> None:
@@ -29,8 +29,8 @@ def test_threads_that_ended_and_kernels_that_do_not_count_are_no_error(tmp_path:
 
 
 def test_the_thread_that_waited_longest_counts_and_all_together_want_processors() -> None:
-    before = {"a": Counted(1.0, 1.0), "b": Counted(0.0, 0.0), "ended": Counted(9.0, 9.0)}
-    after = {"a": Counted(2.0, 3.0), "b": Counted(3.0, 0.5), "new": Counted(9.0, 9.0)}
+    before = {"a": ThreadTimes(1.0, 1.0), "b": ThreadTimes(0.0, 0.0), "ended": ThreadTimes(9.0, 9.0)}
+    after = {"a": ThreadTimes(2.0, 3.0), "b": ThreadTimes(3.0, 0.5), "new": ThreadTimes(9.0, 9.0)}
     assert between(before, after, 4.0) == ProcessorUse(waited_share=0.5, wanted=(1 + 2 + 3 + 0.5) / 4)
     assert between(before, after, 0.0) == ProcessorUse(0.0, 0.0)
 

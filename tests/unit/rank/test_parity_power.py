@@ -99,10 +99,10 @@ def said(
     moments = copies(momentum_of(job).items()) if momentum else None
     snapshot.restore(job)
 
-    def beside() -> ParityChecker:
+    def new_checker() -> ParityChecker:
         return ParityChecker(job, states, None, momentum=moments, norms=sizes if norms else (), compressed=compressed)
 
-    return parity_power.not_shown(job, snapshot, beside, local, averaged)
+    return parity_power.not_shown(job, snapshot, new_checker, local, averaged)
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:

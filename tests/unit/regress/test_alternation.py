@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from xbench.regress import alternation
-from xbench.regress.alternation import Turns, lead
+from xbench.regress.alternation import Turns, give_turns
 
 
 class Side:
@@ -33,7 +33,7 @@ class Side:
 
 
 def led(sides: list[Side]) -> None:
-    lead([side.folder for side in sides], {side.folder: side.thread.is_alive for side in sides})
+    give_turns([side.folder for side in sides], {side.folder: side.thread.is_alive for side in sides})
     for side in sides:
         side.thread.join(10)
         assert not side.thread.is_alive()

@@ -7,7 +7,15 @@ import sample_regressions as made
 
 from xbench.records import Case, Environment, Failure, Suite
 from xbench.report import regression_sentences as told
-from xbench.report.charts.forest import LOOKS, axis_name, floors_figure, forest, wall_table, walls, word
+from xbench.report.charts.forest import (
+    LOOKS,
+    axis_name,
+    floors_figure,
+    forest,
+    verdict_badge,
+    wall_clock_cases,
+    wall_table,
+)
 from xbench.report.charts.launches import launches_over_time, pairs_over_time
 from xbench.report.formats.html import contents, render
 from xbench.report.kinds import view_of
@@ -36,7 +44,7 @@ def environment(**changes: object) -> Environment:
 
 def test_every_verdict_is_a_mark_at_its_ratio_with_its_interval() -> None:
     record = made.slower()
-    cases = walls(record)
+    cases = wall_clock_cases(record)
     figure = found(forest(cases))
     assert figure.layout["yaxis"]["ticktext"] == [
         "resnet18/optimal<br>step_time", "small/wfbp<br>step_time", "resnet18/ddp<br>step_time"
@@ -55,7 +63,7 @@ def test_every_verdict_is_a_mark_at_its_ratio_with_its_interval() -> None:
 
 def test_the_band_is_the_threshold_and_the_line_is_half_of_it() -> None:
     suite = made.SUITE.model_copy(update={"thresholds": {"step_time": 0.08}})
-    figure = found(forest(walls(made.regression(suite=suite))))
+    figure = found(forest(wall_clock_cases(made.regression(suite=suite))))
     band, line = drawn(figure, "within the threshold"), drawn(figure, "half the threshold")
     assert band["y"] == line["y"] == [0, 1, 2]
     assert band["base"] == pytest.approx(3 * [1 / 1.08], rel=1e-5)
@@ -65,23 +73,23 @@ def test_the_band_is_the_threshold_and_the_line_is_half_of_it() -> None:
 
 def test_fresh_launches_stand_below_what_they_confirm() -> None:
     record = made.slower()
-    fresh = drawn(found(forest(walls(record))), "fresh launches, to confirm")
+    fresh = drawn(found(forest(wall_clock_cases(record))), "fresh launches, to confirm")
     confirmation = next(case.confirmation for case in record.cases if case.confirmation is not None)
     assert (fresh["y"], fresh["x"]) == ([0.3], [pytest.approx(confirmation.ratio, rel=1e-5)])
-    assert not [t for t in found(forest(walls(made.regression()))).traces if t["name"].startswith("fresh")]
+    assert not [t for t in found(forest(wall_clock_cases(made.regression()))).traces if t["name"].startswith("fresh")]
 
 
 def test_what_was_not_measured_has_its_row_with_the_reason() -> None:
-    figure = found(forest(walls(made.slower())))
+    figure = found(forest(wall_clock_cases(made.slower())))
     assert "missing: head failed: rank 1 died: SIGKILL" in [note["text"] for note in figure.layout["annotations"]]
     assert [(note["y"], note["text"]) for note in figure.narrow["annotations"]] == [(1, "missing")]
     assert figure.table is not None
-    assert [row[0] for row in figure.table.rows] == [told.name(case) for case in walls(made.slower())]
+    assert [row[0] for row in figure.table.rows] == [told.name(case) for case in wall_clock_cases(made.slower())]
     assert figure.table.rows[1][1:4] == [Badge("missing", "inconclusive"), "–", "–"]
 
 
 def test_everything_drawn_is_on_the_axis() -> None:
-    figure = found(forest(walls(made.slower())))
+    figure = found(forest(wall_clock_cases(made.slower())))
     low, high = figure.layout["xaxis"]["range"]
     for trace in figure.traces:
         reach = trace.get("error_x", {"array": [0] * len(trace["x"]), "arrayminus": [0] * len(trace["x"])})
@@ -91,7 +99,7 @@ def test_everything_drawn_is_on_the_axis() -> None:
 
 
 def test_what_is_far_off_leaves_room_for_the_rest() -> None:
-    figure = found(forest(walls(made.regression({made.DDP: 2.9, made.WFBP: 0.3}, confirm=False))))
+    figure = found(forest(wall_clock_cases(made.regression({made.DDP: 2.9, made.WFBP: 0.3}, confirm=False))))
     assert figure.layout["xaxis"]["range"] == [pytest.approx(1 / 1.25), pytest.approx(1.25)]
     ends = {note["text"]: (note["x"], note["y"]) for note in figure.narrow["annotations"]}
     assert ends == {"2.904 ▸": (1, 0), "◂ 0.300": (0, 1)}
@@ -101,7 +109,7 @@ def test_what_is_far_off_leaves_room_for_the_rest() -> None:
 
 def test_an_axis_shows_what_is_far_off_where_that_is_all_there_is() -> None:
     far = dict.fromkeys(made.TIMED, 2.9)
-    low, high = found(forest(walls(made.regression(far)))).layout["xaxis"]["range"]
+    low, high = found(forest(wall_clock_cases(made.regression(far)))).layout["xaxis"]["range"]
     assert low < 1
     assert high > 2.9
 
@@ -109,18 +117,18 @@ def test_an_axis_shows_what_is_far_off_where_that_is_all_there_is() -> None:
 def test_verdicts_differ_by_shape_as_well_as_by_colour() -> None:
     judged = [LOOKS[verdict] for verdict in ("regressed", "inconclusive", "improved", "equivalent")]
     assert len({colour for colour, _, _ in judged}) == len({symbol for _, symbol, _ in judged}) == 4
-    assert word(made.slower().cases[0]).text == made.slower().cases[0].verdict
+    assert verdict_badge(made.slower().cases[0]).text == made.slower().cases[0].verdict
 
 
 def test_without_a_ratio_there_is_a_table_instead_of_a_plot() -> None:
     record = made.regression(base=None)
-    assert forest(walls(record)) is None
+    assert forest(wall_clock_cases(record)) is None
     (table,) = tables(view_of(record).page(), "clock")
     assert [row[1] for row in table.rows] == 3 * [Badge("missing", "inconclusive")]
 
 
 def test_too_few_pairs_are_a_mark_without_an_interval() -> None:
-    figure = found(forest(walls(made.regression(count=3))))
+    figure = found(forest(wall_clock_cases(made.regression(count=3))))
     trace = drawn(figure, "inconclusive")
     assert trace["error_x"] == {**figure.traces[-1]["error_x"], "array": [0, 0, 0], "arrayminus": [0, 0, 0]}
     assert figure.layout["annotations"][0]["text"].endswith(", no interval<br>inconclusive")
@@ -275,7 +283,7 @@ def test_pages_without_measurements_are_still_pages() -> None:
         assert page.sections
         assert figures(page) == []
     assert view_of(made.noise().model_copy(update={"pairs": []})).page().answer[1] == "Nothing was measured."
-    assert wall_table(walls(made.regression(base=None))).rows
+    assert wall_table(wall_clock_cases(made.regression(base=None))).rows
 
 
 def test_text_from_a_suite_is_only_text() -> None:

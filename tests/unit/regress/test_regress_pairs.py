@@ -14,10 +14,10 @@ from xbench.regress.pairs import (
     MIN_STEPS,
     SPARE_PAIRS,
     Shape,
-    course_of,
     launch_s,
+    pair_messages,
+    pair_plan_of,
     shape_of,
-    told,
 )
 
 
@@ -48,34 +48,34 @@ def test_a_longer_launch_is_longer_by_its_steps() -> None:
 
 def test_without_a_word_there_are_pairs_to_spare() -> None:
     of = suite()
-    course = course_of(of, 10.0, pairs=None, left_s=600.0)
-    assert (course.pairs, course.needed) == (pairs_for(of) + SPARE_PAIRS, pairs_for(of))
-    assert course.pair_s == 10.0
-    assert not course.too_few
+    plan = pair_plan_of(of, 10.0, pairs=None, left_s=600.0)
+    assert (plan.pairs, plan.needed) == (pairs_for(of) + SPARE_PAIRS, pairs_for(of))
+    assert plan.pair_s == 10.0
+    assert not plan.too_few
 
 
 def test_the_budget_bounds_them_and_is_named() -> None:
-    course = course_of(suite(budget_minutes=1), 10.0, pairs=None, left_s=50.0)
-    assert (course.pairs, course.too_few) == (5, True)
-    assert told(course, 1) == [
+    plan = pair_plan_of(suite(budget_minutes=1), 10.0, pairs=None, left_s=50.0)
+    assert (plan.pairs, plan.too_few) == (5, True)
+    assert pair_messages(plan, 1) == [
         "5 pairs of launches for 1 wall-clock case (what the budget of 1 min has room for): about 50 s",
-        f"fewer than {course.needed} pairs cannot reach the p that a verdict needs, so these cases will be "
+        f"fewer than {plan.needed} pairs cannot reach the p that a verdict needs, so these cases will be "
         "inconclusive whatever is measured",
     ]
 
 
 @pytest.mark.parametrize(("asked", "own", "expected"), [(9, 3, 9), (None, 3, 3)])
 def test_what_was_asked_for_goes_first(asked: int | None, own: int, expected: int) -> None:
-    course = course_of(suite(pairs=own), 100.0, pairs=asked, left_s=1.0)
-    assert (course.pairs, course.reason) == (expected, "as asked for")
+    plan = pair_plan_of(suite(pairs=own), 100.0, pairs=asked, left_s=1.0)
+    assert (plan.pairs, plan.reason) == (expected, "as asked for")
 
 
 @given(st.integers(1, 6), st.floats(0.1, 100), st.floats(0, 10_000))
 def test_a_course_fits_its_budget_unless_one_pair_does_not(cases: int, pair_s: float, left_s: float) -> None:
     of = suite(*(check(f"check{number}") for number in range(cases)))
-    course = course_of(of, pair_s, pairs=None, left_s=left_s)
-    assert 1 <= course.pairs <= pairs_for(of) + SPARE_PAIRS
-    assert course.pairs == 1 or course.pairs * course.pair_s <= left_s * (1 + 1e-9)
+    plan = pair_plan_of(of, pair_s, pairs=None, left_s=left_s)
+    assert 1 <= plan.pairs <= pairs_for(of) + SPARE_PAIRS
+    assert plan.pairs == 1 or plan.pairs * plan.pair_s <= left_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_course_fits_its_budget_unless_one_pair_does_not(cases: int, pair_s: f
     [(1, 600.0, 7), (8, 600.0, 8), (12, 600.0, 12), (13, 600.0, 16), (20, 600.0, 24), (99, 600.0, 40), (99, 150.0, 15)],
 )
 def test_where_the_noise_is_known_there_are_as_many_as_it_takes(quiet_from: int, left_s: float, pairs: int) -> None:
-    course = course_of(suite(), 10.0, pairs=None, left_s=left_s, quiet_enough=lambda count: count >= quiet_from)
-    assert course.pairs == pairs
-    assert ("budget" in course.reason) == (pairs == 15)
-    assert ("too noisy" in course.reason) == (pairs == 40)
+    plan = pair_plan_of(suite(), 10.0, pairs=None, left_s=left_s, quiet_enough=lambda count: count >= quiet_from)
+    assert plan.pairs == pairs
+    assert ("budget" in plan.reason) == (pairs == 15)
+    assert ("too noisy" in plan.reason) == (pairs == 40)

@@ -20,7 +20,6 @@ from xbench.report.charts.bars import (
     predicted_and_measured,
     step_table,
     time_per_sample,
-    word,
 )
 from xbench.report.charts.convergence import grouped
 from xbench.report.charts.launches import over_time
@@ -72,10 +71,10 @@ def test_bounds_of_different_jobs_are_left_out() -> None:
 
 def test_a_verdict_is_one_word_and_failed_modes_stand_last() -> None:
     record = made.troubled()
-    assert {mode: word(record, result).text for mode, result in record.modes.items()} == {
+    assert {mode: verdict_badge(record, result).text for mode, result in record.modes.items()} == {
         "ddp": "reference", "optimal": "inconclusive", "mgwfbp": "FAILED", "single": "FAILED"
     }  # fmt: skip
-    assert word(made.comparison(), made.comparison().modes["compute"]).text == "control"
+    assert verdict_badge(made.comparison(), made.comparison().modes["compute"]).text == "control"
     assert [result.mode for result in fastest_first(record)] == ["optimal", "ddp", "mgwfbp", "single"]
 
 

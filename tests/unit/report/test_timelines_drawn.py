@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from xbench.records import Comparison, Slice
 from xbench.report.charts.steps import comparison_steps
-from xbench.report.charts.text import FILLED, HIGH, LOW, NARROW, bar, far_off, lane
+from xbench.report.charts.text import FILLED, HIGH, LOW, NARROW, bar, lane, step_note
 from xbench.report.formats.terminal import render
 
 
@@ -114,20 +114,20 @@ def test_a_recorded_step_far_from_the_median_is_said_to_be() -> None:
     sentence = (
         "The recorded step of ddp took 730 ms, 11.1 % more than its median step, 657 ms: take times from the tables."
     )
-    assert far_off(record, record.modes["ddp"]) == sentence
-    assert far_off(record, record.modes["optimal"]) is None
+    assert step_note(record, record.modes["ddp"]) == sentence
+    assert step_note(record, record.modes["optimal"]) is None
     assert sentence in " ".join(render(record, width=100).split())
     assert [sentence in figure.told for figure in comparison_steps(record)][:2] == [False, True]
 
 
 def test_a_recorded_step_near_the_median_or_of_a_pair_needs_no_word() -> None:
     near = with_recorded("ddp", 0.71)
-    assert far_off(near, near.modes["ddp"]) is None
+    assert step_note(near, near.modes["ddp"]) is None
     pair = made.paired()
     for result in pair.modes.values():
         far = result.model_copy(update={"timeline": made.recorded_step(9.0, 3)})
         paired = result.mode in {mode.text for mode in pair.spec.modes if mode.paired}
-        assert (far_off(pair, far) is None) == paired, result.mode
+        assert (step_note(pair, far) is None) == paired, result.mode
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import sample_records as made
 from sample_kinds import convergence, tuned
 
-from xbench.records import Comparison, Converged, MeanOf, Plan, Ratio
+from xbench.records import Comparison, Converged, Plan, Ratio, SeedMean
 from xbench.report import FORMATS
 from xbench.report.formats.html import page
 from xbench.report.formats.junit import cases
@@ -132,7 +132,7 @@ def test_the_power_of_so_many_seeds_stands_beside_a_difference_that_is_not_shown
     spb = record.modes["spb"].model_copy(update={"detectable": 0.0953})
     said = verdicts(record.model_copy(update={"modes": {**record.modes, "spb": spb}}))[2]
     assert said.endswith("[-21.21, +4.21] seed by seed; 9.53 points would be found in 80 of 100 runs).")
-    shown = spb.model_copy(update={"difference": MeanOf(mean=-0.02, ci95=(-0.03, -0.01))})
+    shown = spb.model_copy(update={"difference": SeedMean(mean=-0.02, ci95=(-0.03, -0.01))})
     said = verdicts(record.model_copy(update={"modes": {**record.modes, "spb": shown}}))[2]
     assert said.endswith(": below ddp (-2.00 points [-3.00, -1.00] seed by seed).")
 

@@ -17,7 +17,7 @@ from xbench.report.formats import markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.sentences import columns_line
 from xbench.runs.build_records import comparison_record, profile_record
-from xbench.runs.prepare import beside, check_request, default_reference
+from xbench.runs.prepare import added_mode_notes, check_request, default_reference
 from xbench.schedules import parse_modes
 from xbench.spec import WorkloadSpec
 from xbench.stats.compare import removed_interval
@@ -241,7 +241,7 @@ def test_two_jobs_at_once_bring_the_two_one_after_the_other_along() -> None:
     asked = request("ddp,crossover,concurrent", A)
     _, modes = check_request(asked)
     assert [mode.text for mode in modes] == ["ddp", "crossover", "concurrent", "sequential"]
-    assert beside(asked.modes, modes) == [
+    assert added_mode_notes(asked.modes, modes) == [
         "sequential is measured too: crossover and concurrent are compared with two jobs one after the other"
     ]
     alone = request("sequential:wfbp,crossover", A)

@@ -1,4 +1,4 @@
-"""The course of a tuned run, on a clock of its own: what is timed, what is left out, and when it ends."""
+"""The launches of a tuned run, on a clock of its own: what is timed, what is left out, and when it ends."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class World:
         self.step_s = step_s
         self.run = run_of(MODES, reference="ddp")
         self.found = collector_of(self.run)
-        self.course = Tune(60 * minutes, 0.01, self.clock)
-        self.legs: list[LaunchSpec] = []
-        self.course.check(self.run)
+        self.policy = Tune(60 * minutes, 0.01, self.clock)
+        self.launches: list[LaunchSpec] = []
+        self.policy.check(self.run)
         made = {mode: plan_of(mode, predicted_s[mode]) for mode in predicted_s}
         self.found.jobs[0].plans = made
         self.plans = JobPlan(
@@ -44,26 +44,29 @@ class World:
     def go(self, profile_s: float = 60.0) -> list[tuple[tuple[str, ...], int]]:
         """Run to the end: the modes of each timed launch, in the order of the spec, and its steps a block."""
         number = 0
-        while (leg := self.course.leg(number, self.found, [self.plans])) is not None:
-            self.legs.append(leg)
+        while (launch := self.policy.next_launch(number, self.found, [self.plans])) is not None:
+            self.launches.append(launch)
             self.found.begin_launch(number)
             if number == 0:
                 self.clock.now_s += profile_s
             else:
                 self.clock.now_s += 12.0
-                for position, phase in enumerate(leg.phases):
-                    self.block(leg, phase.mode, phase.round, position)
+                for position, phase in enumerate(launch.phases):
+                    self.block(launch, phase.mode, phase.round, position)
             number += 1
             assert number < 50
         return [
-            (tuple(m.text for m in self.run.modes if m.text in {p.mode for p in leg.phases}), leg.run.effort.steps or 0)
-            for leg in self.legs[1:]
+            (
+                tuple(m.text for m in self.run.modes if m.text in {p.mode for p in launch.phases}),
+                launch.run.effort.steps or 0,
+            )
+            for launch in self.launches[1:]
         ]
 
-    def block(self, leg: LaunchSpec, mode: str, turn: int, position: int) -> None:
+    def block(self, launch: LaunchSpec, mode: str, turn: int, position: int) -> None:
         noise = 1 + 0.002 * ((7 * turn + 3 * position + self.found.launch) % 5 - 2)
         stamps = [self.clock.now_s]
-        for _ in range(2 + (leg.run.effort.steps or 0)):
+        for _ in range(2 + (launch.run.effort.steps or 0)):
             stamps.append(stamps[-1] + noise * self.step_s[mode])
         for rank in range(2):
             self.found.take(0, rank, block(mode, stamps, turn, position=position, warmup=2))
@@ -81,9 +84,9 @@ def plan_of(mode: str, step_s: float) -> Plan:
 
 def test_the_first_launch_profiles_and_gates_and_times_nothing() -> None:
     world = World(10, STEP_S)
-    leg = world.course.leg(0, world.found, [])
-    assert leg is not None
-    assert [(phase.kind, phase.mode) for phase in leg.phases] == [
+    launch = world.policy.next_launch(0, world.found, [])
+    assert launch is not None
+    assert [(phase.kind, phase.mode) for phase in launch.phases] == [
         ("profile", ""),
         *(("parity", mode) for mode in MODES.split(",")[1:]),
     ]
@@ -94,10 +97,10 @@ def test_what_is_predicted_far_behind_is_set_aside_and_the_rest_is_timed_until_i
     timed = world.go()
     assert timed[0] == (("compute", "ddp", "auto", "ddp-tuned", "optimal", "mgwfbp"), 5)
     assert timed[1:] == [(("ddp", "auto"), 5)]  # 0.55 is 5 % better than the next, and the control is known
-    assert world.course.warnings == [
+    assert world.policy.warnings == [
         "single was not timed: its predicted step is 64 % above the best plan's (simulated)"
     ]
-    ran = world.course.ran(world.run)
+    ran = world.policy.ran(world.run)
     assert [mode.text for mode in ran.modes] == ["compute", "ddp", "auto", "ddp-tuned", "optimal", "mgwfbp"]
     assert ran.effort.launches == 2
     assert world.spent_s < 600
@@ -111,7 +114,7 @@ def test_candidates_with_the_same_buckets_are_timed_once() -> None:
     plans["mgwfbp"] = plans["mgwfbp"].model_copy(update={"buckets": plans["ddp"].buckets})  # on another reducer
     timed = world.go()
     assert timed[0][0] == ("compute", "ddp", "auto", "mgwfbp")
-    assert world.course.warnings[:2] == [
+    assert world.policy.warnings[:2] == [
         "ddp-tuned was not timed: it forms the buckets of ddp",
         "optimal was not timed: it forms the buckets of auto",
     ]
@@ -122,10 +125,10 @@ def test_auto_that_is_ddp_itself_is_said_to_have_its_times() -> None:
     plans = world.found.jobs[0].plans
     plans["auto"] = plans["auto"].model_copy(update={"buckets": plans["ddp"].buckets, "carrier": "ddp"})
     assert world.go()[0][0] == ("compute", "ddp", "ddp-tuned", "optimal", "mgwfbp")
-    assert world.course.warnings[0] == (
+    assert world.policy.warnings[0] == (
         "auto is ddp itself here: in its trial no plan was faster, so ddp's times are its own"
     )
-    assert not any("auto was not timed" in told for told in world.course.warnings)
+    assert not any("auto was not timed" in told for told in world.policy.warnings)
 
 
 def test_a_candidate_with_the_buckets_of_one_that_is_set_aside_is_timed() -> None:
@@ -144,7 +147,7 @@ def test_where_every_candidate_has_ddps_buckets_one_is_timed_all_the_same() -> N
     plans["ddp-tuned"] = plans["ddp-tuned"].model_copy(update={"buckets": plans["ddp"].buckets})
     timed = world.go()
     assert timed[0][0] == ("compute", "ddp", "ddp-tuned")
-    assert world.course.warnings == []
+    assert world.policy.warnings == []
 
 
 @pytest.mark.parametrize("slower", [0.4, 3.0])
@@ -153,7 +156,7 @@ def test_steps_unlike_their_prediction_are_learnt_once(slower: float) -> None:
     world = World(20, took_s)
     timed = world.go()
     assert len(timed) >= 2
-    assert world.course._slower == pytest.approx(1.0, abs=0.1)
+    assert world.policy._slower == pytest.approx(1.0, abs=0.1)
     assert world.spent_s <= 1200
 
 
@@ -181,7 +184,7 @@ def test_short_minutes_make_blocks_shorter_and_candidates_fewer_but_one_launch_r
     assert world.spent_s <= max(60 * minutes * 1.02, least_s)
     if minutes < 1:
         assert (modes, steps) == (("ddp", "auto"), 2)
-        assert "mgwfbp was not timed: the minutes did not suffice" in world.course.warnings
+        assert "mgwfbp was not timed: the minutes did not suffice" in world.policy.warnings
 
 
 def test_a_machine_slower_than_predicted_is_learnt_from() -> None:
@@ -190,7 +193,7 @@ def test_a_machine_slower_than_predicted_is_learnt_from() -> None:
     }  # an equal race, three times slower
     world = World(12, slow)
     world.go()
-    assert len(world.legs) > 2
+    assert len(world.launches) > 2
     assert world.spent_s <= 720 * 1.02
 
 
@@ -198,25 +201,25 @@ def test_candidates_that_fail_the_gate_take_no_part() -> None:
     world = World(10, STEP_S)
     world.found.failed = {"auto": "sparse gradients", "mgwfbp": "no"}
     assert world.go()[0][0] == ("compute", "ddp", "ddp-tuned", "optimal")
-    assert [mode.text for mode in world.course.ran(world.run).modes] == [*MODES.split(",")[:6]]
+    assert [mode.text for mode in world.policy.ran(world.run).modes] == [*MODES.split(",")[:6]]
     none = World(10, STEP_S)
     none.found.failed = dict.fromkeys(("auto", "ddp-tuned", "optimal", "mgwfbp", "single"), "no")
     assert none.go() == []
-    assert none.course.ran(none.run) == none.run
+    assert none.policy.ran(none.run) == none.run
 
 
 def test_one_rank_has_nothing_to_tune() -> None:
     world = World(1, STEP_S)
     with pytest.raises(SpecError, match="local:ranks=1 has 1 rank"):
-        world.course.check(world.run.model_copy(update={"fabric": FabricSpec(name="local", ranks=1)}))
+        world.policy.check(world.run.model_copy(update={"fabric": FabricSpec(name="local", ranks=1)}))
 
 
 def test_a_fixed_course_is_the_effort() -> None:
     world = World(1, STEP_S)
-    course = FixedLaunches(world.run)
-    legs = [course.leg(number, world.found, []) for number in range(3)]
-    assert [leg is not None for leg in legs] == [True, True, False]
-    assert course.ran(world.run) is world.run
+    policy = FixedLaunches(world.run)
+    launches = [policy.next_launch(number, world.found, []) for number in range(3)]
+    assert [launch is not None for launch in launches] == [True, True, False]
+    assert policy.ran(world.run) is world.run
     profile = FixedLaunches(world.run.model_copy(update={"kind": "profile"}))
-    assert profile.leg(0, world.found, []) is not None
-    assert profile.leg(1, world.found, []) is None
+    assert profile.next_launch(0, world.found, []) is not None
+    assert profile.next_launch(1, world.found, []) is None

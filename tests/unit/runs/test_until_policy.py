@@ -1,4 +1,4 @@
-"""The course of a run until a precision, on a clock of its own: how many launches, and what is said."""
+"""The launches of a run until a precision, on a clock of its own: how many launches, and what is said."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def launches_of(
     """Launches that a run takes whose `auto` differs from launch to launch by ± `spread`, 100 s each."""
     run = run_of("compute,ddp,auto,single", reference="ddp", effort=effort or Effort(launches=4, rounds=4))
     clock, found, said = Clock(), collector_of(run), []
-    course = UntilPrecise(0.02, 60 * minutes, clock)
-    assert course.check(run) == ()
+    policy = UntilPrecise(0.02, 60 * minutes, clock)
+    assert policy.check(run) == ()
     number = 0
-    while (leg := course.leg(number, found, [])) is not None:
-        said += leg.says
+    while (launch := policy.next_launch(number, found, [])) is not None:
+        said += launch.says
         found.begin_launch(number)
-        for phase in (phase for phase in leg.phases if phase.kind == "block"):
+        for phase in (phase for phase in launch.phases if phase.kind == "block"):
             step_s = STEP_S[phase.mode] * (1 + spread * (-1) ** number * (phase.mode == "auto"))
             restless = phase.mode in ("single", "compute")  # slower for sure, and a control
             step_s *= 1 + 30 * spread * (number % 3 == 0) * restless
@@ -39,14 +39,14 @@ def launches_of(
         clock.now_s += 100.0
         number += 1
         assert number < 150
-    assert course.ran(run).effort.launches == number
-    return number, said, course
+    assert policy.ran(run).effort.launches == number
+    return number, said, policy
 
 
 def test_launches_that_agree_need_no_more_than_the_pilot() -> None:
-    number, _, course = launches_of(0.002)
+    number, _, policy = launches_of(0.002)
     assert number == MIN_PILOT
-    assert course.warnings == []
+    assert policy.warnings == []
 
 
 def test_launches_that_differ_need_as_many_as_the_precision_says() -> None:
@@ -62,13 +62,13 @@ def test_more_launches_are_asked_for_than_the_pilot() -> None:
 
 
 def test_the_budget_ends_it_and_the_record_says_so() -> None:
-    number, _, course = launches_of(0.03, minutes=10)
+    number, _, policy = launches_of(0.03, minutes=10)
     assert number == 6  # 100 s each
-    assert course.warnings == ["--until 2 %: the budget of 10 min ended after 6 launches of 15"]
+    assert policy.warnings == ["--until 2 %: the budget of 10 min ended after 6 launches of 15"]
 
 
 def test_given_ranks_have_one_launch() -> None:
-    course = UntilPrecise(0.02, 60.0)
+    policy = UntilPrecise(0.02, 60.0)
     run = run_of("ddp", fabric=FabricSpec(name="cluster"))
-    assert course.check(run) == ("the ranks are given, so there is one launch, and --until has no effect",)
-    assert course.ran(run) == run
+    assert policy.check(run) == ("the ranks are given, so there is one launch, and --until has no effect",)
+    assert policy.ran(run) == run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xbench.records import ConvergenceCurve, MeanOf
+from xbench.records import ConvergenceCurve, SeedMean
 from xbench.stats.convergence import converged, cycles_s, detectable, mean_of, where
 
 
@@ -18,7 +18,7 @@ def test_a_mean_has_student_s_interval() -> None:
     found = mean_of([0.9, 0.92, 0.94])
     assert found.mean == pytest.approx(0.92)
     assert found.ci95 == pytest.approx((0.92 - 4.302653 * 0.02 / 3**0.5, 0.92 + 4.302653 * 0.02 / 3**0.5))
-    assert mean_of([0.9]) == MeanOf(mean=0.9)
+    assert mean_of([0.9]) == SeedMean(mean=0.9)
 
 
 def test_an_interval_is_cut_to_the_values_that_the_quantity_can_take() -> None:
@@ -26,7 +26,7 @@ def test_an_interval_is_cut_to_the_values_that_the_quantity_can_take() -> None:
     assert mean_of([0.98, 0.99]).ci95 == pytest.approx((0.985 - 12.706205 * 0.005, 0.985 + 12.706205 * 0.005))
     curves = [curve("ddp", 0, 0.02), curve("ddp", 1, 0.98), curve("spb", 0, 0.98), curve("spb", 1, 0.99)]
     found = converged({"ddp": 1, "spb": 1}, curves, "ddp", {})
-    assert found["ddp"].accuracy == MeanOf(mean=0.5, ci95=(0.0, 1.0))
+    assert found["ddp"].accuracy == SeedMean(mean=0.5, ci95=(0.0, 1.0))
     assert found["spb"].accuracy is not None
     assert found["spb"].accuracy.ci95 == pytest.approx((0.985 - 12.706205 * 0.005, 1.0))
     assert found["spb"].difference is not None
@@ -34,10 +34,10 @@ def test_an_interval_is_cut_to_the_values_that_the_quantity_can_take() -> None:
 
 
 def test_a_mode_is_judged_by_its_differences_seed_by_seed() -> None:
-    assert where(MeanOf(mean=0.01, ci95=(-0.01, 0.03))) == "within"
-    assert where(MeanOf(mean=-0.02, ci95=(-0.03, -0.01))) == "below"
-    assert where(MeanOf(mean=0.02, ci95=(0.01, 0.03))) == "above"
-    assert where(MeanOf(mean=0.03)) == "unknown"
+    assert where(SeedMean(mean=0.01, ci95=(-0.01, 0.03))) == "within"
+    assert where(SeedMean(mean=-0.02, ci95=(-0.03, -0.01))) == "below"
+    assert where(SeedMean(mean=0.02, ci95=(0.01, 0.03))) == "above"
+    assert where(SeedMean(mean=0.03)) == "unknown"
     assert where(None) == "unknown"
     # far below the reference's interval, because its seeds differ little; the differences show nothing
     accuracies = {"ddp": (0.990, 0.991, 0.992), "spb": (0.999, 0.960, 0.985)}

@@ -224,7 +224,7 @@ class Controller:
             self._say_wait(track, look.reason)
         if look.state == "training" and attempt.first is None:
             self._record(ledger.Trained(at_s=now_s, job=track.name, steps=look.steps))
-        if self.state.saw(track, now_s, look.steps, look.kept_steps):
+        if self.state.record_progress(track, now_s, look.steps, look.kept_steps):
             self._progress[track.name] = (look.steps, look.kept_steps, now_s)
         if attempt.stopping_s is not None and now_s - attempt.stopping_s > STOP_TIMEOUT_S:
             handle.kill()

@@ -130,10 +130,10 @@ class JobRank:
             self.workload.optimizer.load_state_dict(state["optimizer"])
             self.kept = self.steps
 
-    def go(self) -> None:
+    def run_all(self) -> None:
         """Train to the end, or until asked to stop."""
         program = self.program
-        both, told = self.telling(torch.zeros((), dtype=torch.float64, device=self.device))
+        both, told = self.start_sum(torch.zeros((), dtype=torch.float64, device=self.device))
         told.wait()
         stop = bool(both[1] > 0)
         while self.steps < program.steps and not stop:
@@ -171,15 +171,15 @@ class JobRank:
         self.workload.optimizer.zero_grad(set_to_none=True)
         loss = self.workload.forward_loss(self.parallel)
         if before is not None:
-            self.tell(before)
-        both, told = self.telling(loss.detach().double() * (self.weight / self.world))
+            self.report_batch_dependence(before)
+        both, told = self.start_sum(loss.detach().double() * (self.weight / self.world))
         (loss * self.weight).backward()  # type: ignore[no-untyped-call]
         self.workload.optimizer.step()
         told.wait()
         total, stops = both.tolist()
         return total, stops > 0
 
-    def telling(self, part: torch.Tensor) -> tuple[torch.Tensor, dist.Work]:
+    def start_sum(self, part: torch.Tensor) -> tuple[torch.Tensor, dist.Work]:
         """What becomes (sum of the ranks' parts, above 0 where we are asked to stop) on all ranks, once it is there."""
         asked = self.rank == 0 and (self.directory / STOP).exists()
         both = torch.stack([part, torch.tensor(float(asked), dtype=torch.float64, device=self.device)])
@@ -191,7 +191,7 @@ class JobRank:
         """The state of the generator that the forward pass draws from."""
         return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
 
-    def tell(self, before: torch.Tensor) -> None:
+    def report_batch_dependence(self, before: torch.Tensor) -> None:
         """Say what of the model depends on how a batch is shared, once."""
         self.told = []
         if any(isinstance(module, _BatchNorm) for module in self.workload.model.modules()):
@@ -219,7 +219,7 @@ def main(argv: list[str]) -> NoReturn:
     rank = JobRank(Path(argv[0]))
     try:
         rank.start()
-        rank.go()
+        rank.run_all()
     except BaseException as error:
         found = explain(type(error).__name__, str(error), rank.program.workload)
         said = found.what if found is not None else None

@@ -61,13 +61,13 @@ class TimedEvent(Part):
     at_s: float
 
 
-class OfJob(TimedEvent):
+class JobEvent(TimedEvent):
     """An event of one job."""
 
     job: str
 
 
-class JobArrived(OfJob):
+class JobArrived(JobEvent):
     """The job has arrived."""
 
     event: Literal["arrived"] = "arrived"
@@ -91,7 +91,7 @@ class PolicyDecided(TimedEvent):
     grants: dict[str, int] = Field(default={})
 
 
-class Started(OfJob):
+class Started(JobEvent):
     """An attempt was launched, from `steps`."""
 
     event: Literal["started"] = "started"
@@ -99,7 +99,7 @@ class Started(OfJob):
     steps: float
 
 
-class Trained(OfJob):
+class Trained(JobEvent):
     """An attempt was seen to train for the first time, at `steps`."""
 
     event: Literal["trained"] = "trained"
@@ -113,13 +113,13 @@ class ProgressReported(TimedEvent):
     jobs: dict[str, tuple[float, float, float]]
 
 
-class JobStopping(OfJob):
+class JobStopping(JobEvent):
     """An attempt was asked to keep a checkpoint and to end."""
 
     event: Literal["stopping"] = "stopping"
 
 
-class JobEnded(OfJob):
+class JobEnded(JobEvent):
     """An attempt is over. `last`: (time [s], steps) of the last observation of training."""
 
     event: Literal["ended"] = "ended"
@@ -130,7 +130,7 @@ class JobEnded(OfJob):
     reason: str = ""
 
 
-class RunAbandoned(OfJob):
+class RunAbandoned(JobEvent):
     """A job will not be tried again."""
 
     event: Literal["gave up"] = "gave up"

@@ -52,7 +52,7 @@ class Drawn:
         return torch.cat(rows), torch.cat(targets)
 
 
-class Given:
+class BatchSamples:
     """The samples of a factory's batch: what has as many rows as its first input is taken by row."""
 
     def __init__(self, workload: Workload) -> None:
@@ -87,7 +87,7 @@ class Order:
         return [int(one) for one in self._order[place * self._batch_size : (place + 1) * self._batch_size]]
 
 
-def samples_of(workload: Workload, batch_size: int) -> Drawn | Given:
+def samples_of(workload: Workload, batch_size: int) -> Drawn | BatchSamples:
     """The set of a built workload.
 
     Raises WorkloadError for a factory whose batch is smaller than the job's, or comes from a loader.
@@ -95,7 +95,7 @@ def samples_of(workload: Workload, batch_size: int) -> Drawn | Given:
     if family_of(workload.spec.name) != "factory":
         return Drawn(workload.spec, batch_size)
     check_one_batch(workload.describe(), "a live job")
-    given = Given(workload)
+    given = BatchSamples(workload)
     if given.count < batch_size:
         raise WorkloadError(
             f"{workload.spec.title}: its factory made {given.count} samples, and a step wants {batch_size}",

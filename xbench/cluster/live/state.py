@@ -156,7 +156,7 @@ class State:
                 active.began_s = now_s
         self.next_decision_s = self.policy.look_again_s(now_s)
 
-    def saw(self, track: JobState, now_s: float, steps: float, kept: float) -> bool:
+    def record_progress(self, track: JobState, now_s: float, steps: float, kept: float) -> bool:
         """Record an attempt's progress; True if it is further than known."""
         attempt = track.present
         has_progress = steps > track.steps or kept > track.kept
@@ -178,11 +178,11 @@ class State:
                 self._resize(event.slots, event.at_s)
             case ledger.ProgressReported():
                 for name, (steps, kept, seen_s) in event.jobs.items():
-                    self.saw(self.tracks[name], seen_s, steps, kept)
-            case ledger.OfJob():
+                    self.record_progress(self.tracks[name], seen_s, steps, kept)
+            case ledger.JobEvent():
                 self._apply_to_job(self.tracks[event.job], event)
 
-    def _apply_to_job(self, track: JobState, event: ledger.OfJob) -> None:
+    def _apply_to_job(self, track: JobState, event: ledger.JobEvent) -> None:
         match event:
             case ledger.JobArrived():
                 track.arrived = True

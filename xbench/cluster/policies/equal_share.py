@@ -3,7 +3,8 @@
 A new plan uses the largest share s with which all jobs fit, where a job gets its largest allowed number up to s.
 Remaining GPUs raise jobs to their next number, in the order of arrival, round after round, as long as they suffice.
 
-**Restarts.** A running job does not grow if that would shorten it by less than the restart costs (`not_for_less`).
+**Restarts.** A running job does not grow if that would shorten it by less than the restart costs
+(`without_small_gains`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class EqualShare(Elastic):
         gpus = np.zeros(len(left), dtype=np.int64)
         served = self.served(self._rows["least"])
         gpus[:served] = self._shares(served)
-        return self.not_for_less(gpus, left)
+        return self.without_small_gains(gpus, left)
 
     def _shares(self, served: int) -> Whole:
         """GPUs of the first `served` rows."""

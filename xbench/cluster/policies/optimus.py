@@ -8,7 +8,8 @@ each further GPU helps less than the one before (t convex over sizes, all of the
 from scratch. Otherwise it is a plan that no single move improves. So an event costs a look at each job, and work for
 the moves.
 
-**Restarts.** A running job does not grow if that would shorten it by less than the restart costs (`not_for_less`).
+**Restarts.** A running job does not grow if that would shorten it by less than the restart costs
+(`without_small_gains`).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Optimus(Elastic):
         left = self._rows.remaining(now_s)
         self._serve(left)
         self._balance(left)
-        return self.not_for_less(self._rows["planned"].copy(), left)
+        return self.without_small_gains(self._rows["planned"].copy(), left)
 
     def _serve(self, left: Vector) -> None:
         """Give every job its least, in the order of arrival, from the jobs that it helps least."""

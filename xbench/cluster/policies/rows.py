@@ -123,7 +123,7 @@ class Elastic(Policy):
         """Number of rows whose first sizes fit the cluster together, in the order of arrival."""
         return int(np.searchsorted(np.cumsum(first), self.cluster.gpus, side="right"))
 
-    def not_for_less(self, gpus: Whole, left: Vector) -> Whole:
+    def without_small_gains(self, gpus: Whole, left: Vector) -> Whole:
         """A plan without the changes that gain less than a restart costs, unless `plain`.
 
         A running job does not grow if its remaining time would fall by no more than the restart costs. The GPUs that

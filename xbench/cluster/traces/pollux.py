@@ -44,7 +44,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.speeds import HostTable, OnHosts, TableSpeed
+from xbench.cluster.speeds import HostSpeed, HostTable, TableSpeed
 from xbench.cluster.traces import Rows, RowsPolicy, Trace
 from xbench.cluster.traces.reading import above_zero, number, read_table, whole
 from xbench.errors import SpecError, nearest
@@ -119,7 +119,7 @@ class Application:
         packed = self._speeds(batch, self.by_gpus, lambda gpus: gpus)
         if not packed:
             raise SpecError(f"{self.name} was never measured with a batch as small as {batch}")
-        spread: dict[int, dict[int, OnHosts]] = {}
+        spread: dict[int, dict[int, HostSpeed]] = {}
         for (hosts, gpus), measured in self._speeds(batch, self.by_hosts, lambda key: key[1]).items():
             spread.setdefault(hosts, {})[gpus] = measured
         return HostTable(
@@ -135,10 +135,10 @@ class Application:
             },
         )
 
-    def _speeds(self, batch: int, by_key: Mapping[K, Measured], gpus: Callable[[K], int]) -> dict[K, OnHosts]:
+    def _speeds(self, batch: int, by_key: Mapping[K, Measured], gpus: Callable[[K], int]) -> dict[K, HostSpeed]:
         """The speeds of the measurements that have enough samples."""
         steps = {key: self._at(measured, batch, gpus(key)) for key, measured in by_key.items()}
-        return {key: OnHosts(batch / step[0], step[1] / step[0]) for key, step in steps.items() if step is not None}
+        return {key: HostSpeed(batch / step[0], step[1] / step[0]) for key, step in steps.items() if step is not None}
 
 
 def steps_of(application: str, batch: int) -> int:

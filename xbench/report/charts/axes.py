@@ -117,7 +117,7 @@ def whiskers(values: Iterable[tuple[float, tuple[float, float]]], per: float = 1
     }  # fmt: skip
 
 
-def upright(at: float, **line: object) -> Layout:
+def vertical_line(at: float, **line: object) -> Layout:
     """Return a vertical line across the whole plot; without `line` it is dotted, in the colour of text."""
     look = line or {"color": "--ink", "dash": "dot", "width": 1.5}
     return {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": look}
@@ -133,7 +133,7 @@ def points(x: Sequence[object], y: Sequence[object], told: Sequence[str], **look
     return {"type": "scatter", "mode": "markers", "x": x, "y": y, "customdata": told, "hovertemplate": HOVER, **look}
 
 
-def beside(row: object, text: str, size: int = 11) -> Layout:
+def row_text(row: object, text: str, size: int = 11) -> Layout:
     """Return text to the right of the plot, beside a row."""
     return {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 10, "y": row, "yanchor": "middle", "align": "left",
             "text": text, "showarrow": False, "font": {"size": size, "color": "--muted"}}  # fmt: skip
@@ -145,11 +145,11 @@ def in_place(row: object, text: str, colour: str) -> Layout:
             "showarrow": False, "font": {"color": colour, "weight": 700}}  # fmt: skip
 
 
-def parting(at: float, text: str) -> tuple[Layout, Layout]:
+def launch_divider(at: float, text: str) -> tuple[Layout, Layout]:
     """Return a thin vertical line, and text above the plot to its right."""
     said = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
             "text": text, "font": {"size": 11, "color": "--muted"}}  # fmt: skip
-    return upright(at, color="--grid-strong", width=1, dash="dot"), said
+    return vertical_line(at, color="--grid-strong", width=1, dash="dot"), said
 
 
 def columns(*names: str, words: Container[str] = ()) -> list[Column]:

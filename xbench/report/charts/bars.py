@@ -30,20 +30,20 @@ from xbench.report.charts.axes import (
     HOVER,
     REASON,
     Unit,
-    beside,
     columns,
     in_place,
     named,
     plain,
     points,
+    row_text,
     rows_axis,
     rows_px,
     time_axis,
     time_unit,
-    upright,
+    vertical_line,
     whiskers,
 )
-from xbench.report.page.common_sections import capital, label_badge
+from xbench.report.page.common_sections import capitalized, label_badge
 from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.text import cut
 from xbench.units import format_seconds, format_signed_percent
@@ -54,7 +54,7 @@ PLAIN = ("reference", "partial", "control")
 """Verdicts that make no judgement."""
 
 
-def word(record: Comparison, result: ModeResult) -> Badge:
+def verdict_badge(record: Comparison, result: ModeResult) -> Badge:
     """Return a mode's verdict as a badge."""
     said = verdict(record, result)
     kind = "failed" if said == "FAILED" else "plain" if said in PLAIN else said
@@ -172,17 +172,17 @@ def bounds_per_sample(record: Comparison) -> dict[str, float]:
 
 def _bound(name: str, place: int, at: float) -> Layout:
     """Return a line across all bars, with an entry in the legend."""
-    line = upright(at, color=("--ink", "--c5", "--c2")[place], width=2, dash=("dot", "dashdot", "dash")[place])
+    line = vertical_line(at, color=("--ink", "--c5", "--c2")[place], width=2, dash=("dot", "dashdot", "dash")[place])
     return {**line, "name": f"{name} (simulated)", "showlegend": True}
 
 
 def _verdict_beside(record: Comparison, result: ModeResult) -> Layout:
     """Return the ratio and its verdict, to the right of the bar."""
-    said = word(record, result).text
+    said = verdict_badge(record, result).text
     ratio = result.ratio
     if ratio is not None and ratio.verdict != "reference" and trusted(result):
         said = f"{ratio_cell(result)}<br>{said}"
-    return beside(named(result.mode), said)
+    return row_text(named(result.mode), said)
 
 
 def _reason(result: ModeResult) -> str:
@@ -196,7 +196,9 @@ def _hover(record: Comparison, result: ModeResult) -> str:
     told = [f"<b>{plain(result.mode)}</b> ({result.label})", f"{format_seconds(one.median)} a sample",
             f"95 % CI {span_cell(one, ' to ')}"]  # fmt: skip
     if result.ratio is not None and result.ratio.verdict != "reference":
-        told.append(f"{ratio_cell(result)} of {plain(reference_of(record, result))}'s: {word(record, result).text}")
+        told.append(
+            f"{ratio_cell(result)} of {plain(reference_of(record, result))}'s: {verdict_badge(record, result).text}"
+        )
     return "<br>".join(told)
 
 
@@ -224,7 +226,7 @@ def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table
                 format_seconds(one.median) if one else "–",
                 span_cell(one),
                 ratio_cell(result),
-                word(record, result),
+                verdict_badge(record, result),
                 str(result.blocks),
                 label_badge(result.label),
             ]
@@ -276,7 +278,7 @@ def predicted_and_measured(record: Comparison) -> Figure | None:
         layout={
             "xaxis": time_axis("step", unit),
             "yaxis": rows_axis(names),
-            "annotations": [beside(named(r.mode), signed(r.prediction_error), size=12) for r, _, _ in pairs],
+            "annotations": [row_text(named(r.mode), signed(r.prediction_error), size=12) for r, _, _ in pairs],
             "legend": BELOW,
             "margin": {"r": 76, "t": 8},
         },
@@ -297,7 +299,7 @@ def step_table(record: Comparison) -> Table:
     memory = ["memory"] if with_memory(record) else []
     headings = columns("mode", "step", "exposed", "removed", "predicted", "error", "buckets", *memory, "same network",
                        "label", words=("mode", "same network", "label"))  # fmt: skip
-    note = capital(sentences.columns_line(record))
+    note = capitalized(sentences.columns_line(record))
     return Table("Where the step goes, in figures", headings, rows, note, opened=True)
 
 

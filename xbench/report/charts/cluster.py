@@ -12,7 +12,7 @@ from xbench.report.page.model import Cell, Figure, Table, Trace
 from xbench.units import format_duration
 
 
-def means(record: ClusterComparison) -> Figure:
+def mean_times(record: ClusterComparison) -> Figure:
     """Draw the mean job completion time: one bar per policy, restart cost and placement."""
     unit = long_unit(max(result.jct_mean_s for result in record.results))
     traces: list[Trace] = []

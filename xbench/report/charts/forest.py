@@ -11,18 +11,18 @@ from xbench.report import regression_sentences as told
 from xbench.report.charts.axes import (
     BELOW,
     REASON,
-    beside,
     columns,
     in_place,
     plain,
     points,
     rounded,
+    row_text,
     rows_px,
     shortened,
-    upright,
+    vertical_line,
     whiskers,
 )
-from xbench.report.page.common_sections import capital, label_badge
+from xbench.report.page.common_sections import capitalized, label_badge
 from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.stats.regression import LINE
 from xbench.text import and_of, counted, cut
@@ -47,7 +47,7 @@ LOOKS: dict[RegressionVerdict, tuple[str, str, str]] = {
 """Colour and shape of each verdict's mark, and the kind of its badge."""
 
 
-def word(case: Judged) -> Badge:
+def verdict_badge(case: Judged) -> Badge:
     """Return the verdict as a badge."""
     return Badge(case.verdict, LOOKS[case.verdict][2])
 
@@ -108,7 +108,7 @@ def forest(cases: Sequence[Judged]) -> Figure | None:
         layout={
             **case_rows(names, low, high, "head over base"),
             "annotations": [
-                *(beside(row.at, f"{_short(row)}<br>{row.case.verdict}") for row in measured), *reasons, *far
+                *(row_text(row.at, f"{_short(row)}<br>{row.case.verdict}") for row in measured), *reasons, *far
             ],
             "margin": {"r": 160, "t": 8},
         },
@@ -124,7 +124,7 @@ def case_rows(names: Sequence[str], low: float, high: float, title: str) -> Layo
         "xaxis": {"title": {"text": title}, "range": [rounded(low), rounded(high)], "zeroline": False},
         "yaxis": {"tickvals": list(range(len(names))), "ticktext": list(names), "range": [len(names) - 0.5, -0.5],
                   "showgrid": False, "zeroline": False, "fixedrange": True},
-        "shapes": [upright(1)],
+        "shapes": [vertical_line(1)],
         "legend": BELOW,
         "hovermode": "closest",
         "margin": {"t": 8},
@@ -154,7 +154,7 @@ def wall_table(cases: Sequence[Judged]) -> Table:
     rows: list[list[Cell]] = [
         [
             told.name(case),
-            word(case),
+            verdict_badge(case),
             label_badge(case.label) if case.label is not None else "–",
             told.ratio(case.found),
             told.p_holm(case.found),
@@ -168,7 +168,7 @@ def wall_table(cases: Sequence[Judged]) -> Table:
     headings = columns("case", "verdict", "label", "ratio [95 % CI]", "p (Holm)", "pairs", "base → head", "threshold",
                        *(["fresh launches"] if fresh else []),
                        words=("case", "verdict", "label", "threshold"))  # fmt: skip
-    return Table("Wall-clock cases in figures", headings, rows, capital(told.COLUMNS), opened=True)
+    return Table("Wall-clock cases in figures", headings, rows, capitalized(told.COLUMNS), opened=True)
 
 
 def _near(measured: Sequence[Row], fresh: Sequence[Row]) -> tuple[float, float]:
@@ -230,7 +230,7 @@ def _told(fresh: bool, far: bool) -> str:
     return f"{text} Triangles point to what is beyond the axis; a double click shows all." if far else text
 
 
-def walls(record: Regression) -> list[Judged]:
+def wall_clock_cases(record: Regression) -> list[Judged]:
     """Return the wall-clock cases, worst first."""
     return [case for case in told.worst_first(record.cases) if case.wall_clock]
 
@@ -261,7 +261,7 @@ def floors_figure(record: Noise) -> Figure | None:
             **case_rows(names, low, high, "head over base"),
             "annotations": [
                 *(
-                    beside(rows[case], told.floor_text(floor).replace(" in ", "<br>in "))
+                    row_text(rows[case], told.floor_text(floor).replace(" in ", "<br>in "))
                     for case, floor in floors.items()
                 ),
                 *unknown,

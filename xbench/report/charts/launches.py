@@ -19,9 +19,9 @@ from xbench.report.charts.axes import (
     Mark,
     Unit,
     columns,
+    launch_divider,
     marks,
     named,
-    parting,
     plain,
     points,
     rounded,
@@ -63,7 +63,7 @@ def pairs_over_time(
     found = {case: several for case, several in found.items() if several}
     if not found:
         return None
-    parted = [parting(len(pairs) + 0.5, "to confirm")] if confirmation else []
+    parted = [launch_divider(len(pairs) + 0.5, "to confirm")] if confirmation else []
     hollow = " Hollow: pairs that were launched to confirm what the first ones suspected." if confirmation else ""
     alone = f" {HIDE}" if len(found) > 1 else ""
     count = len(pairs) + len(confirmation)
@@ -214,7 +214,7 @@ def over_time(record: Comparison) -> Figure | None:
     traces = [_steady(mode, own, look[mode], unit) for mode, own in timed.items() if own]
     warm = _warming(steps, look, unit)
     flagged = _flagged(steps, unit)
-    partings = [parting(rounded(at_s), f"launch {launch + 1}") for launch, at_s in begins_s.items()]
+    partings = [launch_divider(rounded(at_s), f"launch {launch + 1}") for launch, at_s in begins_s.items()]
     return Figure(
         key="every-step",
         title="Every step over time",

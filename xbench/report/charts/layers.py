@@ -23,7 +23,7 @@ from xbench.report.charts.axes import (
     time_unit,
     whiskers,
 )
-from xbench.report.page.common_sections import capital
+from xbench.report.page.common_sections import capitalized
 from xbench.report.page.model import Cell, Figure, Table, Trace
 from xbench.units import format_bytes, format_seconds, format_signed_percent
 
@@ -177,7 +177,7 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
         "y": [unit.of(curve(float(size))) for size in sizes] if curve is not None else [],
         "line": {"color": "--c5", "dash": "solid", "width": 2}, "hoverinfo": "skip",
     }  # fmt: skip
-    note = f"{capital(sentences.COST_COLUMNS)} {sentences.waits_line(cost)}"
+    note = f"{capitalized(sentences.COST_COLUMNS)} {sentences.waits_line(cost)}"
     return Figure(
         key="link-cost",
         title=f"What one {cost.collective} costs",

@@ -15,7 +15,7 @@ from xbench.records import Comparison, Label, ModeResult, Profile, Slice, Timeli
 from xbench.report.answer import ranking
 from xbench.report.charts.axes import BELOW, HOVER, Unit, columns, plain, rounded, time_axis, time_unit
 from xbench.report.charts.bars import fastest_first
-from xbench.report.charts.text import carries_parameters, far_off
+from xbench.report.charts.text import carries_parameters, step_note
 from xbench.report.page.common_sections import label_badge
 from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.units import format_bytes, format_seconds
@@ -90,7 +90,7 @@ def comparison_steps(record: Comparison) -> list[Figure]:
     paired = {mode.text for mode in record.spec.modes if mode.paired}
     told = f"{SCALE} Of two jobs, it is a step of one by itself." if paired else SCALE
     remarks = [
-        " ".join(filter(None, (told if place == 0 else "", far_off(record, r)))) for place, (r, _) in enumerate(shown)
+        " ".join(filter(None, (told if place == 0 else "", step_note(record, r)))) for place, (r, _) in enumerate(shown)
     ]
     return _steps([(r.mode, lines) for r, lines in shown], remarks)
 

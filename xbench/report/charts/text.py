@@ -62,7 +62,7 @@ def render_timelines(record: Comparison, console: Console) -> None:
     what = "gradients or parameters" if sharded else "gradients"
     waiting = f"{WAITING} waits for {what}: exposed"
     say(console, f"{COMPUTING} computes, {loading}{waiting}, {TRAVELLING} {what} travel", "dim")
-    for sentence in (far_off(record, record.modes[mode]) for mode, _ in drawn):
+    for sentence in (step_note(record, record.modes[mode]) for mode, _ in drawn):
         if sentence is not None:
             say(console, sentence, "yellow")
 
@@ -82,7 +82,7 @@ def _compute_lane(timeline: Timeline, scale_s: float, width: int) -> str:
     return "".join(next((mark for mark in marks if mark != " "), " ") for marks in stacked)
 
 
-def far_off(record: Comparison, result: ModeResult) -> str | None:
+def step_note(record: Comparison, result: ModeResult) -> str | None:
     """Say how far the recorded step is from the mode's median; None if it is near or not comparable.
 
     A recorded step belongs to the first job. It is comparable if the mode is not paired and all jobs are equal.

@@ -6,7 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from xbench.records import Validation, ValidationCell, ValidationPoint
 from xbench.report.answer import span_cell
-from xbench.report.charts.axes import BELOW, Mark, columns, marks, named, plain, points, rounded, rows_axis, upright
+from xbench.report.charts.axes import (
+    BELOW,
+    Mark,
+    columns,
+    marks,
+    named,
+    plain,
+    points,
+    rounded,
+    rows_axis,
+    vertical_line,
+)
 from xbench.report.charts.bars import signed
 from xbench.report.page.common_sections import label_badge
 from xbench.report.page.model import Badge, Cell, Figure, Table, Trace
@@ -48,7 +59,7 @@ def errors_figure(key: str, title: str, cells: Sequence[ValidationCell], modes: 
         layout={
             "xaxis": {"title": {"text": "error of the prediction [%]"}, "ticksuffix": " %"},
             "yaxis": {**rows_axis(names), "tickfont": {"size": 11}},
-            "shapes": [upright(0)],
+            "shapes": [vertical_line(0)],
             "legend": BELOW,
             "margin": {"t": 8},
         },

@@ -15,7 +15,7 @@ from xbench.report import console as terminal
 from xbench.report import markup, sentences
 from xbench.report.charts import cluster as charts
 from xbench.report.charts.axes import BELOW, COLOURS, long_unit, plain, rounded
-from xbench.report.page.common_sections import command_section, environment_section, moment, warnings_section
+from xbench.report.page.common_sections import command_section, environment_section, format_time, warnings_section
 from xbench.report.page.model import Facts, Figure, Section, Table, Trace, columns
 from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.text import counted
@@ -78,7 +78,7 @@ class ClusterView(View[ClusterComparison]):
     def sections(self) -> list[Section]:
         record = self.record
         return [
-            Section("times", "Job completion time", [charts.means(record), *charts.distributions(record)]),
+            Section("times", "Job completion time", [charts.mean_times(record), *charts.distributions(record)]),
             Section("time", "Over time", charts.over_time(record)),
             Section("jobs", "Who ran when", charts.gantt(record)),
             Section("basis", "What it rests on", [Facts(told.basis(record))]),
@@ -149,7 +149,7 @@ class LiveView(View[LiveRun]):
         return f"{self.record.policy} on {counted(self.record.slots, 'slot')}, engine {self.record.engine}"
 
     def subtitle(self) -> str:
-        return moment(self.record.created)
+        return format_time(self.record.created)
 
     def headline(self) -> list[str]:
         return list(self.record.findings or ["Nothing was found."])

@@ -15,8 +15,8 @@ from xbench.records import AnyRecord, Comparison, Label, ModeResult
 from xbench.report import sentences
 from xbench.report.answer import answer, rankings, ratio_cell, reference_of, references, trusted
 from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
-from xbench.report.charts.bars import word
-from xbench.report.page.common_sections import command_section, label_badge, moment
+from xbench.report.charts.bars import verdict_badge
+from xbench.report.page.common_sections import command_section, format_time, label_badge
 from xbench.report.page.model import Badge, Cell, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace, columns
 from xbench.text import and_of
 from xbench.units import format_seconds
@@ -71,7 +71,7 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
     return Page(
         kind="Comparisons",
         title=f"{len(shown)} results: {and_of(titles) if titles else 'nothing'}",
-        subtitle=f"{moment(min(r.created for r in shown))} to {moment(max(r.created for r in shown))}",
+        subtitle=f"{format_time(min(r.created for r in shown))} to {format_time(max(r.created for r in shown))}",
         labels=labels,
         answer=_answer(shown),
         incomplete=_incomplete(shown),
@@ -137,7 +137,7 @@ def _which(records: Sequence[Comparison]) -> Table:
     rows: list[list[Cell]] = [
         [
             str(number),
-            moment(record.created),
+            format_time(record.created),
             record.environment.hostname,
             (record.environment.commit or "–")[:10],
             " and ".join(dict.fromkeys(job.workload.title for job in record.jobs)),
@@ -271,7 +271,7 @@ def _names(records: Sequence[Comparison], few: int) -> list[str]:
     if len(records) > few:
         return _numbers(records)
     return [
-        "<br>".join([str(number), plain(moment(record.created)[:10]), plain(record.environment.hostname)[:16],
+        "<br>".join([str(number), plain(format_time(record.created)[:10]), plain(record.environment.hostname)[:16],
                      plain((record.environment.commit or "")[:7])])
         for number, record in enumerate(records, start=1)
     ]  # fmt: skip
@@ -289,7 +289,7 @@ def _matrix(
         result = record.modes.get(mode)
         if result is None:
             return "–"
-        return said(result) if estimate(result) is not None else word(record, result)
+        return said(result) if estimate(result) is not None else verdict_badge(record, result)
 
     rows = [[mode, *(cell(record, mode) for record in records)] for mode in _modes(records)]
     return Table(title, columns(["mode", *_numbers(records)], ("mode",)), rows, opened=len(records) <= 6)

@@ -11,14 +11,14 @@ from xbench.records import Bounds, Contention, Label, Layer, Plan, Profile, Step
 from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice, of_profile
 from xbench.report.answer import is_control, layer_figures
-from xbench.report.charts.axes import BELOW, marks, named, plain, time_axis, time_unit, upright
+from xbench.report.charts.axes import BELOW, marks, named, plain, time_axis, time_unit, vertical_line
 from xbench.report.charts.layers import COST_HEADINGS, cost_rows, link_cost, waterfall
 from xbench.report.charts.steps import profile_steps
 from xbench.report.charts.text import draw_profile_gpu, gpu_blocks
 from xbench.report.charts.trace import profile_trace
 from xbench.report.console import NARROW_COLUMNS, fact, filled_table, fitting_table, indented, say, say_next
 from xbench.report.instruments import instruments_line, parts_line
-from xbench.report.page.common_sections import capital, caution_blocks, following, workload_pair
+from xbench.report.page.common_sections import capitalized, caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Cell, Facts, Figure, Section, Sentences, Table, Trace, columns
 from xbench.report.view import Case, Detail, MeasuredView, Row, StepTrace, fields, longest_layers
 from xbench.stats.steps import short_step_caution
@@ -295,7 +295,7 @@ def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
                      "hovertemplate": "%{customdata}<extra></extra>"}  # fmt: skip
     shapes = []
     if bounds is not None:
-        line = upright(unit.of(bounds.backward_overlap_bound_s), color="--c2", width=2, dash="dash")
+        line = vertical_line(unit.of(bounds.backward_overlap_bound_s), color="--c2", width=2, dash="dash")
         shapes = [{**line, "showlegend": True, "name": "bound, next forward waits (simulated)"}]
     return Figure(
         key="predicted-steps",
@@ -325,7 +325,7 @@ def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
             "Plans in figures (simulated)",
             columns(("mode", "buckets", "step", "exposed", "gap", "largest bucket"), ("mode",)),
             _plan_rows(order, format_percent),
-            capital(sentences.PLAN_COLUMNS),
+            capitalized(sentences.PLAN_COLUMNS),
             opened=True,
         ),
     )  # fmt: skip

@@ -19,12 +19,18 @@ from rich.text import Text
 from xbench.records import Judged, Label, Regression
 from xbench.report import markup
 from xbench.report import regression_sentences as told
-from xbench.report.charts.forest import forest, wall_table, walls, word
+from xbench.report.charts.forest import forest, verdict_badge, wall_clock_cases, wall_table
 from xbench.report.charts.launches import pairs_over_time
 from xbench.report.console import NARROW_COLUMNS, facts, filled_table, indented, say
 from xbench.report.kinds.baseline import failure_rows, launch_rows, workload_facts
 from xbench.report.markup import plain
-from xbench.report.page.common_sections import capital, environment_section, environments_section, label_badge, moment
+from xbench.report.page.common_sections import (
+    capitalized,
+    environment_section,
+    environments_section,
+    format_time,
+    label_badge,
+)
 from xbench.report.page.model import Block, Cell, Facts, Section, Sentences, Table, columns
 from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
 from xbench.text import counted
@@ -60,7 +66,7 @@ class RegressionView(View[Regression]):
         return f"{self.record.head.source} against {base}"
 
     def subtitle(self) -> str:
-        made = f"{moment(self.record.created)} · {self.record.head.environment.hostname}"
+        made = f"{format_time(self.record.created)} · {self.record.head.environment.hostname}"
         return f"{made} · {counted(len(self.record.cases), 'case')}"
 
     def headline(self) -> list[str]:
@@ -113,7 +119,7 @@ class RegressionView(View[Regression]):
 
     def sections(self) -> list[Section]:
         record = self.record
-        timed = walls(record)
+        timed = wall_clock_cases(record)
         counted = [case for case in told.worst_first(record.cases) if not case.wall_clock]
         said = "Above 1 head is slower. Wall-clock verdicts rest on these pairs"
         apart = [word for word in ("not comparable", "expected") if any(case.verdict == word for case in timed)]
@@ -219,7 +225,7 @@ def counted_table(cases: Sequence[Judged]) -> Table:
     rows: list[list[Cell]] = [
         [
             told.name(case),
-            word(case),
+            verdict_badge(case),
             told.value(case.base, case.unit, case.head),
             told.value(case.head, case.unit, case.base),
             told.threshold(case.threshold),
@@ -238,7 +244,7 @@ def _reasons(cases: Sequence[Judged]) -> list[Block]:
     said = []
     for reason, alike in told.reasons(cases):
         found = [(case, one) for case in alike if (one := told.confirmation(case)) is not None]
-        fresh = [capital(f"{one}." if len(alike) == 1 else f"{told.name(case)}, {one}.") for case, one in found]
+        fresh = [capitalized(f"{one}." if len(alike) == 1 else f"{told.name(case)}, {one}.") for case, one in found]
         said.append(" ".join([told.reason_line(reason, alike), *fresh]))
     return [Sentences(said)] if said else []
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from xbench.records import Estimate, Label, LossCheck, Restart, RestartPart
 from xbench.report import console as terminal
 from xbench.report import markup
-from xbench.report.charts.axes import BELOW, COLOURS, rounded, time_unit, upright
+from xbench.report.charts.axes import BELOW, COLOURS, rounded, time_unit, vertical_line
 from xbench.report.page.model import Badge, Cell, Facts, Figure, Section, Table, Trace, columns
 from xbench.report.sentences import environment_line, seconds_text
 from xbench.report.view import Case, Detail, Row, Status, View, fields
@@ -132,14 +132,14 @@ def heading(record: Restart) -> str:
     return f"{record.workload.title}, {len(record.restarts)} restarts ({record.label})"
 
 
-def ways(record: Restart) -> list[Way]:
+def resizes(record: Restart) -> list[Way]:
     """Return None for all restarts, and each pair of worker counts."""
     return [None, *dict.fromkeys((one.from_workers, one.to_workers) for one in record.restarts)]
 
 
 def headings(record: Restart) -> list[str]:
     """Return the headings of the columns of `rows`: 'part', 'all', '1 to 2 workers'."""
-    return ["part", *("all" if way is None else f"{way[0]} to {counted(way[1], 'worker')}" for way in ways(record))]
+    return ["part", *("all" if way is None else f"{way[0]} to {counted(way[1], 'worker')}" for way in resizes(record))]
 
 
 def seconds_of(record: Restart, part: RestartPart, way: Way) -> Estimate | None:
@@ -151,7 +151,7 @@ def seconds_of(record: Restart, part: RestartPart, way: Way) -> Estimate | None:
 
 def rows(record: Restart) -> list[list[str]]:
     """Return one row per part: its name, and its time over all restarts and for each way."""
-    return [[part, *(_cell(seconds_of(record, part, way)) for way in ways(record))] for part in PARTS]
+    return [[part, *(_cell(seconds_of(record, part, way)) for way in resizes(record))] for part in PARTS]
 
 
 def _cell(seconds: Estimate | None) -> str:
@@ -261,7 +261,7 @@ def _losses(record: Restart, check: LossCheck) -> Figure:
             "xaxis": {"title": {"text": "step"}, "rangemode": "tozero"},
             "yaxis": {"title": {"text": "loss, mean over the batch"}},
             "legend": BELOW,
-            "shapes": [upright(stop + 0.5, color="--ink", dash="dot", width=1) for stop in check.stops],
+            "shapes": [vertical_line(stop + 0.5, color="--ink", dash="dot", width=1) for stop in check.stops],
         },
         height=360,
         table=Table(

@@ -13,7 +13,7 @@ from xbench.records import Comparison, Label, Plan, Ratio, Tuned
 from xbench.report import console as terminal
 from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice, in_ddp
-from xbench.report.charts.axes import named, plain, rounded, upright, whiskers
+from xbench.report.charts.axes import named, plain, rounded, vertical_line, whiskers
 from xbench.report.page.common_sections import command_section, fabric_pairs, following, label_badge, workload_pair
 from xbench.report.page.model import Badge, Block, Cell, Code, Facts, Figure, Section, Sentences, Table, Trace, columns
 from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp, is_schedule
@@ -159,7 +159,7 @@ class TunedView(View[Tuned]):
         return found
 
 
-def told(choice: Choice, margin: float, title: str, label: Label, *, minutes: float) -> list[str]:
+def answer_sentences(choice: Choice, margin: float, title: str, label: Label, *, minutes: float) -> list[str]:
     """Return the answer in a few sentences, for tuning `title` in `minutes` with a gain of at least `margin`."""
     least = format_brief_percent(margin)
     if choice.best is None:
@@ -259,7 +259,7 @@ def tried_figure(record: Tuned) -> Figure | None:
         layout={
             "xaxis": {"title": {"text": f"ratio to {plain(record.reference)}"}},
             "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
-            "shapes": [upright(1)],
+            "shapes": [vertical_line(1)],
             "margin": {"t": 8},
         },
         height=80 + 36 * len(names),

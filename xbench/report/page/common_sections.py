@@ -108,7 +108,7 @@ def following(found: Sequence[Advice]) -> list[Block]:
     return blocks
 
 
-def moment(created: str) -> str:
+def format_time(created: str) -> str:
     """Format a record's time as '2026-11-22 04:54 UTC'; other text is returned as it is."""
     try:
         at = datetime.fromisoformat(created)
@@ -117,6 +117,6 @@ def moment(created: str) -> str:
     return f"{at:%Y-%m-%d %H:%M}{' UTC' if at.utcoffset() == timedelta(0) else ''}"
 
 
-def capital(sentence: str) -> str:
+def capitalized(sentence: str) -> str:
     """Return the sentence with a capital letter at its start and no other change."""
     return sentence[:1].upper() + sentence[1:]
