@@ -20,6 +20,7 @@ from xbench.report.charts.bars import (
     predicted_and_measured,
     step_table,
     time_per_sample,
+    verdict_badge,
 )
 from xbench.report.charts.convergence import grouped
 from xbench.report.charts.launches import over_time
