@@ -1,8 +1,8 @@
 """Write the tables of measured results from the committed files: `python docs/make_measured.py`.
 
 The tables stand in PAGES between `<!-- measured: WHICH -->` and `<!-- /measured -->`; a test holds them to the files:
-what schedules took to the records, how the fault suite went to faults.json. The table of drawn cells is held to the
-code that draws them, so it is committed before anything is measured.
+what schedules took to the records, how the fault suite went to faults.json, errors of predictions to the validations.
+The table of drawn cells is held to the code that draws them, so it is committed before anything is measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 
 from xbench.matrix_options import MatrixOptions
 from xbench.modes import MODES
-from xbench.records import Comparison, load
+from xbench.records import Comparison, Validation, load
+from xbench.report.kinds.validation import markdown as validation_markdown
 from xbench.runs.draw import draw
 from xbench.workloads import parse_workload
 
@@ -46,6 +47,8 @@ DRAWN = {
 }  # fmt: skip
 """Options of the drawing on the page of validate. Its cells are fixed by them."""
 
+MATRICES = {"whole matrix": "validation.json", "drawn matrix": "matrix.json"}
+
 _TABLE = re.compile(r"(<!-- measured: (?P<which>[a-z ]+) -->\n)(?P<rows>.*?)(<!-- /measured -->)", re.DOTALL)
 
 
@@ -65,6 +68,8 @@ def _rows(which: str) -> str:
         return faults_table()
     if which == "drawing":
         return drawing_table()
+    if which in MATRICES:
+        return matrix_tables(MATRICES[which])
     return table({"one job": ONE_JOB, "two jobs": TWO_JOBS}[which])
 
 
@@ -90,6 +95,14 @@ def drawing_table() -> str:
         words = [number, workload.name, workload.batch_size, fabric.hosts, fabric.rate]
         rows.append(f"| {' | '.join(map(str, words))} | {'held out' if cell.held_out else ''} |")
     return "\n".join([command, *rows]) + "\n"
+
+
+def matrix_tables(file: str) -> str:
+    """The claims, errors and cells of a validation, as `xbench validate --markdown` writes them."""
+    record = load(ROOT / "results" / file)
+    if not isinstance(record, Validation):
+        raise TypeError(f"{file} is no validation")
+    return validation_markdown(record)
 
 
 def table(files: dict[str, str]) -> str:

@@ -137,6 +137,14 @@ class ModeInfo:
         return self.host_tuning and not self.compiled
 
     @property
+    def is_bounded(self) -> bool:
+        """True if the lower bounds of the model hold for it: it trains what was profiled, with all-reduces alone.
+
+        A mode with other collectives divides parameters or updates among the ranks, and a rank may compute less.
+        """
+        return self.equivalent_to_ddp and self.computes_as_profiled and not self.collectives
+
+    @property
     def trains(self) -> bool:
         """True if all ranks train one network: DDP's or another."""
         return self.gradients != "local"

@@ -71,7 +71,7 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
     """Show the answer, write files, print the snippet. Raises the run's error, or RunError if nothing was timed."""
     from xbench.interrupts import interrupts_held
     from xbench.records import Comparison, of_kind
-    from xbench.report.advice import in_ddp, not_run
+    from xbench.report.advice import can_be_planned, in_ddp, not_run
     from xbench.report.console import make_console, say
     from xbench.report.formats.terminal import show
     from xbench.report.kinds.comparison import ComparisonView
@@ -88,8 +88,9 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
     if answered:
         title, use = record.jobs[0].workload.title, choice.winner or record.reference
         said = answer_sentences(choice, margin, title, record.fabric.label, minutes=config.minutes)
-        follows = [*in_ddp(use, choice.ratios, str(result.path)), *not_run(record, use)]
-        ComparisonView(judged(record, margin)).draw(console, Detail(), said, follows)
+        buckets = in_ddp(use, choice.ratios, str(result.path)) if can_be_planned(record) else []
+        follows = [*buckets, *not_run(record, use)]
+        ComparisonView(judged(record, choice)).draw(console, Detail(), said, follows)
     else:
         show(record, console, place=str(result.path))
     console.print(f"\nrecord: {result.path}", highlight=False, soft_wrap=True)

@@ -333,7 +333,7 @@ def _warnings(scenario: Scenario, request: Request) -> list[str]:
             f"{cost.world_size} workers were measured. Other sizes, up to {most}{far}, are extrapolated by the "
             f"formulas of {request.topology.name}."
         )
-    points = scenario.measured.cost.points
+    points = scenario.basis.points
     if points:
         smallest = min(point.nbytes for point in points) / cost.world_size
         largest = max(point.nbytes for point in points) / cost.world_size

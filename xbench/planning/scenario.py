@@ -82,6 +82,8 @@ class Scenario:
     contention_record: records.Contention | None
     fabric: FabricRecord
     compute_scale: float = 1.0
+    given_cost: CostModel | None = None
+    """T(M) of a file in place of the measured one."""
     changes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
 
@@ -89,6 +91,11 @@ class Scenario:
     def contention(self) -> Contention | None:
         """Contention of communication and computation in this scenario; None where it was not measured."""
         return planned_contention(self.contention_record, self.cost)
+
+    @property
+    def basis(self) -> CostModel:
+        """T(M) before a change of rate, latency or workers: the measured one, or that of a file."""
+        return self.given_cost or self.measured.cost
 
     @property
     def planner(self) -> Planner:
@@ -129,6 +136,7 @@ def _on_the_link_of_a_file(was: Scenario, change: Change) -> Scenario:
     return replace(
         was,
         cost=change.link,
+        given_cost=change.link,
         contention_record=None if both is None or both.points else both,  # a host's launches are not of a link
         changes=(told,),
         cautions=(caution,) if both is not None and both.points else (),
@@ -237,7 +245,7 @@ def _fabric(was: FabricRecord, change: Change, workers: int) -> FabricRecord:
             "hosts": workers // per_host,
             "ranks_per_host": per_host,
             "world_size": workers,
-            "rate_bps": change.rate_bps or was.rate_bps,
+            "rate_bps": change.rate_bps or (was.rate_bps if change.link is None else None),
             "measured_bps": None,
             "allreduce_bps": None,
             "cores_per_rank": [],
@@ -261,7 +269,7 @@ class Planned:
 
         A ring of more workers cuts the same bytes into smaller messages.
         """
-        found, was = list(self.scenario.cautions), self.scenario.measured.cost
+        found, was = list(self.scenario.cautions), self.scenario.basis
         if not was.points:
             return found
         wider = self.scenario.cost.world_size / was.world_size
@@ -357,4 +365,5 @@ def to_profile(planned: Planned, command: str) -> Profile:
         bounds=planned.bounds,
         plans=planned.plans,
         samples={} if scenario.changes or profile is None else profile.samples,
+        traced=None if scenario.changes or profile is None else profile.traced,
     )

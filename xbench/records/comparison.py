@@ -131,6 +131,12 @@ class ModeResult(Part):
     units: list[Unit] = Field([], description="modules that torch's sharded modes wrap, in order of registration")
     note: Text | None = None
 
+    @property
+    def is_trusted(self) -> bool:
+        """True if its times may be shown: it ran, was timed, and passed its parity check."""
+        same_network = self.parity is None or self.parity.ok
+        return self.status == "ok" and same_network and self.seconds_per_sample is not None
+
 
 class Job(Part):
     """One workload of a comparison, with the measurements made before timing."""

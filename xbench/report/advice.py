@@ -19,8 +19,8 @@ from xbench.host.tuning import VARIABLE
 from xbench.modes import TUNED_DDP as TUNED
 from xbench.modes import mode_info, next_forward_modes
 from xbench.planning.plans import bucket_caps_mib
-from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio
-from xbench.report.answer import is_control, paired_modes, rankings, reference_of, trusted
+from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio, of_kind
+from xbench.report.answer import controls, is_control, paired_modes, rankings, reference_of, trusted
 from xbench.report.host_gain import is_worth_it
 from xbench.report.sentences import ratio_text
 from xbench.report.snippets import (
@@ -72,29 +72,36 @@ def of_profile(record: Profile) -> list[Advice]:
     if record.cost_model is None:
         if not record.plans or record.spec.fabric.world_size > 1:
             return []
+        told, fabric = "To plan schedules, profile on two:", "local:ranks=2"
+        if record.spec.device == "cuda":
+            told, fabric = "To plan schedules, profile on an emulated link:", "emulated"
         return [
             Advice("One rank has nobody to send gradients to, so no schedule can be recommended."),
-            Advice(
-                "To plan schedules, profile on two:", command_for(record.spec, "profile", {"--fabric": "local:ranks=2"})
-            ),
+            Advice(told, command_for(record.spec, "profile", {"--fabric": fabric})),
         ]
     foreseen = Recorded(record.plans, record.bounds, record.spec.overlap)
-    further = following_modes(foreseen, record.spec)
-    return [Advice(recommendation(foreseen)), *further] if further else []
+    if fastest(foreseen) is None:
+        return []
+    return [Advice(recommendation(foreseen)), *following_modes(foreseen, record)]
 
 
-def following_modes(foreseen: Foreseen, spec: RunSpec) -> list[Advice]:
-    """Advise the gain of next-forward updates, and the command that proves the predictions for a run.
+def following_modes(foreseen: Foreseen, record: Profile | Comparison) -> list[Advice]:
+    """Advise the gain of next-forward updates, and the command that proves the predictions made from a record.
 
-    Empty if only controls were planned.
+    There is no such command for a traced run, nor for a record whose link or device was replaced in a what-if. Empty if
+    only controls were planned.
     """
     choice = fastest(foreseen)
     if choice is None:
         return []
     further = faster_next_forward(foreseen, choice)
+    found = next_forward_advice(foreseen, choice, further)
+    profile = of_kind(record, Profile)
+    if record.fabric.label == "simulated" or (profile is not None and profile.traced is not None):
+        return found
+    spec = record.spec.model_copy(update={"overlap": foreseen.overlap})
     modes = dict.fromkeys(["ddp", choice if choice != "ddp" else "auto", *further])
-    prove = Advice("To prove what is predicted:", compare_command(spec, list(modes)))
-    return [*next_forward_advice(foreseen, choice, further), prove]
+    return [*found, Advice("To prove what is predicted:", compare_command(spec, list(modes)))]
 
 
 def of_comparison(record: Comparison, place: str) -> list[Advice]:
@@ -108,8 +115,18 @@ def of_comparison(record: Comparison, place: str) -> list[Advice]:
     command = _emit(record, best, place) if proven and paste.code is not None else None
     told = paste.told if command is not None else f"{paste.told.rstrip('.:')}."
     found = [Advice(told, command)]
-    ratios = {name: result.ratio for name, result in record.modes.items() if result.ratio and trusted(result)}
-    return [*found, *_tuning(record), *in_ddp(use, ratios, place, _job(record)), *not_run(record, use)]
+    ratios = {
+        name: result.ratio
+        for name, result in record.modes.items()
+        if result.ratio and trusted(result) and reference_of(record, result) == "ddp"
+    }
+    buckets = in_ddp(use, ratios, place, _job(record)) if can_be_planned(record) else []
+    return [*found, *_tuning(record), *buckets, *not_run(record, use)]
+
+
+def can_be_planned(record: Comparison) -> bool:
+    """True if `xbench plan` takes the record."""
+    return record.spec.compress is None and record.cost_model is not None
 
 
 def _tuning(record: Comparison) -> list[Advice]:
@@ -120,7 +137,10 @@ def _tuning(record: Comparison) -> list[Advice]:
 
 
 def in_ddp(winner: str, ratios: Mapping[str, Ratio], place: str, more: str = "") -> list[Advice]:
-    """Advise the buckets of `ddp-tuned` to users who stay with DistributedDataParallel, if they were proven faster."""
+    """Advise the buckets of `ddp-tuned` to users who stay with DistributedDataParallel, if they were proven faster.
+
+    `ratios` are to ddp.
+    """
     ratio = ratios.get(TUNED)
     if winner == TUNED or ratio is None or ratio.ci95[1] >= 1 or ratio.value >= 1:
         return []
@@ -274,6 +294,7 @@ def command_for(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--copies": spec.copies if spec.copies != "views" else None,
         "--compress": spec.compress,
         "--backend": spec.collectives if spec.collectives not in ("torch", "sockets") else None,
+        "--overlap": "forward" if command == "compare" and spec.overlap == "forward" else None,
         **asked,
     }
     words = [word for flag, value in options.items() if value is not None for word in (flag, str(value))]
@@ -284,7 +305,7 @@ def command_for(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
 def _emit(record: Comparison, best: ModeResult, place: str) -> str | None:
     """Return the command that prints the winner's lines, or None if `xbench plan` cannot plan this record."""
     used = next((mode for mode in record.spec.modes if mode.text == best.mode), None)
-    if used is None or record.spec.compress is not None or record.cost_model is None:
+    if used is None or not can_be_planned(record) or used.carrier == "ddp":
         return None
     if mode_info(used.carrier).plans_units:
         return f"xbench plan {shlex.quote(place)} --emit python --mode {shlex.quote(used.text)}"
@@ -316,12 +337,14 @@ def units_lines(record: Comparison, result: ModeResult) -> str:
 
 
 def what_to_paste(record: Comparison) -> ScriptChange | None:
-    """Return the change that follows from the answer; None if nothing was measured or can be compared."""
+    """Return the change that follows from the answer; None if no two modes that may be advised can be compared."""
     questions = rankings(record)
     order = questions[-1] if questions else []  # the last question is about one job, if a one-job mode ran
     if len(order) < 2:
         return None
     best, reference = order[0], reference_of(record, order[0])
+    if reference in controls(record):
+        return None
     if best.ratio is not None and best.ratio.verdict == "inconclusive":
         return ScriptChange(f"Stay with {reference} until more launches decide.")
     if best.ratio is None or best.ratio.verdict != "faster":
@@ -343,7 +366,7 @@ def what_to_paste(record: Comparison) -> ScriptChange | None:
         return ScriptChange(
             told + (" Call xbench.tune_host() too, as in the measurement." if record.spec.tunes_ranks else "")
         )
-    if is_plain_ddp(best.plan):
+    if carrier == "ddp" or is_plain_ddp(best.plan):
         return ScriptChange(f"{best.mode} took DistributedDataParallel as it comes:", PLAIN_DDP)
     count, ratio = counted(len(best.plan.buckets), "bucket"), ratio_text(best.ratio.value, best.ratio.ci95)
     told = f"{count}, {ratio} of {reference}'s time per sample ({best.label})"

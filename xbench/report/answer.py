@@ -26,14 +26,14 @@ from xbench.text import and_of
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 MORE = "More launches may decide: --rigorous, or --until 2%."
+MORE_ROUNDS = "More rounds may decide for this launch: --rounds."
 PRECISION = 0.02
 """Precision of a ratio [share] that a sentence gives the number of launches for."""
 
 
 def trusted(result: ModeResult) -> bool:
-    """True if the mode's times may be shown: it ran, was timed, and passed its parity check."""
-    same_network = result.parity is None or result.parity.ok
-    return result.status == "ok" and same_network and result.seconds_per_sample is not None
+    """True if the mode's times may be shown."""
+    return result.is_trusted
 
 
 def was_reached(record: Comparison) -> bool:
@@ -129,11 +129,14 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
         only = f"Only {best.mode} is a mode to advise" if beside else f"Only {best.mode} was measured"
         return [f"{only}: there is nothing to compare it with."]
     scope = scope_of(order)
+    if reference in controls(record):
+        return [f"The reference {reference} trains no common network, so this run does not say which mode is fastest. "
+                f"{best.mode} has the smallest ratio to it.", *scope]  # fmt: skip
     if best.mode == reference:
         unsure = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.verdict != "slower"]
         if unsure:
             return [f"Inconclusive: {reference}, the reference, looks fastest by paired ratios, but this run "
-                    f"cannot tell {and_of(unsure)} from it.", *more(order)]  # fmt: skip
+                    f"cannot tell {and_of(unsure)} from it.", *more(record, order)]  # fmt: skip
         return [f"{reference}, the reference, is fastest of {len(order)}: every other mode is slower.", *scope]
     ratio = best.ratio
     if ratio is None:
@@ -150,7 +153,7 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
             them = "it" if len(unproven) == 1 else "them"
             still = f"{and_of(unproven)} may be faster still, but this run cannot tell {them} from {reference}."
             said.append(still)
-        return [*said, *close, *(more(order) if unproven or undecided else [])]
+        return [*said, *close, *(more(record, order) if unproven or undecided else [])]
     if ratio.verdict == "equivalent":
         return [
             f"No mode is faster than {reference}, the reference, by an amount that matters; {best.mode} is equivalent "
@@ -162,7 +165,7 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
     return [
         f"Inconclusive: {best.mode} looks fastest by its paired ratio, but this run cannot tell it from "
         f"{reference}, the reference ({interval}).",
-        *more(order),
+        *more(record, order),
     ]
 
 
@@ -173,8 +176,13 @@ def scope_of(order: list[ModeResult]) -> list[str]:
     return []
 
 
-def more(order: list[ModeResult]) -> list[str]:
-    """Return what would decide: the number of launches for ±2 %, if this run shows it."""
+def more(record: Comparison, order: list[ModeResult]) -> list[str]:
+    """Return what would decide: the number of launches for ±2 %, if this run shows it.
+
+    Ranks that another launcher started have one launch each time.
+    """
+    if record.spec.fabric.name == "cluster":
+        return [*scope_of(order), MORE_ROUNDS]
     ratios = [r.ratio for r in order if r.ratio is not None and r.ratio.verdict not in ("reference", "slower")]
     needed = [launches_needed(ratio, PRECISION) for ratio in ratios if ratio.launches is not None]
     if not needed or None in needed:

@@ -19,6 +19,8 @@ def untuned_ratio(record: Comparison) -> tuple[str, Ratio] | None:
     ddp = next((mode for mode in record.spec.modes if mode.text == "ddp"), None)
     if untuned is None or ddp is None:
         return None
+    if not all(mode.text in record.modes and record.modes[mode.text].is_trusted for mode in (untuned, ddp)):
+        return None
     without, tuned = (mode_values(record.spec, mode, record.samples) for mode in (untuned, ddp))
     ratio = ratios_to(tuned, {untuned.text: without}).get(untuned.text)
     return None if ratio is None else (untuned.text, ratio)

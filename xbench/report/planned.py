@@ -121,8 +121,8 @@ def further(planned: Planned) -> list[Advice]:
 
     Predictions of a changed scenario have no such command.
     """
-    found = following_modes(planned, planned.scenario.measured.record.spec)
-    return found[:-1] if planned.scenario.changes else found
+    found = following_modes(planned, planned.scenario.measured.record)
+    return [one for one in found if one.command is None] if planned.scenario.changes else found
 
 
 def what_to_paste(planned: Planned) -> str | None:
@@ -179,10 +179,11 @@ def fastest_in_ddp(planned: Planned) -> str | None:
 def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Table:
     """Return one row per mode. `of ddp` is its step over DDP's, `over bound` the distance to its own bound."""
     ddp = planned.plans.get("ddp")
+    measured = f"{planned.scenario.fabric.label} step"
     hidden = {
         *(() if width >= NARROW_COLUMNS else ("bytes of each",)),
         *(() if ddp else ("of ddp",)),
-        *(() if measured_s else ("real step",)),
+        *(() if measured_s else (measured,)),
     }
     rows = []
     for mode, plan in planned.plans.items():
@@ -196,7 +197,7 @@ def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Tab
             "exposed": format_seconds(plan.predicted_exposed_s),
             "over bound": "control" if is_control(mode) else over,
             "of ddp": f"{share:.3f}" if share is not None else "–",
-            "real step": format_seconds(measured_s.get(mode)),
+            measured: format_seconds(measured_s.get(mode)),
         }
         rows.append({heading: cell for heading, cell in cells.items() if heading not in hidden})
     title = "Plans and their predicted steps (simulated)"

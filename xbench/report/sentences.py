@@ -248,9 +248,9 @@ def bounds_line(bounds: Bounds, modes: Mapping[str, ModeResult] | None = None) -
 
 
 def is_below(mode: ModeResult, bounds: Bounds) -> bool:
-    """True if the whole measured interval is below the mode's bound, for a mode of one job that trains as DDP does."""
+    """True if the whole measured interval is below the mode's bound, for a mode of one job that the bound is of."""
     info = mode_info(re.split("[:@]", mode.mode)[0])
-    if mode.step_s is None or info.paired or info.reducer == "none" or not info.equivalent_to_ddp:
+    if mode.step_s is None or info.paired or info.reducer == "none" or not info.is_bounded:
         return False
     return mode.step_s.ci95[1] < bounds.of(ahead=runs_ahead(mode))
 

@@ -349,7 +349,8 @@ def _layers(title: str, layers: Sequence[Layer], label: str) -> str:
         for number, layer in shown
     ]
     headings = ["ready", "layer", "kind", "parameters", "gradient", "forward", "backward", "ready at", "share"]
-    rest = f"\n\n{len(layers) - len(shown)} shorter ones are left out." if len(shown) < len(layers) else ""
+    hidden = len(layers) - len(shown)
+    rest = f"\n\n{'1 shorter one is' if hidden == 1 else f'{hidden} shorter ones are'} left out." if hidden else ""
     count = f"{len(shown)} of {len(layers)} layers" if rest else f"{len(layers)} layers"
     return markup.details(
         f"{count} of {title} in gradient-ready order ({label}, without communication)",

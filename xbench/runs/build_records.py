@@ -119,7 +119,7 @@ def comparison_record(frame: RunFrame, found: Collector, error: str | None = Non
                 workload=job.workload or frame.workloads[place],
                 step=job.step,
                 contention=job.contention,
-                bounds=job.bounds,
+                bounds=job.bounds if job.cost_model is not None else None,
                 plans=job.plans,
                 layers=job.layers,
                 stragglers=job.stragglers,
@@ -338,14 +338,16 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
             outcome = outcome.model_copy(update={"exposed_s": exposed_s})
         elif outcome.step_s is not None and mode_info(mode.name).computes_as_profiled:
             share = ends = None
-            if mode.name not in ("compute", "ddp") and not mode.paired and total and ddp and ddp.step_s is not None:
+            rival = mode.name != "ddp" and mode_info(mode.name).is_bounded and not mode.paired
+            if rival and total and ddp and ddp.step_s is not None:
                 plan = outcome.plan
                 ahead = mode_info(plan.carrier if plan is not None and plan.carrier else mode.carrier).puts_off
                 bound_s = total.of(ahead=ahead)
-                share = removed_share(outcome.step_s.median, ddp.step_s.median, bound_s, ddp.step_s.ci95[0])
-                to_ddp = outcome.ratio.interval if outcome.ratio is not None else None
-                if share is not None and to_ddp is not None and run.reference_of(mode) == ddp.mode:
-                    ends = removed_interval(to_ddp, ddp.step_s.ci95, bound_s)
+                to_ddp = outcome.ratio if run.reference_of(mode) == ddp.mode else None
+                step_s = outcome.step_s.median if to_ddp is None else to_ddp.value * ddp.step_s.median
+                share = removed_share(step_s, ddp.step_s.median, bound_s, ddp.step_s.ci95[0])
+                if share is not None and to_ddp is not None and to_ddp.interval is not None:
+                    ends = removed_interval(to_ddp.interval, ddp.step_s.ci95, bound_s)
             exposed_s = outcome.step_s.median - compute_s
             outcome = outcome.model_copy(update={"exposed_s": exposed_s, "removed_share": share, "removed_ci95": ends})
         result[mode.text] = outcome

@@ -124,13 +124,11 @@ UNTRIED_ON_GPUS = (
 
 
 def default_reference(modes: Sequence[ModeSpec]) -> str:
-    """Return the default reference: ddp, else the first mode.
+    """Return the default reference: ddp, else the first mode of one job that may be advised, else `sequential`.
 
-    With paired modes it is the first schedule of one job, or else `sequential`.
+    Without any of them it is the first mode.
     """
-    names = ["ddp"]
-    if any(mode.paired for mode in modes):
-        names += [*(m.name for m in modes if not m.paired and mode_info(m.name).reducer != "none"), IN_SEQUENCE]
+    names = ["ddp", *(mode.name for mode in modes if not mode.paired and mode_info(mode.name).advisable), IN_SEQUENCE]
     return next((mode.text for name in names for mode in modes if mode.name == name), modes[0].text)
 
 

@@ -122,7 +122,7 @@ def failed_cell(workload: WorkloadRecord, fabric: FabricSpec, why: str) -> Valid
         fabric=FabricRecord(
             name=fabric.name,
             spec=str(fabric),
-            label="real",
+            label="emulated" if fabric.name == "emulated" else "real",
             backend="",
             hosts=fabric.hosts,
             ranks_per_host=fabric.ranks,

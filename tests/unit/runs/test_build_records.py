@@ -257,7 +257,8 @@ def test_two_jobs_at_once_bring_the_two_one_after_the_other_along() -> None:
         ("crossover,compute,wfbp,sequential", "wfbp"),
         ("crossover,compute,sequential", "sequential"),
         ("concurrent,sequential", "sequential"),
-        ("compute,wfbp", "compute"),
+        ("compute,wfbp,optimal", "wfbp"),
+        ("compute,spb", "compute"),
     ],
 )
 def test_the_reference_is_ddp_else_of_the_first_question(modes: str, reference: str) -> None:

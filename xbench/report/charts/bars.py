@@ -155,7 +155,8 @@ def _hatched(bars: Trace) -> Trace:
 
 def bounds_per_sample(record: Comparison) -> dict[str, float]:
     """Return the distinct bounds as time per sample [s] by name; empty if the jobs do not share one workload."""
-    bounds = record.bounds or (record.jobs[0].bounds if len(record.jobs) == 1 else None)
+    alone = record.jobs[0].bounds if len(record.jobs) == 1 and record.cost_model is not None else None
+    bounds = record.bounds or alone
     counts = {sample.samples_per_step for sample in record.samples}
     if bounds is None or len(counts) != 1:
         return {}

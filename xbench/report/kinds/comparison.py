@@ -147,7 +147,7 @@ class ComparisonView(MeasuredView[Comparison]):
             fact(console, *workload_pair(job.workload, self.times()))
             for pair in input_pairs(job):
                 fact(console, *pair)
-            if record.bounds is None and job.bounds is not None:
+            if record.bounds is None and record.cost_model is not None and job.bounds is not None:
                 fact(console, "bounds", sentences.bounds_line(job.bounds))
         if record.bounds is not None:
             fact(console, "bounds", sentences.bounds_line(record.bounds, record.modes))
@@ -221,7 +221,7 @@ class ComparisonView(MeasuredView[Comparison]):
         pairs += [pair for job in self.different_jobs() for pair in input_pairs(job)]
         if record.bounds is not None:
             pairs.append(("bounds", sentences.bounds_line(record.bounds, record.modes)))
-        else:
+        elif record.cost_model is not None:
             pairs += [("bounds", sentences.bounds_line(job.bounds)) for job in record.jobs if job.bounds is not None]
         return [*pairs, *self.link_facts(), ("effort", self.effort())]
 

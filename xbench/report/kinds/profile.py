@@ -228,7 +228,8 @@ def _draw_layers(layers: Sequence[Layer], all_layers: bool, console: Console) ->
     if len(shown) < len(layers):
         rest = sum(layer.share for layer in layers) - sum(layer.share for _, layer in shown)
         hidden = len(layers) - len(shown)
-        say(console, f"{hidden} more layers take {format_percent(rest)} of the step: --all shows them.")
+        more = "1 more layer takes" if hidden == 1 else f"{hidden} more layers take"
+        say(console, f"{more} {format_percent(rest)} of the step: --all shows {'it' if hidden == 1 else 'them'}.")
     console.print()
 
 

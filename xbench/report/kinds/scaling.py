@@ -12,6 +12,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
+from xbench.modes import mode_info
 from xbench.records import Label, Scaling, ScalingPoint
 from xbench.report import markup
 from xbench.report.charts.axes import BELOW, marks, plain, rounded, time_unit
@@ -53,7 +54,8 @@ class ScalingView(View[Scaling]):
         return self.record.findings or ["Nothing was found."]
 
     def answer(self) -> list[str]:
-        best = sorted(self.record.points, key=lambda point: (-point.workers, point.step_s))[:1]
+        trained = [point for point in self.record.points if mode_info(point.mode).trains]
+        best = sorted(trained, key=lambda point: (-point.workers, point.step_s))[:1]
         fallback = [f"{point.mode} is fastest on {point.workers} workers." for point in best]
         found = self.record.findings or fallback or ["Nothing was planned."]
         return [*found, "Everything here is simulated, from measurements on a few workers."]

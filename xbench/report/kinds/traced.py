@@ -36,8 +36,7 @@ class TracedView(ProfileView):
 
     def advice(self, path: str = RECORD) -> list[Advice]:
         """Return the recommendation, and the command that shows the buckets: nothing here can be run to prove it."""
-        told = [one for one in super().advice(path) if one.command is None]
-        return [*told, Advice("For the buckets, other links and what to paste:", f"xbench plan {shlex.quote(path)}")]
+        return [*super().advice(path), Advice("For the buckets, other links and what to paste:", f"xbench plan {shlex.quote(path)}")]
 
     def draw(self, console: Console, detail: Detail) -> None:
         super().draw(console, detail)
@@ -78,7 +77,7 @@ def removable(record: Profile) -> float | None:
     """Seconds by which the traced step is above the bound of any schedule; None without bounds."""
     if record.traced is None or record.step is None or record.bounds is None:
         return None
-    return max(0.0, record.step.step_s - record.bounds.backward_overlap_bound_s)
+    return max(0.0, record.step.step_s - record.bounds.overlap_bound_s)
 
 
 def fidelity(record: Profile) -> str | None:

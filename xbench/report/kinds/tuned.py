@@ -18,7 +18,6 @@ from xbench.report.page.common_sections import command_section, fabric_pairs, fo
 from xbench.report.page.model import Badge, Block, Cell, Code, Facts, Figure, Section, Sentences, Table, Trace, columns
 from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp, is_schedule
 from xbench.report.view import Case, Detail, Row, View, ends, fields
-from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
 from xbench.text import and_of, counted
 from xbench.units import format_brief_percent
@@ -190,13 +189,13 @@ def answer_sentences(choice: Choice, margin: float, title: str, label: Label, *,
     return [*said, measured]
 
 
-def judged(record: Comparison, margin: float) -> Comparison:
-    """Return the record with verdicts for this margin in place of a comparison's own."""
+def judged(record: Comparison, choice: Choice) -> Comparison:
+    """Return the record with the verdicts of a choice, which are for its margin, in place of a comparison's own."""
     modes = dict(record.modes)
-    for name, mode in modes.items():
-        if mode.ratio is not None and mode.ratio.verdict != "reference":
-            word = verdict(mode.ratio.value, mode.ratio.ci95, margin)
-            modes[name] = mode.model_copy(update={"ratio": mode.ratio.model_copy(update={"verdict": word})})
+    for name, ratio in choice.ratios.items():
+        mode = modes[name]
+        if mode.ratio is not None:
+            modes[name] = mode.model_copy(update={"ratio": mode.ratio.model_copy(update={"verdict": ratio.verdict})})
     return record.model_copy(update={"modes": modes})
 
 

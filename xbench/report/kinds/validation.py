@@ -39,7 +39,7 @@ from xbench.stats.validation import by_distance, summaries
 from xbench.units import format_percent, format_seconds, format_signed_percent
 
 ERROR_COLUMNS = ("group", "predictions", "median", "95 % within", "worst", "bias", "median at speed", "95 % at speed")
-ERRORS = "Error of predictions: predicted (simulated) over measured (real), minus one"
+ERRORS = "Error of predictions: predicted (simulated) over measured, minus one"
 FORWARD = "auto might overlap the next forward pass too (--overlap forward), and so beat the backward-overlap bound."
 _MODE_COLUMNS = 12
 
@@ -93,10 +93,11 @@ class ValidationView(View[Validation]):
         _skills(record, console)
         for title, cells in (("", fitted), ("Held-out sizes: ", held_out)):
             if cells and console.width >= NARROW_COLUMNS + _MODE_COLUMNS * max(0, len(record.modes) - 7):
-                _tables(title, cells, record.modes, console)
+                _tables(title, cells, record, console)
             elif cells:
                 console.print()
-                say(console, f"{title}measured step (real), error of the prediction, time over DDP's", "italic")
+                said = f"{title}measured step ({label_of(record)}), error of the prediction, time over DDP's"
+                say(console, said, "italic")
                 for cell in cells:
                     _cell(cell, console)
             for failure in _left_out(cells):
@@ -108,7 +109,7 @@ class ValidationView(View[Validation]):
 
     def markdown(self) -> list[str]:
         return [
-            "### Predictions (simulated) beside measured steps (real)",
+            f"### Predictions (simulated) beside measured steps ({label_of(self.record)})",
             markup.quoted(self.incomplete()),
             markdown(self.record).strip(),
             markup.warning_list(self.record.warnings),
@@ -270,12 +271,18 @@ def held_out_line(cells: Sequence[ValidationCell]) -> str:
     return "; ".join(said)
 
 
-def _tables(title: str, cells: Sequence[ValidationCell], modes: Sequence[str], console: Console) -> None:
+def label_of(record: Validation) -> str:
+    """Return the label of measured steps: real, or emulated over emulated links."""
+    return " and ".join(dict.fromkeys(cell.fabric.label for cell in record.cells)) or "real"
+
+
+def _tables(title: str, cells: Sequence[ValidationCell], record: Validation, console: Console) -> None:
     """Draw one row per cell and one column per mode: error, measured step, and ratio to DDP."""
+    modes, label = record.modes, label_of(record)
     figures: list[tuple[str, Callable[[ValidationPoint], str]]] = [
         ("Error of the prediction", lambda point: _signed(point.error)),
-        ("Measured step (real)", lambda point: format_seconds(point.measured_step_s.median)),
-        ("Time over DDP's (real)", _ratio),
+        (f"Measured step ({label})", lambda point: format_seconds(point.measured_step_s.median)),
+        (f"Time over DDP's ({label})", _ratio),
     ]
     for name, figure in figures:
         shown = [mode for mode in modes if figure is not _ratio or (mode_info(mode).trains and mode != "ddp")]
