@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -32,12 +33,15 @@ from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_m
 from xbench.schedules import parse_mode
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import check_names
-from xbench.schedules.engine import Wait, trainable
+from xbench.schedules.engine import Wait, ignored, trainable
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
 
 LoadedPlan = Plan | Profile | Comparison | Tuned | Sequence[Sequence[str]] | Mapping[str, Any]
 PlanSource = LoadedPlan | str | os.PathLike[str]
+
+_ATTACHED: weakref.WeakSet[Module] = weakref.WeakSet()
+"""Models with an attached schedule."""
 
 
 class ResolvedPlan(NamedTuple):
@@ -125,12 +129,20 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
         )
     model, group, compress = setup.model, setup.group, setup.compress
     if buckets is not None:
+        left_out = {plain_name(name) for name in ignored(model)}
         buckets = [[plain_name(name) for name in bucket] for bucket in buckets]  # names may be of a compiled model
+        buckets = [kept for bucket in buckets if (kept := [name for name in bucket if name not in left_out])]
         made_for = f", made for {plan.workload.title}," if isinstance(plan, (Tuned, Profile)) else ""
         check_names(buckets, trainable(model), made_for)
     if compress is not None and all(p.dtype != torch.float32 for p in model.parameters() if p.requires_grad):
         warnings.warn(f"there is nothing to compress to {compress}: no gradient of this model is fp32", stacklevel=3)
     trainable(model)
+    if model in _ATTACHED:
+        raise UsageError("another xbench schedule is attached to this model", hint="detach it first")
+    if dist.is_initialized() and dist.get_rank(group) < 0:
+        raise UsageError("this rank is not in process_group", hint="call attach on the ranks of the group alone")
+    raises = MODES.entry(schedule).host_tuning and tuning.is_on()
+    raises = raises and dist.is_initialized() and "gloo" in dist.get_backend(group)
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         if broadcast:
             _broadcast_state(model, group)
@@ -138,8 +150,9 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
     unused = setup.unused_parameters or (isinstance(plan, Tuned) and plan.unused_parameters)
     setup = replace(setup, buckets=buckets, parts=parts, options=options, unused_parameters=unused)
     handle = kind().attach(replace(setup, backward_s=_backward_s(plan)))
-    tuned = MODES.entry(schedule).host_tuning and tuning.is_on()
-    if tuned and dist.is_initialized() and "gloo" in dist.get_backend(group):
+    _ATTACHED.add(model)
+    handle.at_detach(lambda: _ATTACHED.discard(model))
+    if raises:
         tuning.raise_gloo_threads()
     return handle
 
@@ -215,7 +228,7 @@ def _broadcast_state(model: Module, group: dist.ProcessGroup | None) -> None:
 
 def _left_to_us(model: Module, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """The tensors by name, without those that the model excludes from DDP."""
-    ignored = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+    left_out = ignored(model)
     for name, tensor in tensors:
-        if name not in ignored:
+        if name not in left_out:
             yield plain_name(name), tensor

@@ -123,11 +123,15 @@ class Handle:
 
     def detach(self) -> None:
         """Remove every hook and keep the gradients; the model is as before `attach`. Safe to call twice."""
-        self.finish()
-        if self.engine is not None:
-            self.engine.detach()
-        while self._at_detach:
-            self._at_detach.pop(0)()
+        try:
+            self.finish()
+        finally:
+            try:
+                if self.engine is not None:
+                    self.engine.detach()
+            finally:
+                while self._at_detach:
+                    self._at_detach.pop(0)()
 
     def __enter__(self) -> Self:
         return self

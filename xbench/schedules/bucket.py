@@ -106,7 +106,11 @@ class CommBucket(Bucket, ABC):
 
     @abstractmethod
     def complete(self) -> None:
-        """Prepare for sending: zeros for gradients that this rank does not have, and the flags of all."""
+        """Prepare for sending: the gradients and the flags of all.
+
+        For a parameter without a gradient of this pass, what an earlier pass left on it is sent, else zeros. If other
+        ranks used it, they average the sum of both passes, and so must this rank.
+        """
 
     @abstractmethod
     def send(self, group: dist.ProcessGroup | None) -> Work:
@@ -229,10 +233,25 @@ class FlatBucket(CommBucket):
         if self.waiting:
             for index, filled in enumerate(self.filled):
                 if not filled:
-                    self.views[index].zero_()
+                    self._copy_earlier(index)
             self.flags.copy_(self._marks() * self.scale)
         else:
             self.flags.fill_(self.scale)
+
+    def _copy_earlier(self, index: int) -> None:
+        """Copy and scale the gradient that an earlier pass left, which stays as it is; zeros without one."""
+        gradient = self._earlier(index)
+        if gradient is None:
+            self.views[index].zero_()
+        else:
+            torch.mul(gradient, self.scale, out=self.views[index])
+
+    def _earlier(self, index: int) -> Tensor | None:
+        """The gradient that an earlier pass left, in memory of its own."""
+        parameter = self.parameters[index]
+        if parameter.grad is not None and parameter.grad.data_ptr() == self.views[index].data_ptr():
+            parameter.grad = parameter.grad.clone()
+        return parameter.grad
 
     def _copied_at_once(self, marks: Tensor) -> bool:
         """Copy all gradients and the flags in one call if possible.
@@ -261,8 +280,7 @@ class FlatBucket(CommBucket):
         """See `CommBucket.hand_back`: narrowed gradients are widened, one at a time."""
         if self.narrowed:
             for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
-                if filled:
-                    assert parameter.grad is not None
+                if filled and parameter.grad is not None:  # other code may have removed it
                     parameter.grad.copy_(view)
 
     def sent(self, index: int) -> Tensor:
@@ -288,10 +306,11 @@ class FusedBucket(FlatBucket):
     def complete(self) -> None:
         """Pack the ready gradients and the flags."""
         marks = self.all_marks
-        gradients = [
-            _laid_out_as(view, parameter.grad) if filled else torch.zeros_like(view, dtype=parameter.dtype)
-            for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True)
-        ]
+        gradients = []
+        for index, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
+            gradient = parameter.grad if self.filled[index] else self._earlier(index)
+            absent = gradient is None
+            gradients.append(torch.zeros_like(view, dtype=parameter.dtype) if absent else _laid_out_as(view, gradient))
         if self.waiting:
             marks = self._marks().to(marks)
         pack([*gradients, marks], self.flat, self.layout, self.scale)
@@ -305,6 +324,9 @@ class FusedBucket(FlatBucket):
             super().hand_back()
             return
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        if len(gradients) < len(self.parameters):  # other code has removed one
+            super().hand_back()
+            return
         unpack(self.flat, gradients, self.back)
 
 
@@ -328,8 +350,10 @@ class CoalescedBucket(CommBucket):
                 gradient = _laid_out_as(like, parameter.grad)
                 parameter.grad = gradient.clone() if _is_shared(gradient) else gradient
                 self.tensors.append(parameter.grad)
-            else:
+            elif parameter.grad is None:
                 self.tensors.append(torch.zeros_like(like, device=parameter.device))
+            else:
+                self.tensors.append(_laid_out_as(like, parameter.grad.clone()))
         torch._foreach_mul_([*self.tensors, self.flags], self.scale)
 
     def send(self, group: dist.ProcessGroup | None) -> Work:

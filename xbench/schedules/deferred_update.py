@@ -33,7 +33,8 @@ from xbench.torch_compile import regions
 Carrier = Literal["exchange", "streams"]
 """Completion of collectives: by future callbacks of a backend (Gloo), or in order on a stream (NCCL)."""
 
-_OWN: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = weakref.WeakKeyDictionary()
+_FREE: weakref.WeakKeyDictionary[dist.ProcessGroup, list[dist.ProcessGroup]] = weakref.WeakKeyDictionary()
+"""Groups that `own_group` made and that no schedule uses now, by the group with the same ranks."""
 
 
 def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
@@ -50,11 +51,7 @@ def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
         )
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise UsageError(f"{name} cannot put off the step of a differentiable optimizer")
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-        raise UsageError(
-            f"{name} puts updates off into the next forward pass, and the optimizer has step hooks, which "
-            "would find neither gradients nor new parameters"
-        )
+    refuse_step_hooks(optimizer, name)
     if regions(setup.model):
         raise UsageError(
             f"{name} waits before each layer of the forward pass, and torch.compile has left no layers to wait before",
@@ -66,6 +63,15 @@ def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
             hint="copies 'views' or 'fused'",
         )
     return optimizer
+
+
+def refuse_step_hooks(optimizer: Optimizer, name: str, own: int = 0) -> None:
+    """Raise UsageError if the optimizer has step hooks beside `own` pre-hooks of the schedule `name`."""
+    if len(optimizer._optimizer_step_pre_hooks) > own or optimizer._optimizer_step_post_hooks:
+        raise UsageError(
+            f"{name} puts updates off into the next forward pass, and the optimizer has step hooks, which "
+            "would find neither gradients nor new parameters"
+        )
 
 
 def carrier_of(group: dist.ProcessGroup | None, device: torch.device) -> Carrier:
@@ -107,13 +113,15 @@ def before_state_dicts(model: Module, optimizer: Optimizer, finish: Callable[[],
 
 
 def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
-    """The group of the same ranks for the sole use of its schedules, made on first use.
+    """A group of the same ranks for the sole use of one schedule, until it gives it back (`give_back`).
 
-    Collective: all ranks of the group must call it together. An emulated group is returned unchanged.
+    Two models that train at once have one each: their launches may interleave differently on each rank. Collective: all
+    ranks of the group must call it together. An emulated group is returned unchanged.
     """
     if group is None or dist.get_backend(group) == "emulated":
         return group
-    found = _OWN.get(group)
+    free = _FREE.setdefault(group, [])
+    found = free.pop() if free else None
     if found is None:
         raised = are_gloo_threads_raised()
         ranks = dist.get_process_group_ranks(group)
@@ -123,8 +131,13 @@ def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
         dist.all_reduce(torch.zeros(1), group=found)  # its threads start with the first collective
         if raised:
             raise_gloo_threads()
-        _OWN[group] = found
     return found
+
+
+def give_back(group: dist.ProcessGroup | None, lane: dist.ProcessGroup) -> None:
+    """Let the next schedule of `group` have the group that `own_group` made."""
+    if group is not None and lane is not group:
+        _FREE.setdefault(group, []).append(lane)
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta | None:

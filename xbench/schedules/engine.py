@@ -17,13 +17,17 @@ Invariants
   gradients is refused (`in_flight`). While the step waits, it updates the parameters of buckets that have arrived
   (`early_update`), with bit-identical results.
 - A world of one has nothing to average: gradients stay in place, and only the cost of the hooks remains.
-- Inside `no_sync()` gradients accumulate locally and nothing is launched.
+- Inside `no_sync()` gradients accumulate locally and nothing is launched. The next pass outside it sends them, also
+  where it computes no gradient of their parameter.
+- A gradient that an earlier pass left on a parameter stays if no rank used the parameter since. If some rank did, all
+  ranks average the sum of both, as DDP does.
 - A step ends with the outermost backward pass: a nested one (checkpointing with `use_reentrant=True`) ends nothing.
 - With a closure in `optimizer.step`, the wait of `wait="step"` follows the closure instead of preceding the step.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
@@ -47,7 +51,8 @@ from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
 
 Wait = Literal["backward", "step"]
-_ATTACHED = "_xbench_engine"
+_ATTACHED: weakref.WeakValueDictionary[int, Engine] = weakref.WeakValueDictionary()
+"""The engine of each parameter that has one, by the parameter's id. (An attribute of it would be saved with it.)"""
 TWICE = "a gradient was accumulated twice before its bucket was waited for"
 
 
@@ -99,6 +104,8 @@ class Engine:
         self._waits_on_stream = waits_on_stream(self.group, self._device)
         self._learn_order = buckets is None
         self._seen: list[str] = []
+        self._kept: dict[str, None] = {}
+        """Names of parameters with gradients of passes under `no_sync` that were not sent yet."""
         self.note: Callable[[str], None] | None = None
         self.watch: Watch | None = None
         plan = [[name] for name in reversed(self.parameters)] if buckets is None else buckets
@@ -118,7 +125,7 @@ class Engine:
         elif isinstance(optimizer, Optimizer):
             self._handles.append(optimizer.register_step_pre_hook(self._check_ended))
         for name, parameter in self.parameters.items():
-            setattr(parameter, _ATTACHED, self)
+            _ATTACHED[id(parameter)] = self
             self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook(name)))  # type: ignore[no-untyped-call]
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
@@ -144,17 +151,19 @@ class Engine:
         place = self.place  # updated with the learnt order
 
         def ready(parameter: Tensor) -> None:
-            if self._enabled:
-                if not self._end.awaited:
-                    self._start(parameter)
-                if parameter.grad is None:  # an autograd function returned None: no gradient on this rank
-                    return
-                if parameter.grad.layout is not torch.strided:
-                    raise UsageError(f"parameter {name!r} has a sparse gradient, which xbench's schedules do not send")
-                bucket, index = place[name]
-                self.mark_ready(bucket, index)
-                if self._learn_order:
-                    self._seen.append(name)
+            if self._enabled and not self._end.awaited:
+                self._start(parameter)
+            if parameter.grad is None:  # an autograd function returned None: no gradient on this rank
+                return
+            if parameter.grad.layout is not torch.strided:
+                raise UsageError(f"parameter {name!r} has a sparse gradient, which xbench's schedules do not send")
+            if not self._enabled:
+                self._kept[name] = None
+                return
+            bucket, index = place[name]
+            self.mark_ready(bucket, index)
+            if self._learn_order:
+                self._seen.append(name)
 
         return ready
 
@@ -175,6 +184,14 @@ class Engine:
         bucket.fill(index)
         if not bucket.waiting:
             self._full(bucket)
+
+    def _mark_kept(self) -> None:
+        """Mark gradients of passes under `no_sync` whose parameters this pass did not use."""
+        for name in self._kept:
+            bucket, index = self.place[name]
+            if not bucket.filled[index] and self.parameters[name].grad is not None:
+                self.mark_ready(bucket, index)
+        self._kept.clear()
 
     def _full(self, bucket: Bucket) -> None:
         """Handle a bucket whose gradients are all ready."""
@@ -201,6 +218,7 @@ class Engine:
 
     def _backward_ended(self) -> None:
         self._trained.check()
+        self._mark_kept()
         for bucket in self.buckets[self._next :]:  # mostly none: all are in flight
             self._launch(bucket)
         self._next = len(self.buckets)
@@ -261,7 +279,9 @@ class Engine:
 
     def _wait_and_update(self, optimizer: Optimizer) -> None:
         self._check_ended()
-        early = type(optimizer) in PER_PARAMETER and self.communicate
+        # Other hooks of the optimizer see the gradients that its step sees: all of them.
+        alone = len(optimizer._optimizer_step_pre_hooks) == 1 and len(optimizer._optimizer_step_post_hooks) == 1
+        early = alone and type(optimizer) in PER_PARAMETER and self.communicate
         if not early or self._next == 0 or self._learn_order:
             self.synchronize()
             return
@@ -317,22 +337,35 @@ class Engine:
             self._enabled = before
 
     def detach(self) -> None:
-        """Remove every hook after a wait for gradients in flight. Safe to call twice.
+        """Remove every hook after a wait for gradients in flight, also if the wait raises. Safe to call twice.
 
         After a backward pass that raised there is no wait: other ranks may have sent other buckets.
         """
         if self._handles:
             self._end.forget()
-            if self._next == len(self.buckets):
-                self.synchronize()
-            for handle in self._handles:
-                handle.remove()
-            self._handles.clear()
-            for parameter in self.parameters.values():
-                if getattr(parameter, _ATTACHED, None) is self:
-                    delattr(parameter, _ATTACHED)
-            own_gradients(self.parameters.values())
-            self.buckets = []
+            try:
+                if self._next == len(self.buckets):
+                    self.synchronize()
+            finally:
+                for handle in self._handles:
+                    handle.remove()
+                self._handles.clear()
+                for parameter in self.parameters.values():
+                    if engine_of(parameter) is self:
+                        del _ATTACHED[id(parameter)]
+                self._in_flight.remove(self.parameters.values())
+                own_gradients(self.parameters.values())
+                self.buckets = []
+
+
+def engine_of(parameter: Parameter) -> Engine | None:
+    """The engine that sends this parameter's gradients; None without one."""
+    return _ATTACHED.get(id(parameter))
+
+
+def ignored(model: Module) -> set[str]:
+    """Names of the parameters and buffers that the model excludes from DDP, and so from every schedule."""
+    return set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
 
 
 def own_gradients(parameters: Iterable[Parameter]) -> None:
@@ -345,12 +378,13 @@ def own_gradients(parameters: Iterable[Parameter]) -> None:
 def trainable(model: Module) -> dict[str, Parameter]:
     """Name before torch.compile → parameter, for all trainable ones in order of registration, each shared tensor once.
 
-    Raises UsageError for a model that the engine cannot serve.
+    Those that the model excludes from DDP are left out. Raises UsageError for a model that the engine cannot serve.
     """
     refuse_wrapped(model)
     found: dict[str, Parameter] = {}
+    left_out = ignored(model)
     for full_name, p in model.named_parameters():
-        if not p.requires_grad:
+        if not p.requires_grad or full_name in left_out:
             continue
         name = plain_name(full_name)
         if name in found:
@@ -361,7 +395,7 @@ def trainable(model: Module) -> dict[str, Parameter]:
     for name, parameter in found.items():
         if parameter.is_complex():
             raise UsageError(f"parameter {name!r} is complex, which xbench's schedules do not support")
-        if getattr(parameter, _ATTACHED, None) is not None:
+        if engine_of(parameter) is not None:
             raise UsageError("another xbench schedule is attached to this model", hint="detach it first")
     for module_name, module in model.named_modules():
         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:

@@ -1,8 +1,9 @@
 """Gradients in flight: stand-ins that refuse every use of a gradient before it is averaged.
 
-With `wait="step"`, gradients are still sent when `loss.backward()` returns. Code that reads or changes them then
-(clipping, a GradScaler) would use sums of some ranks, or change what is sent. So each parameter's `grad` is a stand-in
-until the wait. It has the gradient's shape, dtype and device, but no memory, and any operation on it raises UsageError.
+With `wait="step"`, and where updates are deferred, gradients are still sent when `loss.backward()` returns. Code that
+reads or changes them then (clipping, a GradScaler) would use sums of some ranks, or change what is sent. So each
+parameter's `grad` is a stand-in until the wait. It has the gradient's shape, dtype and device, but no memory, and any
+operation on it raises UsageError.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class StandIn(Tensor):
     ) -> NoReturn:
         raise UsageError(
             "gradients are used before they are averaged, by clipping, a GradScaler or another backward pass",
-            hint='call handle.synchronize() before that, or attach with wait="backward"',
+            hint="call handle.synchronize() before that",
         )
 
 
@@ -64,3 +65,10 @@ class InFlight:
             gradient = self._held.pop(id(parameter), None)
             if gradient is not None and parameter.grad is self._stand_ins[id(parameter)]:
                 parameter.grad = gradient
+
+    def remove(self, parameters: Iterable[Parameter]) -> None:
+        """Remove the stand-ins, so that the parameters have no gradients."""
+        for parameter in parameters:
+            self._held.pop(id(parameter), None)
+            if parameter.grad is not None and parameter.grad is self._stand_ins.get(id(parameter)):
+                parameter.grad = None

@@ -3,8 +3,8 @@
 This is the common part of `dear` and `priority`, which define the collectives and their launches. A step has three
 phases:
 
-- Backward fills buckets, and their collectives are launched meanwhile. At its end, gradients are taken off the
-  parameters: they are in flight, and other code cannot read, clip or zero them by mistake.
+- Backward fills buckets, and their collectives are launched meanwhile. At its end, gradients are in flight, and every
+  use of them is refused (`in_flight`).
 - `optimizer.step()` updates nothing. It records that an update is due, with the current learning rate and all other
   settings, which a scheduler may change before the update happens.
 - In the next forward pass each layer waits, before it runs, for its **update groups**: parameters that are updated
@@ -34,6 +34,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
@@ -51,9 +52,11 @@ from xbench.schedules.deferred_update import (
     carrier_of,
     check_deferrable,
     give_all,
+    give_back,
     on_a_stream,
     ordinary_mode,
     own_group,
+    refuse_step_hooks,
 )
 from xbench.schedules.early_update import group_of
 from xbench.schedules.engine import TWICE, Engine, Watch, trainable
@@ -89,6 +92,7 @@ class NextForward(Engine):
         self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
         self._first_use: FirstUse | None = None
         self.departures = LaunchQueue((), streams=False)
+        self.lane: dist.ProcessGroup | None = None
         self._waiters: list[RemovableHandle] = []
         if self.communicate:
             try:
@@ -110,6 +114,7 @@ class NextForward(Engine):
             self.pieces += self._pieces_of(bucket, [[] for _ in bucket.parameters])
         assign(self.pieces, self.departures.order, self.optimizer)
         self._handles.append(self.optimizer.register_step_pre_hook(self._before_step))
+        self._own_hooks = len(self.optimizer._optimizer_step_pre_hooks)
         self._handles += before_state_dicts(self._model, self.optimizer, self.finish)
         self._first_use = FirstUse(self._model, self.parameters, self.name)
 
@@ -166,16 +171,18 @@ class NextForward(Engine):
                 hint="the other schedules take such a model, as does handle.no_sync() around that backward pass",
             )
         if not self.communicate:
+            self._kept.clear()
             for bucket in self.buckets:
                 bucket.empty()
             return
+        self._mark_kept()
         for bucket in self.buckets:
             if bucket.waiting:
                 self._depart(bucket)
         self._travels = True
         for parameter in self.parameters.values():
             self._held[id(parameter)] = parameter.grad
-            parameter.grad = None
+        self._in_flight.take(self.parameters.values())
         if self._first_use is not None:
             if not self._first_use.seen:
                 raise UsageError(
@@ -217,6 +224,7 @@ class NextForward(Engine):
         self.finish()
         if not self._travels:
             return
+        refuse_step_hooks(optimizer, self.name, own=self._own_hooks)
         if getattr(optimizer, "found_inf", None) is not None or getattr(optimizer, "grad_scale", None) is not None:
             raise UsageError(
                 f"a GradScaler looks at gradients that {self.name} still has on their way",
@@ -226,6 +234,7 @@ class NextForward(Engine):
             {key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items()}
             for group in optimizer.param_groups
         ]
+        self._in_flight.remove(self.parameters.values())
         for piece in self.pieces:
             piece.due = True
         self._due = len(self.pieces)
@@ -346,6 +355,7 @@ class NextForward(Engine):
         if not self.communicate or not self._travels or self._due:
             return
         self._land(self.pieces)
+        self._in_flight.remove(self.parameters.values())
         give_all(self.pieces, self._held)
         self._over()
 
@@ -354,18 +364,23 @@ class NextForward(Engine):
 
         After a step that was refused or raised, the wait for collectives in flight has a limit.
         """
-        self.finish()
-        self.synchronize()
-        for waiter in self._waiters:
-            waiter.remove()
-        self._waiters.clear()
-        if self._first_use is not None:
-            self._first_use.close()
-            self._first_use = None
-        self.departures.settle()
-        self.departures.forget()
-        self.pieces = []
-        super().detach()
+        try:
+            self.finish()
+            self.synchronize()
+        finally:
+            for waiter in self._waiters:
+                waiter.remove()
+            self._waiters.clear()
+            if self._first_use is not None:
+                self._first_use.close()
+                self._first_use = None
+            self.departures.settle()
+            self.departures.forget()
+            self.pieces = []
+            super().detach()
+            if self.lane is not None:
+                give_back(self.group, self.lane)
+                self.lane = None
 
 
 class NextForwardHandle(Handle):

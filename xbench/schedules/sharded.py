@@ -94,7 +94,17 @@ class ShardedHandle(Handle):
         self._pairs: list[tuple[Parameter, Any]] = [(p, shards[name]) for name, p in setup.model.named_parameters()]
         self._nbytes = {id(whole): whole.untyped_storage().nbytes() for whole, _ in self._pairs}
         self._in_shards = False
-        self._hook = twin.register_forward_pre_hook(lambda *_: self._to_shards(), prepend=True)
+        self._training = setup.model.training
+        self._hook = twin.register_forward_pre_hook(lambda *_: self._before_forward(), prepend=True)
+        self._to_shards()
+
+    def _before_forward(self) -> None:
+        """Refuse a forward pass after `train()` or `eval()` of the plain model alone, and move to shards."""
+        if self._plain.training not in (self._training, self.model.training):
+            called = "train" if self._plain.training else "eval"
+            raise UsageError(
+                f"model.{called}() does not reach the modules that fully_shard wraps", hint=f"handle.model.{called}()"
+            )
         self._to_shards()
 
     @property
@@ -133,6 +143,7 @@ class ShardedHandle(Handle):
                 whole.grad = None if shard.grad is None else shard.grad.full_tensor()
                 shard.grad = None
             self._hand_over({shard: whole for whole, shard in self._pairs}, lambda value, _: _whole(value))
+        _move_buffers(self.model, self._plain)
         self._in_shards = False
 
     def _to_shards(self) -> None:
@@ -147,6 +158,7 @@ class ShardedHandle(Handle):
             self._hand_over(dict(self._pairs), _part)
             for whole, _ in self._pairs:
                 _resize(whole, 0)
+        _move_buffers(self._plain, self.model)
         self._in_shards = True
 
     def _hand_over(self, to: Mapping[Any, Any], change: Callable[[Tensor, Any], Tensor]) -> None:
@@ -170,6 +182,12 @@ class ShardedHandle(Handle):
         super().detach()
         self._hook.remove()
         self.model = self._plain
+
+
+def _move_buffers(from_model: Module, to_model: Module) -> None:
+    """Let one tree of modules have the buffers of the other, also where a forward pass has assigned new ones."""
+    for one, other in zip(from_model.modules(), to_model.modules(), strict=True):
+        other._buffers.update(one._buffers)
 
 
 def _part(whole: Tensor, shard: Any) -> Any:

@@ -50,8 +50,13 @@ class Zero1Handle(DdpHandle):
                 optimizer.state.pop(parameter, None)
         zero.optim.state = optimizer.state
         replaced = vars(optimizer).get("step")
-        # A bound method, because a learning-rate scheduler wraps `step.__func__`.
-        vars(optimizer)["step"] = MethodType(lambda _, closure=None: zero.step(closure), optimizer)
+
+        # A bound method, because a learning-rate scheduler wraps `step.__func__`. The decorator runs the user's hooks.
+        def step(_: Optimizer, closure: Any = None) -> Any:
+            return self._step(closure)
+
+        hooked: Any = Optimizer.profile_hook_step(step)
+        vars(optimizer)["step"] = MethodType(hooked, optimizer)
 
         # A GradScaler would leave unscaling and skipping to this optimizer, and another one steps.
         fused = vars(optimizer).pop("_step_supports_amp_scaling", None)
@@ -64,6 +69,25 @@ class Zero1Handle(DdpHandle):
                 vars(optimizer)["step"] = replaced
 
         self.at_detach(put_back)
+
+    def _step(self, closure: Any) -> Any:
+        """Step ZeroRedundancyOptimizer over the optimizer's groups and state of now.
+
+        Loading a state dict replaces both, and brings the state of every parameter to every rank.
+        """
+        optimizer, zero = self._optimizer, self._zero
+        if sum(len(group["params"]) for group in optimizer.param_groups) != len(self._parameters):
+            raise UsageError(
+                "the optimizer got parameters since zero1 divided those that it had among the ranks",
+                hint="detach the schedule, add parameters on all ranks, and attach it again",
+            )
+        if zero.optim.state is not optimizer.state:
+            for parameter in self._parameters:
+                if id(parameter) not in self._own:
+                    optimizer.state.pop(parameter, None)
+            zero.optim.state = optimizer.state
+        zero.param_groups = optimizer.param_groups
+        return zero.step(closure)
 
     def watch(self, watch: Watch) -> bool:
         """See `Handle.watch`. On a GPU the broadcasts of updated parameters are not watched: its streams wait."""

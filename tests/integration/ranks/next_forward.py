@@ -22,7 +22,7 @@ import xbench.schedules.dear as dear_module
 from xbench.errors import UsageError
 from xbench.modes import MODES
 from xbench.schedules.base import AttachConfig, Schedule
-from xbench.schedules.engine import trainable
+from xbench.schedules.engine import engine_of, trainable
 from xbench.schedules.next_forward import NextForward
 from xbench.schedules.pairwise import PairwiseAllToAll
 
@@ -71,7 +71,7 @@ def refusals(rank: int, world: int) -> None:
                 if use is not None:
                     use(model, handle.engine.optimizer)  # type: ignore[union-attr]
         except UsageError as error:
-            assert not hasattr(next(iter(trainable(model).values())), "_xbench_engine")
+            assert engine_of(next(iter(trainable(model).values()))) is None
             assert not any(module._forward_pre_hooks for module in model.modules())
             return str(error)
         return "not refused"

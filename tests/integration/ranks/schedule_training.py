@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import xbench
 from xbench.schedules.base import Handle
-from xbench.schedules.engine import trainable
+from xbench.schedules.engine import engine_of, trainable
 
 
 class Net(nn.Module):
@@ -290,7 +290,7 @@ def check(
     made = make(kind)
     trained(made[0], by_hand(made[0], handle), contextlib.nullcontext, made)
     same(actual, made[0], (schedule, options), tolerance=tolerance, rounded="compress" in given)
-    assert not hasattr(next(iter(trainable(actual).values())), "_xbench_engine")
+    assert engine_of(next(iter(trainable(actual).values()))) is None
 
 
 @contextlib.contextmanager

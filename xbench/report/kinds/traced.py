@@ -36,7 +36,10 @@ class TracedView(ProfileView):
 
     def advice(self, path: str = RECORD) -> list[Advice]:
         """Return the recommendation, and the command that shows the buckets: nothing here can be run to prove it."""
-        return [*super().advice(path), Advice("For the buckets, other links and what to paste:", f"xbench plan {shlex.quote(path)}")]
+        return [
+            *super().advice(path),
+            Advice("For the buckets, other links and what to paste:", f"xbench plan {shlex.quote(path)}"),
+        ]
 
     def draw(self, console: Console, detail: Detail) -> None:
         super().draw(console, detail)
