@@ -40,7 +40,8 @@ def rank(options: argparse.Namespace) -> None:
     import torch.distributed as dist
 
     from xbench.host.tuning import raise_gloo_threads
-    from xbench.schedules.engine import Engine, trainable
+    from xbench.schedules.engine import Engine
+    from xbench.schedules.served_parameters import trainable
     from xbench.spec import WorkloadSpec
     from xbench.workloads.build import build
 

@@ -119,7 +119,7 @@ def test_a_link_that_goes_down_is_named(tmp_path: Path, fabric: str) -> None:
 def test_a_mode_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
     script = tmp_path / "vast.py"
     script.write_text(
-        "import os\nimport torch\nfrom torch import nn\nfrom xbench.schedules.engine import engine_of\n\n\n"
+        "import os\nimport torch\nfrom torch import nn\nfrom xbench.schedules.served_parameters import engine_of\n\n\n"
         "class Net(nn.Linear):\n"
         "    late = 0\n\n"
         "    def forward(self, x):\n"

@@ -12,7 +12,7 @@ from torch import nn
 import xbench
 from xbench.errors import UsageError
 from xbench.records import Plan
-from xbench.schedules.engine import trainable
+from xbench.schedules.served_parameters import trainable
 from xbench.torch_compile import plain_name
 
 ODD = ["a\nb", "\x1b[31mred", "é 中 😀", '"); import os #', "\u202ertl", "=1+1", "back\\slash", "<img src=x>"]

@@ -11,7 +11,7 @@ from torch import nn
 
 import xbench
 from xbench.errors import SpecError
-from xbench.schedules.engine import trainable
+from xbench.schedules.served_parameters import trainable
 from xbench.torch_compile import compiled_inside, cut_by_ddp, is_region, outside_regions, plain_name, region_of, regions
 
 

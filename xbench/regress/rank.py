@@ -42,7 +42,7 @@ from xbench.rank.program import JobPlan, Phase, Program, whole_cycles
 from xbench.regress.alternation import Turns
 from xbench.schedules import cycle_of
 from xbench.schedules.base import Handle
-from xbench.schedules.engine import trainable
+from xbench.schedules.served_parameters import trainable
 from xbench.spec import ModeSpec
 from xbench.torch_compile import cut_by_ddp
 

@@ -19,6 +19,7 @@ from statistics import median
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.records import RANKS, Comparison, Estimate, Interval, Layer, ModeResult
 from xbench.report.host_gain import tuning_answer
+from xbench.report.mode_memory import with_memory
 from xbench.report.sentences import ratio_text
 from xbench.stats.blocks import mode_values, twins
 from xbench.stats.compare import MARGIN, launches_needed, ratios_to
@@ -382,24 +383,6 @@ def shown_cells(record: Comparison, result: ModeResult) -> dict[str, str]:
     if not with_memory(record):
         del cells["memory"]
     return cells
-
-
-def with_memory(record: Comparison) -> list[ModeResult]:
-    """Return the timed modes whose memory is known."""
-    return [result for result in record.modes.values() if trusted(result) and result.memory is not None]
-
-
-def memory_cells(result: ModeResult) -> dict[str, str]:
-    """Format a rank's memory: the peak, and its four parts."""
-    memory = result.memory
-    assert memory is not None
-    return {
-        "peak": format_bytes(memory.peak_bytes) + (" (sum)" if memory.by == "counted" else ""),
-        "parameters": format_bytes(memory.parameter_bytes),
-        "gradients": format_bytes(memory.gradient_bytes),
-        "optimizer": format_bytes(memory.optimizer_bytes),
-        "activations": format_bytes(memory.activation_bytes),
-    }
 
 
 def with_turns(result: ModeResult) -> str:

@@ -23,7 +23,7 @@ from xbench.report.page.common_sections import (
     command_section,
     environment_section,
     fabric_pairs,
-    format_time,
+    made_at,
     warnings_section,
 )
 from xbench.report.page.model import Block, Page, Section
@@ -133,7 +133,7 @@ class View(ABC, Generic[R]):
     def subtitle(self) -> str:
         """Say when and on which machine the record was made."""
         where = self.environment()
-        return format_time(self.record.created) + (f" · {where.hostname}" if where is not None else "")
+        return made_at(self.record.created) + (f" · {where.hostname}" if where is not None else "")
 
     def incomplete(self) -> str | None:
         """Say that the run ended early, and why; None for a complete one."""

@@ -33,7 +33,8 @@ from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_m
 from xbench.schedules import parse_mode
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import check_names
-from xbench.schedules.engine import Wait, ignored, trainable
+from xbench.schedules.engine import Wait
+from xbench.schedules.served_parameters import ignored, trainable
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
 

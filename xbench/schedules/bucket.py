@@ -31,7 +31,6 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from xbench.kernels.pack import WIDE_BYTES, Layout, pack, slices, unpack
-from xbench.spec import Compress, Copies
 
 AT_ONCE_BYTES = 256 << 10
 """Largest bucket that one call copies on a CPU: its gradients are still in a core's cache."""
@@ -50,19 +49,6 @@ class Work(Protocol):
     def is_completed(self) -> bool:
         """True if `wait` would return at once."""
         ...
-
-
-def bucket_of(
-    parameters: Sequence[Parameter], scale: float, copies: Copies, compress: Compress | None = None, pieces: int = 1
-) -> CommBucket:
-    """A bucket of parameters of one dtype, whose gradients are sent times `scale`.
-
-    Its buffer, if it has one, can be cut into `pieces` equal pieces.
-    """
-    if copies == "coalesced":
-        return CoalescedBucket(parameters, scale)
-    wire = torch.bfloat16 if compress == "bf16" and parameters[0].dtype == torch.float32 else parameters[0].dtype
-    return (FusedBucket if copies == "fused" else FlatBucket)(parameters, scale, wire, pieces)
 
 
 class Bucket:
@@ -310,7 +296,7 @@ class FusedBucket(FlatBucket):
         for index, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
             gradient = parameter.grad if self.filled[index] else self._earlier(index)
             absent = gradient is None
-            gradients.append(torch.zeros_like(view, dtype=parameter.dtype) if absent else _laid_out_as(view, gradient))
+            gradients.append(torch.zeros_like(view, dtype=parameter.dtype) if absent else laid_out_as(view, gradient))
         if self.waiting:
             marks = self._marks().to(marks)
         pack([*gradients, marks], self.flat, self.layout, self.scale)
@@ -328,52 +314,6 @@ class FusedBucket(FlatBucket):
             super().hand_back()
             return
         unpack(self.flat, gradients, self.back)
-
-
-class CoalescedBucket(CommBucket):
-    """Gradients in place, and one collective for many tensors."""
-
-    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
-        super().__init__(parameters, scale)
-        self.flags = torch.zeros(len(parameters), dtype=parameters[0].dtype, device=parameters[0].device)
-        self.tensors: list[Tensor] = []
-
-    def complete(self) -> None:
-        """Scale the gradients in place."""
-        if self.waiting:
-            self.flags.copy_(self._marks())
-        else:
-            self.flags.fill_(1.0)
-        self.tensors = []
-        for parameter, like, filled in zip(self.parameters, self.like, self.filled, strict=True):
-            if filled:
-                gradient = _laid_out_as(like, parameter.grad)
-                parameter.grad = gradient.clone() if _is_shared(gradient) else gradient
-                self.tensors.append(parameter.grad)
-            elif parameter.grad is None:
-                self.tensors.append(torch.zeros_like(like, device=parameter.device))
-            else:
-                self.tensors.append(_laid_out_as(like, parameter.grad.clone()))
-        torch._foreach_mul_([*self.tensors, self.flags], self.scale)
-
-    def send(self, group: dist.ProcessGroup | None) -> Work:
-        """Call the group's own method: torch's function for it is deprecated and returns no `Work`."""
-        options = dist.AllreduceCoalescedOptions()
-        options.reduceOp = dist.ReduceOp.SUM
-        options.asyncOp = True
-        chosen = group if group is not None else dist.group.WORLD
-        assert chosen is not None
-        work: Work = chosen.allreduce_coalesced([*self.tensors, self.flags], options)
-        return work
-
-    def empty(self) -> None:
-        """See `Bucket.empty`."""
-        super().empty()
-        self.tensors = []
-
-    def sent(self, index: int) -> Tensor:
-        """See `CommBucket.sent`."""
-        return self.tensors[index]
 
 
 def started(work: dist.Work | None) -> dist.Work:
@@ -395,27 +335,9 @@ def is_dense(tensor: Tensor) -> bool:
     return dense
 
 
-def _laid_out_as(like: Tensor, gradient: Tensor | None) -> Tensor:
+def laid_out_as(like: Tensor, gradient: Tensor | None) -> Tensor:
     """The gradient in the memory order of `like`, which all ranks send; a copy where its order differs."""
     assert gradient is not None
     if gradient.stride() == like.stride() or (gradient.is_contiguous() and like.is_contiguous()):
         return gradient
     return torch.empty_strided(like.size(), like.stride(), dtype=gradient.dtype, device=gradient.device).copy_(gradient)
-
-
-def _users(tensor: Tensor) -> int:
-    """Number of users of this tensor's memory, from a private counter of torch."""
-    count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
-    return count
-
-
-_ALONE = _users(torch.empty(1)) if hasattr(torch._C, "_storage_Use_Count") else 0
-
-
-def _is_shared(gradient: Tensor) -> bool:
-    """True if another tensor shares the memory, or may share it: then it must not be written during backward.
-
-    Where a parameter meets another branch through a view (a sum with a reshaped parameter, a concatenation), autograd
-    gives it a gradient that is a view of memory that the other branch still needs.
-    """
-    return _ALONE == 0 or _users(gradient) > _ALONE

@@ -33,7 +33,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from xbench.schedules.base import AttachConfig, Handle, Overlapped, Schedule
-from xbench.schedules.engine import Watch, trainable
+from xbench.schedules.engine import Watch
+from xbench.schedules.served_parameters import trainable
 
 
 class ComputeHandle(Handle):

@@ -24,7 +24,8 @@ from torch.optim import Optimizer
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import TrainableSet
-from xbench.schedules.engine import Watch, own_gradients, trainable
+from xbench.schedules.engine import Watch
+from xbench.schedules.served_parameters import own_gradients, trainable
 from xbench.spec import Compress
 
 

@@ -25,7 +25,7 @@ from xbench.planning.step import Gradient
 from xbench.records import Plan
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.ddp import Ddp
-from xbench.schedules.engine import trainable
+from xbench.schedules.served_parameters import trainable
 
 _MIB = 1024 * 1024
 

@@ -35,9 +35,10 @@ from torch.nn import Module
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import FlatBucket, Work, started
 from xbench.schedules.deferred_update import UpdateGroup, assign
+from xbench.schedules.deferring import DeferredUpdate
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
-from xbench.schedules.next_forward import DeferredUpdate, NextForward
+from xbench.schedules.next_forward import NextForward
 from xbench.schedules.pairwise import PairwiseAllToAll, Share
 
 

@@ -27,32 +27,30 @@ Invariants
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Module
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
 from xbench.schedules import chosen_copies
-from xbench.schedules.bucket import Bucket, CommBucket, Work, bucket_of, finish
-from xbench.schedules.checks import TrainableSet, check_cover, refuse_wrapped
+from xbench.schedules.bucket import Bucket, CommBucket, Work, finish
+from xbench.schedules.bucket_kinds import bucket_of
+from xbench.schedules.checks import TrainableSet, check_cover
 from xbench.schedules.early_update import PER_PARAMETER, EarlyUpdates, first_half, group_of
 from xbench.schedules.groups import waits_on_stream, workers_of
 from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hooks, with_wait
 from xbench.schedules.in_flight import InFlight
+from xbench.schedules.served_parameters import ENGINES, engine_of, own_gradients, trainable
 from xbench.spec import Compress, Copies
-from xbench.torch_compile import plain_name
 
 Wait = Literal["backward", "step"]
-_ATTACHED: weakref.WeakValueDictionary[int, Engine] = weakref.WeakValueDictionary()
-"""The engine of each parameter that has one, by the parameter's id. (An attribute of it would be saved with it.)"""
 TWICE = "a gradient was accumulated twice before its bucket was waited for"
 
 
@@ -125,7 +123,7 @@ class Engine:
         elif isinstance(optimizer, Optimizer):
             self._handles.append(optimizer.register_step_pre_hook(self._check_ended))
         for name, parameter in self.parameters.items():
-            _ATTACHED[id(parameter)] = self
+            ENGINES[id(parameter)] = self
             self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook(name)))  # type: ignore[no-untyped-call]
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
@@ -352,55 +350,7 @@ class Engine:
                 self._handles.clear()
                 for parameter in self.parameters.values():
                     if engine_of(parameter) is self:
-                        del _ATTACHED[id(parameter)]
+                        del ENGINES[id(parameter)]
                 self._in_flight.remove(self.parameters.values())
                 own_gradients(self.parameters.values())
                 self.buckets = []
-
-
-def engine_of(parameter: Parameter) -> Engine | None:
-    """The engine that sends this parameter's gradients; None without one."""
-    return _ATTACHED.get(id(parameter))
-
-
-def ignored(model: Module) -> set[str]:
-    """Names of the parameters and buffers that the model excludes from DDP, and so from every schedule."""
-    return set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
-
-
-def own_gradients(parameters: Iterable[Parameter]) -> None:
-    """Copy gradients that are slices of a bucket, so that the bucket's memory is freed."""
-    for parameter in parameters:
-        if parameter.grad is not None and parameter.grad._is_view():
-            parameter.grad = parameter.grad.clone()
-
-
-def trainable(model: Module) -> dict[str, Parameter]:
-    """Name before torch.compile → parameter, for all trainable ones in order of registration, each shared tensor once.
-
-    Those that the model excludes from DDP are left out. Raises UsageError for a model that the engine cannot serve.
-    """
-    refuse_wrapped(model)
-    found: dict[str, Parameter] = {}
-    left_out = ignored(model)
-    for full_name, p in model.named_parameters():
-        if not p.requires_grad or full_name in left_out:
-            continue
-        name = plain_name(full_name)
-        if name in found:
-            raise UsageError(f"two parameters are both called {name!r} in a plan", hint="rename one of them")
-        found[name] = p
-    if not found:
-        raise UsageError("the model has no trainable parameter, so there is no gradient to send")
-    for name, parameter in found.items():
-        if parameter.is_complex():
-            raise UsageError(f"parameter {name!r} is complex, which xbench's schedules do not support")
-        if engine_of(parameter) is not None:
-            raise UsageError("another xbench schedule is attached to this model", hint="detach it first")
-    for module_name, module in model.named_modules():
-        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
-            raise UsageError(f"module {module_name!r} makes sparse gradients, which xbench's schedules do not support")
-    devices = {p.device for p in found.values()}
-    if len(devices) > 1:
-        raise UsageError(f"the model is spread over several devices ({', '.join(map(str, devices))})")
-    return found

@@ -30,8 +30,8 @@ from xbench.horovod.options import Settings
 from xbench.horovod.world import SENT_BY_HOROVOD, WORLD
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import TrainableSet
-from xbench.schedules.engine import trainable
 from xbench.schedules.hooks import Arguments, closure_of, takes_hooks, with_wait
+from xbench.schedules.served_parameters import trainable
 from xbench.torch_compile import plain_name
 
 NEVER = 2**31 - 1

@@ -34,8 +34,9 @@ from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import FlatBucket, start_all_reduce
 from xbench.schedules.checks import BUCKET_BYTES, check_parts
 from xbench.schedules.deferred_update import UpdateGroup
+from xbench.schedules.deferring import DeferredUpdate
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
-from xbench.schedules.next_forward import DeferredUpdate, NextForward
+from xbench.schedules.next_forward import NextForward
 
 
 class PriorityEngine(NextForward):

@@ -49,8 +49,9 @@ from xbench.planning.partial import Split, bands, split_buckets
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.bucket import Bucket, CommBucket, Work, started
 from xbench.schedules.checks import check_names
-from xbench.schedules.engine import Engine, trainable
+from xbench.schedules.engine import Engine
 from xbench.schedules.groups import workers_of
+from xbench.schedules.served_parameters import trainable
 
 _GROUPS: dict[tuple[int, ...], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
 """By ranks: the default group at creation, and the group of these ranks. Groups cannot be destroyed one by one."""

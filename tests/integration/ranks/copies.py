@@ -26,7 +26,8 @@ from schedules import OURS
 from torch import Tensor, nn
 
 import xbench
-from xbench.schedules.bucket import CoalescedBucket, FlatBucket, FusedBucket
+from xbench.schedules.bucket import FlatBucket, FusedBucket
+from xbench.schedules.bucket_kinds import CoalescedBucket
 
 WAYS = {"views": FlatBucket, "coalesced": CoalescedBucket, "fused": FusedBucket}
 

@@ -35,7 +35,7 @@ import xbench
 from xbench.schedules import bucket as bucket_module
 from xbench.schedules import spb
 from xbench.schedules.bucket import CommBucket
-from xbench.schedules.engine import trainable
+from xbench.schedules.served_parameters import trainable
 
 LAYERS = 12
 STUCK_AFTER_S = 2.0

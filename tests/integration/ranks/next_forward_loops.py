@@ -33,7 +33,8 @@ import xbench
 from xbench.records.measured_parts import Parts
 from xbench.schedules import MODES
 from xbench.schedules.base import AttachConfig, Handle, Schedule
-from xbench.schedules.engine import PER_PARAMETER, trainable
+from xbench.schedules.engine import PER_PARAMETER
+from xbench.schedules.served_parameters import trainable
 
 PUT_OFF = ("dear", "priority")
 

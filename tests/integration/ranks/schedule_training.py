@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import xbench
 from xbench.schedules.base import Handle
-from xbench.schedules.engine import engine_of, trainable
+from xbench.schedules.served_parameters import engine_of, trainable
 
 
 class Net(nn.Module):

@@ -37,7 +37,8 @@ from torch._dynamo.utils import counters
 
 import xbench
 from xbench.schedules.bucket import CommBucket
-from xbench.schedules.engine import PER_PARAMETER, Engine, trainable
+from xbench.schedules.engine import PER_PARAMETER, Engine
+from xbench.schedules.served_parameters import trainable
 
 SCHEDULES = ("ddp", "ddp-tuned", "single", "wfbp", "mgwfbp", "optimal")
 OURS = ("single", "wfbp", "mgwfbp", "optimal")

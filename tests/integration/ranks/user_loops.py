@@ -14,6 +14,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -117,7 +118,7 @@ def hooks_of_the_optimizer(rank: int, world: int) -> None:
         models = []
         for place in range(2):
             model, optimizer = made()
-            given = dict(schedule=schedule, plan=plan_of(model), wait="step")
+            given: Any = {"schedule": schedule, "plan": plan_of(model), "wait": "step"}
             with xbench.attach(model, optimizer, **given) if place else contextlib.nullcontext() as handle:
 
                 def clip(*_: object, model: nn.Module = model, place: int = place) -> None:
@@ -243,7 +244,7 @@ class Counting(nn.Module):
 
 
 def the_plain_model_of_a_sharded_one(rank: int, world: int) -> None:
-    """Buffers that a forward pass assigns are the plain model's too, and its eval() is refused where it has no effect."""
+    """Buffers that a forward pass assigns are the plain model's too. Its eval(), without effect, is refused."""
     for schedule in ("fsdp", "replicate"):
         model, optimizer = made(Counting)
         with xbench.attach(model, optimizer, schedule=schedule) as handle:

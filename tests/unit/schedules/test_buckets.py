@@ -14,7 +14,8 @@ import xbench
 from xbench.errors import SpecError
 from xbench.schedules import bucket as bucket_module
 from xbench.schedules import chosen_copies
-from xbench.schedules.bucket import Bucket, CoalescedBucket, FlatBucket, FusedBucket, bucket_of, finish
+from xbench.schedules.bucket import Bucket, FlatBucket, FusedBucket, finish
+from xbench.schedules.bucket_kinds import CoalescedBucket, bucket_of
 
 WAYS = ("views", "coalesced", "fused")
 COMPRESSING = ("views", "fused")

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import Parameter
 
 from xbench.errors import SpecError
-from xbench.schedules.bucket import bucket_of
+from xbench.schedules.bucket_kinds import bucket_of
 from xbench.schedules.checks import check_parts, default_buckets
 from xbench.schedules.priority import cuts, default_parts
 

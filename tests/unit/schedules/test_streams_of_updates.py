@@ -9,7 +9,8 @@ import torch
 from torch.nn import Parameter
 
 from xbench.emulation.group import EmulatedGroup
-from xbench.schedules.bucket import CommBucket, bucket_of, read_flags
+from xbench.schedules.bucket import CommBucket, read_flags
+from xbench.schedules.bucket_kinds import bucket_of
 from xbench.schedules.deferred_update import UpdateGroup, on_a_stream
 from xbench.schedules.early_update import first_half
 from xbench.schedules.groups import waits_on_stream

@@ -17,7 +17,7 @@ from xbench.profilers.step_profile import profile_step
 from xbench.profilers.summary import summarise
 from xbench.records import Layer
 from xbench.schedules.bucket import FlatBucket
-from xbench.schedules.engine import trainable
+from xbench.schedules.served_parameters import trainable
 from xbench.spec import WorkloadSpec
 from xbench.workloads import parse_workload, preflight
 from xbench.workloads.build import build

@@ -9,7 +9,6 @@ from xbench.report import sentences
 from xbench.report.answer import (
     controls,
     jobs_of,
-    memory_cells,
     paired_modes,
     partial,
     ranking,
@@ -22,7 +21,6 @@ from xbench.report.answer import (
     trusted,
     verdict,
     winners,
-    with_memory,
     with_turns,
 )
 from xbench.report.charts.axes import (
@@ -43,6 +41,7 @@ from xbench.report.charts.axes import (
     vertical_line,
     whiskers,
 )
+from xbench.report.mode_memory import memory_cells, with_memory
 from xbench.report.page.common_sections import capitalized, label_badge
 from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.text import cut

@@ -14,7 +14,7 @@ from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import floors_figure, floors_table, noise_labels
 from xbench.report.charts.launches import launches_over_time, pairs_over_time
 from xbench.report.console import facts, filled_table, say
-from xbench.report.page.common_sections import environment_section, format_time, label_badge
+from xbench.report.page.common_sections import environment_section, label_badge, made_at
 from xbench.report.page.model import Badge, Cell, Section, Table, columns
 from xbench.report.view import Case, Detail, Row, View, fields
 from xbench.text import and_of, counted
@@ -32,7 +32,7 @@ class StoredView(View[S]):
         return f"{and_of([check.name for check in self.record.suite.checks])}, for later checks"
 
     def subtitle(self) -> str:
-        return f"{format_time(self.record.created)} · made on {self.record.side.environment.hostname}"
+        return f"{made_at(self.record.created)} · made on {self.record.side.environment.hostname}"
 
     def answer(self) -> list[str]:
         labels = list(self.labels())

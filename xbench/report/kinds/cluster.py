@@ -15,7 +15,7 @@ from xbench.report import console as terminal
 from xbench.report import markup, sentences
 from xbench.report.charts import cluster as charts
 from xbench.report.charts.axes import BELOW, COLOURS, long_unit, plain, rounded
-from xbench.report.page.common_sections import command_section, environment_section, format_time, warnings_section
+from xbench.report.page.common_sections import command_section, environment_section, made_at, warnings_section
 from xbench.report.page.model import Facts, Figure, Section, Table, Trace, columns
 from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.text import counted
@@ -149,7 +149,7 @@ class LiveView(View[LiveRun]):
         return f"{self.record.policy} on {counted(self.record.slots, 'slot')}, engine {self.record.engine}"
 
     def subtitle(self) -> str:
-        return format_time(self.record.created)
+        return made_at(self.record.created)
 
     def headline(self) -> list[str]:
         return list(self.record.findings or ["Nothing was found."])

@@ -16,7 +16,7 @@ from xbench.report import sentences
 from xbench.report.answer import answer, rankings, ratio_cell, reference_of, references, trusted
 from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
 from xbench.report.charts.bars import verdict_badge
-from xbench.report.page.common_sections import command_section, format_time, label_badge
+from xbench.report.page.common_sections import command_section, label_badge, made_at
 from xbench.report.page.model import Badge, Cell, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace, columns
 from xbench.text import and_of
 from xbench.units import format_seconds
@@ -71,7 +71,7 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
     return Page(
         kind="Comparisons",
         title=f"{len(shown)} results: {and_of(titles) if titles else 'nothing'}",
-        subtitle=f"{format_time(min(r.created for r in shown))} to {format_time(max(r.created for r in shown))}",
+        subtitle=f"{made_at(min(r.created for r in shown))} to {made_at(max(r.created for r in shown))}",
         labels=labels,
         answer=_answer(shown),
         incomplete=_incomplete(shown),
@@ -137,7 +137,7 @@ def _which(records: Sequence[Comparison]) -> Table:
     rows: list[list[Cell]] = [
         [
             str(number),
-            format_time(record.created),
+            made_at(record.created),
             record.environment.hostname,
             (record.environment.commit or "–")[:10],
             " and ".join(dict.fromkeys(job.workload.title for job in record.jobs)),
@@ -271,7 +271,7 @@ def _names(records: Sequence[Comparison], few: int) -> list[str]:
     if len(records) > few:
         return _numbers(records)
     return [
-        "<br>".join([str(number), plain(format_time(record.created)[:10]), plain(record.environment.hostname)[:16],
+        "<br>".join([str(number), plain(made_at(record.created)[:10]), plain(record.environment.hostname)[:16],
                      plain((record.environment.commit or "")[:7])])
         for number, record in enumerate(records, start=1)
     ]  # fmt: skip

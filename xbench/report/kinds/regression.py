@@ -28,8 +28,8 @@ from xbench.report.page.common_sections import (
     capitalized,
     environment_section,
     environments_section,
-    format_time,
     label_badge,
+    made_at,
 )
 from xbench.report.page.model import Block, Cell, Facts, Section, Sentences, Table, columns
 from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
@@ -66,7 +66,7 @@ class RegressionView(View[Regression]):
         return f"{self.record.head.source} against {base}"
 
     def subtitle(self) -> str:
-        made = f"{format_time(self.record.created)} · {self.record.head.environment.hostname}"
+        made = f"{made_at(self.record.created)} · {self.record.head.environment.hostname}"
         return f"{made} · {counted(len(self.record.cases), 'case')}"
 
     def headline(self) -> list[str]:

@@ -17,7 +17,7 @@ from xbench.records import Label, Scaling, ScalingPoint
 from xbench.report import markup
 from xbench.report.charts.axes import BELOW, marks, plain, rounded, time_unit
 from xbench.report.console import NARROW_COLUMNS, as_text, fact, facts, headline, indented, say
-from xbench.report.page.common_sections import caution_blocks, fabric_pairs, format_time, workload_pair
+from xbench.report.page.common_sections import caution_blocks, fabric_pairs, made_at, workload_pair
 from xbench.report.page.model import Facts, Figure, Layout, Section, Table, Trace, columns
 from xbench.report.sentences import band_line, fabric_line, workload_line
 from xbench.report.view import Case, Detail, Row, View, ends, fields
@@ -48,7 +48,7 @@ class ScalingView(View[Scaling]):
         return f"{self.record.workload.title} on more workers: {self.record.topology}"
 
     def subtitle(self) -> str:
-        return f"{format_time(self.record.created)} · from {self.record.source.path}"
+        return f"{made_at(self.record.created)} · from {self.record.source.path}"
 
     def headline(self) -> list[str]:
         return self.record.findings or ["Nothing was found."]
@@ -129,7 +129,7 @@ class ScalingView(View[Scaling]):
             ("error band", band_line(record).removeprefix("Error band: ")),
             *fabric_pairs(record.fabric),
             *(("assumed" if number == 0 else "", sentence) for number, sentence in enumerate(record.assumptions)),
-            ("from", f"{record.source.path}, a {record.source.kind} of {format_time(record.source.created)}"),
+            ("from", f"{record.source.path}, a {record.source.kind} of {made_at(record.source.created)}"),
             ("made with", f"xbench {record.xbench}"),
         ]
         charts = figures(record)

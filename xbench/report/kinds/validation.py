@@ -39,7 +39,6 @@ from xbench.stats.validation import by_distance, summaries
 from xbench.units import format_percent, format_seconds, format_signed_percent
 
 ERROR_COLUMNS = ("group", "predictions", "median", "95 % within", "worst", "bias", "median at speed", "95 % at speed")
-ERRORS = "Error of predictions: predicted (simulated) over measured, minus one"
 FORWARD = "auto might overlap the next forward pass too (--overlap forward), and so beat the backward-overlap bound."
 _MODE_COLUMNS = 12
 
@@ -204,7 +203,7 @@ def _rows(record: Validation, cell: ValidationCell) -> list[Row]:
 
 
 def _errors(record: Validation, console: Console) -> None:
-    say(console, ERRORS, "italic")
+    say(console, f"Error of predictions: predicted (simulated) over measured ({label_of(record)}), minus one", "italic")
     rows = error_rows(record)
     if console.width < NARROW_COLUMNS:
         for row in rows:

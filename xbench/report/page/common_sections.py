@@ -108,7 +108,7 @@ def following(found: Sequence[Advice]) -> list[Block]:
     return blocks
 
 
-def format_time(created: str) -> str:
+def made_at(created: str) -> str:
     """Format a record's time as '2026-11-22 04:54 UTC'; other text is returned as it is."""
     try:
         at = datetime.fromisoformat(created)
