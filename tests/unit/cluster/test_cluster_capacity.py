@@ -131,7 +131,7 @@ def test_a_job_that_comes_back_gets_its_own_trials(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("last", ["finished", "failed"])
 def test_a_job_that_ends_after_it_lost_its_slot(policy: str, last: str, tmp_path: Path) -> None:
-    """At 30 s one slot is left. a, which started last, is lost, and gets the slot. So b is asked to stop, but it ends."""
+    """At 30 s one slot is left. a, which started last, is lost, and gets the slot. b is asked to stop, but it ends."""
     crash_at = {"a": [10.0], "b": [5.0, 38.0] if last == "failed" else [5.0]}
     world = Played(2, sizes={30.0: 1}, stop_s=50.0, crash_at=crash_at)
     jobs = [entry("a", steps=60, most=1), entry("b", most=1), entry("c", arrival_s=55.0, most=1)]
