@@ -136,11 +136,15 @@ def check_command(
     resolve({"json": json_to if json_to == STDOUT else None, "markdown": markdown_to, "junit": junit_to}, [])
     if base is not None and baseline is not None:
         raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
+    from xbench.regress.metrics import wall_clock
+
     slow_step = _injected(inject)
     request = _request(base=base, baseline=baseline, slow_step=slow_step, **options)
     request.confirm = request.suite.confirm and not no_confirm
     if slow_step > 1.0 and "wall" not in request.layers:
         raise SpecError("--inject slows steps, and --layer deterministic times none", hint="--layer wall times them")
+    if slow_step > 1.0 and not wall_clock(request.suite.cases()):
+        raise SpecError("--inject slows steps, and no check times any", hint="name a check with a wall-clock metric")
 
     from xbench.regress import exit_code
     from xbench.regress.check import check

@@ -60,7 +60,7 @@ def script(config: ScriptConfig, command: str, arguments: tuple[str, ...]) -> in
     from xbench import scripts
 
     words = tuple(arguments)
-    if config.engine == "kubernetes" and "--json" not in words:
+    if config.engine == "kubernetes" and not any(word.partition("=")[0] == "--json" for word in words):
         words = (*words, "--json", "-")
     text = scripts.written(
         scripts.Launch(

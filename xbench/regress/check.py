@@ -21,14 +21,16 @@ from xbench.errors import SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD
 from xbench.records import Baseline, Check, Failure, Noise, NoiseFloor, Regression, Side
-from xbench.regress.checkout import Checkout, Incomparable, Repository, other_needs, short
+from xbench.regress.checkout import Checkout, Incomparable, Repository, empty_submodules, other_needs, short
 from xbench.regress.judge import floors_of, judge, launch_floors, suspected, worth_timing
 from xbench.regress.metrics import METRICS, workload_change
+from xbench.regress.pairs import AS_ASKED
 from xbench.regress.protocol import version
 from xbench.regress.record import find_baseline, folder_of, noise_of, read_baseline
 from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
 from xbench.runs.build_records import now
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
+from xbench.stats.regression import MIN_PAIRS
 
 
 def check(request: RegressRequest, console: Console) -> Kept[Regression]:
@@ -77,6 +79,7 @@ class Checking:
         source = f"revision {short(commit)}"
         self.base = self.measuring.build(base, source, commit)
         if self.base is None:
+            self.head = self.measuring.look(head, head.title, own)  # its failures count
             return
         names = [check.name for check in self.measuring.checks]
         changed = [name for name in names if workload_change(name, self.base, self.head) is not None]
@@ -101,8 +104,7 @@ class Checking:
         self.measuring.run_pairs(base, head, pairs, self._keep_so_far, doubtful)
 
     def _note_needs(self, base: Path, head: Path) -> None:
-        told = other_needs(base, head)
-        if told is not None:
+        for told in filter(None, (other_needs(base, head), empty_submodules(base))):
             self.warnings.append(told)
             self.say(told)
 
@@ -137,8 +139,10 @@ class Checking:
         self.measuring.first_launches((head,), names)
         if not self.measuring.timeable:
             return
-        pairs = min(self.request.pairs or len(stored.launches), len(stored.launches))
-        self.measuring.plan_pairs(pairs, self._budget_s)
+        pairs, reason = len(stored.launches), "as many as the baseline has"
+        if self.request.pairs is not None and self.request.pairs <= pairs:
+            pairs, reason = self.request.pairs, AS_ASKED
+        self.measuring.plan_pairs(pairs, self._budget_s, reason=reason)
         self.floors = launch_floors(self.request.suite, stored.launches, pairs)
         self.measuring.run_head(head, stored.launches[:pairs], self._keep_so_far)
         self._confirm_stored(head, stored)
@@ -195,11 +199,14 @@ class Checking:
         return plan.pairs
 
     def _noise(self) -> Noise | None:
-        """Return this machine's calibration; print a message if there is none."""
+        """Return this machine's calibration. Print a message if there is none, or if it knows none of these checks."""
         assert self.head is not None
         noise = noise_of(folder_of(self.request.folder), self.head.environment)
         if noise is None:
             self.say("the noise floor of this machine is not known: xbench regress calibrate learns it")
+        elif not self._floors(noise, MIN_PAIRS):
+            self.say("the noise floor of these checks is not known: xbench regress calibrate learns it")
+            return None
         return noise
 
     def _floors(self, noise: Noise | None, pairs: int) -> list[NoiseFloor]:

@@ -4,9 +4,10 @@
 always removes it. A killed process leaves its folder behind. The next check of any repository on this machine removes
 it (`xbench.scratch`), and git drops its entry with the next prune.
 
-Each job is carried out by the tree's own xbench, in a process of its own. The tree (and its `src`, if any) comes first
-on the path. So its packages, xbench included if it is one of them, precede installed ones. The rest of the environment
-is shared by both sides. Entries of our PYTHONPATH that point into head's tree are changed to point into this one.
+Each job is carried out by the tree's own xbench, in a process of its own. The tree and the suite's folder in it (each
+with its `src`, if any) come first on the path. So their packages, xbench included if it is one of them, precede
+installed ones. Whatever else we import from head's tree is imported from the same place in this one: entries of
+PYTHONPATH and of `sys.path`, and projects that are installed in editable mode. The rest of the environment is shared.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from pydantic import ValidationError
 
@@ -41,6 +46,9 @@ ENDING_S = 15.0
 ASK_S = 60.0
 LOG_CHARACTERS = 20_000
 NO_SUCH_COMMAND = 2
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Names of folders of installed packages, which both sides share wherever they are."""
+
 SILENT = "it said nothing"
 _COMMAND = (sys.executable, "-m", "xbench", "regress", "launch")
 
@@ -132,6 +140,13 @@ def other_needs(base: Path, head: Path) -> str | None:
     return f"the two trees need different packages, and both run with what is installed here: {'; '.join(told)}"
 
 
+def empty_submodules(base: Path) -> str | None:
+    """Return a message if base has submodules, which git does not check out with it."""
+    if not (base / ".gitmodules").exists():
+        return None
+    return "base has git submodules, which are empty in its checkout: what is imported from them is not base's"
+
+
 def short(revision: str | None) -> str:
     """Shorten a commit's full name to '1a2b3c4d5e', and keep its '+'."""
     if revision is None:
@@ -195,12 +210,36 @@ class Checkout:
 
     def environ(self, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the environment of this tree's processes."""
-        parts = [str(self.root), *([str(self.root / "src")] if (self.root / "src").is_dir() else [])]
+        own = (self.root, self.root / "src", self.folder, self.folder / "src")
+        parts = [str(folder) for folder in own if folder.is_dir()]
         for part in filter(None, ours.get("PYTHONPATH", "").split(os.pathsep)):
-            path = Path(part).resolve()
-            in_head = path.is_relative_to(self.head_root)
-            parts.append(str(self.root / path.relative_to(self.head_root)) if in_head else part)
+            parts.append(str(self._moved(Path(part)) or part))
+        for folder in (*map(Path, filter(None, sys.path)), *_editable_projects()):
+            moved = self._moved(folder)
+            if moved is not None and moved.is_dir() and INSTALLED.isdisjoint(moved.parts):
+                parts.append(str(moved))
         return {**ours, "PYTHONPATH": os.pathsep.join(dict.fromkeys(parts))}
+
+    def _moved(self, folder: Path) -> Path | None:
+        """Return the place in this tree of a folder in head's; None for a folder elsewhere."""
+        folder = folder.resolve()
+        return self.root / folder.relative_to(self.head_root) if folder.is_relative_to(self.head_root) else None
+
+
+@cache
+def _editable_projects() -> tuple[Path, ...]:
+    """Folders, and their `src`, of the projects that are installed here in editable mode.
+
+    Some installers add no entry to `sys.path`, so it does not name them all.
+    """
+    projects: list[Path] = []
+    for installed in distributions():
+        with suppress(ValueError, KeyError, AttributeError):  # no file that an installer wrote
+            source = json.loads(installed.read_text("direct_url.json") or "{}")
+            if source.get("dir_info", {}).get("editable"):
+                project = Path(url2pathname(urlsplit(source["url"]).path))
+                projects += [project, project / "src"]
+    return tuple(projects)
 
 
 class RunningJob:

@@ -131,7 +131,9 @@ def threshold_of(case: Case, suite: Suite, floors: Iterable[NoiseFloor]) -> Thre
 
 
 def exit_code(regression: Regression, strict: bool) -> int:
-    """Return 0 if nothing got worse, 3 for a regression or a changed workload, 1 if head failed and a case is missing.
+    """Return 0 if nothing got worse, 3 for a regression or a changed workload, 1 if head failed in a case.
+
+    A failure of head counts in a case that is missing or not comparable.
 
     With `strict`, return also 5 for a missing or incomparable case, else 4 for an inconclusive one. A record without
     verdicts is inconclusive. 3 takes precedence over 1, 1 over 5, 5 over 4.
@@ -139,9 +141,10 @@ def exit_code(regression: Regression, strict: bool) -> int:
     words = {case.verdict for case in regression.cases}
     if any(case.fails for case in regression.cases):
         return REGRESSED
-    if any(case.verdict == "missing" and _failed(case.case, regression, "head") for case in regression.cases):
+    not_judged = [case.case for case in regression.cases if case.verdict in ("missing", "not comparable")]
+    if any(_failed(case, regression, "head") for case in not_judged):
         return FAILED
-    if strict and words & {"missing", "not comparable"}:
+    if strict and not_judged:
         return INCOMPARABLE
     return INCONCLUSIVE if strict and ("inconclusive" in words or not words or not regression.complete) else 0
 
@@ -150,6 +153,9 @@ def _refused(case: Case, regression: Regression) -> Judged | None:
     """Return the verdict if a side is missing, or the two are not comparable. None if the values decide."""
     base, head = regression.base, regression.head
     if base is None:
+        failure = _failed(case, regression, "head")
+        if failure is not None:
+            return _judged(case, regression, "missing", f"head failed: {failure.reason}")
         why = next((one.reason for one in regression.failures if one.side == "base" and one.check == case.check), None)
         if why is not None and regression.against == "revision":
             return _judged(case, regression, "not comparable", why)

@@ -39,6 +39,8 @@ FIRST_STEPS = 3
 SPARE_PAIRS = 5
 """Pairs beyond the fewest that can reach the p value. Some launches may be disturbed, or deviate by chance."""
 
+AS_ASKED = "as asked for"
+
 MORE_PAIRS = (16, 24, 32, 40)
 """Larger numbers of pairs to try if the noise floor of fewer is known to be too large."""
 
@@ -96,18 +98,24 @@ class PairPlan:
 
 
 def pair_plan_of(
-    suite: Suite, pair_s: float, *, pairs: int | None, left_s: float, quiet_enough: Callable[[int], bool] | None = None
+    suite: Suite,
+    pair_s: float,
+    *,
+    pairs: int | None,
+    left_s: float,
+    quiet_enough: Callable[[int], bool] | None = None,
+    reason: str = AS_ASKED,
 ) -> PairPlan:
     """Return the pairs of a check: the user's number, else as many as resolve the thresholds within the budget.
 
     `pair_s` is the time of one pair of launches of every check, and `left_s` the rest of the budget [s].
     `quiet_enough(n)` returns whether the noise floor of n pairs is small enough on this machine. If it is None, spare
-    pairs are added.
+    pairs are added. `reason` is that of a given number.
     """
     needed = pairs_for(suite)
     asked = pairs if pairs is not None else suite.pairs
     if asked is not None:
-        return PairPlan(asked, needed, pair_s, "as asked for")
+        return PairPlan(asked, needed, pair_s, reason)
     wished = needed + SPARE_PAIRS
     reason = f"{needed} can reach a p below {suite.alpha:g}, and {SPARE_PAIRS} are to spare"
     if quiet_enough is not None:

@@ -9,26 +9,31 @@ every machine without a folder of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 
 from xbench import environment
-from xbench.errors import RecordError, SpecError, XbenchError
+from xbench.errors import RecordError, RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD
-from xbench.records import Baseline, Environment, Noise, Side, Suite, load, of_kind
+from xbench.records import Baseline, Case, Environment, LaunchPair, Measurement, Noise, Side, Suite, load, of_kind
 from xbench.regress.checkout import Checkout
 from xbench.regress.judge import floors_of, launch_floors
-from xbench.regress.metrics import wall_clock
+from xbench.regress.metrics import METRICS, wall_clock
 from xbench.regress.protocol import version
 from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
+from xbench.regress.session import Measuring
 from xbench.runs.build_records import now
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.runs.tune import format_minutes
+from xbench.stats.regression import MIN_PAIRS
+from xbench.text import counted
 
 ANY = "any"
 BASELINE, NOISE = "baseline.json", "noise.json"
@@ -42,7 +47,7 @@ CALIBRATION_PAIRS = 20
 def record(request: RegressRequest, console: Console) -> Kept[Baseline | Noise]:
     """Measure the suite and store it. Errors before a launch are raised; later ones are returned.
 
-    An incomplete record is stored among the runs, and replaces no baseline.
+    A record that is incomplete, or that lacks the value of a case, is stored among the runs. It replaces no baseline.
     """
     recording = _Recording(request, console, noisy="wall" in request.layers)
     measuring = recording.measuring
@@ -62,17 +67,26 @@ def record(request: RegressRequest, console: Console) -> Kept[Baseline | Noise]:
             launches = measuring.plan_pairs(request.pairs, 60.0 * request.suite.budget_minutes).pairs
             measuring.run_head(recording.head, [[]] * launches, lambda: recording.keep_so_far(made))
 
-    return recording.run(measure, made, BASELINE)
+    def known() -> set[Case]:
+        return {one.case for one in chain(recording.measurements, *(pair.head for pair in measuring.pairs))}
+
+    return recording.run(measure, made, BASELINE, known, "value")
 
 
 def calibrate(request: RegressRequest, console: Console) -> Kept[Baseline | Noise]:
     """Measure this tree against itself (A/A), to find the difference between two launches of the same code here.
 
     The stored floors are for checks with as many pairs as a check of this suite would have. A check of another number
-    resamples the pairs itself. An incomplete record is stored among the runs.
+    resamples the pairs itself. A record that is incomplete, or that lacks pairs of a case, is stored among the runs.
+
+    Raises SpecError for fewer pairs than a floor takes.
     """
     if not wall_clock(request.suite.cases()):
         raise SpecError("the suite has no wall-clock metric, so there is no noise to learn", hint="step_time is one")
+    if request.pairs is not None and request.pairs < MIN_PAIRS:
+        raise SpecError(
+            f"--pairs {request.pairs}: a noise floor takes {MIN_PAIRS} pairs or more", hint=f"try --pairs {MIN_PAIRS}"
+        )
     recording = _Recording(request, console, noisy=True)
     measuring, head = recording.measuring, recording.head
     twin = Checkout("base", head.root, head.folder, head.head_root, f"{head.title}, as its own base")
@@ -90,11 +104,24 @@ def calibrate(request: RegressRequest, console: Console) -> Kept[Baseline | Nois
         measuring.first_launches((twin, head))
         if measuring.timeable:
             checked = measuring.checked_pairs(60.0 * request.suite.budget_minutes)
-            pairs = request.pairs or CALIBRATION_PAIRS
+            pairs = request.pairs or _affordable(measuring, request.suite.budget_minutes)
             recording.say(f"{pairs} pairs of launches of one tree: about {format_minutes(measuring.takes_s(pairs))}")
             measuring.run_pairs(twin, head, pairs, lambda: recording.keep_so_far(made))
 
-    return recording.run(measure, made, NOISE)
+    return recording.run(measure, made, NOISE, lambda: _with_floors(request.suite, measuring.pairs), "noise floor")
+
+
+def _affordable(measuring: Measuring, budget_minutes: float) -> int:
+    """Return the pairs of a calibration that the budget has room for. Raises SpecError for fewer than a floor takes."""
+    pair_s = measuring.takes_s(1)
+    left_s = max(0.0, 60.0 * budget_minutes - measuring.spent_s)
+    room = int(left_s / pair_s) if pair_s > 0 else CALIBRATION_PAIRS
+    if room < MIN_PAIRS:
+        raise SpecError(
+            f"--budget: {budget_minutes:g} min have room for {counted(room, 'pair')}, and a floor takes {MIN_PAIRS}",
+            hint=f"--pairs {MIN_PAIRS} runs them whatever they take",
+        )
+    return min(CALIBRATION_PAIRS, room)
 
 
 class _Make(Protocol):
@@ -125,6 +152,11 @@ class _Recording:
         self._side = self.measuring.look(self.head, self.head.title, self._revision)
         return self._side
 
+    @property
+    def measurements(self) -> list[Measurement]:
+        """Deterministic measurements of this tree."""
+        return self._side.measurements if self._side is not None else []
+
     def facts(self, error: XbenchError | None, *, complete: bool) -> dict[str, Any]:
         """Return the fields that a baseline and a calibration share."""
         assert self._side is not None
@@ -146,8 +178,18 @@ class _Recording:
         with interrupts_held():
             keep(made(None, complete=False), self._unfinished)
 
-    def run(self, measure: Callable[[], None], made: _Make, name: str) -> Kept[Baseline | Noise]:
-        """Measure, and save the record: as `name` in this machine's folder if it is complete."""
+    def run(
+        self, measure: Callable[[], None], made: _Make, name: str, known: Callable[[], Collection[Case]], what: str
+    ) -> Kept[Baseline | Noise]:
+        """Measure, and save the record: as `name` in this machine's folder if it is complete.
+
+        It is complete if the cases of the requested layers are `known`. `what`: what a case lacks that is not.
+        """
+
+        def measured() -> None:
+            measure()
+            if self._side is not None:
+                self._check_whole(known(), what)
 
         def ended(error: XbenchError | None) -> Baseline | Noise:
             if self._side is None or isinstance(error, SpecError):
@@ -160,7 +202,33 @@ class _Recording:
             _say_what_goes(path, record, self.say)
             return path
 
-        return measure_and_keep(measure, ended, path_of)
+        return measure_and_keep(measured, ended, path_of)
+
+    def _check_whole(self, known: Collection[Case], what: str) -> None:
+        """Raise RunError for a case of the requested layers without the value, or the noise floor, that is stored."""
+        layers = self._request.layers
+        asked = [case for case in self._request.suite.cases() if METRICS[case.metric].layer in layers]
+        lacking = [case for case in asked if case not in known]
+        if not lacking:
+            return
+        first, more = lacking[0], len(lacking) - 1
+        others = f" and {counted(more, 'other case')} have" if more else " has"
+        why = next((f": {one.reason}" for one in self.measuring.failures if one.check == first.check), "")
+        raise RunError(
+            f"{first.check} {first.mode} {first.metric}{others} no {what}{why}",
+            hint="what was stored before stays as it is",
+        )
+
+
+def _with_floors(suite: Suite, pairs: Sequence[LaunchPair]) -> set[Case]:
+    """Return the cases with enough pairs for a noise floor.
+
+    A case that is not above zero in one of them has no ratio and no floor, which is no failure. So it is among them,
+    unless no case has a floor.
+    """
+    times = Counter(one.case for pair in pairs for one in pair.head if one.case in {other.case for other in pair.base})
+    enough = {case for case, count in times.items() if count >= MIN_PAIRS}
+    return enough if floors_of(suite, pairs, MIN_PAIRS) else set()
 
 
 def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], None]) -> None:

@@ -29,7 +29,7 @@ from xbench.regress.metrics import (
     timed,
     wall_clock,
 )
-from xbench.regress.pairs import FIRST_STEPS, PairPlan, Shape, launch_s, pair_messages, pair_plan_of, shape_of
+from xbench.regress.pairs import AS_ASKED, FIRST_STEPS, PairPlan, Shape, launch_s, pair_messages, pair_plan_of, shape_of
 from xbench.regress.protocol import JobRequest, JobResult
 from xbench.runs.tune import format_minutes
 from xbench.scratch import Scratch
@@ -197,11 +197,16 @@ class Measuring:
         return check in self._shapes and self._shapes[check].turns is not None
 
     def plan_pairs(
-        self, pairs: int | None, budget_s: float, quiet_enough: Callable[[int], bool] | None = None
+        self,
+        pairs: int | None,
+        budget_s: float,
+        quiet_enough: Callable[[int], bool] | None = None,
+        *,
+        reason: str = AS_ASKED,
     ) -> PairPlan:
-        """Return the number of pairs (`pair_plan_of`), and print it."""
-        pair_s = sum(self._pair_s.values())
-        plan = pair_plan_of(self.suite, pair_s, pairs=pairs, left_s=budget_s - self.spent_s, quiet_enough=quiet_enough)
+        """Return the number of pairs (`pair_plan_of`), and print it. `reason` is that of a given number."""
+        left_s, pair_s = budget_s - self.spent_s, sum(self._pair_s.values())
+        plan = pair_plan_of(self.suite, pair_s, pairs=pairs, left_s=left_s, quiet_enough=quiet_enough, reason=reason)
         cases = wall_clock([case for check in self.timeable for case in check.cases()])
         for sentence in pair_messages(plan, len(cases)):
             self._say(sentence)

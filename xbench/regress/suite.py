@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +42,7 @@ from xbench.spec import ModeSpec
 from xbench.text import cut, one_line
 from xbench.toml_config import known_keys, read_toml, validated
 from xbench.workloads import parse_workload
+from xbench.workloads.catalog import split_factory
 
 MAX_NAME_CHARACTERS = 200
 SUITE_KEYS = ("budget_minutes", "pairs", "alpha", "confirm", "in_turns", "thresholds", "check")
@@ -57,9 +59,12 @@ def load_suite(path: Path) -> Suite:
     """
     where = str(path)
     missing = SpecError(f"there is no suite {str(path)!r}", hint="xbench regress init writes one")
-    table = _regress_table(read_toml(path, missing), where)
+    data = read_toml(path, missing)
+    table = _regress_table(data, where)
+    known_keys(data, ("regress",), where, "the file")
     known_keys(table, SUITE_KEYS, where, "[regress]")
-    checks = _checks(table.pop("check", None), where)
+    with chdir(path.parent):  # names of files in a check are relative to the suite's, in which it is launched
+        checks = _checks(table.pop("check", None), where)
     thresholds = _thresholds(table.pop("thresholds", {}), where)
     suite = validated(Suite, {**table, "thresholds": thresholds, "checks": checks}, where, "[regress]", _special)
     for check in suite.checks:
@@ -126,7 +131,8 @@ def _checks(tables: object, where: str) -> tuple[Check, ...]:
 
 def _known_values(check: Check, where: str) -> Check:
     """Return the check with its modes as `parse_mode` writes them. Raises SpecError for one that does not parse."""
-    _asking(where, "workload", parse_workload, check.workload)
+    spec = _asking(where, "workload", parse_workload, check.workload)
+    _check_moves(spec.name, where)
     fabric = _asking(where, "fabric", parse_fabric, check.fabric)
     if fabric.name == "auto":
         raise SpecError(f"{where}: fabric 'auto' may be another one elsewhere", hint="name one, such as local:ranks=2")
@@ -166,6 +172,16 @@ def _known_values(check: Check, where: str) -> Check:
     return check.model_copy(
         update={"modes": tuple(mode.text for mode in modes), "expect_change": _change(check.expect_change, where)}
     )
+
+
+def _check_moves(workload: str, where: str) -> None:
+    """Raise SpecError for a factory whose file would be head's on both sides."""
+    factory = split_factory(workload)
+    if factory is not None and Path(factory[0]).is_absolute():
+        raise SpecError(
+            f"{where}: workload: the path {factory[0]!r} is absolute, so base would train head's model",
+            hint="write the path relative to the folder of the suite",
+        )
 
 
 def _change(text: str | None, where: str) -> str | None:

@@ -100,6 +100,64 @@ def test_given_up_jobs_are_tried_again_on_request(policy: str, tmp_path: Path) -
     assert outcome(state).jobs[0].status == "finished"
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_is_tried_again_comes_after_the_others(policy: str, tmp_path: Path) -> None:
+    """Its number is the least, and it has the last place."""
+    world = Played(2, crash_at={"a": [15.0]})
+    asked = began([entry("a"), entry("b", steps=200, most=1), entry("c", steps=80)], policy, retries=0)
+    ledger, state = Ledger.begin(tmp_path, asked), State(asked)
+    controller = Controller(state, ledger, world, world)
+    while state.tracks["a"].gave_up is None:
+        controller._run_once()
+    ledger.close()
+    world.close()
+    state = gone_on(tmp_path, world, retries=1)
+    assert {name: track.steps for name, track in state.tracks.items()} == {"a": 40.0, "b": 200.0, "c": 80.0}
+    assert all(one.workers == 1 for one in state.tracks["b"].attempts) or policy.startswith("fixed-2")
+    assert state.tracks["a"].lost_steps == 5.0
+    assert digest(replayed(tmp_path)) == digest(state)
+
+
+def test_a_job_that_comes_back_gets_its_own_trials(tmp_path: Path) -> None:
+    """While there is 1 slot, a is withheld. After that the policy knows b first, whose number is the larger one."""
+    jobs = [entry("a", steps=400, gpus=2, least=2, most=4), entry("b", steps=400, most=1)]
+    world = Played(5, sizes={6.0: 1, 30.0: 5})
+    state, _ = played(began(jobs, "exploratory:trial=8,most=4", slots=5), tmp_path, world)
+    assert [one.workers for one in state.tracks["a"].attempts] == [2, 2, 4, 2]
+    assert [one.workers for one in state.tracks["b"].attempts] == [1, 1]
+    assert digest(replayed(tmp_path)) == digest(state)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("last", ["finished", "failed"])
+def test_a_job_that_ends_after_it_lost_its_slot(policy: str, last: str, tmp_path: Path) -> None:
+    """At 30 s one slot is left. a, which started last, is lost, and gets the slot. b is asked to stop, but it ends."""
+    crash_at = {"a": [10.0], "b": [5.0, 38.0] if last == "failed" else [5.0]}
+    world = Played(2, sizes={30.0: 1}, stop_s=50.0, crash_at=crash_at)
+    jobs = [entry("a", steps=60, most=1), entry("b", most=1), entry("c", arrival_s=55.0, most=1)]
+    state, _ = played(began(jobs, policy, retries=1), tmp_path, world)
+    a, b, c = state.tracks.values()
+    assert (a.finished_s is not None, c.finished_s is not None) == (True, True)
+    assert b.over
+    if policy == "fifo":
+        assert [(one.how, one.ended_s) for one in b.attempts] == [
+            ("failed", 9.0), (last, 13.0 + b.attempts[1].end_steps),
+        ]  # fmt: skip
+        assert b.attempts[1].stopping_s == 30.0
+    assert digest(replayed(tmp_path)) == digest(state)
+
+
+def test_the_duration_of_a_job_that_ends_while_it_waits_may_have_changed(tmp_path: Path) -> None:
+    """b is twice as fast as declared, which is known at its end. It trains from 10.5 s on, for 50 s."""
+    world = Played(2, sizes={30.0: 1}, stop_s=50.0, crash_at={"a": [10.0], "b": [5.0]}, speeds={"b": {1: 2.0}})
+    jobs = [entry("a", steps=60, most=1), entry("b", steps=100, most=1)]
+    state, _ = played(began(jobs, "sjf", retries=1), tmp_path, world)
+    a, b = state.tracks.values()
+    assert [(one.how, one.ended_s) for one in b.attempts] == [("failed", 6.5), ("finished", 60.5)]
+    assert b.attempts[1].stopping_s == 30.0
+    assert a.finished_s == 60.5 + 4.0 + 40.0
+
+
 def test_service_is_what_a_job_computed_before_its_crash_too(tmp_path: Path) -> None:
     """The job computes from 4 to 19 s, when it crashes, and again from 23 s to its end at 53 s."""
     state, _ = played(began([entry("a")], slots=1), tmp_path, Played(1, crash_at={"a": [15.0]}))

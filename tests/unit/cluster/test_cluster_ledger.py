@@ -79,6 +79,15 @@ def test_a_folder_holds_one_run(tmp_path: Path) -> None:
         Ledger.resume(tmp_path / "other")
 
 
+@pytest.mark.parametrize("name", ["record.json", "frame.json", "jobs"])
+def test_a_folder_with_the_files_of_another_run_is_left_alone(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(SpecError, match=f"has '{name}' of another run in it") as caught:
+        Ledger.begin(tmp_path, began([entry("a")]))
+    assert caught.value.hint == "name another --folder"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_state_is_what_its_ledger_says_at_every_line(tmp_path: Path) -> None:
     jobs = [entry("a", steps=64, gpus=2), entry("b", steps=24, arrival_s=6.25), entry("c", steps=9, arrival_s=30)]
     state, events = played(began(jobs, "doubling", 2), tmp_path)

@@ -133,6 +133,27 @@ def test_a_run_that_broke_off_goes_on(run: Callable[..., Outcome], monkeypatch: 
     assert "every job of the run in 'here' is over" in err
 
 
+def test_a_run_is_not_resumed_where_a_workload_is_not_found(
+    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "models.py").write_text("def make(): ...\n")
+    jobs = JOBS.replace("synthetic:layers=4,bytes=64k", "models.py:make", 1)
+    (tmp_path / "jobs.toml").write_text(jobs, encoding="utf-8")
+    monkeypatch.setattr(Quick, "ends_at", 12)
+    assert run("jobs.toml", "--folder", "here")[0] == 1
+    before = {path: path.read_bytes() for path in (tmp_path / "here").rglob("*") if path.is_file()}
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, _, err = run("--resume", "../here", "--retries", "1")
+    told = " ".join(err.split())
+    assert (code, "error: job 'a': there is no file 'models.py'" in told) == (2, True)
+    assert "hint: resume it in the folder in which it began" in told
+    assert {path: path.read_bytes() for path in (tmp_path / "here").rglob("*") if path.is_file()} == before
+    monkeypatch.chdir(tmp_path)
+    assert run("--resume", "here")[0] == 0
+    assert run("--resume", "here")[0] == 2
+
+
 def test_a_job_that_fails_is_reported_and_the_exit_code_is_one(
     run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:

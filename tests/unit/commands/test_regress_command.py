@@ -63,6 +63,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["check", "--inject", "step=0.9"], "--inject: 'step=0.9' is no slow-down of the step"),
         (["check", "--inject", "1.1"], "hint: try step=1.10"),
         (["check", "--inject", "step=1.1", "--layer", "deterministic"], "--layer deterministic times none"),
+        (["check", "--inject", "step=1.1", "--check", "sent"], "--inject slows steps, and no check times any"),
+        (["calibrate", "--pairs", "5"], "--pairs 5: a noise floor takes 6 pairs or more"),
         (["check", "--pairs", "0"], "--pairs: 0 is not in the range 1 to 200"),
         (["check", "--budget", "0"], "--budget"),
         (["check", "--markdown", "/nowhere/a.md"], "--markdown: the folder of '/nowhere/a.md' does not exist"),

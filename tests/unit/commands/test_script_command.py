@@ -204,6 +204,12 @@ def test_a_pod_s_record_goes_to_its_standard_output(capsys: pytest.CaptureFixtur
     assert re.search(r"-m xbench profile resnet18 --json - --fabric cluster", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("words", [["--json=out.json"], ["--json", "out.json"]])
+def test_a_pod_s_record_goes_where_the_command_says(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["script", "--engine", "kubernetes", "--image", "i", "profile", "resnet18", *words]) == 0
+    assert f"-m xbench profile resnet18 {' '.join(words)} --fabric cluster" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -1,4 +1,4 @@
-"""The source of a tree whose xbench answers at once, its suite, and git for its repository."""
+"""The source of a tree whose xbench answers at once, its suite, git for its repository, and whole checks of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ from pathlib import Path
 from unittest import mock
 
 from regress_fakes import MACHINE, WORKLOAD
+from rich.console import Console
+
+from xbench.records import Baseline, Regression, load
+from xbench.regress import load_suite
+from xbench.regress.check import check
+from xbench.regress.record import record
+from xbench.regress.request import Layer, RegressRequest
 
 SUITE = """
 [regress]
@@ -96,3 +103,31 @@ class InThisProcess:
 
     def end(self) -> None:
         pass
+
+
+def request(root: Path, **fields: object) -> RegressRequest:
+    suite = load_suite(root / "xbench.toml")
+    return RegressRequest(suite, root, output=root / "results" / "runs", **fields)  # type: ignore[arg-type]
+
+
+def checked(root: Path, **fields: object) -> tuple[Regression, str]:
+    said = io.StringIO()
+    kept = check(request(root, **fields), Console(file=said, width=200))
+    assert isinstance(kept.record, Regression)
+    assert load(kept.path) == kept.record
+    assert list(root.parent.joinpath("temporary").glob("xb*")) == []
+    assert git(root, "worktree", "list").count("\n") == 0
+    if kept.error is not None:
+        raise kept.error
+    return kept.record, said.getvalue()
+
+
+def verdicts(record: Regression) -> dict[str, str]:
+    return {case.metric: case.verdict for case in record.cases}
+
+
+def stored(root: Path, layers: tuple[Layer, ...]) -> Path:
+    kept = record(request(root, layers=layers), Console(file=io.StringIO()))
+    assert isinstance(kept.record, Baseline)
+    assert kept.error is None
+    return kept.path

@@ -16,68 +16,20 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from regress_tree import FAKE, SUITE, InThisProcess, git
+from regress_tree import FAKE, SUITE, checked, git, request, stored, verdicts
 from rich.console import Console
 
 from xbench.errors import Interrupted, RunError
 from xbench.records import AnyRecord, Baseline, Noise, Regression, load, save
-from xbench.regress import exit_code, load_suite
+from xbench.regress import exit_code
 from xbench.regress import record as recording
-from xbench.regress.check import check
-from xbench.regress.record import calibrate, record
-from xbench.regress.request import Layer, RegressRequest
+from xbench.regress.record import calibrate
 from xbench.runs import run_folder
 from xbench.runs.run_folder import keep
 from xbench.stats.regression import noise_floor
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
 ANSWERS = pytest.mark.usefixtures("in_this_process")
-
-
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are done in this process."""
-    monkeypatch.setattr("xbench.regress.checkout.Running", InThisProcess)
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of one commit, whose steps take 0.1 s."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    root = tmp_path / "repository"
-    (root / "xbench").mkdir(parents=True)
-    (root / "xbench" / "__init__.py").write_text("")
-    (root / "xbench" / "__main__.py").write_text(FAKE)
-    (root / "xbench.toml").write_text(SUITE)
-    (root / "step_s").write_text("0.1")
-    (root / ".gitignore").write_text("launches\nresults\n__pycache__\n")
-    git(root, "init", "--quiet")
-    git(root, "add", "-A")
-    git(root, "commit", "--quiet", "-m", "the base")
-    return root
-
-
-def request(root: Path, **fields: object) -> RegressRequest:
-    suite = load_suite(root / "xbench.toml")
-    return RegressRequest(suite, root, output=root / "results" / "runs", **fields)  # type: ignore[arg-type]
-
-
-def checked(root: Path, **fields: object) -> tuple[Regression, str]:
-    said = io.StringIO()
-    kept = check(request(root, **fields), Console(file=said, width=200))
-    assert isinstance(kept.record, Regression)
-    assert load(kept.path) == kept.record
-    assert list(root.parent.joinpath("temporary").glob("xb*")) == []
-    assert git(root, "worktree", "list").count("\n") == 0
-    if kept.error is not None:
-        raise kept.error
-    return kept.record, said.getvalue()
-
-
-def verdicts(record: Regression) -> dict[str, str]:
-    return {case.metric: case.verdict for case in record.cases}
 
 
 def test_a_slower_head_regresses_once_fresh_launches_agree(root: Path) -> None:
@@ -217,13 +169,6 @@ def test_a_head_that_cannot_be_measured_is_an_error_and_no_verdict(root: Path) -
     (root / "xbench" / "__main__.py").write_text("raise SystemExit('the model is gone')\n")
     with pytest.raises(RunError, match=r"nothing could be measured: .*the model is gone"):
         checked(root, base="HEAD")
-
-
-def stored(root: Path, layers: tuple[Layer, ...]) -> Path:
-    kept = record(request(root, layers=layers), Console(file=io.StringIO()))
-    assert isinstance(kept.record, Baseline)
-    assert kept.error is None
-    return kept.path
 
 
 @ANSWERS

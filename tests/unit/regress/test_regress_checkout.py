@@ -12,7 +12,7 @@ import pytest
 from regress_tree import git
 
 from xbench.errors import SpecError
-from xbench.regress.checkout import Repository, other_needs, short
+from xbench.regress.checkout import Repository, empty_submodules, other_needs, short
 
 
 @pytest.fixture
@@ -138,3 +138,11 @@ def test_different_requirements_are_named_from_both_sides(tmp_path: Path) -> Non
     assert other_needs(tmp_path, tmp_path) is None  # no pyproject.toml on either side
     (head / "pyproject.toml").write_text("not toml [")
     assert other_needs(head, tmp_path) is None
+
+
+def test_submodules_of_base_are_named(tmp_path: Path) -> None:
+    assert empty_submodules(tmp_path) is None
+    (tmp_path / ".gitmodules").touch()
+    assert empty_submodules(tmp_path) == (
+        "base has git submodules, which are empty in its checkout: what is imported from them is not base's"
+    )

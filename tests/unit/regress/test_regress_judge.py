@@ -13,6 +13,7 @@ from test_suite_file import suite_of
 from xbench.records import Case, Failure, Judged, LaunchPair, Measurement, NoiseFloor, Regression
 from xbench.regress import exit_code, floors_of, judge, pairs_for, suspected
 from xbench.regress.judge import threshold_of
+from xbench.report.formats import junit
 
 BUCKETS = Case("resnet18", "optimal", "buckets")
 PLANNED = Case("resnet18", "optimal", "planned_step")
@@ -191,6 +192,23 @@ def test_a_head_that_fails_is_no_pass() -> None:
     base = failure.model_copy(update={"side": "base"})
     assert exit_code(made.regression(pairs=pairs, failures=[base]), strict=False) == 0
     assert exit_code(made.regression(pairs=pairs, failures=[base]), strict=True) == 5
+
+
+def test_a_head_that_fails_is_no_pass_if_base_cannot_be_compared() -> None:
+    failure = Failure(check="small", mode="wfbp", side="head", reason="rank 1 died: SIGKILL")
+    old = [Failure(check=name, side="base", reason="base is too old") for name in ("resnet18", "small")]
+    record = made.regression(base=None, pairs=[], failures=[*old, failure])
+    assert (of(record, WFBP).verdict, of(record, WFBP).reason) == ("missing", "head failed: rank 1 died: SIGKILL")
+    assert (of(record, DDP).verdict, of(record, DDP).reason) == ("not comparable", "base is too old")
+    assert [exit_code(record, strict=strict) for strict in (False, True)] == [1, 1]
+    assert exit_code(made.regression(base=None, pairs=[], failures=old), strict=False) == 0
+    elsewhere = made.side("b", environment=made.ENVIRONMENT.model_copy(update={"cores": 16}))
+    record = made.regression(base=elsewhere, failures=[failure])
+    assert of(record, WFBP).verdict == "not comparable"
+    assert exit_code(record, strict=False) == 1
+    assert {case.name: case.status for case in junit.cases(record) if case.group == "small"} == {
+        "wfbp collectives": "passed", "wfbp step_time": "error",
+    }  # fmt: skip
 
 
 def test_a_pair_that_lost_a_side_does_not_count() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from xbench.regress import checkout
 from xbench.regress.checkout import Checkout, Incomparable
 from xbench.regress.protocol import VERSION, JobRequest
 
@@ -80,3 +81,40 @@ def test_what_pointed_into_head_points_into_the_base(tmp_path: Path) -> None:
     assert parts == [str(base), str(base / "src"), str(base / "lib"), "/elsewhere"]
     assert one.environ(ours)["HOME"] == "/home"
     assert Checkout("head", head, head, head.resolve(), "head").environ({})["PYTHONPATH"] == str(head)
+
+
+def test_a_package_of_a_monorepo_is_that_of_its_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite is in packages/net; code is imported from there, by a .pth file, and by an editable install."""
+    head, base = tmp_path / "head", tmp_path / "base"
+    for root in (head, base):
+        for folder in ("packages/net/src", "packages/by-path", "packages/by-hook/src"):
+            (root / folder).mkdir(parents=True)
+    for folder in (".venv/lib/site-packages", "packages/new"):
+        (head / folder).mkdir(parents=True)
+    (base / ".venv/lib/site-packages").mkdir(parents=True)
+    inside = ["packages/by-path", "packages/new", ".venv/lib/site-packages"]
+    monkeypatch.setattr("sys.path", ["", *(str(head / folder) for folder in inside), "/usr/lib/python3"])
+    hooked = head / "packages" / "by-hook"
+    monkeypatch.setattr(checkout, "_editable_projects", lambda: (hooked, hooked / "src", Path("/elsewhere/src")))
+    monkeypatch.chdir(tmp_path)
+    for root, own in ((base, []), (head, ["packages/new"])):
+        side = Checkout("base", root, root / "packages" / "net", head, "a tree")
+        expected = [".", "packages/net", "packages/net/src", "packages/by-path", *own, "packages/by-hook",
+                    "packages/by-hook/src"]  # fmt: skip
+        assert side.environ({})["PYTHONPATH"].split(os.pathsep) == [str(root / folder) for folder in expected]
+
+
+def test_projects_that_are_installed_in_editable_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = {
+        "editable": '{"url": "file:///home/me/my%20net", "dir_info": {"editable": true}}',
+        "plain": '{"url": "file:///home/me/other", "dir_info": {}}',
+        "broken": "{",
+    }
+    for name, source in sources.items():
+        (tmp_path / f"{name}-1.dist-info").mkdir()
+        (tmp_path / f"{name}-1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+        (tmp_path / f"{name}-1.dist-info" / "direct_url.json").write_text(source)
+    (tmp_path / "bare-1.dist-info").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    project = Path("/home/me/my net")
+    assert checkout._editable_projects.__wrapped__() == (project, project / "src")

@@ -176,13 +176,39 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
         ("[regress]", "[regres]", "there is no table [regress]", "did you mean"),
         ("[regress.thresholds]", "[regress.treshholds]", "unknown key 'treshholds' in [regress]",
          "did you mean 'thresholds'?"),
+        ("[regress.thresholds]", "[regres.thresholds]", "unknown key 'regres' in the file", "did you mean 'regress'?"),
+        ("[regress]", "[other]\n[regress]", "unknown key 'other' in the file", "it takes regress"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, old: str, new: str, sentence: str, hint: str) -> None:
-    text = changed(old, new) if old != "[regress]" else "[regres]\npairs = 7\n"
+    text = changed(old, new) if new != "[regres]" else "[regres]\npairs = 7\n"
     found, tip = refused(tmp_path, text)
     assert found.startswith(sentence)
     assert tip.startswith(hint)
+
+
+def test_files_of_a_check_are_relative_to_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    text = changed('"synthetic:layers=8"', '"models.py:make"').replace('"local:ranks=2"', '"emulated:from=plan.json"')
+    written(folder, text)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.py").touch()
+    with pytest.raises(SpecError, match=r"check 'small': workload: there is no file 'models\.py'"):
+        load_suite(Path("sub/xbench.toml"))
+    (tmp_path / "models.py").rename(folder / "models.py")
+    suite = load_suite(Path("sub/xbench.toml"))
+    assert (suite.checks[0].fabric, suite.checks[1].workload) == ("emulated:from=plan.json", "models.py:make")
+    assert Path.cwd() == tmp_path
+
+
+def test_a_factory_that_would_be_the_same_on_both_sides_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "models.py").touch()
+    sentence, hint = refused(tmp_path, changed("synthetic:layers=8", f"{tmp_path}/models.py:make"))
+    assert sentence == (
+        f"check 'small': workload: the path '{tmp_path}/models.py' is absolute, so base would train head's model"
+    )
+    assert hint == "write the path relative to the folder of the suite"
 
 
 def test_a_record_without_measurements_plans_nothing(tmp_path: Path) -> None:

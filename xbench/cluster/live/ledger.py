@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.errors import RecordError, RunError, SpecError
-from xbench.record_files import sync_folder
+from xbench.record_files import FRAME, RECORD, sync_folder
 from xbench.records.parts import Part
 
 LEDGER = "ledger.jsonl"
@@ -188,8 +188,13 @@ class Ledger:
 
     @classmethod
     def begin(cls, folder: Path, began: RunStarted) -> Ledger:
-        """Create a ledger. Raises SpecError if the folder has one already, RunError as above, OSError."""
+        """Create a ledger. Raises SpecError if the folder has a run in it already, RunError as above, OSError."""
         folder.mkdir(parents=True, exist_ok=True)
+        others = [name for name in (RECORD, FRAME, JOBS) if (folder / name).exists()]
+        if others and not (folder / LEDGER).exists():
+            raise SpecError(
+                f"the folder {str(folder)!r} has {others[0]!r} of another run in it", hint="name another --folder"
+            )
         ledger = cls(folder)
         if (folder / LEDGER).stat().st_size:
             ledger.close()

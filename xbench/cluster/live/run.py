@@ -8,7 +8,7 @@ machine, is gone on with from there.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -105,6 +105,9 @@ def resume(folder: Path, say: Say, retries: int | None = None) -> LiveRun:
             what = f"finished, or was given up ({', '.join(given_up)})" if given_up else "is over"
             hint = f"xbench cluster run --resume {folder} --retries 3" if given_up else f"xbench report {folder}"
             raise SpecError(f"every job of the run in {str(folder)!r} {what}", hint=hint)
+        again = given_up if retries is not None else []
+        left = [track.entry for track in state.tracks.values() if not track.over or track.name in again]
+        _check_workloads(left, began.device, "resume it in the folder in which it began")
         # On Ray there may be no limit on slots; this machine has as many as it had.
         most = began.most_slots if began.engine == "ray" else began.slots
         engine = make_engine(began.engine, most, began.device, began.address, folder, fewer=True)
@@ -112,8 +115,7 @@ def resume(folder: Path, say: Say, retries: int | None = None) -> LiveRun:
         ledger.close()
         raise
     (folder / RECORD).unlink(missing_ok=True)  # the ledger has it all, and more from now on
-    left = sum(not track.over for track in state.tracks.values()) + (len(given_up) if retries is not None else 0)
-    say(f"{began.policy} goes on at {state.now_s:.1f} s with {left} of {len(began.jobs)} jobs")
+    say(f"{began.policy} goes on at {state.now_s:.1f} s with {len(left)} of {len(began.jobs)} jobs")
     return _run(state, ledger, engine, say, resumed=True, retries=retries)
 
 
@@ -187,11 +189,11 @@ def _asked_to_stop() -> Iterator[Callable[[], int]]:
             signal.signal(number, handler)
 
 
-def _check_workloads(jobs: tuple[JobEntry, ...], device: DeviceType) -> None:
-    """Refuse what no attempt could be made of. Raises SpecError, naming the job."""
+def _check_workloads(jobs: Iterable[JobEntry], device: DeviceType, hint: str | None = None) -> None:
+    """Raise SpecError for the first job of which no attempt could be made. `hint`: that of an error without one."""
     for job in jobs:
         try:
             attempt_of(job.live, tuple(range(job.least)), device)
         except SpecError as error:
             named = str(error) if job.name in str(error) else f"job {job.name!r}: {error}"
-            raise SpecError(named, hint=error.hint) from None
+            raise SpecError(named, hint=error.hint or hint) from None

@@ -25,6 +25,7 @@ from xbench.cluster.live import ledger
 from xbench.cluster.live.jobs_file import JobEntry, check_fit
 from xbench.cluster.live.track import AttemptState, JobState
 from xbench.cluster.policies import POLICIES, parse_policy
+from xbench.cluster.policies.ordered import Order
 from xbench.cluster.policy import Cluster, Policy
 from xbench.cluster.simulator import needed_gpus
 from xbench.errors import RecordError, SpecError
@@ -194,6 +195,7 @@ class State:
             case ledger.RunAbandoned():
                 track.gave_up = event.reason
                 track.lost_steps += max(0.0, track.steps - track.kept)
+                track.steps = track.kept
                 self._release(track, event.at_s)
             case ledger.Trained():
                 track.present.first = track.present.last = (event.at_s, event.steps)
@@ -224,8 +226,14 @@ class State:
             track.learned = event.kept_steps
 
     def _release(self, track: JobState, now_s: float) -> None:
+        """Take the job from the policy. A job may end on slots that it has lost, while it waits for others."""
+        waited = not track.active.gpus
         track.active.hold(now_s, 0, 1.0, None, now_s)
-        if not track.withheld:
+        if track.withheld:
+            return
+        if waited and isinstance(self.policy, Order):
+            self.policy.withdrawn(track.active, now_s)
+        else:
             self.policy.finished(track.active, now_s)
 
     def _add_to_policy(self, track: JobState, now_s: float) -> None:

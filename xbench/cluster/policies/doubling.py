@@ -52,14 +52,13 @@ class Doubling(Elastic):
     def columns(self, jobs: Sequence[Job]) -> Columns:
         """By step: `sizes`; `added` GPUs; `helps`: time saved per unit of work and added GPU. `first`: initial size."""
         steps = max((len(doubling_sizes(job, self.cluster)) for job in jobs), default=1)
-        return {"sizes": (steps, int), "added": (steps, float), "helps": (steps, float), "first": (0, int),
-                "number": (0, int)}  # fmt: skip
+        return {"sizes": (steps, int), "added": (steps, float), "helps": (steps, float), "first": (0, int)}
 
     def arrived(self, job: Active, now_s: float) -> None:
         """Add the job's sizes and speeds."""
         rows, row = self._rows, self._rows.append(job)
         sizes = doubling_sizes(job.job, self.cluster)
-        rows["number"][row], rows["first"][row] = job.number, sizes[0]
+        rows["first"][row] = sizes[0]
         rows["sizes"][: len(sizes), row] = sizes
         rows["added"][1 : len(sizes), row] = np.diff(sizes)
         rows["helps"][1 : len(sizes), row] = _helps(job.job, sizes)
@@ -198,9 +197,9 @@ class Exploratory(Doubling):
         first, least = self._rows["first"], self._rows["sizes"][0]
         served = self.served(least)
         spare = self.cluster.gpus - int(least[:served].sum()) - int((first - least).sum())
-        last = int(self._rows["number"][served - 1]) if served and spare >= 0 else -1
+        served_jobs = {job.number for job in self._rows.jobs[: served if spare >= 0 else 0]}
         for number, (_, sizes) in self._to_try.items():
-            if number > last:
+            if number not in served_jobs:
                 break
             if number not in self._on_trial and (more := sizes[self._known[number]] - sizes[0]) <= spare:
                 spare -= more
@@ -213,7 +212,7 @@ class Exploratory(Doubling):
         """Begin the trial of the next size, which it returns. The job holds that size and is not doubled."""
         job, sizes = self._to_try[number]
         size = self._on_trial[number] = sizes[self._known[number]]
-        row = self._row(number)
+        row = self._row(job)
         self._rows["first"][row] = size
         self._rows["helps"][:, row] = 0.0
         self._begun.append(job)
@@ -223,13 +222,13 @@ class Exploratory(Doubling):
         """Learn the speed on the tried size."""
         del self._on_trial[number]
         known = self._known[number] = self._known[number] + 1
-        row = self._row(number)
         job, sizes = self._to_try[number]
+        row = self._row(job)
         self._rows["first"][row] = self._rows["sizes"][0, row]
         self._rows["helps"][1:known, row] = _helps(job.job, sizes[:known])
         if known == len(sizes):
             del self._to_try[number]
 
-    def _row(self, number: int) -> int:
-        """Row of a job. Rows are in the order of arrival, as numbers are."""
-        return int(np.searchsorted(self._rows["number"], number))
+    def _row(self, job: Active) -> int:
+        """Row of a job. Its number says nothing about it: a job that is tried again gets a new row at the end."""
+        return self._rows.jobs.index(job)

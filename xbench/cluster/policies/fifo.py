@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 from xbench.cluster.jobs import Job
@@ -89,8 +89,8 @@ class FifoBackfill(Order):
     def __init__(self) -> None:
         super().__init__()
         self._queue: deque[Active] = deque()
-        self._started: set[int] = set()
-        """Numbers of jobs in the queue that have started already."""
+        self._gone: Counter[int] = Counter()
+        """Number of entries in the queue, by job, that are void: it started or was withdrawn. They come first."""
         self._sizes: dict[int, _Queue] = {}
         self._ends: list[tuple[float, int, int]] = []
         """(time, number, GPUs) of all running jobs, in order."""
@@ -109,7 +109,7 @@ class FifoBackfill(Order):
     def withdrawn(self, job: Active, now_s: float) -> None:
         """See `Order`."""
         self._sizes[job.job.gpus].remove(job)
-        self._started.add(job.number)
+        self._gone[job.number] += 1
 
     def retimed(self, job: Active, now_s: float) -> None:
         """Update the end of a running job. (A waiting job counts with its whole duration.)"""
@@ -122,8 +122,8 @@ class FifoBackfill(Order):
         """Start jobs from the head while they fit, then jobs that do not delay the first that does not fit."""
         while self._queue:
             head = self._queue[0]
-            if head.number in self._started:
-                self._started.discard(head.number)
+            if self._gone[head.number]:
+                self._gone[head.number] -= 1
             elif head.job.gpus <= self._free:
                 yield self._start(head, now_s)
             else:
@@ -137,7 +137,7 @@ class FifoBackfill(Order):
         while (job := self._first(reserved_s - now_s, extra)) is not None:
             if job.job.duration_s > reserved_s - now_s:
                 extra -= job.job.gpus
-            self._started.add(job.number)
+            self._gone[job.number] += 1
             yield self._start(job, now_s)
 
     def _reservation(self, head: Active) -> tuple[float, int]:

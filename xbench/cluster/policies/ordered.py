@@ -100,7 +100,7 @@ class Ordered(Order):
 
     def withdrawn(self, job: Active, now_s: float) -> None:
         """See `Order`. Its entry in the heap is void."""
-        del self._stamp[job.number]
+        self.finished(job, now_s)
 
     def retimed(self, job: Active, now_s: float) -> None:
         """Update the job's key."""

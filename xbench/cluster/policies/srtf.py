@@ -39,7 +39,7 @@ class Sjf(Order):
     def withdrawn(self, job: Active, now_s: float) -> None:
         """See `Order`."""
         heap = self._waiting[job.job.gpus]
-        heap.remove((job.job.duration_s, job.number, job))
+        heap[:] = [entry for entry in heap if entry[2] is not job]  # a real job may have another duration by now
         heapq.heapify(heap)
 
     def decide(self, now_s: float) -> Iterator[Change]:

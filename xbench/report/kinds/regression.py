@@ -284,7 +284,7 @@ def _status(case: Judged, record: Regression, strict: bool) -> Status:
         failure.side == "head" and failure.check == case.check and failure.mode in (None, case.mode)
         for failure in record.failures
     )
-    if case.verdict == "missing" and failed:
+    if case.verdict in ("missing", "not comparable") and failed:
         return "error"
     return "failed" if strict else "skipped"
 
