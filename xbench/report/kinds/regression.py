@@ -280,10 +280,8 @@ def _status(case: Judged, record: Regression, strict: bool) -> Status:
         return "failed"
     if case.verdict in told.PASSED:
         return "passed"
-    failed = any(
-        failure.side == "head" and failure.check == case.check and failure.mode in (None, case.mode)
-        for failure in record.failures
-    )
+    heads = [one for one in record.failures if one.side == "head" and one.check == case.check]
+    failed = any(one.mode in (None, case.mode) for one in heads)
     if case.verdict in ("missing", "not comparable") and failed:
         return "error"
     return "failed" if strict else "skipped"
