@@ -57,6 +57,15 @@ def test_a_latency_is_of_one_message_and_an_all_reduce_has_two_a_neighbour() -> 
     )
 
 
+def test_the_link_of_a_file_has_sizes_of_its_own_and_no_rate_of_the_measured_one() -> None:
+    was = given_cost(line(0.001, 10e-9))
+    given = line(0.002, 1e-9)
+    found = what_if(was, Change(link=given, link_name="fast.txt"))
+    assert found.fabric.rate_bps is None
+    assert found.basis is given
+    assert what_if(was, Change()).basis is was.cost
+
+
 def test_workers_follow_the_ring_formula() -> None:
     found = what_if(given_cost(line(*ring(1e-4, 8e-9, 1e-9, 2))), Change(workers=16))
     assert (found.cost.alpha_s, found.cost.beta_s_per_byte) == pytest.approx(ring(1e-4, 8e-9, 1e-9, 16))

@@ -1,0 +1,154 @@
+"""What reports say of less usual runs: other references, one rank, given ranks, traces, sharded modes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sample_records as made
+
+from xbench.planning.change import Change
+from xbench.planning.measured import measured
+from xbench.planning.scenario import replan, to_profile, what_if
+from xbench.records import Comparison, ModeResult, Profile, load, of_kind
+from xbench.report.advice import what_to_paste
+from xbench.report.answer import answer, more, ranking
+from xbench.report.formats import terminal
+from xbench.report.host_gain import tuning_answer
+from xbench.report.kinds import view_of
+from xbench.report.kinds.validation import label_of
+from xbench.report.planned import further
+from xbench.report.sentences import bounds_line, is_below
+from xbench.report.snippets import PLAIN_DDP
+from xbench.schedules import parse_modes
+from xbench.spec import FabricSpec
+
+RESULTS = Path(__file__).parents[3] / "results"
+
+
+def compared(*results: ModeResult, reference: str = "ddp", **spec: object) -> Comparison:
+    record = made.comparison(list(results), reference=reference)
+    return record.model_copy(update={"spec": record.spec.model_copy(update={"reference": reference, **spec})})
+
+
+def stored(name: str, kind: type[Comparison] = Comparison) -> Comparison:
+    record = of_kind(load(RESULTS / name), kind)
+    assert record is not None
+    return record
+
+
+def test_a_control_that_is_the_reference_is_neither_fastest_nor_advised() -> None:
+    compute = made.mode_result("compute", 0.5, (1.0, 1.0, 1.0), "reference")
+    single = made.mode_result("single", 0.6, (1.2, 1.19, 1.21), "slower")
+    optimal = made.mode_result("optimal", 0.55, (1.1, 1.09, 1.11), "slower")
+    record = compared(compute, single, optimal, reference="compute")
+    assert answer(record)[0] == (
+        "The reference compute trains no common network, so this run does not say which mode is fastest. optimal has "
+        "the smallest ratio to it."
+    )
+    assert what_to_paste(record) is None
+
+
+def test_the_buckets_of_ddp_tuned_are_advised_for_a_ratio_to_ddp_alone() -> None:
+    single = made.mode_result("single", 0.6, (1.0, 1.0, 1.0), "reference")
+    ddp = made.mode_result("ddp", 0.42, (0.7, 0.69, 0.71), "faster", buckets=4)
+    tuned = made.mode_result("ddp-tuned", 0.48, (0.8, 0.79, 0.81), "faster", buckets=4)
+    assert not any(
+        "ddp-tuned" in one.told for one in view_of(compared(single, ddp, tuned, reference="single")).advice()
+    )
+    of_ddp = [made.mode_result("ddp", 0.6, (1.0, 1.0, 1.0), "reference", buckets=4),
+              made.mode_result("auto", 0.4, (0.7, 0.69, 0.71), "faster", buckets=4), tuned]  # fmt: skip
+    assert any("--emit ddp" in (one.command or "") for one in view_of(compared(*of_ddp)).advice())
+    sent = view_of(compared(*of_ddp, compress="bf16")).advice()
+    assert not any("--emit" in (one.command or "") for one in sent)  # xbench plan refuses the record
+
+
+def test_ddp_that_wins_is_pasted_as_it_comes() -> None:
+    record = stored("mobilenet-v3-small-units-1gbit.json")
+    assert ranking(record)[0].mode == "ddp"
+    paste = what_to_paste(record)
+    assert paste is not None
+    assert paste.code == PLAIN_DDP
+    assert view_of(record).advice()[0].command is None
+
+
+def test_without_a_link_there_is_no_bound() -> None:
+    record = stored("resnet50-one-rank.json")
+    assert record.cost_model is None
+    assert "no schedule of one job can beat" not in terminal.render(record)
+
+
+def test_one_rank_on_a_gpu_is_sent_to_an_emulated_link() -> None:
+    profile = made.profile()
+    spec = profile.spec.model_copy(update={"fabric": FabricSpec(name="local", ranks=1), "device": "cuda", "gpu": 0})
+    told = view_of(profile.model_copy(update={"cost_model": None, "bounds": None, "spec": spec})).advice()
+    assert told[1].command == (
+        "xbench profile resnet18 --fabric emulated --batch-size 8 --image-size 128 --device cuda:0"
+    )
+
+
+def test_predictions_of_a_changed_link_or_of_a_trace_name_no_command_that_proves_them() -> None:
+    record = made.profile()
+    as_measured = replan(what_if(measured(record, "record.json"), Change()), ["ddp", "auto"])
+    assert further(as_measured)[-1].command is not None
+    changed = replan(what_if(measured(record, "record.json"), Change(workers=16)), ["ddp", "auto"])
+    kept = to_profile(changed, "xbench plan")
+    assert not any(one.command for one in view_of(kept).advice())
+    assert not any(one.command for one in further(replan(what_if(measured(kept, "w.json"), Change()), ["ddp", "auto"])))
+    traced = of_kind(load(RESULTS / "traced-a100.json"), Profile)
+    assert traced is not None
+    again = replan(what_if(measured(traced, "traced.json"), Change()), ["ddp", "auto"])
+    assert not any(one.command for one in further(again))
+    assert to_profile(again, "xbench plan").traced == traced.traced
+
+
+def test_the_command_that_proves_a_plan_allows_the_overlap_that_it_was_made_for() -> None:
+    planned = replan(what_if(measured(made.profile(), "record.json"), Change()), ["ddp", "auto"], overlap="forward")
+    command = further(planned)[-1].command
+    assert command is not None
+    assert command.endswith(" --overlap forward")
+
+
+def test_given_ranks_have_one_launch_so_more_launches_are_not_advised() -> None:
+    unsure = made.mode_result("optimal", 0.64, (0.97, 0.9, 1.04), "inconclusive")
+    ddp = made.mode_result("ddp", 0.66, (1.0, 1.0, 1.0), "reference")
+    record = compared(ddp, unsure, fabric=FabricSpec(name="cluster", hosts=2))
+    assert more(record, ranking(record)) == ["More rounds may decide for this launch: --rounds."]
+
+
+@pytest.mark.parametrize("mode", ["zero1", "fsdp", "hsdp", "ddp+compile"])
+def test_a_mode_that_computes_less_than_was_profiled_breaks_no_bound(mode: str) -> None:
+    record = made.comparison()
+    assert record.bounds is not None
+    fast = made.mode_result(mode, record.bounds.compute_s / 2, (0.5, 0.49, 0.51), "faster")
+    assert not is_below(fast, record.bounds)
+    assert "no schedule of one job can beat" in bounds_line(record.bounds, {mode: fast})
+    plain = made.mode_result("optimal", record.bounds.compute_s / 2, (0.5, 0.49, 0.51), "faster")
+    assert is_below(plain, record.bounds)
+
+
+def test_a_mode_that_failed_its_check_says_nothing_of_host_tuning() -> None:
+    record = stored("resnet18-1gbit.json")
+    modes = parse_modes("ddp,plain-ddp")
+    ddp = record.modes["ddp"]
+    plain = ddp.model_copy(update={"mode": "plain-ddp"})
+    more_samples = [one.model_copy(update={"mode": "plain-ddp"}) for one in record.samples if one.mode == "ddp"]
+    spec = record.spec.model_copy(update={"modes": modes})
+    whole = record.model_copy(
+        update={"spec": spec, "modes": {"ddp": ddp, "plain-ddp": plain}, "samples": [*record.samples, *more_samples]}
+    )
+    assert tuning_answer(whole)
+    failed = whole.model_copy(
+        update={"modes": {"ddp": ddp, "plain-ddp": plain.model_copy(update={"status": "failed"})}}
+    )
+    assert tuning_answer(failed) == []
+
+
+def test_a_validation_over_emulated_links_calls_its_steps_emulated() -> None:
+    record = load(Path(__file__).parents[2] / "golden" / "validation-v1.json")
+    assert label_of(record) == "real"  # type: ignore[arg-type]
+    cells = [cell.model_copy(update={"fabric": cell.fabric.model_copy(update={"label": "emulated"})})
+             for cell in record.cells]  # type: ignore[union-attr]  # fmt: skip
+    drawn = terminal.render(record.model_copy(update={"cells": cells}))  # type: ignore[arg-type]
+    assert "Measured step (emulated)" in drawn
+    assert "(real)" not in drawn
