@@ -85,17 +85,18 @@ def attach(
     it.
 
     `unused_parameters=True` makes the DDP schedules look for parameters without a gradient; xbench's own schedules
-    always handle them. `copies` chooses how these schedules copy gradients into a collective and back: "views",
-    "coalesced" or "fused"; None is "views". `compress="bf16"` sends fp32 gradients as bf16; the schedules of DDP use
-    torch's own hook.
+    always handle them. A gradient may be memory that the next step writes again, so `clone()` one that is kept.
+    `copies` chooses how these schedules copy gradients into a collective and back: "views", "coalesced" or "fused";
+    None is "views". `compress="bf16"` sends fp32 gradients as bf16; the schedules of DDP use torch's own hook.
 
     `dear` and `priority` defer updates into the next forward pass, whatever `wait` is, and need the optimizer. Call
     `handle.finish()` before other code reads parameters between a step and the next forward pass. Call
     `handle.synchronize()` before other code reads gradients before the step.
 
     `fsdp`, `hsdp` and `replicate` take the parameters over, and `zero1` the optimizer's state. Read parameters and
-    gradients through `handle.model`, or call `handle.finish()` first. All ranks must detach together. `auto:shard=on`
-    is refused: `xbench plan RECORD --emit python --mode auto:shard=on` prints the lines of torch that wrap its units.
+    gradients through `handle.model`, or call `handle.finish()` first. Call `train()`, `eval()` and `zero_grad()` of
+    `handle.model`. All ranks must detach together. `auto:shard=on` is refused: `xbench plan RECORD --emit python --mode
+    auto:shard=on` prints the lines of torch that wrap its units.
 
     The ranks must have equal parameters, as after loading one checkpoint or seeding alike. Their digests are compared
     here, so all ranks must call this together. `broadcast=True` first copies the first rank's parameters and buffers to
