@@ -167,8 +167,8 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
                 return
             recorded = self.shortages.while_recording(left)
             if recorded is not None:  # all blocks were timed before
-                missing = f"no recorded steps and no memory of {recorded} and the modes after it: {outcome.error}"
-                self.warnings.append(missing)
+                what = f"the recorded steps and the memory of {recorded} and of later modes are incomplete"
+                self.warnings.append(f"{what}: {outcome.error}")
                 return
             mode = self.shortages.failed() if self.plans else None
             if mode is None:

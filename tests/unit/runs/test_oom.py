@@ -181,7 +181,8 @@ def test_a_mode_whose_recorded_steps_run_out_of_memory_keeps_its_blocks(
     assert {p.mode for p in starts[1][1]} == set(MODES)
     assert (collector.failed, said.lines) == ({}, [])
     assert running.warnings[-1] == (
-        "no recorded steps and no memory of single and the modes after it: rank 1 on host 0 ran out of GPU memory"
+        "the recorded steps and the memory of single and of later modes are incomplete: "
+        "rank 1 on host 0 ran out of GPU memory"
     )
 
 
