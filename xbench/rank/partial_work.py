@@ -86,10 +86,11 @@ class _Watch:
 
     def keep(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
+        kept = tensor.detach()  # an output that is saved with its graph would keep the graph, and so itself
         if storage.data_ptr() not in self._parameters:
             self.kept[storage.data_ptr()] = (storage.nbytes(), self.since)  # the last use is the lowest
-            self.alive.append(tensor.detach())
-        return tensor
+            self.alive.append(kept)
+        return kept
 
     def others(self) -> None:
         """Count operations outside of layers, such as attention's products: both operands have gradients."""

@@ -66,10 +66,11 @@ def saved_bytes(forward: Callable[[], Tensor], known: Collection[int]) -> tuple[
 
     def keep(tensor: Tensor) -> Tensor:
         storage = local_shard(tensor).untyped_storage()
+        kept = tensor.detach()  # an output that is saved with its graph would keep the graph, and so itself
         if storage._cdata not in known and storage._cdata not in saved:
             saved[storage._cdata] = storage.nbytes()
-            alive.append(tensor.detach())
-        return tensor
+            alive.append(kept)
+        return kept
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         result = forward()

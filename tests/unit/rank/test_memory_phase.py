@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from xbench.rank.memory_phase import activation_bytes, local_bytes
-from xbench.rank.partial_work import kept_bytes
+from xbench.rank.partial_work import kept_bytes, work_by_band
 
 BATCH, WIDTH, ELEMENT_BYTES = 5, 3, 4
 
@@ -100,3 +100,32 @@ def test_the_backward_pass_frees_what_was_counted_step_by_step(count: Callable[.
     assert nbytes == 2 * WIDTH * ELEMENT_BYTES
     loss.backward()
     assert seen == [[False, False], [False, True]]
+
+
+class Output(torch.autograd.Function):
+    """A step that saves its own output, in memory which tells when it is freed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, saved: list[Any]) -> Tensor:
+        array = np.ones(WIDTH, dtype=np.float32)
+        saved.append(weakref.ref(array))
+        output = torch.from_numpy(array)
+        ctx.save_for_backward(output)
+        return output
+
+
+def by_band(model: nn.Module, forward: Callable[[], Tensor]) -> object:
+    return work_by_band(model, {"weight": 1, "bias": 1}, 1, forward)
+
+
+@pytest.mark.parametrize("count", [activation_bytes, kept_bytes, by_band])
+def test_a_forward_pass_without_a_backward_pass_leaves_nothing(count: Callable[..., object]) -> None:
+    saved: list[Any] = []
+    inputs = torch.ones(WIDTH, requires_grad=True)
+
+    def forward() -> Tensor:
+        output: Tensor = Output.apply(inputs, saved)  # type: ignore[no-untyped-call]
+        return output.sum()
+
+    count(nn.Linear(WIDTH, 2), forward)
+    assert [one() for one in saved] == [None]
