@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import psutil
@@ -139,3 +140,52 @@ def test_ranks_whose_models_start_apart_are_told_so(tmp_path: Path) -> None:
     assert "train.py:make: the ranks' models start apart, in '0.weight' and 3 more" in done.stderr
     assert "hint: the same seed is set on all ranks before the factory is called" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+ENDING = """
+import os
+import torch
+from torch import nn
+
+RANK, BATCHES = os.environ.get("RANK"), {batches}
+
+
+def batches(model):
+    taken = 0
+    while taken < BATCHES or RANK != "1":
+        taken += hasattr(model[0].weight, "_xbench_engine")  # steps under a schedule of ours
+        yield torch.randn(4, 16), torch.tensor([0, 1, 0, 1])
+
+
+def make():
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 2))
+    return model, batches(model), nn.CrossEntropyLoss()
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "batches", "doing", "blocks"),
+    [
+        ("wfbp", 7, "round 2 wfbp step 3: computing", {(0, "ddp"), (0, "wfbp")}),  # five steps of a block, and two
+        ("auto", 1, "trying .*", set()),
+    ],
+)
+def test_a_loader_that_ends_on_one_rank_ends_the_run_and_the_blocks_before_are_kept(
+    tmp_path: Path, mode: str, batches: int, doing: str, blocks: set[tuple[int, str]]
+) -> None:
+    (tmp_path / "train.py").write_text(ENDING.replace("{batches}", str(batches)))
+    done = xbench(
+        "compare", f"{tmp_path / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--launches", "1",
+        "--rounds", "2", "--steps", "3", "--modes", f"ddp,{mode}", "--output", str(tmp_path / "runs"),
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    record = only_record(tmp_path / "runs")
+    assert isinstance(record, Comparison)
+    assert not record.complete
+    assert re.fullmatch(
+        rf"rank 1 on host 0 \({doing}\): train.py:make: its generator ended after \d+ batches and cannot be started "
+        "again, and a run takes as many batches as its steps need",
+        record.error or "",
+    ), record.error
+    assert {(sample.round, sample.mode) for sample in record.samples} == blocks

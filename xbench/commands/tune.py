@@ -129,7 +129,7 @@ def _candidates(asked: Sequence[ModeSpec]) -> tuple[ModeSpec, ...]:
         if not mode_info(mode.name).equivalent_to_ddp and mode.name != "compute":
             raise SpecError(f"--modes: {mode.text!r} trains another network than DDP, so it cannot be the answer",
                             hint=f"xbench compare --modes ddp,{mode.text} shows its time")  # fmt: skip
-        if mode_info(mode.name).library == "torch" or not mode_info(mode.name).computes_as_profiled:
+        if mode_info(mode.name).planner is None:
             raise SpecError(f"--modes: {mode.text!r} has no plan, and tune chooses among plans",
                             hint=f"xbench compare --modes ddp,{mode.text} shows its time")  # fmt: skip
         if "@" in mode.text:

@@ -172,7 +172,6 @@ class ConvergeRank(Rank):
         """
         if self.rank > 0:
             return 0.0, 0.0
-        self.note("testing")
         model, like = self.workload.model, self.workload.inputs
         assert isinstance(like, Tensor)
         training = [module for module in model.modules() if module.training]  # frozen parts may be in evaluation mode
@@ -180,6 +179,7 @@ class ConvergeRank(Rank):
         total = right = 0.0
         with torch.no_grad():
             for start in range(0, len(self.data.test_labels), TEST_BATCH):
+                self.note(f"testing, from image {start + 1} on")
                 images = enlarged(self.data.test_images[start : start + TEST_BATCH], like)
                 labels = self.data.test_labels[start : start + TEST_BATCH].to(self.device)
                 outputs = model(images)

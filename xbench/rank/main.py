@@ -52,6 +52,7 @@ class Rank(Session):
 
     def run_all(self) -> None:
         """Run all phases."""
+        last_gate = max((n for n, phase in enumerate(self.program.phases) if phase.kind == "parity"), default=None)
         for number, phase in enumerate(self.program.phases):
             name = {
                 "profile": "profile",
@@ -66,6 +67,8 @@ class Rank(Session):
                 self.profile()
             elif phase.kind == "parity":
                 self.gate(phase)
+                if number == last_gate:
+                    self.release_references()
             elif phase.kind == "block":
                 self.block(phase, number)
             elif phase.kind == "timeline":
@@ -139,6 +142,14 @@ class Rank(Session):
             if self.is_tuned:
                 tuning.return_freed_memory()  # it held several states of the network
         rank_errors.settle(self, mode)
+
+    def release_references(self) -> None:
+        """Free the references' states after the last check: blocks of other launches do not hold them either."""
+        for session in self.sessions:
+            if session.reference is not None:
+                session.reference.release()
+        if self.is_tuned:
+            tuning.return_freed_memory()
 
     def refuses(self, mode: ModeSpec) -> bool:
         """True if a mode is left out (`rank_errors.refuses`)."""

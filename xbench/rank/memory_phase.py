@@ -22,6 +22,7 @@ from xbench.rank.session import Session
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec
 from xbench.torch_compile import cut_by_ddp
+from xbench.workloads.memory import local_shard, saved_bytes
 from xbench.workloads.nested import tensors_in
 
 
@@ -68,30 +69,15 @@ def measure_memory(session: Session, mode: ModeSpec) -> None:
 
 def local_bytes(tensors: Iterable[Tensor]) -> int:
     """Return the bytes of tensors on this rank: of a sharded tensor, its own shard."""
-    return sum(one.numel() * one.element_size() for one in map(_local, tensors))
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """Return this rank's shard of a torch.distributed.tensor.DTensor, whose import takes long, or the tensor itself."""
-    to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()
+    return sum(one.numel() * one.element_size() for one in map(local_shard, tensors))
 
 
 def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor, int]:
     """Return the result of `forward()`, and the bytes that autograd saves in it for the backward pass."""
-    saved: dict[int, int] = {}
-    alive: list[Tensor] = []  # a new storage could have the identity of a freed one
     known: set[int] = set()
 
     def know(tensors: Iterable[Tensor]) -> None:
         known.update(one.untyped_storage()._cdata for one in tensors if not hasattr(one, "to_local"))
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = _local(tensor).untyped_storage()
-        if storage._cdata not in known and storage._cdata not in saved:
-            saved[storage._cdata] = storage.nbytes()
-            alive.append(tensor.detach())
-        return tensor
 
     def gathered(module: nn.Module, _: Any) -> None:
         know(module.parameters(recurse=False))
@@ -99,9 +85,7 @@ def activation_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> tuple[T
     know((*model.parameters(), *model.buffers()))
     hooks = [module.register_forward_pre_hook(gathered) for module in model.modules()]
     try:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            result = forward()
+        return saved_bytes(forward, known)
     finally:
         for hook in hooks:
             hook.remove()
-    return result, sum(saved.values())

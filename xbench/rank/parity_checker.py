@@ -63,6 +63,11 @@ class Reference:
     buffer: str | None = None
     """Buffer that DDP makes equal on all ranks, and that the forward pass reads."""
 
+    def release(self) -> None:
+        """Free the parameters and moments, several times the network's memory. Nothing can be compared afterwards."""
+        self.states.clear()
+        self.momentum.clear()
+
 
 def copies(tensors: Any) -> dict[str, Tensor]:
     """Return a copy of named tensors."""

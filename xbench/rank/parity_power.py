@@ -39,6 +39,9 @@ from xbench.workloads.workload import Workload
 Gradients = dict[str, Tensor | None]
 NULL_LAYER = 0.02 * NULL
 
+ALONE, SUMMED, LATE = "does not average", "sums in place of averaging", "is a step late"
+"""What is wrong with the schedules that the check is tested with."""
+
 
 def trainable(model: Module) -> dict[str, Parameter]:
     """Return the parameters that get gradients, by name; each shared one appears once."""
@@ -76,11 +79,11 @@ def averaged(
     return result
 
 
-def give(parameters: Mapping[str, Parameter], gradients: Mapping[str, Tensor | None]) -> None:
-    """Set gradients on the parameters, for the optimizer's step."""
+def give(parameters: Mapping[str, Parameter], gradients: Mapping[str, Tensor | None], factor: int = 1) -> None:
+    """Set gradients, times `factor`, on the parameters, for the optimizer's step. The given ones stay as they are."""
     for name, parameter in parameters.items():
         gradient = gradients[name]
-        parameter.grad = None if gradient is None else gradient.clone()
+        parameter.grad = None if gradient is None else gradient.clone().mul_(factor)
 
 
 def _dense(gradient: Tensor) -> Tensor:
@@ -94,40 +97,46 @@ def not_shown(
     local: Sequence[Gradients],
     averaged: Sequence[Gradients],
     group: dist.ProcessGroup | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> str | None:
     """Return why the parity check would pass a wrong schedule on this workload; None if it refuses all of them.
 
     `local[s]` and `averaged[s]` are the gradients of step s at the reference's states. `new_checker()` returns a new
-    `ParityChecker`. Collective: every rank of the group must call it, and all get the same answer.
+    `ParityChecker`, and `note` is called with the current work. Collective: every rank of the group must call it, and
+    all get the same answer.
     """
     world_size = dist.get_world_size(group)
 
-    def off(gradients: Sequence[Mapping[str, Tensor | None]]) -> dict[str, float]:
-        """Return the deviation [tolerances] of each parameter on the rank where it is largest."""
+    def off(wrong: str, gradients: Sequence[Mapping[str, Tensor | None]], factor: int = 1) -> dict[str, float]:
+        """Return the deviation [tolerances] of each parameter on the rank where it is largest.
+
+        `wrong` says what is wrong with the schedule that takes steps with these gradients times `factor`.
+        """
         judged = new_checker()
 
         def steps() -> None:
-            for each in gradients:
-                give(trainable(workload.model), each)
+            for step, each in enumerate(gradients, 1):
+                note(f"gate: a schedule that {wrong}, step {step}")
+                give(trainable(workload.model), each, factor)
                 judged.step(norm=workload.update())
 
         trained(workload, snapshot, steps)
         everyone = gathered(judged.tolerances(), group)
         return {name: _most([rank.get(name, 0.0) for rank in everyone]) for name in everyone[0]}
 
-    alone = off(local)
+    alone = off(ALONE, local)
     if _passes(alone):
-        return _said("does not average", alone, ": the gradients of the ranks are too much alike")
+        return _said(ALONE, alone, ": the gradients of the ranks are too much alike")
     layer = next((name for name, most in _by_layer(alone, averaged).items() if not most > 1), None)
     if layer is not None:
         return f"a schedule that forgets {layer!r} would pass: its gradients are too much alike on all ranks"
-    summed = off([{name: None if g is None else g * world_size for name, g in each.items()} for each in averaged])
+    summed = off(SUMMED, averaged, world_size)
     if _passes(summed):
-        return _said("sums in place of averaging", summed)
+        return _said(SUMMED, summed)
     first = averaged[:1] if len(averaged) > 1 else [dict.fromkeys(averaged[0], None)]
-    late = off([*first, *averaged[:-1]])
+    late = off(LATE, [*first, *averaged[:-1]])
     if _passes(late):
-        return _said("is a step late", late, ": its gradients hardly change from step to step")
+        return _said(LATE, late, ": its gradients hardly change from step to step")
     return None
 
 

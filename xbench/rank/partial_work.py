@@ -67,6 +67,7 @@ def kept_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> tuple[Tensor,
     watch = _Watch(model, 1)
     with torch.autograd.graph.saved_tensors_hooks(watch.keep, lambda tensor: tensor):
         result = forward()
+    watch.alive.clear()
     return result, sum(size for size, _ in watch.kept.values())
 
 
@@ -80,14 +81,16 @@ class _Watch:
         self.flops = [0] * (levels + 2)
         self._counted = 0
         self._parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-        self._alive: list[Tensor] = []
+        self.alive: list[Tensor] = []
+        """Tensors that were kept, during the forward pass: freed memory could be reused, and counted again."""
 
     def keep(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
+        kept = tensor.detach()  # an output that is saved with its graph would keep the graph, and so itself
         if storage.data_ptr() not in self._parameters:
             self.kept[storage.data_ptr()] = (storage.nbytes(), self.since)  # the last use is the lowest
-            self._alive.append(tensor.detach())  # freed memory could be reused, and counted again
-        return tensor
+            self.alive.append(kept)
+        return kept
 
     def others(self) -> None:
         """Count operations outside of layers, such as attention's products: both operands have gradients."""

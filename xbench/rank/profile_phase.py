@@ -34,7 +34,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from xbench.errors import UsageError
+from xbench.errors import UsageError, WorkloadError
 from xbench.modes import EXACT, UNMERGED
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, fit
@@ -163,8 +163,12 @@ def profile_job(session: Session) -> JobPlan:
     plans = planner.plans()
     if found.cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
         session.part("candidates of auto")
-        with contextlib.suppress(UsageError):  # our engine refuses the model, on every rank alike
+        try:
             plans["auto"] = try_candidates(session, planner, plans, missing, sometimes_missing=sometimes)
+        except WorkloadError:  # of the loader, perhaps on this rank alone
+            raise
+        except UsageError:  # our engine refuses the model, on every rank alike
+            pass
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
     event = event.model_copy(update={"other_costs": found.other_costs, "unit_costs": found.unit_costs})
     scaler = session.workload.scaler

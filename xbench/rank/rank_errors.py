@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from xbench.errors import UsageError
+from xbench.errors import UsageError, WorkloadError
 from xbench.gpu_errors import Explanation, explain
 from xbench.host.tuning import raise_gloo_threads
 from xbench.modes import mode_info
@@ -104,11 +104,14 @@ def _first(reasons: Iterable[str | None]) -> str | None:
 def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
     """Call `act()`. If a schedule raises a UsageError in it, the mode has failed.
 
-    An error in a turn ends the run, because the other job waits for its own turn.
+    An error in a turn ends the run, because the other job waits for its own turn. A WorkloadError ends it too: the
+    loader has no next batch for any mode, and the other ranks may still have one.
     """
     refused: str | None = None
     try:
         act()
+    except WorkloadError:
+        raise
     except UsageError as error:
         if mode_info(mode.name).sharing == "in turns":
             raise

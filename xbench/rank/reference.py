@@ -105,7 +105,12 @@ def make(session: Session) -> Reference:
     world_size = dist.get_world_size()
     if world_size > 1:
         reference.not_shown = parity_power.not_shown(
-            session.workload, session.snapshot, lambda: checker_of(session, reference), local, averaged
+            session.workload,
+            session.snapshot,
+            lambda: checker_of(session, reference),
+            local,
+            averaged,
+            note=session.note,
         )
     elif (workers := workers_of(session.group)) > 1:
         reference.not_shown = (
@@ -197,14 +202,17 @@ def _averaged(
     """Average by hand for k steps, alone or compared with a reference.
 
     Return the reference that it makes, the checker, this rank's gradients and the averaged ones, step by step, and a
-    digest of each buffer at the end. Raises UsageError, on every rank alike, if gradients cannot be averaged.
+    digest of each buffer at the end. One rank's gradients show nothing and are not kept. Raises UsageError, on every
+    rank alike, if gradients cannot be averaged.
     """
     workload = session.workload
-    made = Reference([copies(workload.model.named_parameters())], by=BY_HAND)
+    start = copies(workload.model.named_parameters()) if reference is None else reference.states[0]
+    made = Reference([start], by=BY_HAND)
     judged = checker_of(session, reference, exact=True) if reference is not None else None
     local: list[Gradients] = []
     averaged: list[Gradients] = []
     buffers: dict[str, str] = {}
+    shows = dist.get_world_size() > 1
 
     def train() -> None:
         handle = Handle(workload.model)
@@ -225,8 +233,9 @@ def _averaged(
                 made.norms.append(size_of(session.norm))
                 _watch_loss(session, step + 1)
             else:
-                local.append(mine)
-                averaged.append(mean)
+                if shows:
+                    local.append(mine)
+                    averaged.append(mean)
                 judged.step(norm=session.norm)
         made.momentum = copies(momentum_of(workload).items()) if judged is None else {}
         buffers.update((name, digest(buffer)) for name, buffer in workload.model.named_buffers())

@@ -27,7 +27,7 @@ from xbench.runs.prepare import prepare
 from xbench.runs.progress import Progress, Trainings
 from xbench.runs.run_folder import Kept, new_run_folder
 from xbench.schedules import cycle_of
-from xbench.spec import Effort, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, odd_step_sentences, steps_of_all
 from xbench.units import format_percent, format_seconds
@@ -89,10 +89,15 @@ def check(config: ConvergeConfig) -> None:
             raise SpecError(
                 f"--modes: {mode.text!r} is compiled, and converge trains eagerly", hint="try --modes ddp,spb"
             )
-    if config.fabric.name in ("emulated", "cluster"):
+    check_fabric(config.fabric)
+
+
+def check_fabric(fabric: FabricSpec) -> None:
+    """Raise SpecError for a fabric, as typed or as `auto` chose it, on which no ranks are started that average."""
+    if fabric.name in ("emulated", "cluster"):
         raise SpecError(
-            f"converge starts real ranks that average real gradients, and not on fabric {config.fabric.name!r}",
-            hint="try --fabric local:ranks=2",
+            f"converge starts real ranks that average real gradients, and not on fabric {fabric.name!r}",
+            hint="try --device cpu --fabric local:ranks=2",
         )
 
 
@@ -118,6 +123,7 @@ def execute(config: ConvergeConfig, console: Console) -> Kept[Convergence]:
     effort = Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS)
     workload = sized(config.workloads[0])
     run, found, notes = prepare(replace(config, workloads=[workload], effort=effort))
+    check_fabric(run.fabric)
     run = run.model_copy(update={"modes": tuple(_apart(mode) for mode in run.modes)})
     world = run.fabric.world_size
     if world < 2:

@@ -73,13 +73,15 @@ def execute(config: RunConfig, console: Console, policy: LaunchPolicy | None = N
         if not speaks:
             report_refusal(refused)
         raise
+    if run.fabric.name == "cluster":  # the ranks are given, so there is one launch
+        run = run.model_copy(update={"effort": run.effort.model_copy(update={"launches": 1})})
     policy = policy or FixedLaunches(run)
     notes += policy.check(run)
     progress = Progress(console, launches=policy.launches, run=run)
     for item in found.workloads[: 1 if len(set(run.workloads)) == 1 else None]:
         told = item.record
         progress.say(f"{told.title}: {told.input}, batch {told.batch_size} a rank, {told.dtype}, {run.device}")
-    for note in [*notes, f"fabric {run.fabric}"]:
+    for note in notes:
         progress.say(note)
     name = "-".join(dict.fromkeys(_safe(spec.title) for spec in run.workloads))
     folder = new_run_folder(config.output, f"{config.title or config.kind}-{name}") if speaks else config.output
@@ -146,6 +148,8 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
         left = self.shortages.without(launch.phases)
         for start in itertools.count(1):
             left = tuple(phase for phase in left if phase.mode not in self.collector.failed)
+            if not left:
+                return
             directory = self.folder / (f"launch{number}" if start == 1 else f"launch{number}-{start}")
             directory.mkdir()
             jobs, plans = len(self.run.workloads), tuple(self.plans)
@@ -161,6 +165,11 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
                 self.plans += _plans(directory, jobs)
             if outcome.error is None:
                 return
+            recorded = self.shortages.while_recording(left)
+            if recorded is not None:  # all blocks were timed before
+                what = f"the recorded steps and the memory of {recorded} and of later modes are incomplete"
+                self.warnings.append(f"{what}: {outcome.error}")
+                return
             mode = self.shortages.failed() if self.plans else None
             if mode is None:
                 raise outcome.error
@@ -169,8 +178,6 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
             self.write_frame()
             self.progress.say(f"{mode} has failed, and the others go on in new ranks: {outcome.error}{hint}")
             left = self.shortages.rest(left)
-            if not left:
-                return
 
     def _measure_inside(self) -> None:
         """Run the one launch of ranks that another launcher started."""

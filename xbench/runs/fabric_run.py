@@ -64,15 +64,26 @@ class FabricRun(ABC, Generic[F, R]):
         return self.folder / RECORD
 
     def execute(self) -> Kept[R]:
-        """Run, and return the result. Raises errors before the fabric is open."""
+        """Run, and return the result. Raises errors before the fabric is open.
+
+        A fabric that cannot be removed afterwards is a warning of the record.
+        """
+        error: XbenchError | None = None
+        frame: F | None = None
         with interrupts_held() as held:
-            with ExitStack() as stack:
-                stack.enter_context(self.progress)
-                with held.let_through():
-                    self._environment = environment.capture(self.found.environment_facts())
-                    self.fabric = stack.enter_context(open_fabric(self.run.fabric, device=self.run.device))
-                error = ended_by(self._measure, held)
-                frame = self.frame()
+            try:
+                with ExitStack() as stack:
+                    stack.enter_context(self.progress)
+                    with held.let_through():
+                        self._environment = environment.capture(self.found.environment_facts())
+                        self.fabric = stack.enter_context(open_fabric(self.run.fabric, device=self.run.device))
+                    error = ended_by(self._measure, held)
+                    frame = self.frame()
+            except XbenchError as left:
+                if frame is None:
+                    raise
+                warning = f"{left} ({left.hint})" if left.hint else str(left)
+                frame = frame.model_copy(update={"warnings": [*frame.warnings, warning]})
             record = self.record(frame, str(error) if error is not None else None)
             path = keep(record, self.path) if self.saves else self.path
             return Kept(record, path, error or held.interrupted())

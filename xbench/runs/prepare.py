@@ -190,6 +190,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     if rootless.reexec_needed(fabric):
         rootless.reexec(sys.argv)
     _check_fabric(fabric, workloads, modes)
+    check_real(fabric, modes, config.collectives)
     if fabric.world_size < 2:
         unplanned = [mode.text for mode in modes if mode_info(mode.name).needs_link]
         modes = tuple(mode for mode in modes if not mode_info(mode.name).needs_link)
@@ -362,7 +363,7 @@ def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec], collectives: Colle
         what, library = (f"mode {named[0][0]!r}", named[0][1]) if named else ("--backend horovod", "Horovod")
         raise SpecError(
             f"{what} sends by {library} itself, over links that are there, and those of {fabric} are emulated",
-            hint="try --fabric shaped:hosts=2,rate=1gbit",
+            hint="try --device cpu --fabric shaped:hosts=2,rate=1gbit",
         )
 
 

@@ -17,6 +17,7 @@ from statistics import median
 
 from xbench.modes import mode_info
 from xbench.rank.program import JobPlan, phases
+from xbench.records import Sample
 from xbench.runs.build_records import ratios_of
 from xbench.runs.event_collector import Collector
 from xbench.runs.launch_policy import LaunchSpec
@@ -57,8 +58,9 @@ class UntilPrecise:
         pilot = max(MIN_PILOT, self.run.effort.launches)
         says: list[str] = []
         if number >= pilot and self._total is None:
-            self._total = self._needed(found, pilot)
-            says.append(self._told(found, number))
+            samples = found.samples()
+            self._total = self._needed(samples, pilot)
+            says += [self._told(samples, number)] if samples else []
         if self._total is not None and number >= self._total:
             return None
         now_s = self._clock()
@@ -80,18 +82,18 @@ class UntilPrecise:
             return run
         return run.model_copy(update={"effort": run.effort.model_copy(update={"launches": self._ran})})
 
-    def _needed(self, found: Collector, pilot: int) -> int:
-        samples = found.samples()
+    def _needed(self, samples: Sequence[Sample], pilot: int) -> int:
+        """Return the number of launches that every open ratio needs. A mode without blocks has no ratio."""
         ratios = ratios_of(self.run, {mode.text: mode_values(self.run, mode, samples) for mode in self.run.modes})
-        rivals = [ratios[mode.text] for mode in self.run.modes if mode_info(mode.name).advisable]
+        rivals = [ratios[m.text] for m in self.run.modes if mode_info(m.name).advisable and m.text in ratios]
         open_ones = [ratio for ratio in rivals if ratio.verdict not in ("reference", "slower")]
         needed = [launches_needed(ratio, self.precision) or MAX_LAUNCHES for ratio in open_ones]
         return max([pilot, *needed])
 
-    def _told(self, found: Collector, number: int) -> str:
+    def _told(self, samples: Sequence[Sample], number: int) -> str:
         """Say how many launches, rounds and steps the precision needs, and how long the rest of them takes."""
         assert self._total is not None
-        steps = round(median(len(sample.steps_s) for sample in found.samples()))
+        steps = round(median(len(sample.steps_s) for sample in samples))
         left_s = (self._total - number) * (self._clock() - self._launched_s)
         more = f"; about {duration(left_s)} more" if left_s > 0 else ""
         return (

@@ -192,7 +192,7 @@ def _run_cell(
     discarded: list[str],
     console: Console,
 ) -> tuple[ValidationCell, Interrupted | None]:
-    """Run a cell. Return it, and an interruption after its measurement. Raises Interrupted for an earlier one."""
+    """Run a cell. Return it, and an interruption after its first measurement. Raises Interrupted for an earlier one."""
     spec, fabric, held_out = place.cell
     asked = replace(
         config,
@@ -222,8 +222,10 @@ def _run_cell(
                 f"measured again: the computation took {drift:+.0%} while modes were timed of what it took before",
                 highlight=False,
             )
-    except Interrupted:
-        raise
+    except Interrupted as stopped:
+        if first is None:
+            raise
+        return first, stopped
     except XbenchError as failed:
         if first is not None:
             console.print(f"the first measurement stands: {failed}", style="yellow", highlight=False)

@@ -76,7 +76,7 @@ def places_of(config: ValidateConfig) -> tuple[list[Place], Environment]:
         spec, workload = resolved[cell.workload]
         number = None if matrix.cells is None else index + 1
         places.append(Place(cell._replace(workload=spec), workload, number))
-    return places, environment.capture(found.model_dump())
+    return places, environment.capture(found.environment_facts())
 
 
 def drawing_of(config: ValidateConfig, places: Sequence[Place]) -> Drawing | None:

@@ -4,13 +4,13 @@ One rank of one job holds its parameters P and frozen tensors, their gradients G
 momentum: one P; AdamW: two), gradients packed into flat buckets (another G), a copy of the initial weights for the
 parity check (another P), the activations A that autograd saves between forward and backward, and the process itself. A
 is measured in a forward pass through `saved_tensors_hooks`, each storage once; on the meta device that costs no memory.
-The workspace of operators and gradients of activations are left out, so the estimate is low: it serves to refuse what
-clearly cannot fit.
+The workspace of operators and gradients of activations are left out. So are the states of several steps that the parity
+check of a comparison holds for a while. The estimate is therefore low: it serves to refuse what clearly cannot fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,26 +45,43 @@ def footprint(workload: Workload) -> tuple[Footprint, Tensor]:
     """The estimate, and the loss of the forward pass that it ran. Raises what the model raises."""
     weights = {id(tensor): tensor for tensor in (*workload.model.parameters(), *workload.model.buffers())}
     known = {tensor.untyped_storage()._cdata for tensor in weights.values()}
-    saved: dict[int, Bytes] = {}
-    kept: list[Tensor] = []  # the next storage could reuse the address of a deleted one
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in known and storage._cdata not in saved:
-            saved[storage._cdata] = storage.nbytes()
-            kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = workload.forward_loss()
+    loss, activations = saved_bytes(workload.forward_loss, known)
     all_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     grads = workload.grad_bytes
     state = _STATE_COPIES[workload.spec.optimizer] * grads
     fixed = PROCESS_BYTES + 2 * all_bytes + 2 * grads + state
-    activations = sum(saved.values())
     if workload.spec.amp is not None and workload.device_type == "meta":  # which has no autocast
         activations //= 2
     return Footprint(fixed, activations), loss
+
+
+def saved_bytes(forward: Callable[[], Tensor], known: Collection[int]) -> tuple[Tensor, Bytes]:
+    """The result of `forward()`, and the bytes that autograd saves in it for the backward pass, each storage once.
+
+    `known` holds the `_cdata` of storages that do not count. Of a sharded tensor its own shard counts. Nothing is kept
+    alive longer than autograd keeps it, so the backward pass frees it piece by piece.
+    """
+    saved: dict[int, Bytes] = {}
+    alive: list[Tensor] = []  # during `forward`: the next storage could have the identity of a freed one
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = local_shard(tensor).untyped_storage()
+        kept = tensor.detach()  # an output that is saved with its graph would keep the graph, and so itself
+        if storage._cdata not in known and storage._cdata not in saved:
+            saved[storage._cdata] = storage.nbytes()
+            alive.append(kept)
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = forward()
+    alive.clear()
+    return result, sum(saved.values())
+
+
+def local_shard(tensor: Tensor) -> Tensor:
+    """This rank's shard of a torch.distributed.tensor.DTensor, whose import takes long, or the tensor itself."""
+    to_local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
 
 
 def available_bytes(gpus: Sequence[int]) -> Bytes:

@@ -74,6 +74,7 @@ def said(
     weights: tuple[float, ...] = WEIGHTS,
     max_norm: float | None = None,
     norms: bool = True,
+    note: Callable[[str], None] = lambda _: None,
 ) -> str | None:
     """Train the reference on the mean of both batches' gradients, and ask what the gate would let pass."""
     job = Job(model, optimizer_of(model.parameters()), batches[0])
@@ -102,7 +103,7 @@ def said(
     def new_checker() -> ParityChecker:
         return ParityChecker(job, states, None, momentum=moments, norms=sizes if norms else (), compressed=compressed)
 
-    return parity_power.not_shown(job, snapshot, new_checker, local, averaged)
+    return parity_power.not_shown(job, snapshot, new_checker, local, averaged, note=note)
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
@@ -120,6 +121,13 @@ def test_ranks_with_batches_of_their_own_show_every_wrong_schedule(
     optimizer_of: Any, compressed: bool, steps: int
 ) -> None:
     assert said(network(), differing(), optimizer_of, compressed=compressed, steps=steps) is None
+
+
+def test_every_judged_step_is_noted() -> None:
+    notes: list[str] = []
+    assert said(network(), differing(), sgd, steps=2, note=notes.append) is None
+    wrong = ("does not average", "sums in place of averaging", "is a step late")
+    assert notes == [f"gate: a schedule that {what}, step {step}" for what in wrong for step in (1, 2)]
 
 
 @pytest.mark.parametrize("optimizer_of", [sgd, adam])
@@ -212,6 +220,18 @@ def test_the_mean_of_all_ranks_and_none_where_no_rank_has_a_gradient(monkeypatch
     assert model.others.grad is not None
     assert model.others.grad.tolist() == [0.5, 0.5]
     assert model.nobodys.grad is None
+
+
+def test_given_gradients_stay_as_they_are() -> None:
+    model = Net()
+    gradients: Gradients = {"used": torch.tensor([2.0, 4.0]), "others": None, "nobodys": torch.ones(2)}
+    give(trainable(model), gradients, 3)
+    assert model.used.grad is not None
+    assert model.used.grad.tolist() == [6.0, 12.0]
+    assert model.others.grad is None
+    model.used.grad.zero_()
+    assert gradients["used"] is not None
+    assert gradients["used"].tolist() == [2.0, 4.0]
 
 
 def test_sparse_gradients_become_dense() -> None:

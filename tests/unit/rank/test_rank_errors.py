@@ -1,14 +1,20 @@
-"""An error of the user's code in one sentence: its line, and all that it says."""
+"""An error of the user's code in one sentence, and which errors are the failure of one mode."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from xbench.rank.rank_errors import MOST, message_of, place_of
+from xbench.errors import UsageError, WorkloadError
+from xbench.rank import rank_errors
+from xbench.rank.events import Event, ModeFailed
+from xbench.rank.rank_errors import MOST, attempt, message_of, place_of
+from xbench.schedules import parse_mode
 
 
 def test_the_innermost_line_of_the_users_code(tmp_path: Path) -> None:
@@ -47,3 +53,45 @@ def test_a_long_text_ends_after_a_whole_word() -> None:
     said = message_of(ValueError("word " * 1000))
     assert len(said) <= MOST + 20
     assert said.endswith("word …")
+
+
+# --- modes that are refused ------------------------------------------------------------------------------------------
+
+
+def attempted(monkeypatch: pytest.MonkeyPatch, error: Exception, mode: str) -> tuple[dict[str, bool], list[Event]]:
+    """The refused modes and the journal of the only rank after a block of a mode raised this error."""
+    monkeypatch.setattr(rank_errors.dist, "all_reduce", lambda *_, **__: None)
+    written: list[Event] = []
+    session: Any = SimpleNamespace(
+        workload=None,
+        refused={},
+        device=torch.device("cpu"),
+        snapshot=SimpleNamespace(restore=lambda workload: None),
+        journal=SimpleNamespace(write=written.append),
+        board=SimpleNamespace(put=lambda name, text: None),
+    )
+
+    def block() -> None:
+        raise error
+
+    attempt(session, parse_mode(mode), block)
+    return session.refused, written
+
+
+def test_what_a_schedule_refuses_is_the_failure_of_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, (event,) = attempted(monkeypatch, UsageError("sparse gradients"), "wfbp")
+    assert refused == {"wfbp": True}
+    assert isinstance(event, ModeFailed)
+    assert (event.mode, event.message) == ("wfbp", "sparse gradients")
+
+
+@pytest.mark.parametrize(
+    ("error", "mode"),
+    [
+        (WorkloadError("train.py:make: its generator ended"), "wfbp"),  # the other modes have no batch either
+        (UsageError("sparse gradients"), "crossover"),  # the other job waits for its turn
+    ],
+)
+def test_an_error_that_ends_the_run_is_raised(monkeypatch: pytest.MonkeyPatch, error: UsageError, mode: str) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        attempted(monkeypatch, error, mode)

@@ -57,7 +57,6 @@ def short(number: int, mode: str | None, modes: list[str] = MODES) -> OomTracker
         (9, "single", 7),  # an interrupted round is timed again as a whole
         (2, "single", 2),
         (2, "ddp", 2),  # it was the reference of a gate, which is tried again
-        (12, "wfbp", 12),
     ],
 )
 def test_what_is_left_of_the_launch_is_run_without_the_mode(at: int, mode: str, start: int) -> None:
@@ -65,6 +64,11 @@ def test_what_is_left_of_the_launch_is_run_without_the_mode(at: int, mode: str, 
     assert shortages.failed() == mode
     assert shortages.rest(PHASES) == tuple(phase for phase in PHASES[start:] if phase.mode != mode)
     assert shortages.without(phases(RUN, 1)) == tuple(phase for phase in phases(RUN, 1) if phase.mode != mode)
+
+
+@pytest.mark.parametrize(("at", "mode", "recorded"), [(12, "wfbp", "wfbp"), (9, "single", None), (12, None, None)])
+def test_memory_that_runs_out_while_steps_are_recorded(at: int, mode: str | None, recorded: str | None) -> None:
+    assert short(at, mode).while_recording(PHASES) == recorded
 
 
 def test_a_mode_fails_once() -> None:
@@ -102,7 +106,7 @@ class Said:
 
 def launched(
     monkeypatch: pytest.MonkeyPatch, folder: Path, dies: dict[int, tuple[int, str | None]]
-) -> tuple[list[tuple[str, tuple[Phase, ...]]], Collector, Said, list[JobPlan]]:
+) -> tuple[list[tuple[str, tuple[Phase, ...]]], Collector, Said, ModeRun]:
     """Run all launches of `RUN`; the n-th start of the ranks dies in a phase, short of memory in a mode."""
     starts: list[tuple[str, tuple[Phase, ...]]] = []
     run, said = RUN, Said()
@@ -128,7 +132,7 @@ def launched(
 
     monkeypatch.setattr(fabric_run, "launch", launch)
     running.measure()
-    return starts, running.collector, said, running.plans
+    return starts, running.collector, said, running
 
 
 def test_the_others_go_on_and_later_launches_leave_the_mode_out(
@@ -136,7 +140,7 @@ def test_the_others_go_on_and_later_launches_leave_the_mode_out(
 ) -> None:
     first = phases(RUN, 0)
     at = next(n for n, p in enumerate(first) if p.kind == "block" and p.round == 1 and p.mode == "single")
-    starts, collector, said, plans = launched(monkeypatch, tmp_path, {0: (at, "single")})
+    starts, collector, said, running = launched(monkeypatch, tmp_path, {0: (at, "single")})
     assert [name for name, _ in starts] == ["launch0", "launch0-2", "launch1"]
     assert starts[0][1] == first
     assert [p.kind for p in starts[1][1]] == ["block", "block", "timeline", "timeline"]
@@ -144,7 +148,7 @@ def test_the_others_go_on_and_later_launches_leave_the_mode_out(
     assert {p.mode for p in starts[1][1]} == {p.mode for p in starts[2][1]} == {"ddp", "wfbp"}
     assert collector.failed == {"single": "rank 1 on host 0 ran out of GPU memory (a smaller batch)"}
     assert collector.launch == 1
-    assert plans == [PLAN]
+    assert running.plans == [PLAN]
     assert said.lines == [
         "single has failed, and the others go on in new ranks: rank 1 on host 0 ran out of GPU memory (a smaller batch)"
     ]
@@ -165,3 +169,25 @@ def test_a_run_that_cannot_go_on_ends_with_the_sentence(
         monkeypatch.setattr(execute, "_plans", lambda directory, jobs: ())
     with pytest.raises(RankError, match="rank 1 on host 0 ran out of GPU memory"):
         launched(monkeypatch, tmp_path, dies)
+
+
+def test_a_mode_whose_recorded_steps_run_out_of_memory_keeps_its_blocks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = phases(RUN, 0)
+    at = next(n for n, p in enumerate(first) if p.kind == "timeline" and p.mode == "single")
+    starts, collector, said, running = launched(monkeypatch, tmp_path, {0: (at, "single")})
+    assert [name for name, _ in starts] == ["launch0", "launch1"]
+    assert {p.mode for p in starts[1][1]} == set(MODES)
+    assert (collector.failed, said.lines) == ({}, [])
+    assert running.warnings[-1] == (
+        "the recorded steps and the memory of single and of later modes are incomplete: "
+        "rank 1 on host 0 ran out of GPU memory"
+    )
+
+
+def test_no_rank_is_started_where_every_mode_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dies: dict[int, tuple[int, str | None]] = {0: (1, "ddp"), 1: (0, "single"), 2: (0, "wfbp")}
+    starts, collector, _, _ = launched(monkeypatch, tmp_path, dies)
+    assert [name for name, _ in starts] == ["launch0", "launch0-2", "launch0-3"]
+    assert set(collector.failed) == set(MODES)

@@ -8,6 +8,7 @@ import pytest
 
 from xbench.config import RunConfig
 from xbench.errors import SpecError
+from xbench.fabrics import parse_fabric
 from xbench.records import WorkloadRecord
 from xbench.runs import prepare as preparing
 from xbench.runs.prepare import prepare
@@ -25,10 +26,10 @@ def found(**fields: Any) -> Preflight:
 
 
 def prepared(
-    monkeypatch: pytest.MonkeyPatch, asked: str, fabric: FabricSpec, **fields: Any
+    monkeypatch: pytest.MonkeyPatch, asked: str, fabric: FabricSpec, modes: str = "ddp,wfbp", **fields: Any
 ) -> tuple[RunSpec, list[str]]:
     monkeypatch.setattr(preparing, "probe", lambda specs, device, ranks, local_rank: found(**fields))
-    config = RunConfig(workloads=[SPEC], fabric=fabric, modes=parse_modes("ddp,wfbp"), device=asked)
+    config = RunConfig(workloads=[SPEC], fabric=fabric, modes=parse_modes(modes), device=asked)
     run, _, notes = prepare(config)
     return run, notes
 
@@ -71,6 +72,15 @@ def test_shaped_links_that_auto_chose_are_refused_on_a_gpu_too(monkeypatch: pyte
     monkeypatch.setattr(preparing, "choose", lambda fabric, gpus: (SHAPED, "auto"))
     with pytest.raises(SpecError, match="NCCL takes for one host"):
         prepared(monkeypatch, "cuda", FabricSpec(name="auto"), gpus=1)
+
+
+def test_a_library_is_refused_on_the_emulated_link_that_auto_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "ranks_around", lambda environ: None)
+    monkeypatch.setattr(preparing, "choose", lambda fabric, gpus: (parse_fabric("emulated"), "auto"))
+    assert prepared(monkeypatch, "auto", FabricSpec(name="auto"), gpus=1)[0].fabric.name == "emulated"
+    with pytest.raises(SpecError, match=r"mode 'fsdp' sends by torch itself, .* are emulated") as caught:
+        prepared(monkeypatch, "auto", FabricSpec(name="auto"), "ddp,fsdp", gpus=1)
+    assert caught.value.hint == "try --device cpu --fabric shaped:hosts=2,rate=1gbit"
 
 
 def test_shaped_links_are_refused_before_the_workload_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

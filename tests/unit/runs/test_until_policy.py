@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
 from samples_of_runs import block, collector_of, run_of
 
 from xbench.runs.until import MIN_PILOT, UntilPrecise
@@ -18,9 +21,12 @@ class Clock:
 
 
 def launches_of(
-    spread: float, *, minutes: float = 60, effort: Effort | None = None
+    spread: float, *, minutes: float = 60, effort: Effort | None = None, failed: Sequence[str] = ()
 ) -> tuple[int, list[str], UntilPrecise]:
-    """Launches that a run takes whose `auto` differs from launch to launch by ± `spread`, 100 s each."""
+    """Launches that a run takes whose `auto` differs from launch to launch by ± `spread`, 100 s each.
+
+    `failed` modes have no blocks.
+    """
     run = run_of("compute,ddp,auto,single", reference="ddp", effort=effort or Effort(launches=4, rounds=4))
     clock, found, said = Clock(), collector_of(run), []
     policy = UntilPrecise(0.02, 60 * minutes, clock)
@@ -29,7 +35,7 @@ def launches_of(
     while (launch := policy.next_launch(number, found, [])) is not None:
         said += launch.says
         found.begin_launch(number)
-        for phase in (phase for phase in launch.phases if phase.kind == "block"):
+        for phase in (one for one in launch.phases if one.kind == "block" and one.mode not in failed):
             step_s = STEP_S[phase.mode] * (1 + spread * (-1) ** number * (phase.mode == "auto"))
             restless = phase.mode in ("single", "compute")  # slower for sure, and a control
             step_s *= 1 + 30 * spread * (number % 3 == 0) * restless
@@ -72,3 +78,15 @@ def test_given_ranks_have_one_launch() -> None:
     run = run_of("ddp", fabric=FabricSpec(name="cluster"))
     assert policy.check(run) == ("the ranks are given, so there is one launch, and --until has no effect",)
     assert policy.ran(run) == run
+
+
+def test_a_mode_without_blocks_asks_for_no_launch() -> None:
+    number, said, _ = launches_of(0.012, failed=["single"])
+    assert number == 5
+    assert said == ["ratios to ±2 % need about 5 launches of 4 rounds of 4 steps here; about 2 min more"]
+
+
+@pytest.mark.parametrize("failed", [["ddp"], ["compute", "ddp", "auto", "single"]])
+def test_without_a_ratio_there_are_no_more_launches_than_the_pilot(failed: list[str]) -> None:
+    number, said, policy = launches_of(0.03, failed=failed)
+    assert (number, said, policy.warnings) == (MIN_PILOT, [], [])

@@ -157,6 +157,21 @@ def test_an_interrupted_resume_keeps_the_cells_it_has_not_come_to(
     assert load(path) == record
 
 
+def test_an_interruption_while_a_cell_is_measured_again_keeps_its_first_measurement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = Runs(tmp_path, [None, Interrupted("interrupted")])
+    monkeypatch.setattr(matrix, "execute", runs)
+    monkeypatch.setattr(matrix, "unsteady", lambda cell: True)
+    found(monkeypatch, workload(MIB))
+    record, path, error = validate(config_of(NETS, TWO, output=tmp_path), quiet())
+    assert isinstance(error, Interrupted)
+    assert [cell.record for cell in record.cells] == [str(tmp_path / "run1" / "record.json")]
+    assert [cell.error for cell in record.cells] == [None]
+    assert (record.complete, record.error, len(runs.asked)) == (False, "interrupted", 2)
+    assert load(path) == record
+
+
 def test_a_cell_without_a_profile_is_refused() -> None:
     record = measured()
     bare = record.model_copy(update={"jobs": [record.jobs[0].model_copy(update={"step": None})]})

@@ -35,7 +35,7 @@ def found(monkeypatch: pytest.MonkeyPatch, record: WorkloadRecord) -> None:
         items = [
             SimpleNamespace(record=record.model_copy(update={"spec": spec, "title": spec.title})) for spec in specs
         ]
-        return SimpleNamespace(specs=specs, workloads=items, model_dump=dict)
+        return SimpleNamespace(specs=specs, workloads=items, environment_facts=dict)
 
     monkeypatch.setattr(places, "probe", probed)
 
