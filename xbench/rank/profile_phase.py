@@ -25,7 +25,6 @@ of several dtypes, gradients of the others are sent uncompressed but predicted a
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +33,6 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from xbench.errors import UsageError, WorkloadError
 from xbench.modes import EXACT, UNMERGED
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, fit
@@ -57,6 +55,7 @@ from xbench.rank.job_plans import complete, job_plan, with_missing
 from xbench.rank.other_links import other_costs, unit_costs
 from xbench.rank.parity_checker import gathered
 from xbench.rank.program import JobPlan
+from xbench.rank.rank_errors import refusals
 from xbench.rank.session import Session
 from xbench.rank.stragglers import Place, links_behind, place_of, ranks_behind
 from xbench.rank.unit_plans import units_by_mode
@@ -163,12 +162,8 @@ def profile_job(session: Session) -> JobPlan:
     plans = planner.plans()
     if found.cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
         session.part("candidates of auto")
-        try:
+        with refusals():
             plans["auto"] = try_candidates(session, planner, plans, missing, sometimes_missing=sometimes)
-        except WorkloadError:  # of the loader, perhaps on this rank alone
-            raise
-        except UsageError:  # our engine refuses the model, on every rank alike
-            pass
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
     event = event.model_copy(update={"other_costs": found.other_costs, "unit_costs": found.unit_costs})
     scaler = session.workload.scaler
@@ -222,25 +217,30 @@ def _link(session: Session, found: _Measured) -> CostModel:
 def _load_layers(session: Session, found: _Measured) -> None:
     """Measure ready times under the exact plan's traffic, planned anew each round."""
     for _ in range(UNDER_LOAD_ROUNDS):
-        exact = found.exact_plan()
-        steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / exact.predicted_step_s) - 1)
-        if steps < MIN_UNDER_LOAD:
+        if not _under_load(session, found, found.exact_plan(), "ready_loaded_s"):
             break
-        try:
-            ready_s = ready_under_load(session, with_missing(exact.buckets, found.unused), steps)
-        except UsageError:  # our engine refuses the model, on every rank alike: its modes report it later
-            break
-        found.layers = with_loaded(found.layers, ready_s, "ready_loaded_s")
 
 
 def _load_each(session: Session, found: _Measured, cost: CostModel) -> None:
     """Measure ready times while every gradient travels by itself, if that was possible for the exact plan."""
     each = Planner(StepModel.of(found.layers, found.step), cost).plan(UNMERGED)
-    steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / each.predicted_step_s) - 1)
-    if steps >= MIN_UNDER_LOAD:
-        with contextlib.suppress(UsageError):  # as above
-            ready_s = ready_under_load(session, with_missing(each.buckets, found.unused), steps)
-            found.layers = with_loaded(found.layers, ready_s, "ready_loaded_each_s")
+    _under_load(session, found, each, "ready_loaded_each_s")
+
+
+def _under_load(
+    session: Session, found: _Measured, plan: Plan, name: Literal["ready_loaded_s", "ready_loaded_each_s"]
+) -> bool:
+    """Measure ready times while the buckets of a plan travel. False if its steps are too long, or the engine refuses.
+
+    Our engine refuses a model on every rank alike, and its modes report it later.
+    """
+    steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / plan.predicted_step_s) - 1)
+    if steps < MIN_UNDER_LOAD:
+        return False
+    with refusals() as said:
+        ready_s = ready_under_load(session, with_missing(plan.buckets, found.unused), steps)
+        found.layers = with_loaded(found.layers, ready_s, name)
+    return not said
 
 
 def _launches(session: Session, found: _Measured) -> ContentionRecord:
@@ -322,7 +322,7 @@ def engine_cost(
     session: Session, buckets: list[list[str]], step_s: float, grad_bytes: int, wire: torch.dtype
 ) -> EngineCost:
     """Measure the cost of our engine's hooks and copies in a step of `step_s` [s] on this rank."""
-    try:
+    with refusals():
         return measure_engine_cost(
             session.workload.last_micro_step(),
             _engines(session),
@@ -332,8 +332,7 @@ def engine_cost(
             wire=wire,
             quick=session.run.effort.is_quick,
         )
-    except UsageError:  # our engine refuses the model, on every rank alike: its modes report it later
-        return bare_copy_cost(wire, grad_bytes)
+    return bare_copy_cost(wire, grad_bytes)
 
 
 def _engines(session: Session) -> Callable[[torch.nn.Module, list[list[str]]], Engine]:

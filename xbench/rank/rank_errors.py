@@ -14,7 +14,8 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -101,23 +102,35 @@ def _first(reasons: Iterable[str | None]) -> str | None:
     return next((reason for reason in list(reasons) if reason is not None), None)
 
 
-def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
-    """Call `act()`. If a schedule raises a UsageError in it, the mode has failed.
+@contextmanager
+def refusals() -> Iterator[list[str]]:
+    """Catch a schedule's UsageError, which it raises on every rank alike, and yield the list that gets its sentence.
 
-    An error in a turn ends the run, because the other job waits for its own turn. A WorkloadError ends it too: the
-    loader has no next batch for any mode, and the other ranks may still have one.
+    A WorkloadError is raised: the loader has no next batch for any mode, and other ranks may still have one.
     """
-    refused: str | None = None
+    said: list[str] = []
     try:
-        act()
+        yield said
     except WorkloadError:
         raise
     except UsageError as error:
-        if mode_info(mode.name).sharing == "in turns":
-            raise
-        refused = str(error)
+        said.append(str(error))
+
+
+def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
+    """Call `act()`. If a schedule refuses in it (`refusals`), the mode has failed.
+
+    An error in a turn ends the run, because the other job waits for its own turn.
+    """
+    if mode_info(mode.name).sharing == "in turns":
+        act()
+        said = []
+    else:
+        with refusals() as said:
+            act()
+    if said:
         session.snapshot.restore(session.workload)
-    if _agreed(session, mode, refused):
+    if _agreed(session, mode, said[0] if said else None):
         session.refused[mode.text] = True
 
 

@@ -324,9 +324,7 @@ def started(work: dist.Work | None) -> dist.Work:
 
 def start_all_reduce(tensor: Tensor, group: dist.ProcessGroup | None) -> dist.Work:
     """Start an all-reduce of the tensor, in place."""
-    work = dist.all_reduce(tensor, group=group, async_op=True)
-    assert work is not None  # torch returns None to a rank outside the group
-    return work
+    return started(dist.all_reduce(tensor, group=group, async_op=True))
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from xbench.records import Ratio
-from xbench.stats.compare import MARGIN, paired_ratio, ratios_to
+from xbench.stats.compare import MARGIN, ratios_to
 
 MIN_LAUNCHES = 2
 
@@ -68,7 +68,6 @@ def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
         raise ValueError(f"a margin of {margin} is not a share of a time")
     line = 1 - margin
     base = blocks.get(reference, ())
-    rounds = _rounds(base)
     ratios = ratios_to(base, {name: values for name, values in blocks.items() if name != reference}, margin)
     if not ratios:
         return Choice("open", None, {}, (), frozenset(), settled=False)
@@ -85,7 +84,7 @@ def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
         else:
             close.append(name)
             beaten = beaten and (upper <= 1 + max(margin, MARGIN) or name in out)
-    enough = len({launch for launch, _ in rounds}) >= MIN_LAUNCHES
+    enough = len({launch for launch, *_ in base}) >= MIN_LAUNCHES
     if worth:
         return Choice("faster", best, ratios, tuple(close), frozenset(out), beaten and enough)
     if len(out) == len(ratios):
@@ -95,10 +94,5 @@ def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
 
 def _upper_ratio(best: Sequence[tuple[int, int, float]], other: Sequence[tuple[int, int, float]]) -> float:
     """Upper end of the interval of best over other; infinite without a common round."""
-    if not _rounds(best) & _rounds(other):
-        return math.inf
-    return paired_ratio(best, other).ci95[1]
-
-
-def _rounds(values: Sequence[tuple[int, int, float]]) -> set[tuple[int, int]]:
-    return {(launch, turn) for launch, turn, _ in values}
+    found = ratios_to(other, {"": best})
+    return found[""].ci95[1] if found else math.inf

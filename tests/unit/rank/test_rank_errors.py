@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from xbench.errors import UsageError, WorkloadError
+from xbench.errors import SpecError, UsageError, WorkloadError
 from xbench.rank import rank_errors
 from xbench.rank.events import Event, ModeFailed
-from xbench.rank.rank_errors import MOST, attempt, message_of, place_of
+from xbench.rank.rank_errors import MOST, attempt, message_of, place_of, refusals
 from xbench.schedules import parse_mode
 
 
@@ -95,3 +95,14 @@ def test_what_a_schedule_refuses_is_the_failure_of_its_mode(monkeypatch: pytest.
 def test_an_error_that_ends_the_run_is_raised(monkeypatch: pytest.MonkeyPatch, error: UsageError, mode: str) -> None:
     with pytest.raises(type(error), match=str(error)):
         attempted(monkeypatch, error, mode)
+
+
+def test_a_refusal_is_caught_and_an_error_of_the_workload_is_not() -> None:
+    with refusals() as said:
+        raise SpecError("not this model")
+    assert said == ["not this model"]
+    with refusals() as said:
+        pass
+    assert said == []
+    with pytest.raises(WorkloadError, match="ended"), refusals():
+        raise WorkloadError("the iterator ended")
