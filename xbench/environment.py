@@ -74,7 +74,23 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
 
 def usable_cores() -> int:
     """Number of cores that this process may use, which containers and taskset limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(allowed, cpu_quota() or allowed)
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Whole cores of time that the control group of a container allows (v2, or v1), at least 1; None without a limit.
+
+    A group that has used its time of a period is stopped until the next one, on all cores.
+    """
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((root / name).read_text() for name in names).split()
+            if quota not in ("max", "-1"):
+                return max(1, int(quota) // int(period))
+        except (OSError, ValueError, ZeroDivisionError):
+            continue
+    return None
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

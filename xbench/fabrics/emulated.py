@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from xbench.errors import RecordError, SpecError
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, this_machine
 from xbench.planning.conversion import carried_over, carried_to
-from xbench.planning.measured import check_contention, check_curve
+from xbench.planning.measured import check_contention, check_curve, check_ring
 from xbench.planning.topology import parse_topology
 from xbench.record_files import is_record
 from xbench.records import Comparison, Contention, CostModel, EmulatedLink, FabricRecord, Label, Profile, load_measured
@@ -135,6 +135,12 @@ def _measured(source: str, workers: int | None) -> tuple[Profile | Comparison | 
         raise RecordError(
             f"{source!r} has no cost model, so no link can be emulated from it", hint="profile on two ranks or more"
         )
+    if record.spec.compress is not None:
+        raise RecordError(
+            f"{source!r} was measured with gradients compressed to {record.spec.compress}, so its times are of fewer "
+            "bytes than it says",
+            hint="profile it again without --compress",
+        )
     try:
         check_curve(record.cost_model)
         check_contention(_contention_of(record))
@@ -181,6 +187,13 @@ def link_of(spec: FabricSpec) -> EmulatedLink:
     workers = spec.workers or model.world_size
     if workers != model.world_size or spec.topology is not None:
         topology = parse_topology(spec.topology or TOPOLOGY)
+        try:
+            if record is not None:
+                check_ring(record.fabric)
+        except ValueError as error:
+            raise RecordError(
+                f"{spec.source!r}: {error}", hint="leave out workers and topology, for the link as it was"
+            ) from None
         contention = carried_to(contention, model, workers) if contention is not None else None
         model = carried_over(model, topology, workers)
     return EmulatedLink(model=model, contention=contention, slowdown=slowdown, source=spec.source)

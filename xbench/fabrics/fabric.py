@@ -17,11 +17,13 @@ import os
 import shutil
 import socket
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from xbench.environment import cpu_quota
 from xbench.records import EmulatedLink, FabricRecord, Label
 from xbench.spec import DeviceType, FabricSpec
 from xbench.text import counted
@@ -77,7 +79,8 @@ class Fabric(ABC):
         """Cores of every rank of each host, none on GPUs. Warns if ranks have to share."""
         if self.device != "cpu":
             return [()] * self.spec.hosts
-        shares, warning = split_cores(available_cores(), self.spec.hosts, self.spec.ranks)
+        cores = available_cores()
+        shares, warning = split_cores(cores, self.spec.hosts, self.spec.ranks, hyper_threads(cores))
         self.warnings += [warning] if warning else []
         return [tuple(tuple(rank) for rank in host) for host in shares]
 
@@ -151,8 +154,17 @@ def pinned(cores: Cores, taskset: str | None) -> tuple[str, ...]:
 
 
 def available_cores(topology: Path = _TOPOLOGY) -> list[int]:
-    """Cores that this process may use, with the hyper-threads of a physical core next to each other."""
-    return sorted(os.sched_getaffinity(0), key=lambda core: (_physical_core(core, topology), core))
+    """Cores that this process may use, with the hyper-threads of a physical core next to each other.
+
+    As many as a container's quota of time is worth: on more, its processes would be stopped in every period.
+    """
+    cores = sorted(os.sched_getaffinity(0), key=lambda core: (_physical_core(core, topology), core))
+    return cores[: cpu_quota()]
+
+
+def hyper_threads(cores: Sequence[int], topology: Path = _TOPOLOGY) -> int:
+    """The most of these cores that are hyper-threads of one physical core."""
+    return max(Counter(_physical_core(core, topology) for core in cores).values(), default=1)
 
 
 def _physical_core(core: int, topology: Path) -> tuple[int, int]:
@@ -164,16 +176,20 @@ def _physical_core(core: int, topology: Path) -> tuple[int, int]:
         return 0, core
 
 
-def split_cores(cores: Sequence[int], hosts: int, ranks: int) -> tuple[list[list[list[int]]], str | None]:
+def split_cores(
+    cores: Sequence[int], hosts: int, ranks: int, threads: int = 1
+) -> tuple[list[list[list[int]]], str | None]:
     """Cores of every rank, [host][local rank], and a warning if ranks have to share.
 
-    With at least one core per rank, each gets ⌊cores / (hosts·ranks)⌋ adjacent ones. With fewer, each gets one, in
-    turn. Raises ValueError without cores, hosts or ranks.
+    With at least one core per rank, each gets ⌊cores / (hosts·ranks)⌋ adjacent ones, rounded down to whole physical
+    cores of `threads` hyper-threads if it gets one of these. With fewer, each gets one, in turn. Raises ValueError
+    without cores, hosts or ranks.
     """
     world = hosts * ranks
     if not cores or world < 1:
         raise ValueError(f"cannot split {len(cores)} cores among {hosts} hosts of {ranks} ranks")
     each = len(cores) // world
+    each -= each % threads if each > threads else 0
     if each:
         shares = [list(cores[rank * each : (rank + 1) * each]) for rank in range(world)]
         warning = None

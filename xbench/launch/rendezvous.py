@@ -12,7 +12,6 @@ job 0. A job's ranks keep their order.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 
 from xbench.errors import RankError, SpecError, XbenchError
 from xbench.fabrics.cluster import ClusterRank, undivided
-from xbench.fabrics.fabric import split_cores
+from xbench.fabrics.fabric import available_cores, split_cores
 from xbench.fabrics.rendezvous import address_towards, chosen_interface, meeting_point
 
 COME_S = 180.0
@@ -213,7 +212,7 @@ def local_info(ours: ClusterRank, place: tuple[str, int]) -> RankInfo:
     except OSError:
         boot = ""
     host = str(ours.host) if ours.host is not None else f"{name} {boot}"
-    return RankInfo(ours.rank, host, name, address_towards(place[0]), tuple(sorted(os.sched_getaffinity(0))))
+    return RankInfo(ours.rank, host, name, address_towards(place[0]), tuple(sorted(available_cores())))
 
 
 def choose_interface(own: RankInfo, store: Any, world_size: int, environ: MutableMapping[str, str]) -> str | None:

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xbench.environment import cpu_quota, usable_cores
 from xbench.fabrics import open_fabric
-from xbench.fabrics.fabric import available_cores, split_cores
+from xbench.fabrics.fabric import available_cores, hyper_threads, split_cores
 from xbench.spec import FabricSpec
 
 
@@ -49,16 +50,57 @@ def test_no_core_is_shared_while_there_are_enough(cores, hosts, ranks):
 
 def test_hyper_threads_of_a_core_stand_side_by_side(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr("xbench.fabrics.fabric.cpu_quota", lambda: None)
     for core, physical in enumerate([0, 1, 0, 1]):
         folder = tmp_path / f"cpu{core}" / "topology"
         folder.mkdir(parents=True)
         (folder / "physical_package_id").write_text("0\n")
         (folder / "core_id").write_text(f"{physical}\n")
     assert available_cores(tmp_path) == [0, 2, 1, 3]
+    assert hyper_threads([0, 1, 2, 3], tmp_path) == 2
+    monkeypatch.setattr("xbench.fabrics.fabric.cpu_quota", lambda: 3)
+    assert available_cores(tmp_path) == [0, 2, 1]
+
+
+def test_ranks_get_whole_physical_cores():
+    six = [core for pair in zip(range(6), range(6, 12), strict=True) for core in pair]
+    shares, warning = split_cores(six, 1, 4, 2)
+    assert shares == [[[0, 6], [1, 7], [2, 8], [3, 9]]]
+    assert warning is None
+    assert split_cores(six, 1, 8, 2)[0][0][:3] == [[0], [6], [1]]
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "400000 100000\n"}, 4),
+        ({"cpu.max": "250000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu.max": "0 0\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_quota_of_a_container_is_whole_cores(tmp_path, files, cores):
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert cpu_quota(tmp_path) == cores
+
+
+def test_no_more_cores_are_used_than_the_quota_is_worth(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr("xbench.environment.cpu_quota", lambda: 4)
+    assert usable_cores() == 4
+    monkeypatch.setattr("xbench.environment.cpu_quota", lambda: None)
+    assert usable_cores() == 64
 
 
 def test_a_kernel_without_topology_gives_plain_order(tmp_path, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 1, 2})
+    monkeypatch.setattr("xbench.fabrics.fabric.cpu_quota", lambda: None)
     assert available_cores(tmp_path) == [1, 2, 3]
 
 

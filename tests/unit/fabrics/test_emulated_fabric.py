@@ -10,7 +10,7 @@ from xbench.errors import RecordError, SpecError, XbenchError
 from xbench.fabrics import choose, open_fabric, parse_fabric
 from xbench.fabrics.emulated import cores_measured, link_of
 from xbench.planning.cost import CostCurve
-from xbench.records import load_measured
+from xbench.records import dump, load_measured
 from xbench.spec import FabricSpec
 
 RECORD = Path(__file__).parents[3] / "results" / "resnet18-b8-1gbit.json"
@@ -131,3 +131,17 @@ def test_on_a_gpu_a_record_s_contention_is_not_claimed() -> None:
             assert fabric.emulated is not None
             assert (fabric.emulated.contention is not None) is claimed
             assert any("a GPU's is not emulated from it" in note for note in fabric.notes) is not claimed
+
+
+def test_times_of_compressed_gradients_and_of_another_topology_are_no_link(tmp_path: Path) -> None:
+    record = load_measured(RECORD)
+    compressed = tmp_path / "bf16.json"
+    compressed.write_text(dump(record.model_copy(update={"spec": record.spec.model_copy(update={"compress": "bf16"})})))
+    with pytest.raises(RecordError, match="compressed to bf16"):
+        parse_fabric(f"emulated:from={compressed}")
+    fabric = record.fabric.model_copy(update={"label": "emulated", "spec": "emulated:workers=2,topology=tree"})
+    tree = tmp_path / "tree.json"
+    tree.write_text(dump(record.model_copy(update={"fabric": fabric})))
+    assert link_of(parse_fabric(f"emulated:from={tree}")).model == record.cost_model
+    with pytest.raises(RecordError, match="only a ring is carried over"):
+        parse_fabric(f"emulated:from={tree},workers=64")

@@ -32,7 +32,7 @@ from xbench.cluster.live.attempt import (
     next_attempt,
 )
 from xbench.errors import RunError, SpecError
-from xbench.fabrics.fabric import available_cores, split_cores, this_machine
+from xbench.fabrics.fabric import available_cores, hyper_threads, split_cores, this_machine
 from xbench.launch import agent
 from xbench.launch.launcher import rank_env
 from xbench.launch_guard import GUARD
@@ -72,7 +72,7 @@ class LocalEngine:
         self.slots = len(cores) if slots is None else slots
         if self.slots < 1:
             raise SpecError(f"{slots} slots cannot run anything", hint="ask for at least one")
-        shares, warning = split_cores(cores, 1, self.slots)
+        shares, warning = split_cores(cores, 1, self.slots, hyper_threads(cores))
         self.cores = shares[0]
         self.warnings += [warning.replace(" ranks share", " slots share", 1)] if warning else []
 
