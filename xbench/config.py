@@ -167,7 +167,7 @@ class RunConfig:
         metavar="MODE",
         complete="mode",
         help="Mode that the others are compared with; pairs of jobs are compared with sequential.  "
-        "[default: ddp, else the first]",
+        "[default: ddp, else the first that may be advised]",
     )
     overlap: Overlap = overlap_option()
     effort: Effort = group(EffortOptions, default_factory=lambda: EffortOptions().read())

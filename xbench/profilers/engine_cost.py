@@ -135,6 +135,8 @@ def _rows(engine: Engine, run: Callable[[], object], count: int, number: int) ->
                     begin_s = time.perf_counter()
                     run()
                     found[hooked].append(time.perf_counter() - begin_s)
+                if not hooked:
+                    engine.forget_kept()
     finally:
         engine.watch = before
     return found[True], found[False]

@@ -43,6 +43,7 @@ from xbench.rank.store import rank_store
 from xbench.rank.transport import Transport
 from xbench.records import EmulatedLink
 from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.served_parameters import without_ignored
 from xbench.spec import ModeSpec, has_untuned
 from xbench.stats.blocks import twins
 from xbench.workloads.build import build, check_alike
@@ -273,10 +274,11 @@ class Session(Loops):
         schedule: type[Schedule] = MODES.load(plan.carrier_of(mode))  # type: ignore[assignment]
         if schedule.needs_plan and mode.carrier not in plan.buckets:
             raise UsageError(f"{mode.carrier} is planned from a measured link, and a world of one has none")
+        buckets = plan.buckets.get(mode.carrier)
         setup = AttachConfig(
             self.workload.model,
             self.workload.optimizer,
-            buckets=plan.buckets.get(mode.carrier),
+            buckets=without_ignored(self.workload.model, buckets) if buckets is not None else None,
             group=self.group_of(mode) if group is None else group,
             wait="step",
             unused_parameters=plan.unused_parameters,

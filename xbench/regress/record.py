@@ -112,12 +112,12 @@ def calibrate(request: RegressRequest, console: Console) -> Kept[Baseline | Nois
 
 
 def _affordable(measuring: Measuring, budget_minutes: float) -> int:
-    """Return the pairs of a calibration that the budget has room for. Raises SpecError for fewer than a floor takes."""
+    """Return the pairs of a calibration that the budget has room for. Raises RunError for fewer than a floor takes."""
     pair_s = measuring.takes_s(1)
     left_s = max(0.0, 60.0 * budget_minutes - measuring.spent_s)
     room = int(left_s / pair_s) if pair_s > 0 else CALIBRATION_PAIRS
     if room < MIN_PAIRS:
-        raise SpecError(
+        raise RunError(
             f"--budget: {budget_minutes:g} min have room for {counted(room, 'pair')}, and a floor takes {MIN_PAIRS}",
             hint=f"--pairs {MIN_PAIRS} runs them whatever they take",
         )
@@ -183,7 +183,7 @@ class _Recording:
     ) -> Kept[Baseline | Noise]:
         """Measure, and save the record: as `name` in this machine's folder if it is complete.
 
-        It is complete if the cases of the requested layers are `known`. `what`: what a case lacks that is not.
+        It is complete if the cases of the requested layers are `known`. `what` names what an unknown case lacks.
         """
 
         def measured() -> None:

@@ -27,7 +27,7 @@ from xbench.text import and_of
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
 MORE = "More launches may decide: --rigorous, or --until 2%."
-MORE_ROUNDS = "More rounds may decide for this launch: --rounds."
+MORE_ROUNDS = "More rounds (--rounds N) may decide it, for this launch alone."
 PRECISION = 0.02
 """Precision of a ratio [share] that a sentence gives the number of launches for."""
 
@@ -117,7 +117,11 @@ def answer(record: Comparison) -> list[str]:
     for group in groups:
         first, *others = _verdict(record, group)
         if len(groups) > 1 and not first.startswith("Two jobs "):
-            word = first[0].lower() if first.startswith(("Inconclusive", "No mode", "Only ")) else first[0]
+            word = (
+                first[0].lower()
+                if first.startswith(("Inconclusive", "No mode", "Only ", "The reference "))
+                else first[0]
+            )
             first = f"Of {'two jobs' if group[0].mode in two else 'one job alone'}: {word}{first[1:]}"
         said += [first, *others]
     return list(dict.fromkeys([*said, *tuning_answer(record), *_partial(record), _kind(ranking(record))]))

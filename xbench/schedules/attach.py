@@ -34,7 +34,7 @@ from xbench.schedules import parse_mode
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import check_names
 from xbench.schedules.engine import Wait
-from xbench.schedules.served_parameters import ignored, trainable
+from xbench.schedules.served_parameters import ignored, trainable, without_ignored
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
 
@@ -82,20 +82,20 @@ def attach(
     `process_group` holds the ranks that average with each other; None is all of them. With `wait="backward"`, gradients
     are averaged when `loss.backward()` returns. With `wait="step"`, they may be in flight until `optimizer.step()`.
     Then `handle.synchronize()` must come before any other use of them (clipping, GradScaler), which is refused without
-    it.
+    it. An optimizer with other step hooks updates all parameters after the wait.
 
     `unused_parameters=True` makes the DDP schedules look for parameters without a gradient; xbench's own schedules
-    always handle them. A gradient may be memory that the next step writes again, so `clone()` one that is kept.
-    `copies` chooses how these schedules copy gradients into a collective and back: "views", "coalesced" or "fused";
-    None is "views". `compress="bf16"` sends fp32 gradients as bf16; the schedules of DDP use torch's own hook.
+    always handle them. The next step may overwrite a gradient's memory: `clone()` a gradient to keep it. `copies`
+    chooses how these schedules copy gradients into a collective and back: "views", "coalesced" or "fused"; None is
+    "views". `compress="bf16"` sends fp32 gradients as bf16; the schedules of DDP use torch's own hook.
 
     `dear` and `priority` defer updates into the next forward pass, whatever `wait` is, and need the optimizer. Call
     `handle.finish()` before other code reads parameters between a step and the next forward pass. Call
     `handle.synchronize()` before other code reads gradients before the step.
 
     `fsdp`, `hsdp` and `replicate` take the parameters over, and `zero1` the optimizer's state. Read parameters and
-    gradients through `handle.model`, or call `handle.finish()` first. Call `train()`, `eval()` and `zero_grad()` of
-    `handle.model`. All ranks must detach together. `auto:shard=on` is refused: `xbench plan RECORD --emit python --mode
+    gradients through `handle.model`, or call `handle.finish()` first. Call `zero_grad()` of `handle.model` or of the
+    optimizer. All ranks must detach together. `auto:shard=on` is refused: `xbench plan RECORD --emit python --mode
     auto:shard=on` prints the lines of torch that wrap its units.
 
     The ranks must have equal parameters, as after loading one checkpoint or seeding alike. Their digests are compared
@@ -131,9 +131,9 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
         )
     model, group, compress = setup.model, setup.group, setup.compress
     if buckets is not None:
-        left_out = {plain_name(name) for name in ignored(model)}
-        buckets = [[plain_name(name) for name in bucket] for bucket in buckets]  # names may be of a compiled model
-        buckets = [kept for bucket in buckets if (kept := [name for name in bucket if name not in left_out])]
+        whole = [[plain_name(name) for name in bucket] for bucket in buckets]  # names may be of a compiled model
+        buckets = without_ignored(model, whole)
+        parts = parts if buckets == whole else None
         made_for = f", made for {plan.workload.title}," if isinstance(plan, (Tuned, Profile)) else ""
         check_names(buckets, trainable(model), made_for)
     if compress is not None and all(p.dtype != torch.float32 for p in model.parameters() if p.requires_grad):

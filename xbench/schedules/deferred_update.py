@@ -135,7 +135,7 @@ def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
 
 
 def give_back(group: dist.ProcessGroup | None, lane: dist.ProcessGroup) -> None:
-    """Let the next schedule of `group` have the group that `own_group` made."""
+    """Let the next schedule of `group` have what `own_group` made. All ranks give their groups back in one order."""
     if group is not None and lane is not group:
         _FREE.setdefault(group, []).append(lane)
 
@@ -168,7 +168,7 @@ class UpdateGroup:
     last: int = 0
     """Place in the launch order of the last collective that it waits for."""
 
-    def give(self, held: dict[int, Tensor | None], used: Sequence[bool]) -> None:
+    def give(self, held: dict[int, Tensor], used: Sequence[bool]) -> None:
         """Put averaged gradients on the parameters. `held`: parameter id → its earlier gradient.
 
         `used`: the bucket's flags, where gradients of this rank are absent.
@@ -186,7 +186,7 @@ class UpdateGroup:
             parameter.grad = gradient
 
 
-def give_all(pieces: Sequence[UpdateGroup], held: dict[int, Tensor | None]) -> None:
+def give_all(pieces: Sequence[UpdateGroup], held: dict[int, Tensor]) -> None:
     """Put the averaged gradients of these groups on their parameters. One copy reads the flags of their buckets."""
     partial = list({id(piece.bucket): piece.bucket for piece in pieces if piece.bucket.waiting}.values())
     used = dict(zip(map(id, partial), read_flags(partial), strict=True))

@@ -15,7 +15,8 @@ Invariants
 - `loss.backward()` returns with averaged gradients, so clipping, GradScaler and skipped steps need no special care.
   With `wait="step"` it returns at once, and `synchronize()` or the optimizer's step waits. Until then a use of the
   gradients is refused (`in_flight`). While the step waits, it updates the parameters of buckets that have arrived
-  (`early_update`), with bit-identical results.
+  (`early_update`), with bit-identical results. An optimizer with other step hooks updates everything after the wait,
+  because its hooks see the gradients that its step sees.
 - A world of one has nothing to average: gradients stay in place, and only the cost of the hooks remains.
 - Inside `no_sync()` gradients accumulate locally and nothing is launched. The next pass outside it sends them, also
   where it computes no gradient of their parameter.
@@ -31,7 +32,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
@@ -47,7 +47,7 @@ from xbench.schedules.early_update import PER_PARAMETER, EarlyUpdates, first_hal
 from xbench.schedules.groups import waits_on_stream, workers_of
 from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hooks, with_wait
 from xbench.schedules.in_flight import InFlight
-from xbench.schedules.served_parameters import ENGINES, engine_of, own_gradients, trainable
+from xbench.schedules.served_parameters import ENGINES, engine_of, own_gradients, refuse_sparse, trainable
 from xbench.spec import Compress, Copies
 
 Wait = Literal["backward", "step"]
@@ -149,15 +149,14 @@ class Engine:
         place = self.place  # updated with the learnt order
 
         def ready(parameter: Tensor) -> None:
-            if self._enabled and not self._end.awaited:
-                self._start(parameter)
-            if parameter.grad is None:  # an autograd function returned None: no gradient on this rank
-                return
-            if parameter.grad.layout is not torch.strided:
-                raise UsageError(f"parameter {name!r} has a sparse gradient, which xbench's schedules do not send")
             if not self._enabled:
                 self._kept[name] = None
                 return
+            if not self._end.awaited:
+                self._start(parameter)
+            if parameter.grad is None:  # an autograd function returned None: no gradient on this rank
+                return
+            refuse_sparse(name, parameter)
             bucket, index = place[name]
             self.mark_ready(bucket, index)
             if self._learn_order:
@@ -188,7 +187,12 @@ class Engine:
         for name in self._kept:
             bucket, index = self.place[name]
             if not bucket.filled[index] and self.parameters[name].grad is not None:
+                refuse_sparse(name, self.parameters[name])
                 self.mark_ready(bucket, index)
+        self._kept.clear()
+
+    def forget_kept(self) -> None:
+        """Take gradients of passes under `no_sync` for dropped."""
         self._kept.clear()
 
     def _full(self, bucket: Bucket) -> None:

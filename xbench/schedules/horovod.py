@@ -31,7 +31,7 @@ from xbench.horovod.world import SENT_BY_HOROVOD, WORLD
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import TrainableSet
 from xbench.schedules.hooks import Arguments, closure_of, takes_hooks, with_wait
-from xbench.schedules.served_parameters import trainable
+from xbench.schedules.served_parameters import refuse_ignored, trainable
 from xbench.torch_compile import plain_name
 
 NEVER = 2**31 - 1
@@ -62,12 +62,14 @@ class HorovodHandle(Handle):
         """See `Handle.detach`: Horovod is shut down as well, if this process's schedules started it."""
         if self._wrapper is None:
             return
-        self.synchronize()
-        self._wrapper.set_backward_passes_per_step(NEVER)
-        self._wrapper._grad_accs.clear()
-        self._wrapper = None
-        super().detach()
-        WORLD.stop()
+        try:
+            self.synchronize()
+        finally:
+            self._wrapper.set_backward_passes_per_step(NEVER)
+            self._wrapper._grad_accs.clear()
+            self._wrapper = None
+            super().detach()
+            WORLD.stop()
 
 
 class Horovod(Schedule):
@@ -101,6 +103,7 @@ class Horovod(Schedule):
         if setup.optimizer is None:
             raise UsageError("Horovod wraps an optimizer, and none was given", hint="attach(model, optimizer, ...)")
         takes_hooks(setup.optimizer)
+        refuse_ignored(setup.model, "Horovod")
         if setup.wait != "step":
             raise UsageError("Horovod averages gradients in optimizer.step()", hint='attach(..., wait="step")')
         if setup.compress is not None:

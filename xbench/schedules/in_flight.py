@@ -37,7 +37,8 @@ class StandIn(Tensor):
     ) -> NoReturn:
         raise UsageError(
             "gradients are used before they are averaged, by clipping, a GradScaler or another backward pass",
-            hint="call handle.synchronize() before that",
+            hint="call handle.synchronize() before that, and all backward passes of a step but the last under "
+            "handle.no_sync()",
         )
 
 
@@ -46,7 +47,8 @@ class InFlight:
 
     def __init__(self) -> None:
         self._stand_ins: dict[int, StandIn] = {}
-        self._held: dict[int, Tensor] = {}
+        self.held: dict[int, Tensor] = {}
+        """The gradients by the parameter's id."""
 
     def take(self, parameters: Iterable[Parameter]) -> None:
         """Replace the parameters' gradients by stand-ins."""
@@ -56,19 +58,18 @@ class InFlight:
             stand_in = self._stand_ins.get(id(parameter))
             if stand_in is None:
                 stand_in = self._stand_ins[id(parameter)] = StandIn(parameter.detach())
-            self._held[id(parameter)] = gradient
+            self.held[id(parameter)] = gradient
             parameter.grad = stand_in
 
     def give_back(self, parameters: Sequence[Parameter]) -> None:
         """Put the gradients back, except where other code has replaced or removed the stand-in."""
         for parameter in parameters:
-            gradient = self._held.pop(id(parameter), None)
+            gradient = self.held.pop(id(parameter), None)
             if gradient is not None and parameter.grad is self._stand_ins[id(parameter)]:
                 parameter.grad = gradient
 
     def remove(self, parameters: Iterable[Parameter]) -> None:
-        """Remove the stand-ins, so that the parameters have no gradients."""
+        """Remove the stand-ins, so that the parameters have no gradients. `held` stays."""
         for parameter in parameters:
-            self._held.pop(id(parameter), None)
             if parameter.grad is not None and parameter.grad is self._stand_ins.get(id(parameter)):
                 parameter.grad = None

@@ -80,7 +80,6 @@ class NextForward(Engine):
         self.optimizer = optimizer
         self.pieces: list[UpdateGroup] = []
         self._model = setup.model
-        self._held: dict[int, Tensor | None] = {}  # parameter → its gradient, while it is in flight
         self._travels = False
         self._settings: list[dict[str, Any]] = []
         """The optimizer's settings by parameter group, while an update is due."""
@@ -180,8 +179,6 @@ class NextForward(Engine):
             if bucket.waiting:
                 self._depart(bucket)
         self._travels = True
-        for parameter in self.parameters.values():
-            self._held[id(parameter)] = parameter.grad
         self._in_flight.take(self.parameters.values())
         if self._first_use is not None:
             if not self._first_use.seen:
@@ -310,7 +307,7 @@ class NextForward(Engine):
         ]
         try:
             with ordinary_mode(updated[0].device.type):
-                give_all(pieces, self._held)
+                give_all(pieces, self._in_flight.held)
                 self._plain_step(self.optimizer)
         finally:
             self.optimizer.param_groups = whole
@@ -336,7 +333,7 @@ class NextForward(Engine):
         self.departures.begin_again()
         for bucket in self.buckets:
             bucket.empty()
-        self._held.clear()
+        self._in_flight.held.clear()
         self._settings = []
         self._travels = False
 
@@ -356,7 +353,7 @@ class NextForward(Engine):
             return
         self._land(self.pieces)
         self._in_flight.remove(self.parameters.values())
-        give_all(self.pieces, self._held)
+        give_all(self.pieces, self._in_flight.held)
         self._over()
 
     def detach(self) -> None:
@@ -364,9 +361,11 @@ class NextForward(Engine):
 
         After a step that was refused or raised, the wait for collectives in flight has a limit.
         """
+        whole = False
         try:
             self.finish()
             self.synchronize()
+            whole = True
         finally:
             for waiter in self._waiters:
                 waiter.remove()
@@ -378,6 +377,6 @@ class NextForward(Engine):
             self.departures.forget()
             self.pieces = []
             super().detach()
-            if self.lane is not None:
+            if self.lane is not None and whole:  # else ranks may have launched different numbers of collectives on it
                 give_back(self.group, self.lane)
-                self.lane = None
+            self.lane = None

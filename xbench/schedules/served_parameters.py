@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import Module, Parameter
 
 from xbench.errors import UsageError
@@ -25,6 +26,28 @@ def engine_of(parameter: Parameter) -> Any:
 def ignored(model: Module) -> set[str]:
     """Names of the parameters and buffers that the model excludes from DDP, and so from every schedule."""
     return set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+
+
+def without_ignored(model: Module, buckets: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the buckets of a plan without the parameters that the model excludes from DDP."""
+    left_out = {plain_name(name) for name in ignored(model)}
+    return [kept for bucket in buckets if (kept := [name for name in bucket if name not in left_out])]
+
+
+def refuse_ignored(model: Module, name: str) -> None:
+    """Raise UsageError, naming the schedule, for a model that excludes parameters from DDP."""
+    if ignored(model):
+        raise UsageError(
+            f"the model excludes parameters from DDP (_ddp_params_and_buffers_to_ignore), and {name} cannot leave them "
+            "alone"
+        )
+
+
+def refuse_sparse(name: str, parameter: Tensor) -> None:
+    """Raise UsageError for a sparse gradient."""
+    assert parameter.grad is not None
+    if parameter.grad.layout is not torch.strided:
+        raise UsageError(f"parameter {name!r} has a sparse gradient, which xbench's schedules do not send")
 
 
 def own_gradients(parameters: Iterable[Parameter]) -> None:

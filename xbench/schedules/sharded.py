@@ -46,6 +46,7 @@ from xbench.planning.unit_plan import merged
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import refuse_wrapped
 from xbench.schedules.engine import Watch
+from xbench.schedules.served_parameters import refuse_ignored
 from xbench.schedules.torch_calls import SHARDED, watch_calls
 from xbench.schedules.units import twin_of, units_of
 
@@ -94,18 +95,26 @@ class ShardedHandle(Handle):
         self._pairs: list[tuple[Parameter, Any]] = [(p, shards[name]) for name, p in setup.model.named_parameters()]
         self._nbytes = {id(whole): whole.untyped_storage().nbytes() for whole, _ in self._pairs}
         self._in_shards = False
-        self._training = setup.model.training
-        self._hook = twin.register_forward_pre_hook(lambda *_: self._before_forward(), prepend=True)
+        self._hook = twin.register_forward_pre_hook(lambda *_: self._to_shards(), prepend=True)
+        self._follow(setup.model, twin)
         self._to_shards()
 
-    def _before_forward(self) -> None:
-        """Refuse a forward pass after `train()` or `eval()` of the plain model alone, and move to shards."""
-        if self._plain.training not in (self._training, self.model.training):
-            called = "train" if self._plain.training else "eval"
-            raise UsageError(
-                f"model.{called}() does not reach the modules that fully_shard wraps", hint=f"handle.model.{called}()"
-            )
-        self._to_shards()
+    def _follow(self, plain: Module, twin: Module) -> None:
+        """Let `train()` and `eval()` of the plain model reach the twin, until the schedule is detached."""
+
+        def both(mode: bool = True) -> Module:
+            twin.train(mode)
+            return type(plain).train(plain, mode)
+
+        before = vars(plain).get("train")
+        object.__setattr__(plain, "train", both)
+
+        def put_back() -> None:
+            object.__delattr__(plain, "train")
+            if before is not None:
+                object.__setattr__(plain, "train", before)
+
+        self.at_detach(put_back)
 
     @property
     def units(self) -> dict[str, list[str]]:
@@ -179,9 +188,11 @@ class ShardedHandle(Handle):
         """See `Handle.detach`. The twin is dropped."""
         if self.model is self._plain:
             return
-        super().detach()
-        self._hook.remove()
-        self.model = self._plain
+        try:
+            super().detach()
+        finally:
+            self._hook.remove()
+            self.model = self._plain
 
 
 def _move_buffers(from_model: Module, to_model: Module) -> None:
@@ -274,6 +285,7 @@ class Fsdp(Schedule):
                 f"{self.name} waits for ever if ranks use different parameters, and some parameters got no gradient"
             )
         refuse_wrapped(setup.model)
+        refuse_ignored(setup.model, self.name)
         mixed = setup.optimizer is not None and not isinstance(setup.optimizer, Optimizer)
         if mixed:
             raise UsageError(f"{self.name} gives its shards to a torch optimizer, and this one is of another kind")

@@ -29,6 +29,7 @@ from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.engine import Watch
+from xbench.schedules.served_parameters import refuse_ignored
 from xbench.schedules.torch_calls import BROADCASTS, watch_calls
 
 
@@ -124,8 +125,10 @@ class Zero1Handle(DdpHandle):
 
     def detach(self) -> None:
         """See `Handle.detach`."""
-        super().detach()
-        self._zero = None
+        try:
+            super().detach()
+        finally:
+            self._zero = None
 
 
 class _Sent:
@@ -150,6 +153,7 @@ class Zero1(Ddp):
             raise UsageError("zero1 needs an initialised process group", hint="start the script with torchrun")
         if not isinstance(optimizer, Optimizer):
             raise UsageError("zero1 divides the state of a torch optimizer, and none was given")
+        refuse_ignored(setup.model, "zero1")
         if setup.group is not None and dist.get_backend(setup.group) == "emulated":
             raise UsageError("zero1 broadcasts over real links, and these are emulated")
         taken = inspect.signature(type(optimizer)).parameters

@@ -244,7 +244,7 @@ class Counting(nn.Module):
 
 
 def the_plain_model_of_a_sharded_one(rank: int, world: int) -> None:
-    """Buffers that a forward pass assigns are the plain model's too. Its eval(), without effect, is refused."""
+    """Buffers that a forward pass assigns are the plain model's too, and its train() and eval() reach the twin."""
     for schedule in ("fsdp", "replicate"):
         model, optimizer = made(Counting)
         with xbench.attach(model, optimizer, schedule=schedule) as handle:
@@ -254,15 +254,14 @@ def the_plain_model_of_a_sharded_one(rank: int, world: int) -> None:
                 optimizer.step()
             handle.finish()
             assert float(model.mean) == 1.5
-            model.eval()
-            with pytest.raises(UsageError, match="does not reach"):
-                handle.model(batch(0, rank))
-            handle.model.eval()
-            handle.model(batch(0, rank))
+            assert model.eval() is model
+            assert not any(module.training for tree in (model, handle.model) for module in tree.modules())
+            assert torch.equal(handle.model(batch(0, rank)), handle.model(batch(0, rank)))
             model.train()
-            handle.model.train()
+            assert all(module.training for tree in (model, handle.model) for module in tree.modules())
             handle.model(batch(0, rank)).backward()
-        assert float(model.mean) == 1.5 * 0.25 + 0.5 + 1, float(model.mean)
+        assert float(model.mean) == 1.5 / 8 + 1.75
+        assert "train" not in vars(model)
 
 
 def parameters_that_ddp_ignores(rank: int, world: int) -> None:
@@ -282,6 +281,9 @@ def parameters_that_ddp_ignores(rank: int, world: int) -> None:
             dist.all_gather(everyone, mine)
             assert not torch.equal(everyone[0], everyone[1]), schedule
             optimizer.step()
+    for schedule in ("fsdp", "replicate", "zero1"):
+        with pytest.raises(UsageError, match="cannot leave them alone"):
+            xbench.attach(model, optimizer, schedule=schedule)
 
 
 def a_second_schedule(rank: int, world: int) -> None:

@@ -94,7 +94,7 @@ def test_a_calibration_has_as_many_pairs_as_its_budget_has_room_for(minutes: flo
 
 
 def test_a_budget_without_room_for_a_floor_is_refused() -> None:
-    with pytest.raises(SpecError, match="--budget: 1 min have room for 3 pairs, and a floor takes 6") as caught:
+    with pytest.raises(RunError, match="--budget: 1 min have room for 3 pairs, and a floor takes 6") as caught:
         _affordable(Bench(suite()).ready(), 1.0)
     assert caught.value.hint == "--pairs 6 runs them whatever they take"
 

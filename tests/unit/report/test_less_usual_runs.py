@@ -113,7 +113,7 @@ def test_given_ranks_have_one_launch_so_more_launches_are_not_advised() -> None:
     unsure = made.mode_result("optimal", 0.64, (0.97, 0.9, 1.04), "inconclusive")
     ddp = made.mode_result("ddp", 0.66, (1.0, 1.0, 1.0), "reference")
     record = compared(ddp, unsure, fabric=FabricSpec(name="cluster", hosts=2))
-    assert more(record, ranking(record)) == ["More rounds may decide for this launch: --rounds."]
+    assert more(record, ranking(record)) == ["More rounds (--rounds N) may decide it, for this launch alone."]
 
 
 @pytest.mark.parametrize("mode", ["zero1", "fsdp", "hsdp", "ddp+compile"])

@@ -90,7 +90,10 @@ class FifoBackfill(Order):
         super().__init__()
         self._queue: deque[Active] = deque()
         self._gone: Counter[int] = Counter()
-        """Number of entries in the queue, by job, that are void: it started or was withdrawn. They come first."""
+        """By job: its void entries in the queue, all ahead of a valid one.
+
+        An entry is void once the job has started or was withdrawn.
+        """
         self._sizes: dict[int, _Queue] = {}
         self._ends: list[tuple[float, int, int]] = []
         """(time, number, GPUs) of all running jobs, in order."""

@@ -1,6 +1,6 @@
 """View of `xbench validate`: the claims that held, and the errors of predictions cell by cell.
 
-Predicted times are simulated, measured ones real; headings say so.
+Predicted times are simulated, measured ones real or emulated; headings say so.
 """
 
 from __future__ import annotations
