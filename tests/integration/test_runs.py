@@ -162,8 +162,8 @@ def test_a_world_of_one_compares_hooks_with_the_bare_loop_and_compresses_nothing
     assert isinstance(record, Comparison)
     assert list(record.modes) == ["compute", "wfbp"]
     assert "no link is used: optimal" in done.stderr
-    assert record.modes["wfbp"].ratio is not None
-    assert record.reference == "compute"
+    assert record.modes["compute"].ratio is not None
+    assert record.reference == "wfbp"
     assert "nothing to compress: gradients are bf16 already" in done.stderr
     assert record.spec.compress is None
 
