@@ -27,7 +27,10 @@ _NO_WORK = ("ProfilerStep", "Optimizer.", "DistributedDataParallel", "c10d::", "
 """Host operators that only mark a span or launch a collective; torch 1.13 wrote marks as operators."""
 _COPY_BACK = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 
-_STEP = re.compile(r"ProfilerStep#(\d+)")
+GRADIENT_KINDS = ("all_reduce", "reduce_scatter")
+"""Collectives that carry gradients."""
+
+_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 _ANNOTATED = re.compile(r"(?:nccl|gloo|mpi|ucc):_?(\w+)")
 _OPERATION = re.compile(r"c10d::_?(\w+?)_?$")
 _KERNEL = re.compile(r"nccl\w*?(AllReduce|AllGather|ReduceScatter|Broadcast|SendRecv|Reduce)", re.IGNORECASE)
@@ -78,6 +81,22 @@ class Collective:
     nbytes: int | None
     dtype: str | None
     group_size: int | None = None
+    is_partial: bool = False
+    """True for a group that is known to lack some of the run's ranks, as in tensor parallelism."""
+
+    @property
+    def may_carry_gradients(self) -> bool:
+        """True for a reduction over all ranks."""
+        return self.kind in GRADIENT_KINDS and not self.is_partial
+
+
+@dataclass(frozen=True, order=True)
+class Mark:
+    """The span of one `ProfilerStep#N` on the host [s], with its N."""
+
+    since_s: float
+    until_s: float
+    number: int
 
 
 @dataclass
@@ -86,10 +105,13 @@ class RankTrace:
 
     rank: int | None = None
     world_size: int | None = None
+    """The file's own number, else the largest group that reduced something; None where neither is known."""
     backend: str | None = None
     device: str | None = None
     is_gpu: bool = False
-    marked_steps: list[tuple[float, float]] = field(default_factory=list)
+    is_truncated: bool = False
+    """True where the file ended in the middle."""
+    marked_steps: list[Mark] = field(default_factory=list)
     optimizer_s: list[tuple[float, float]] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     gradient_shapes: dict[float, tuple[tuple[int, ...], str]] = field(default_factory=dict)
@@ -173,8 +195,8 @@ def _take_host(
     trace: RankTrace, seen: _Seen, name: str, args: Mapping[str, Any], span: tuple[float, float], thread: int
 ) -> None:
     start_s, end_s = span
-    if _STEP.fullmatch(name):
-        trace.marked_steps.append(span)
+    if (mark := _STEP.fullmatch(name)) is not None:
+        trace.marked_steps.append(Mark(start_s, end_s, int(mark.group(1))))
     elif name.startswith("Optimizer.step"):
         trace.optimizer_s.append(span)
     elif name.startswith(NODE):
@@ -221,6 +243,10 @@ def _finish(trace: RankTrace, seen: _Seen) -> None:
     else:
         _finish_host(trace, seen)
     trace.collectives.sort(key=lambda one: one.launched_s)
+    groups = [one.group_size for one in trace.collectives if one.kind in GRADIENT_KINDS and one.group_size is not None]
+    trace.world_size = trace.world_size if trace.world_size is not None else max(groups, default=None)
+    for one in trace.collectives:
+        one.is_partial = one.group_size is not None and one.group_size != trace.world_size
 
 
 def _finish_device(trace: RankTrace, seen: _Seen) -> None:

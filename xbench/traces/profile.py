@@ -21,10 +21,10 @@ from xbench.records import CostModel, CostPoint, CostSegment, Layer, StepTimes, 
 from xbench.records.traced import Traced, TracedBucket
 from xbench.stats.summary import median_estimate
 from xbench.text import counted
-from xbench.traces.events import RankTrace
 from xbench.traces.link import link_cost
+from xbench.traces.ranks import RECORD_IT, RankSteps
 from xbench.traces.sizes import Parameter, Sizes, gradient_sizes
-from xbench.traces.steps import GRADIENT_KINDS, Sent, TracedStep, steps_of
+from xbench.traces.steps import Sent, TracedStep
 from xbench.units import format_bytes, format_percent
 
 OFF_THE_LINE = 0.25
@@ -35,17 +35,6 @@ ALIKE = 1.1
 
 FIT_POINTS = 20
 """About as many points are fitted, each size in proportion to how often it was sent."""
-
-RECORD_IT = "record it around several steps of training on two or more ranks (docs/traces.md)"
-
-
-@dataclass(frozen=True)
-class RankSteps:
-    """One file: its name, its trace, and its steps."""
-
-    name: str
-    trace: RankTrace
-    steps: Sequence[TracedStep]
 
 
 @dataclass(frozen=True)
@@ -61,45 +50,6 @@ class TracedProfile:
     bucket_of: list[int]
     """The bucket of each gradient, in ready order."""
     cautions: list[str]
-
-
-def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
-    """Return the steps of each trace, cut to the same number.
-
-    Raises UsageError, in one sentence, for a trace without a backward pass, collectives of gradients or a whole step,
-    for two traces of one rank, and for traces of different runs.
-    """
-    found = []
-    for name, trace in traces:
-        steps = steps_of(trace)
-        if not steps or trace.world_size == 1:
-            raise UsageError(f"{name}: {_missing(trace)}", hint=RECORD_IT)
-        found.append(RankSteps(name, trace, steps))
-    for one, other in pairwise(sorted(found, key=lambda rank: -1 if rank.trace.rank is None else rank.trace.rank)):
-        if one.trace.rank is not None and one.trace.rank == other.trace.rank:
-            raise UsageError(
-                f"{one.name} and {other.name} are both of rank {one.trace.rank}", hint="give each rank once"
-            )
-        if one.trace.world_size != other.trace.world_size or len(one.steps[0].gradients) != len(
-            other.steps[0].gradients
-        ):
-            raise UsageError(f"{one.name} and {other.name} are of different runs", hint="give the ranks of one run")
-    count = min(len(rank.steps) for rank in found)
-    return [RankSteps(rank.name, rank.trace, rank.steps[-count:]) for rank in found]
-
-
-def _missing(trace: RankTrace) -> str:
-    """Say what keeps a trace from being a profile."""
-    if trace.world_size == 1:
-        return "its run had one rank, so nothing was sent"
-    if not trace.nodes:
-        return "it holds no backward pass"
-    kinds = sorted({one.kind for one in trace.collectives})
-    if not kinds:
-        return "it holds no collective"
-    if not set(kinds) & set(GRADIENT_KINDS):
-        return f"its collectives ({', '.join(kinds)}) carry no gradients"
-    return "it holds no whole step that sent gradients"
 
 
 def traced_profile(
@@ -386,6 +336,12 @@ def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], cost: Cos
         found.append(
             f"All collectives had {format_bytes(points[0].nbytes)}, so T(M) of other sizes is extrapolated, "
             "without a latency."
+        )
+    passes = max(step.passes for rank in ranks for step in rank.steps)
+    if passes > 1:
+        found.append(
+            f"The run sent gradients in each of {passes} backward passes of a step. Plans send them once, in the last "
+            "pass, as no_sync() does; what the other passes waited for them counts as waiting."
         )
     if any(rank.steps[0].sent[0].collective.kind == "reduce_scatter" for rank in ranks):
         found.append(

@@ -15,7 +15,8 @@ from xbench.records import Environment, FabricRecord, Plan, Profile, WorkloadRec
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 from xbench.traces.events import RankTrace, collect
 from xbench.traces.json_stream import TraceFile
-from xbench.traces.profile import TracedProfile, ranks_of, traced_profile
+from xbench.traces.profile import TracedProfile, traced_profile
+from xbench.traces.ranks import ranks_of
 from xbench.traces.sizes import Parameter
 from xbench.version import __version__
 

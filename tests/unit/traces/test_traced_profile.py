@@ -12,7 +12,8 @@ from xbench.errors import UsageError
 from xbench.planning.measured import measured
 from xbench.records import Profile, load, save
 from xbench.traces.events import RankTrace, collect
-from xbench.traces.profile import TracedProfile, ranks_of, traced_profile
+from xbench.traces.profile import TracedProfile, traced_profile
+from xbench.traces.ranks import ranks_of
 from xbench.traces.record import read_traces
 from xbench.traces.sizes import Parameter
 
@@ -159,6 +160,7 @@ def test_kernels_beside_a_collective_are_compared_with_the_same_alone() -> None:
         ([one for one in gpu_events() if not one["name"].startswith("nccl")], {}, "it holds no collective"),
         (gpu_events(kind="AllToAll"), {}, r"its collectives \(all_to_all\) carry no gradients"),
         (gpu_events(kind="AllToAll"), {"world_size": 1}, "its run had one rank"),
+        (gpu_events(), {"world_size": 8}, "reduced in groups of 2 of its 8 ranks"),
         ([one for one in gpu_events(steps=1) if one["ts"] > 5e9 + 200], {}, "no whole step"),
     ],
 )
@@ -172,7 +174,7 @@ def test_traces_of_one_rank_or_of_different_runs_are_refused_together() -> None:
     with pytest.raises(UsageError, match=r"a\.json and b.json are both of rank 0"):
         ranks_of([("a.json", one), ("b.json", one)])
     with pytest.raises(UsageError, match=r"a\.json and b.json are of different runs"):
-        ranks_of([("a.json", one), ("b.json", trace(gpu_events(), rank=1, world_size=4))])
+        ranks_of([("a.json", one), ("b.json", trace(gpu_events(group=4), rank=1, world_size=4))])
 
 
 def test_a_record_is_saved_loaded_and_planned_again(tmp_path: Path) -> None:

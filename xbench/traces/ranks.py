@@ -1,0 +1,65 @@
+"""The steps of the ranks of one run, step by step, or one sentence on what keeps their traces from being a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from xbench.errors import UsageError
+from xbench.traces.events import GRADIENT_KINDS, RankTrace
+from xbench.traces.steps import TracedStep, steps_of
+
+RECORD_IT = "record it around several steps of training on two or more ranks (docs/traces.md)"
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """One file: its name, its trace, and its steps."""
+
+    name: str
+    trace: RankTrace
+    steps: Sequence[TracedStep]
+
+
+def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
+    """Return the steps of each trace, cut to the same number.
+
+    Raises UsageError, in one sentence, for a trace without a backward pass, collectives of gradients or a whole step,
+    for two traces of one rank, and for traces of different runs.
+    """
+    found = []
+    for name, trace in traces:
+        steps = steps_of(trace)
+        if not steps or trace.world_size == 1:
+            raise UsageError(f"{name}: {_missing(trace)}", hint=RECORD_IT)
+        found.append(RankSteps(name, trace, steps))
+    for one, other in pairwise(sorted(found, key=lambda rank: -1 if rank.trace.rank is None else rank.trace.rank)):
+        if one.trace.rank is not None and one.trace.rank == other.trace.rank:
+            raise UsageError(
+                f"{one.name} and {other.name} are both of rank {one.trace.rank}", hint="give each rank once"
+            )
+        if one.trace.world_size != other.trace.world_size or len(one.steps[0].gradients) != len(
+            other.steps[0].gradients
+        ):
+            raise UsageError(f"{one.name} and {other.name} are of different runs", hint="give the ranks of one run")
+    count = min(len(rank.steps) for rank in found)
+    return [RankSteps(rank.name, rank.trace, rank.steps[-count:]) for rank in found]
+
+
+def _missing(trace: RankTrace) -> str:
+    """Say what keeps a trace from being a profile."""
+    if trace.world_size == 1:
+        return "its run had one rank, so nothing was sent"
+    if not trace.nodes:
+        return "it holds no backward pass"
+    kinds = sorted({one.kind for one in trace.collectives})
+    if not kinds:
+        return "it holds no collective"
+    if not set(kinds) & set(GRADIENT_KINDS):
+        return f"its collectives ({', '.join(kinds)}) carry no gradients"
+    if not any(one.may_carry_gradients for one in trace.collectives):
+        sizes = sorted({one.group_size or 0 for one in trace.collectives if one.kind in GRADIENT_KINDS})
+        of = " or ".join(str(size) for size in sizes)
+        return f"its gradients are reduced in groups of {of} of its {trace.world_size} ranks, never over all of them"
+    return "it holds no whole step that sent gradients"
