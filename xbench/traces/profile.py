@@ -323,6 +323,10 @@ def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], cost: Cos
     count = len(ranks[0].steps)
     if count < 3:
         found.append(f"The trace holds {counted(count, 'whole step')}: medians of so few say little.")
+    if len(ranks) > 1 and any(step.number is None for rank in ranks for step in rank.steps):
+        found.append(
+            "The profiler marked no steps, so which steps of several ranks are the same is told from their order."
+        )
     if len(ranks) == 1 and not has_link:
         found.append(
             "One rank was read, so the waiting for peers inside a collective can only be told from repetitions."

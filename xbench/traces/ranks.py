@@ -23,10 +23,10 @@ class RankSteps:
 
 
 def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
-    """Return the steps of each trace, cut to the same number.
+    """Return the same steps of each trace.
 
     Raises UsageError, in one sentence, for a trace without a backward pass, collectives of gradients or a whole step,
-    for two traces of one rank, and for traces of different runs.
+    for two traces of one rank, and for traces of different runs or of different steps.
     """
     found = []
     for name, trace in traces:
@@ -43,8 +43,29 @@ def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
             other.steps[0].gradients
         ):
             raise UsageError(f"{one.name} and {other.name} are of different runs", hint="give the ranks of one run")
-    count = min(len(rank.steps) for rank in found)
-    return [RankSteps(rank.name, rank.trace, rank.steps[-count:]) for rank in found]
+    return _same_steps(found) if len(found) > 1 else found
+
+
+def _same_steps(ranks: Sequence[RankSteps]) -> list[RankSteps]:
+    """The steps that all ranks have: by their marks' numbers, or without marks those that were traced last.
+
+    A file that ended in the middle lacks its last steps, so the first ones are the same then.
+    """
+    numbers = [{step.number: step for step in rank.steps if step.number is not None} for rank in ranks]
+    if all(numbers):
+        both = set(numbers[0]).intersection(*numbers[1:])
+        if not both:
+            told = " and ".join(
+                f"{rank.name} of {min(mine)} to {max(mine)}" for rank, mine in zip(ranks, numbers, strict=True)
+            )
+            raise UsageError(f"no step is in all traces: {told}", hint="trace the same steps on all ranks")
+        return [
+            RankSteps(rank.name, rank.trace, [mine[number] for number in sorted(both)])
+            for rank, mine in zip(ranks, numbers, strict=True)
+        ]
+    count = min(len(rank.steps) for rank in ranks)
+    is_cut = any(rank.trace.is_truncated for rank in ranks)
+    return [RankSteps(rank.name, rank.trace, rank.steps[:count] if is_cut else rank.steps[-count:]) for rank in ranks]
 
 
 def _missing(trace: RankTrace) -> str:

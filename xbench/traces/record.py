@@ -43,6 +43,7 @@ def read_traces(
     for path in paths:
         file = TraceFile(path, partial(on_progress, path) if on_progress is not None else None)
         trace = collect(file.events(), file.header)
+        trace.is_truncated = file.is_truncated
         traces.append((path.name, trace))
         if file.is_truncated:
             cautions.append(f"{path.name} ends in the middle; what it holds up to there was read.")
