@@ -21,7 +21,7 @@ from xbench.records import CostModel, CostPoint, CostSegment, Layer, StepTimes, 
 from xbench.records.traced import Traced, TracedBucket
 from xbench.stats.summary import median_estimate
 from xbench.text import counted
-from xbench.traces.link import link_cost
+from xbench.traces.link import link_cost, read_link
 from xbench.traces.ranks import RECORD_IT, RankSteps
 from xbench.traces.sizes import Parameter, Sizes, gradient_sizes
 from xbench.traces.steps import Sent, TracedStep
@@ -60,7 +60,7 @@ def traced_profile(
     Raises UsageError where no size of the gradients is known, and as `link_cost` does.
     """
     first = ranks[0]
-    world_size = first.trace.world_size or max(2, len(ranks))
+    world_size, assumed = _world_size(ranks, links)
     backend = first.trace.backend or ("nccl" if first.trace.is_gpu else "gloo")
     sizes = gradient_sizes(first.trace, first.steps, parameters)
     parts = _parts(ranks)
@@ -69,7 +69,7 @@ def traced_profile(
     cost = link_cost(links, world_size=world_size, backend=backend) if links else _cost(points, backend, world_size)
     if cost.world_size != world_size:
         raise UsageError(f"--link is of {cost.world_size} ranks, and the traced run had {world_size}")
-    cautions = [*sizes.cautions, *_cautions(ranks, points, cost, has_link=bool(links))]
+    cautions = [*assumed, *sizes.cautions, *_cautions(ranks, points, cost, has_link=bool(links))]
     collective = Counter(sent.collective.kind for sent in first.steps[0].sent).most_common(1)[0][0]
     traced = Traced(
         files=[rank.name for rank in ranks],
@@ -83,6 +83,16 @@ def traced_profile(
         compute_slowdown=_slowdown(ranks),
     )
     return TracedProfile(layers, parts.times, cost, traced, world_size, backend, sizes.bucket_of, cautions)
+
+
+def _world_size(ranks: Sequence[RankSteps], links: Sequence[Path]) -> tuple[int, list[str]]:
+    """The number of ranks, from the traces, else from the link's files, else assumed with a caution."""
+    told = [rank.trace.world_size for rank in ranks] + [read_link(path).world_size for path in links]
+    known = next((number for number in told if number is not None), None)
+    if known is not None:
+        return known, []
+    assumed = max(2, len(ranks))
+    return assumed, [f"No file says how many ranks took part; {assumed} are assumed."]
 
 
 @dataclass(frozen=True)

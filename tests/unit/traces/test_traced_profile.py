@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,33 @@ def test_one_rank_and_several_alike_agree() -> None:
     assert (one.layers, one.step) == (two.layers, two.step)
     for point, other in zip(one.cost.points, two.cost.points, strict=True):
         assert point.transfer_s == pytest.approx(other.transfer_s)
+
+
+def test_the_number_of_ranks_is_the_headers_the_groups_the_links_or_assumed(tmp_path: Path) -> None:
+    def without_groups(**told: Any) -> RankTrace:
+        events = gpu_events()
+        for one in events:
+            one["args"].pop("Group size", None)
+        return collect(events, {"distributedInfo": {"rank": 0, **told}})
+
+    link, bare, wrong = (tmp_path / name for name in ("link.json", "link.csv", "wrong.json"))
+    for path, count in ((link, 4), (wrong, 8)):
+        devices = [{"rank": rank} for rank in range(count)]
+        results = [{"size": size, "in_place": {"time": size / 100}} for size in (1000, 100000)]
+        path.write_text(json.dumps({"config": {"devices": devices}, "results": results}), encoding="utf-8")
+    bare.write_text("bytes,time_us\n1000,20\n100000,120\n", encoding="utf-8")
+    assumed = "No file says how many ranks took part; 2 are assumed."
+
+    told = profiled(without_groups(world_size=4))
+    assert (told.world_size, told.cost.world_size, assumed in told.cautions) == (4, 4, False)
+    groups = profiled(collect(gpu_events(group=4), {}))
+    assert (groups.world_size, groups.cost.world_size, assumed in groups.cautions) == (4, 4, False)
+    linked = profiled(without_groups(), links=[link])
+    assert (linked.world_size, linked.cost.world_size, assumed in linked.cautions) == (4, 4, False)
+    for unknown in (profiled(without_groups()), profiled(without_groups(), links=[bare])):
+        assert (unknown.world_size, unknown.cost.world_size, assumed in unknown.cautions) == (2, 2, True)
+    with pytest.raises(UsageError, match="--link is of 8 ranks, and the traced run had 4"):
+        profiled(collect(gpu_events(group=4), {}), links=[wrong])
 
 
 def test_sharded_gradients_cost_their_reduce_scatter_and_an_all_gather() -> None:
