@@ -133,7 +133,8 @@ class _Seen:
 
     spans: array[float] = field(default_factory=lambda: array("d"))  # start, end, thread of host operators; copy back?
     launches: array[float] = field(default_factory=lambda: array("d"))  # correlation, start
-    kernels: array[float] = field(default_factory=lambda: array("d"))  # correlation, start, end, number of its shape
+    kernels: array[float] = field(default_factory=lambda: array("d"))  # correlation, start, end, shape, stream, a copy?
+    streams: dict[str, int] = field(default_factory=dict)
     kernel_shapes: dict[tuple[str, str, str], int] = field(default_factory=dict)  # name, grid and block
     device_collectives: list[tuple[int, Collective]] = field(default_factory=list)
     host_collectives: list[tuple[Collective, bool]] = field(default_factory=list)  # and: the library's own span
@@ -164,7 +165,7 @@ def _take(trace: RankTrace, seen: _Seen, event: Mapping[str, Any], start_s: floa
     args = event.get("args")
     args = args if isinstance(args, dict) else {}
     if category in _DEVICE:
-        _take_kernel(seen, name, args, start_s, end_s)
+        _take_device(seen, event, args, category != "kernel", (start_s, end_s))
     elif category in _LAUNCHES:
         correlation = _number(args.get("correlation"))
         if correlation is not None:
@@ -176,14 +177,18 @@ def _take(trace: RankTrace, seen: _Seen, event: Mapping[str, Any], start_s: floa
             seen.spans.extend((start_s, end_s, thread, name == _COPY_BACK))
 
 
-def _take_kernel(seen: _Seen, name: str, args: Mapping[str, Any], start_s: float, end_s: float) -> None:
+def _take_device(
+    seen: _Seen, event: Mapping[str, Any], args: Mapping[str, Any], is_copy: bool, span: tuple[float, float]
+) -> None:
+    name, (start_s, end_s) = str(event.get("name", "")), span
     correlation = _integer(args.get("correlation"))
     named = _KERNEL.search(name)
     kind = _kind(str(args.get("Collective name", ""))) or (_kind(named.group(1)) if named else None)
     if kind is None:
         shape = (name, str(args.get("grid")), str(args.get("block")))
         number = seen.kernel_shapes.setdefault(shape, len(seen.kernel_shapes))
-        seen.kernels.extend((-1.0 if correlation is None else correlation, start_s, end_s, number))
+        stream = seen.streams.setdefault(str(args.get("stream", event.get("tid"))), len(seen.streams))
+        seen.kernels.extend((-1.0 if correlation is None else correlation, start_s, end_s, number, stream, is_copy))
         return
     nbytes, dtype = _size(args)
     size = _integer(args.get("Group size"))
@@ -252,7 +257,9 @@ def _finish(trace: RankTrace, seen: _Seen) -> None:
 def _finish_device(trace: RankTrace, seen: _Seen) -> None:
     launches = np.frombuffer(seen.launches, dtype=np.float64).reshape(-1, 2)
     launches = launches[np.argsort(launches[:, 0], kind="stable")]
-    kernels = np.frombuffer(seen.kernels, dtype=np.float64).reshape(-1, 4)
+    kernels = np.frombuffer(seen.kernels, dtype=np.float64).reshape(-1, 6)
+    computing = np.unique(kernels[kernels[:, 5] == 0, 4])
+    kernels = kernels[np.isin(kernels[:, 4], computing)]  # copies on another stream fetch input beside the work
     kernels = kernels[np.argsort(kernels[:, 1], kind="stable")]
     trace.work_start_s, trace.work_end_s = kernels[:, 1], kernels[:, 2]
     trace.work_launched_s = _launched(launches, kernels[:, 0], kernels[:, 1])
