@@ -66,7 +66,7 @@ def traced_profile(
     parts = _parts(ranks)
     layers = _layers(ranks, sizes, parts)
     points = _points(ranks, sizes)
-    cost = link_cost(links, world_size=world_size, backend=backend) if links else _cost(points, backend, world_size)
+    cost = _linked(links, backend, world_size, sizes) if links else _cost(points, backend, world_size)
     if cost.world_size != world_size:
         raise UsageError(f"--link is of {cost.world_size} ranks, and the traced run had {world_size}")
     cautions = [*assumed, *sizes.cautions, *_cautions(ranks, points, cost, has_link=bool(links))]
@@ -202,7 +202,7 @@ def _points(ranks: Sequence[RankSteps], sizes: Sizes) -> list[CostPoint]:
             together = [lasted[place] for lasted in by_rank if place < len(lasted)]
             if together and nbytes > 0:
                 durations[nbytes].append(
-                    [max(1e-9, duration_s + _gathered_s(same[0], nbytes)) for duration_s in together]
+                    [max(1e-9, duration_s + _gathered_s(same[0], place, nbytes)) for duration_s in together]
                 )
     points: list[CostPoint] = []
     cap_s = float("inf")
@@ -249,13 +249,29 @@ def _alike(sizes: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _gathered_s(step: TracedStep, nbytes: int) -> float:
-    """What an all-gather of this size adds where gradients are reduce-scattered: the two are one all-reduce."""
-    if step.sent[0].collective.kind != "reduce_scatter":
+def _gathered_s(step: TracedStep, place: int, nbytes: int) -> float:
+    """What an all-gather adds where gradients are reduce-scattered: the two are one all-reduce.
+
+    Parameters are gathered in their own dtype, which is that of the collective or of the gradients.
+    """
+    scatter = step.sent[min(place, len(step.sent) - 1)]
+    if scatter.collective.kind != "reduce_scatter":
         return 0.0
-    gathers = [one.end_s - one.start_s for one in step.others if one.kind == "all_gather" and one.nbytes == nbytes]
-    scatters = [sent.duration_s for sent in step.sent if sent.collective.nbytes == nbytes]
-    return min(gathers, default=min(scatters, default=0.0))
+    sizes = (scatter.collective.nbytes, nbytes)
+    gathers = [one.end_s - one.start_s for one in step.others if one.kind == "all_gather" and one.nbytes in sizes]
+    scatters = [sent.duration_s for sent in step.sent if sent.collective.nbytes == scatter.collective.nbytes]
+    return min(gathers or scatters)
+
+
+def _linked(links: Sequence[Path], backend: str, world_size: int, sizes: Sizes) -> CostModel:
+    """T(M) of the files, by bytes of gradients: the files count bytes that are sent."""
+    cost = link_cost(links, world_size=world_size, backend=backend)
+    if sizes.bytes_per_sent_byte == 1.0:
+        return cost
+    points = [
+        point.model_copy(update={"nbytes": round(point.nbytes * sizes.bytes_per_sent_byte)}) for point in cost.points
+    ]
+    return fit(points, backend=backend, world_size=cost.world_size)
 
 
 def _cost(points: Sequence[CostPoint], backend: str, world_size: int) -> CostModel:
