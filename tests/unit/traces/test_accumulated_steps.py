@@ -126,3 +126,20 @@ def test_an_all_reduce_of_some_ranks_carries_no_gradients_of_all() -> None:
     mixed = steps_of(collect([*plain, *all_reduced(330, 420)], header(world_size=4)))
     assert [step.sent for step in mixed] == [step.sent for step in alone]
     assert [step.waited_s for step in mixed] == [step.waited_s for step in alone]
+
+
+def test_the_statistics_of_sync_batch_norm_are_no_gradients() -> None:
+    """Its backward node all-reduces them, under no_sync() too."""
+
+    def with_statistics(events: Events) -> Events:
+        for one in events:
+            if one["name"].endswith("ConvolutionBackward0") and (one["ts"] - 5e9) % STEP == 320:
+                one["name"] = one["name"].replace("ConvolutionBackward0", "SyncBatchNormBackward")
+        return events
+
+    plain = steps(gpu_events())
+    found = steps(with_statistics([*gpu_events(), *all_reduced(322, 430)]))
+    assert [step.sent for step in found] == [step.sent for step in plain]
+    quiet = [one for one in micro_batches(6, ends=every(3)) if not one["name"].startswith("Optimizer")]
+    found = steps(with_statistics([*quiet, *all_reduced(322, 430)]))
+    assert [step.period_s for step in found] == pytest.approx([3 * STEP * US] * 2)
