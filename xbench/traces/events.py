@@ -188,8 +188,8 @@ def _take_device(
         seen.kernels.extend((-1.0 if correlation is None else correlation, start_s, end_s, number, stream, is_copy))
         return
     nbytes, dtype = size_of(args)
-    size = integer_of(args.get("Group size"))
-    found = Collective(kind, start_s, start_s, end_s, nbytes, dtype, size)
+    size = integer_of(args.get("Group size")) or 0
+    found = Collective(kind, start_s, start_s, end_s, nbytes, dtype, size if size > 0 else None)
     seen.device_collectives.append((-1 if correlation is None else correlation, found))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -55,9 +55,7 @@ def _same_steps(ranks: Sequence[RankSteps]) -> list[RankSteps]:
     if all(numbers):
         both = set(numbers[0]).intersection(*numbers[1:])
         if not both:
-            told = " and ".join(
-                f"{rank.name} of {min(mine)} to {max(mine)}" for rank, mine in zip(ranks, numbers, strict=True)
-            )
+            told = " and ".join(f"{rank.name} has {_span(mine)}" for rank, mine in zip(ranks, numbers, strict=True))
             raise UsageError(f"no step is in all traces: {told}", hint="trace the same steps on all ranks")
         return [
             RankSteps(rank.name, rank.trace, [mine[number] for number in sorted(both)])
@@ -66,6 +64,11 @@ def _same_steps(ranks: Sequence[RankSteps]) -> list[RankSteps]:
     count = min(len(rank.steps) for rank in ranks)
     is_cut = any(rank.trace.is_truncated for rank in ranks)
     return [RankSteps(rank.name, rank.trace, rank.steps[:count] if is_cut else rank.steps[-count:]) for rank in ranks]
+
+
+def _span(numbers: Collection[int]) -> str:
+    first, last = min(numbers), max(numbers)
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def _missing(trace: RankTrace) -> str:

@@ -44,8 +44,8 @@ def test_marks_tell_which_steps_are_the_same() -> None:
 
 def test_without_a_step_in_common_there_is_no_profile() -> None:
     with pytest.raises(UsageError) as caught:
-        waits(trace(0, until=2), trace(1, since=2))
-    assert str(caught.value) == "no step is in all traces: 0.json of 4 to 5 and 1.json of 6 to 8"
+        waits(trace(0, until=1), trace(1, since=2))
+    assert str(caught.value) == "no step is in all traces: 0.json has step 4 and 1.json has steps 6 to 8"
 
 
 def test_one_rank_keeps_all_its_steps() -> None:
