@@ -167,6 +167,8 @@ def _carried(trace: RankTrace, groups: Sequence[list[Node]], inside: Sequence[Co
         ]
         if sending:
             begins = [group[0].start_s for group in passes[: place + 1]]
+            before_s = max((since_s for since_s, _ in trace.optimizer_s if since_s < begins[-1]), default=begins[0])
+            begins = [begin_s for begin_s in begins if begin_s >= before_s]  # others accumulate for another step
             earlier = [one for one in sends if begins[0] <= one.launched_s < begins[-1]]
             senders = {bisect.bisect_right(begins, one.launched_s) for one in earlier}
             return _Carried(nodes, sending, earlier, len(senders) + 1)

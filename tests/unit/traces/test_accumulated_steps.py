@@ -100,6 +100,13 @@ def test_the_record_says_that_each_pass_sent() -> None:
     assert not any(caution.startswith(told) for caution in cautions(sends_all=False))
 
 
+def test_passes_of_two_optimizers_do_not_accumulate() -> None:
+    """Both passes of each mark send, and an optimizer steps after each, as a GAN's two do."""
+    events = gpu_events(steps=4, marked=False)
+    marks = [event("user_annotation", f"ProfilerStep#{n}", 2 * n * STEP, 2 * STEP) for n in range(2)]
+    assert [step.passes for step in steps([*marks, *events])] == [1, 1]
+
+
 def all_reduced(at: float, start: float, group: int = 2) -> Events:
     """One small all-reduce for each of three steps, launched `at` and running from `start` for 40 us."""
     found = []
