@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from xbench.traces.arguments import integer_of, number_of, shape_of, shaped, size_of
+
 FloatArray = npt.NDArray[np.float64]
 
 NODE = "autograd::engine::evaluate_function: "
@@ -27,7 +29,10 @@ _NO_WORK = ("ProfilerStep", "Optimizer.", "DistributedDataParallel", "c10d::", "
 """Host operators that only mark a span or launch a collective; torch 1.13 wrote marks as operators."""
 _COPY_BACK = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 
-_STEP = re.compile(r"ProfilerStep#(\d+)")
+GRADIENT_KINDS = ("all_reduce", "reduce_scatter")
+"""Collectives that carry gradients."""
+
+_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 _ANNOTATED = re.compile(r"(?:nccl|gloo|mpi|ucc):_?(\w+)")
 _OPERATION = re.compile(r"c10d::_?(\w+?)_?$")
 _KERNEL = re.compile(r"nccl\w*?(AllReduce|AllGather|ReduceScatter|Broadcast|SendRecv|Reduce)", re.IGNORECASE)
@@ -41,11 +46,6 @@ _KINDS = {
     "reduce": "reduce",
 }
 """Kind of a collective by how its name begins, without underscores: '_allgather_base' is an all-gather."""
-
-_BYTES = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "byte": 1, "char": 1, "bool": 1}
-_BYTES |= {"float8_e4m3fn": 1, "float8_e5m2": 1, "short": 2, "c10::half": 2, "c10::bfloat16": 2}
-_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "c10::half": "float16"}
-_DTYPES |= {"bfloat16": "bfloat16", "c10::bfloat16": "bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,23 @@ class Collective:
     nbytes: int | None
     dtype: str | None
     group_size: int | None = None
+    is_other: bool = False
+    """True for what is known to carry no gradients of all workers: a group that lacks some of the run's ranks, as in
+    tensor parallelism, or the statistics of SyncBatchNorm."""
+
+    @property
+    def may_carry_gradients(self) -> bool:
+        """True for a reduction over all ranks."""
+        return self.kind in GRADIENT_KINDS and not self.is_other
+
+
+@dataclass(frozen=True, order=True)
+class Mark:
+    """The span of one `ProfilerStep#N` on the host [s], with its N."""
+
+    since_s: float
+    until_s: float
+    number: int
 
 
 @dataclass
@@ -86,10 +103,13 @@ class RankTrace:
 
     rank: int | None = None
     world_size: int | None = None
+    """The file's own number, else the largest group that reduced something; None where neither is known."""
     backend: str | None = None
     device: str | None = None
     is_gpu: bool = False
-    marked_steps: list[tuple[float, float]] = field(default_factory=list)
+    is_truncated: bool = False
+    """True where the file ended in the middle."""
+    marked_steps: list[Mark] = field(default_factory=list)
     optimizer_s: list[tuple[float, float]] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     gradient_shapes: dict[float, tuple[tuple[int, ...], str]] = field(default_factory=dict)
@@ -111,11 +131,11 @@ class _Seen:
 
     spans: array[float] = field(default_factory=lambda: array("d"))  # start, end, thread of host operators; copy back?
     launches: array[float] = field(default_factory=lambda: array("d"))  # correlation, start
-    kernels: array[float] = field(default_factory=lambda: array("d"))  # correlation, start, end, number of its shape
+    kernels: array[float] = field(default_factory=lambda: array("d"))  # correlation, start, end, shape, stream, a copy?
+    streams: dict[str, int] = field(default_factory=dict)
     kernel_shapes: dict[tuple[str, str, str], int] = field(default_factory=dict)  # name, grid and block
     device_collectives: list[tuple[int, Collective]] = field(default_factory=list)
     host_collectives: list[tuple[Collective, bool]] = field(default_factory=list)  # and: the library's own span
-    parameters: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # by External id
 
 
 def collect(events: Iterable[Mapping[str, Any]], header: Mapping[str, Any]) -> RankTrace:
@@ -125,7 +145,7 @@ def collect(events: Iterable[Mapping[str, Any]], header: Mapping[str, Any]) -> R
     for event in events:
         if event.get("ph") != "X":
             continue
-        start, length = _number(event.get("ts")), _number(event.get("dur"))
+        start, length = number_of(event.get("ts")), number_of(event.get("dur"))
         if start is None or length is None or length < 0:
             continue
         origin = start if origin is None else origin
@@ -142,30 +162,34 @@ def _take(trace: RankTrace, seen: _Seen, event: Mapping[str, Any], start_s: floa
     args = event.get("args")
     args = args if isinstance(args, dict) else {}
     if category in _DEVICE:
-        _take_kernel(seen, name, args, start_s, end_s)
+        _take_device(seen, event, args, category != "kernel", (start_s, end_s))
     elif category in _LAUNCHES:
-        correlation = _number(args.get("correlation"))
+        correlation = number_of(args.get("correlation"))
         if correlation is not None:
             seen.launches.extend((correlation, start_s))
     elif category in ("cpu_op", "user_annotation"):
-        thread = _integer(event.get("tid")) or 0
+        thread = integer_of(event.get("tid")) or 0
         _take_host(trace, seen, name, args, (start_s, end_s), thread)
         if category == "cpu_op" and not name.startswith(_NO_WORK):
             seen.spans.extend((start_s, end_s, thread, name == _COPY_BACK))
 
 
-def _take_kernel(seen: _Seen, name: str, args: Mapping[str, Any], start_s: float, end_s: float) -> None:
-    correlation = _integer(args.get("correlation"))
+def _take_device(
+    seen: _Seen, event: Mapping[str, Any], args: Mapping[str, Any], is_copy: bool, span: tuple[float, float]
+) -> None:
+    name, (start_s, end_s) = str(event.get("name", "")), span
+    correlation = integer_of(args.get("correlation"))
     named = _KERNEL.search(name)
     kind = _kind(str(args.get("Collective name", ""))) or (_kind(named.group(1)) if named else None)
     if kind is None:
         shape = (name, str(args.get("grid")), str(args.get("block")))
         number = seen.kernel_shapes.setdefault(shape, len(seen.kernel_shapes))
-        seen.kernels.extend((-1.0 if correlation is None else correlation, start_s, end_s, number))
+        stream = seen.streams.setdefault(str(args.get("stream", event.get("tid"))), len(seen.streams))
+        seen.kernels.extend((-1.0 if correlation is None else correlation, start_s, end_s, number, stream, is_copy))
         return
-    nbytes, dtype = _size(args)
-    size = _integer(args.get("Group size"))
-    found = Collective(kind, start_s, start_s, end_s, nbytes, dtype, size)
+    nbytes, dtype = size_of(args)
+    size = integer_of(args.get("Group size")) or 0
+    found = Collective(kind, start_s, start_s, end_s, nbytes, dtype, size if size > 0 else None)
     seen.device_collectives.append((-1 if correlation is None else correlation, found))
 
 
@@ -173,29 +197,29 @@ def _take_host(
     trace: RankTrace, seen: _Seen, name: str, args: Mapping[str, Any], span: tuple[float, float], thread: int
 ) -> None:
     start_s, end_s = span
-    if _STEP.fullmatch(name):
-        trace.marked_steps.append(span)
+    if (mark := _STEP.fullmatch(name)) is not None:
+        trace.marked_steps.append(Mark(start_s, end_s, int(mark.group(1))))
     elif name.startswith("Optimizer.step"):
         trace.optimizer_s.append(span)
     elif name.startswith(NODE):
-        sequence = _integer(args.get("Sequence number"))
+        sequence = integer_of(args.get("Sequence number"))
         trace.nodes.append(Node(name[len(NODE) :], start_s, end_s, thread, sequence))
     elif (annotated := _ANNOTATED.fullmatch(name)) is not None:
         kind = _kind(annotated.group(1))
         if kind is not None:
-            nbytes, dtype = _shaped(args)
+            nbytes, dtype = shaped(args)
             seen.host_collectives.append((Collective(kind, start_s, start_s, end_s, nbytes, dtype), True))
         return
     elif (operation := _OPERATION.fullmatch(name)) is not None:
         kind = _kind(operation.group(1))
         if kind is not None:
-            nbytes, dtype = _shaped(args)
+            nbytes, dtype = shaped(args)
             seen.host_collectives.append((Collective(kind, start_s, start_s, end_s, nbytes, dtype), False))
     elif name == ACCUMULATE:
-        shape = _shape(args)
+        shape = shape_of(args)
         if shape is not None:
             trace.gradient_shapes[start_s] = shape
-    elif _integer(args.get("Fwd thread id")) == 0 and (number := _integer(args.get("Sequence number"))) is not None:
+    elif integer_of(args.get("Fwd thread id")) == 0 and (number := integer_of(args.get("Sequence number"))) is not None:
         known = trace.forward_s.get(number)
         if known is None or end_s - start_s > known[1] - known[0]:
             trace.forward_s[number] = span
@@ -204,7 +228,7 @@ def _take_host(
 def _take_header(trace: RankTrace, header: Mapping[str, Any]) -> None:
     info = header.get("distributedInfo")
     if isinstance(info, dict):
-        trace.rank, trace.world_size = _integer(info.get("rank")), _integer(info.get("world_size"))
+        trace.rank, trace.world_size = integer_of(info.get("rank")), integer_of(info.get("world_size"))
         trace.backend = str(info["backend"]) if info.get("backend") else None
     devices = header.get("deviceProperties")
     if isinstance(devices, list) and devices and isinstance(devices[0], dict):
@@ -221,12 +245,26 @@ def _finish(trace: RankTrace, seen: _Seen) -> None:
     else:
         _finish_host(trace, seen)
     trace.collectives.sort(key=lambda one: one.launched_s)
+    _tell_others(trace)
+
+
+def _tell_others(trace: RankTrace) -> None:
+    """Mark the collectives that carry no gradients of all workers."""
+    groups = [one.group_size for one in trace.collectives if one.kind in GRADIENT_KINDS and one.group_size is not None]
+    trace.world_size = trace.world_size if trace.world_size is not None else max(groups, default=None)
+    statistics = [node for node in trace.nodes if node.name.startswith("SyncBatchNorm")]
+    for one in trace.collectives:
+        one.is_other = one.group_size not in (None, trace.world_size) or any(
+            node.start_s <= one.launched_s < node.end_s for node in statistics
+        )
 
 
 def _finish_device(trace: RankTrace, seen: _Seen) -> None:
     launches = np.frombuffer(seen.launches, dtype=np.float64).reshape(-1, 2)
     launches = launches[np.argsort(launches[:, 0], kind="stable")]
-    kernels = np.frombuffer(seen.kernels, dtype=np.float64).reshape(-1, 4)
+    kernels = np.frombuffer(seen.kernels, dtype=np.float64).reshape(-1, 6)
+    computing = np.unique(kernels[kernels[:, 5] == 0, 4])
+    kernels = kernels[np.isin(kernels[:, 4], computing)]  # copies on another stream fetch input beside the work
     kernels = kernels[np.argsort(kernels[:, 1], kind="stable")]
     trace.work_start_s, trace.work_end_s = kernels[:, 1], kernels[:, 2]
     trace.work_launched_s = _launched(launches, kernels[:, 0], kernels[:, 1])
@@ -307,58 +345,3 @@ def _kind(name: str) -> str | None:
     """Kind of the collective that some layer of torch calls `name`; None for anything else."""
     bare = name.lower().replace("_", "")
     return next((kind for prefix, kind in _KINDS.items() if bare.startswith(prefix)), None)
-
-
-def _size(args: Mapping[str, Any]) -> tuple[int | None, str | None]:
-    """Bytes and dtype of a device collective, from the arguments that NCCL's kernels carry since torch 2.1."""
-    counts = [_integer(args.get(key)) for key in ("In msg nelems", "Out msg nelems", "In msg size", "Out msg size")]
-    known = [count for count in counts if count is not None and 0 <= count < 2**48]
-    dtype = str(args.get("dtype", "")).lower()
-    if not known or dtype not in _BYTES:
-        return None, None
-    return max(known) * _BYTES[dtype], _DTYPES.get(dtype, dtype)
-
-
-def _shaped(args: Mapping[str, Any]) -> tuple[int | None, str | None]:
-    """Bytes and dtype of a host collective, where shapes were recorded. A call does not tell its dtype: fp32 then."""
-    dims, types = args.get("Input Dims"), args.get("Input type")
-    if not isinstance(dims, list):
-        return None, None
-    elements = sum(_elements(one) for one in dims)
-    dtype = str(types[0]).lower() if isinstance(types, list) and types else ""
-    if not 0 < elements < 2**48:
-        return None, None
-    return elements * _BYTES.get(dtype, 4), _DTYPES.get(dtype, "float32")
-
-
-def _elements(dims: Any) -> int:
-    """Elements of one tensor's dims, or of a list of them."""
-    if not isinstance(dims, list) or not dims:
-        return 0
-    if all(isinstance(size, int) for size in dims):
-        return math.prod(dims)
-    return sum(_elements(one) for one in dims)
-
-
-def _shape(args: Mapping[str, Any]) -> tuple[tuple[int, ...], str] | None:
-    """Shape and dtype of a gradient, where shapes were recorded."""
-    dims, types = args.get("Input Dims"), args.get("Input type")
-    if not isinstance(dims, list) or not dims or not isinstance(dims[0], list):
-        return None
-    if not all(isinstance(size, int) and 0 <= size < 2**40 for size in dims[0]):
-        return None
-    dtype = str(types[0]).lower() if isinstance(types, list) and types else "float"
-    return tuple(dims[0]), _DTYPES.get(dtype, dtype)
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if math.isfinite(value) and abs(value) < 1e18 else None
-
-
-def _integer(value: object) -> int | None:
-    if isinstance(value, str) and value.isdecimal() and len(value) < 19:
-        return int(value)
-    number = _number(value)
-    return None if number is None else int(number)

@@ -31,7 +31,8 @@ from xbench.stats.summary import median_estimate
 BYTES = ("bytes", "nbytes", "size", "size_bytes", "message_bytes")
 SECONDS = {"seconds": 1.0, "time_s": 1.0, "transfer_s": 1.0, "time_ms": 1e-3, "ms": 1e-3, "time_us": 1e-6, "us": 1e-6}
 _TEST = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?\s*$")
-_RANK = re.compile(r"#\s+Rank\s+\d+\b.*?\bon\s+(\S+)\s+device")
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\b.*?\bon\s+(\S+)\s+device")
+_ROOT = re.compile(r"-?\d{1,9}")
 _HINT = "give the output of all_reduce_perf, as text or from -J, NCCL Inspector's JSON, or a CSV of bytes and time_us"
 
 
@@ -99,23 +100,63 @@ def _lines(path: Path) -> Iterator[str]:
         yield from file
 
 
+@dataclass(frozen=True)
+class _Row:
+    """One row of nccl-tests: size [B], time [s], and bandwidths [GB/s] of the algorithm and of the bus, as printed."""
+
+    nbytes: int
+    seconds: float
+    algorithm: float | None
+    bus: float | None
+
+
 def _text(path: Path) -> LinkTimes:
     seconds: dict[int, list[float]] = defaultdict(list)
-    hosts: list[str] = []
+    runs: list[set[int]] = []
+    hosts: set[str] = set()
+    largest: _Row | None = None
     for line in _lines(path):
         if (test := _TEST.search(line)) is not None:
             _check_collective(path, test.group(1))
         elif (rank := _RANK.search(line)) is not None:
-            hosts.append(rank.group(1))
+            number = int(rank.group(1))
+            if not runs or number in runs[-1]:  # the ranks of one more run
+                runs.append(set())
+            runs[-1].add(number)
+            hosts.add(rank.group(2))
         elif (row := _row(path, line.split())) is not None:
-            seconds[row[0]].append(row[1])
-    return LinkTimes(dict(seconds), len(hosts) or None, len(set(hosts)) or None)
+            seconds[row.nbytes].append(row.seconds)
+            largest = row if largest is None or row.nbytes > largest.nbytes else largest
+    told = sorted({len(run) for run in runs})
+    if len(told) > 1:
+        raise UsageError(f"{path} holds runs of {told[0]} and of {told[-1]} ranks", hint="give one file for each run")
+    world_size = told[0] if told else None
+    if largest is not None and world_size is not None:
+        _check_bus(path, largest, world_size)
+    return LinkTimes(dict(seconds), world_size, len(hosts) or None)
 
 
-def _row(path: Path, words: Sequence[str]) -> tuple[int, float] | None:
-    """Size [B] and time [s] of a row of nccl-tests; None for any other line.
+def _check_bus(path: Path, row: _Row, world_size: int) -> None:
+    """Refuse rows of another collective: only an all-reduce of n ranks loads the bus 2 (n - 1) / n times its bytes.
+
+    Bandwidths are printed with two decimals, so the smallest ones tell nothing.
+    """
+    factor = 2 * (world_size - 1) / world_size
+    if world_size < 2 or not row.algorithm or row.bus is None:
+        return
+    if abs(row.bus - factor * row.algorithm) > 0.0051 * (1 + factor) + 0.01 * row.bus:
+        raise UsageError(
+            f"{path} is not of an all-reduce of {world_size} ranks: its bus bandwidth is {row.bus / row.algorithm:.3g} "
+            f"times that of the algorithm, and an all-reduce has {factor:.3g}",
+            hint=_HINT,
+        )
+
+
+def _row(path: Path, words: Sequence[str]) -> _Row | None:
+    """Return what a row of nccl-tests says; None for any other line.
 
     After size, count and names come the root (since 2.11) and the columns out-of-place and in-place, of one length.
+    The root of an all-reduce is -1.
     """
     if len(words) < 6 or not words[0].isdecimal() or not words[1].isdecimal() or not words[2].isalnum():
         return None
@@ -125,16 +166,19 @@ def _row(path: Path, words: Sequence[str]) -> tuple[int, float] | None:
         names.append(rest.pop(0))
     while rest and not _is_column(rest[-1]):
         rest.pop()
-    if len(rest) % 2:
-        rest.pop(0)
-    if not names or len(rest) < 4:
+    root = rest.pop(0) if len(rest) % 2 else "-1"
+    if not names or len(rest) < 4 or _ROOT.fullmatch(root) is None:
         return None
     if len(names) > 1 and names[1] == "none":
         _check_collective(path, "a collective without a reduction")
-    out_of_place, in_place = _number(rest[0]), _number(rest[len(rest) // 2]) if len(rest) >= 8 else None
-    micros = in_place if in_place else out_of_place
+    if int(root) >= 0:
+        _check_collective(path, f"a collective with root {int(root)}")
+    sides = [rest[len(rest) // 2 :], rest] if len(rest) >= 8 else [rest]
+    columns = next((side for side in sides if (_number(side[0]) or 0.0) > 0), None)
     size = int(words[0])
-    return (size, micros / 1e6) if micros and size else None
+    if columns is None or not size:
+        return None
+    return _Row(size, (_number(columns[0]) or 0.0) / 1e6, _number(columns[1]), _number(columns[2]))
 
 
 def _json(path: Path) -> LinkTimes:
@@ -150,14 +194,16 @@ def _json(path: Path) -> LinkTimes:
         _check_collective(path, Path(str(arguments[0])).name.removesuffix("_perf"))
     config = document.get("config")
     devices = config.get("devices") if isinstance(config, dict) else None
-    hosts = [str(one.get("hostname")) for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
+    used = [one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
+    ranks = {str(one.get("rank", place)) for place, one in enumerate(used)}
+    hosts = {str(one.get("hostname")) for one in used}
     seconds: dict[int, list[float]] = defaultdict(list)
     for row in results:
         size = row.get("size") if isinstance(row, dict) else None
         micros = next((time for key in ("in_place", "out_of_place") if (time := _time_of(row, key))), None)
         if isinstance(size, int) and 0 < size < 2**62 and micros:
             seconds[size].append(micros / 1e6)
-    return LinkTimes(dict(seconds), len(hosts) or None, len(set(hosts)) or None)
+    return LinkTimes(dict(seconds), len(ranks) or None, len(hosts) or None)
 
 
 def _time_of(row: Any, key: str) -> float | None:

@@ -21,10 +21,10 @@ from xbench.records import CostModel, CostPoint, CostSegment, Layer, StepTimes, 
 from xbench.records.traced import Traced, TracedBucket
 from xbench.stats.summary import median_estimate
 from xbench.text import counted
-from xbench.traces.events import RankTrace
-from xbench.traces.link import link_cost
+from xbench.traces.link import link_cost, read_link
+from xbench.traces.ranks import RECORD_IT, RankSteps
 from xbench.traces.sizes import Parameter, Sizes, gradient_sizes
-from xbench.traces.steps import GRADIENT_KINDS, Sent, TracedStep, steps_of
+from xbench.traces.steps import Sent, TracedStep
 from xbench.units import format_bytes, format_percent
 
 OFF_THE_LINE = 0.25
@@ -35,17 +35,6 @@ ALIKE = 1.1
 
 FIT_POINTS = 20
 """About as many points are fitted, each size in proportion to how often it was sent."""
-
-RECORD_IT = "record it around several steps of training on two or more ranks (docs/traces.md)"
-
-
-@dataclass(frozen=True)
-class RankSteps:
-    """One file: its name, its trace, and its steps."""
-
-    name: str
-    trace: RankTrace
-    steps: Sequence[TracedStep]
 
 
 @dataclass(frozen=True)
@@ -63,45 +52,6 @@ class TracedProfile:
     cautions: list[str]
 
 
-def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
-    """Return the steps of each trace, cut to the same number.
-
-    Raises UsageError, in one sentence, for a trace without a backward pass, collectives of gradients or a whole step,
-    for two traces of one rank, and for traces of different runs.
-    """
-    found = []
-    for name, trace in traces:
-        steps = steps_of(trace)
-        if not steps or trace.world_size == 1:
-            raise UsageError(f"{name}: {_missing(trace)}", hint=RECORD_IT)
-        found.append(RankSteps(name, trace, steps))
-    for one, other in pairwise(sorted(found, key=lambda rank: -1 if rank.trace.rank is None else rank.trace.rank)):
-        if one.trace.rank is not None and one.trace.rank == other.trace.rank:
-            raise UsageError(
-                f"{one.name} and {other.name} are both of rank {one.trace.rank}", hint="give each rank once"
-            )
-        if one.trace.world_size != other.trace.world_size or len(one.steps[0].gradients) != len(
-            other.steps[0].gradients
-        ):
-            raise UsageError(f"{one.name} and {other.name} are of different runs", hint="give the ranks of one run")
-    count = min(len(rank.steps) for rank in found)
-    return [RankSteps(rank.name, rank.trace, rank.steps[-count:]) for rank in found]
-
-
-def _missing(trace: RankTrace) -> str:
-    """Say what keeps a trace from being a profile."""
-    if trace.world_size == 1:
-        return "its run had one rank, so nothing was sent"
-    if not trace.nodes:
-        return "it holds no backward pass"
-    kinds = sorted({one.kind for one in trace.collectives})
-    if not kinds:
-        return "it holds no collective"
-    if not set(kinds) & set(GRADIENT_KINDS):
-        return f"its collectives ({', '.join(kinds)}) carry no gradients"
-    return "it holds no whole step that sent gradients"
-
-
 def traced_profile(
     ranks: Sequence[RankSteps], *, parameters: Sequence[Parameter] | None = None, links: Sequence[Path] = ()
 ) -> TracedProfile:
@@ -110,16 +60,16 @@ def traced_profile(
     Raises UsageError where no size of the gradients is known, and as `link_cost` does.
     """
     first = ranks[0]
-    world_size = first.trace.world_size or max(2, len(ranks))
+    world_size, assumed = _world_size(ranks, links)
     backend = first.trace.backend or ("nccl" if first.trace.is_gpu else "gloo")
     sizes = gradient_sizes(first.trace, first.steps, parameters)
     parts = _parts(ranks)
     layers = _layers(ranks, sizes, parts)
     points = _points(ranks, sizes)
-    cost = link_cost(links, world_size=world_size, backend=backend) if links else _cost(points, backend, world_size)
+    cost = _linked(links, backend, world_size, sizes) if links else _cost(points, backend, world_size)
     if cost.world_size != world_size:
         raise UsageError(f"--link is of {cost.world_size} ranks, and the traced run had {world_size}")
-    cautions = [*sizes.cautions, *_cautions(ranks, points, cost, has_link=bool(links))]
+    cautions = [*assumed, *sizes.cautions, *_cautions(ranks, points, cost, has_link=bool(links))]
     collective = Counter(sent.collective.kind for sent in first.steps[0].sent).most_common(1)[0][0]
     traced = Traced(
         files=[rank.name for rank in ranks],
@@ -133,6 +83,16 @@ def traced_profile(
         compute_slowdown=_slowdown(ranks),
     )
     return TracedProfile(layers, parts.times, cost, traced, world_size, backend, sizes.bucket_of, cautions)
+
+
+def _world_size(ranks: Sequence[RankSteps], links: Sequence[Path]) -> tuple[int, list[str]]:
+    """The number of ranks, from the traces, else from the link's files, else assumed with a caution."""
+    told = [rank.trace.world_size for rank in ranks] + [read_link(path).world_size for path in links]
+    known = next((number for number in told if number is not None), None)
+    if known is not None:
+        return known, []
+    assumed = max(2, len(ranks))
+    return assumed, [f"No file says how many ranks took part; {assumed} are assumed."]
 
 
 @dataclass(frozen=True)
@@ -242,7 +202,7 @@ def _points(ranks: Sequence[RankSteps], sizes: Sizes) -> list[CostPoint]:
             together = [lasted[place] for lasted in by_rank if place < len(lasted)]
             if together and nbytes > 0:
                 durations[nbytes].append(
-                    [max(1e-9, duration_s + _gathered_s(same[0], nbytes)) for duration_s in together]
+                    [max(1e-9, duration_s + _gathered_s(same[0], place, nbytes)) for duration_s in together]
                 )
     points: list[CostPoint] = []
     cap_s = float("inf")
@@ -289,13 +249,29 @@ def _alike(sizes: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _gathered_s(step: TracedStep, nbytes: int) -> float:
-    """What an all-gather of this size adds where gradients are reduce-scattered: the two are one all-reduce."""
-    if step.sent[0].collective.kind != "reduce_scatter":
+def _gathered_s(step: TracedStep, place: int, nbytes: int) -> float:
+    """What an all-gather adds where gradients are reduce-scattered: the two are one all-reduce.
+
+    Parameters are gathered in their own dtype, which is that of the collective or of the gradients.
+    """
+    scatter = step.sent[min(place, len(step.sent) - 1)]
+    if scatter.collective.kind != "reduce_scatter":
         return 0.0
-    gathers = [one.end_s - one.start_s for one in step.others if one.kind == "all_gather" and one.nbytes == nbytes]
-    scatters = [sent.duration_s for sent in step.sent if sent.collective.nbytes == nbytes]
-    return min(gathers, default=min(scatters, default=0.0))
+    sizes = (scatter.collective.nbytes, nbytes)
+    gathers = [one.end_s - one.start_s for one in step.others if one.kind == "all_gather" and one.nbytes in sizes]
+    scatters = [sent.duration_s for sent in step.sent if sent.collective.nbytes == scatter.collective.nbytes]
+    return min(gathers or scatters)
+
+
+def _linked(links: Sequence[Path], backend: str, world_size: int, sizes: Sizes) -> CostModel:
+    """T(M) of the files, by bytes of gradients: the files count bytes that are sent."""
+    cost = link_cost(links, world_size=world_size, backend=backend)
+    if sizes.bytes_per_sent_byte == 1.0:
+        return cost
+    points = [
+        point.model_copy(update={"nbytes": round(point.nbytes * sizes.bytes_per_sent_byte)}) for point in cost.points
+    ]
+    return fit(points, backend=backend, world_size=cost.world_size)
 
 
 def _cost(points: Sequence[CostPoint], backend: str, world_size: int) -> CostModel:
@@ -373,6 +349,10 @@ def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], cost: Cos
     count = len(ranks[0].steps)
     if count < 3:
         found.append(f"The trace holds {counted(count, 'whole step')}: medians of so few say little.")
+    if len(ranks) > 1 and any(step.number is None for rank in ranks for step in rank.steps):
+        found.append(
+            "The profiler marked no steps, so which steps of several ranks are the same is told from their order."
+        )
     if len(ranks) == 1 and not has_link:
         found.append(
             "One rank was read, so the waiting for peers inside a collective can only be told from repetitions."
@@ -386,6 +366,12 @@ def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], cost: Cos
         found.append(
             f"All collectives had {format_bytes(points[0].nbytes)}, so T(M) of other sizes is extrapolated, "
             "without a latency."
+        )
+    passes = max(step.passes for rank in ranks for step in rank.steps)
+    if passes > 1:
+        found.append(
+            f"The run sent gradients in each of {passes} backward passes of a step. Plans send them once, in the last "
+            "pass, as no_sync() does; what the other passes waited for them counts as waiting."
         )
     if any(rank.steps[0].sent[0].collective.kind == "reduce_scatter" for rank in ranks):
         found.append(

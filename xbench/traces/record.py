@@ -15,7 +15,8 @@ from xbench.records import Environment, FabricRecord, Plan, Profile, WorkloadRec
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 from xbench.traces.events import RankTrace, collect
 from xbench.traces.json_stream import TraceFile
-from xbench.traces.profile import TracedProfile, ranks_of, traced_profile
+from xbench.traces.profile import TracedProfile, traced_profile
+from xbench.traces.ranks import ranks_of
 from xbench.traces.sizes import Parameter
 from xbench.version import __version__
 
@@ -42,6 +43,7 @@ def read_traces(
     for path in paths:
         file = TraceFile(path, partial(on_progress, path) if on_progress is not None else None)
         trace = collect(file.events(), file.header)
+        trace.is_truncated = file.is_truncated
         traces.append((path.name, trace))
         if file.is_truncated:
             cautions.append(f"{path.name} ends in the middle; what it holds up to there was read.")

@@ -13,6 +13,10 @@ from xbench.records.traced import SizesFrom
 from xbench.text import counted
 from xbench.traces.events import RankTrace
 from xbench.traces.steps import TracedStep
+from xbench.units import format_bytes
+
+ALIKE = 0.01
+"""Largest share of what was sent that may be padding, as sharded modes add it."""
 
 ITEM_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 
@@ -37,7 +41,9 @@ class Sizes:
     bucket_of: list[int]
     source: SizesFrom
     sent_nbytes: list[int]
-    """Bytes of each collective of a step, in launch order; 0 where they are not known."""
+    """Bytes of each collective of a step, in launch order, as gradients of their own dtype; 0: not known."""
+    bytes_per_sent_byte: float = 1.0
+    """Bytes of gradients over the bytes that were sent for them: 2 where fp32 gradients were sent as bf16."""
     cautions: list[str] = field(default_factory=list)
 
 
@@ -65,7 +71,7 @@ def gradient_sizes(
                 f"{counted(len(parameters), 'trainable parameter')}",
                 hint="give the --model that was traced",
             )
-        sizes = _from_model(parameters, bucket_of, sent, ends)
+        sizes = _from_model(parameters, bucket_of)
     elif all(sent):
         item = ITEM_BYTES.get(dtype, 4)
         wholes = [
@@ -89,7 +95,40 @@ def gradient_sizes(
             hint="give --model WORKLOAD, or record the trace with record_shapes=True",
         )
     sizes.sent_nbytes = sent if all(sent) else _bytes_by_bucket(sizes, ends)
+    if all(sent) and sizes.source != "buckets":
+        _compare(sizes, step, ends)
     return sizes
+
+
+def _compare(sizes: Sizes, step: TracedStep, ends: Sequence[int]) -> None:
+    """Count what was sent in the dtype of the gradients, and say where gradients and collectives do not add up.
+
+    As in measured profiles, T(M) is the time to average M bytes of gradients, whatever they were sent as.
+    """
+    own, wire = set(sizes.dtypes), {one.collective.dtype for one in step.sent}
+    if len(own) == len(wire) == 1 and own != wire:
+        dtype, sent_as = own.pop(), wire.pop()
+        item, sent_item = ITEM_BYTES.get(dtype), ITEM_BYTES.get(sent_as or "")
+        if item and sent_item and _is_alike(sum(sizes.sent_nbytes) // sent_item, sum(sizes.elements)):
+            sizes.sent_nbytes = [nbytes // sent_item * item for nbytes in sizes.sent_nbytes]
+            sizes.bytes_per_sent_byte = item / sent_item
+            sizes.cautions.append(
+                f"Gradients of {dtype} were sent as {sent_as}; all sizes, and those of T(M), are in {dtype}."
+            )
+    if sizes.source == "model" and sizes.sent_nbytes != _bytes_by_bucket(sizes, ends):
+        sizes.cautions.append(
+            "The model's parameters do not add up to the traced buckets: "
+            "the order of its gradients is about right at best."
+        )
+    elif not _is_alike(sum(sizes.sent_nbytes), sum(sizes.nbytes)):
+        sizes.cautions.append(
+            f"The gradients have {format_bytes(sum(sizes.nbytes))}, and {format_bytes(sum(sizes.sent_nbytes))} were "
+            "sent for them. T(M) is by what was sent, so predictions for the gradients' sizes are rough."
+        )
+
+
+def _is_alike(sent: int, gradients: int) -> bool:
+    return abs(sent - gradients) <= ALIKE * sent
 
 
 def _bucket_of(step: TracedStep) -> tuple[list[int], list[int]]:
@@ -143,22 +182,14 @@ def _from_shapes(
     return sizes
 
 
-def _from_model(
-    parameters: Sequence[Parameter], bucket_of: list[int], sent: Sequence[int], ends: Sequence[int]
-) -> Sizes:
+def _from_model(parameters: Sequence[Parameter], bucket_of: list[int]) -> Sizes:
     """Take the model's parameters in reverse, which is about the order of backward."""
     ordered = list(reversed(parameters))
     elements = [prod(one.shape) for one in ordered]
     nbytes = [count * ITEM_BYTES.get(one.dtype, 4) for count, one in zip(elements, ordered, strict=True)]
-    sizes = Sizes(
+    return Sizes(
         [one.name for one in ordered], elements, nbytes, [one.dtype for one in ordered], bucket_of, "model", []
     )
-    if all(sent) and list(sent) != _bytes_by_bucket(sizes, ends):
-        sizes.cautions.append(
-            "The model's parameters do not add up to the traced buckets: "
-            "the order of its gradients is about right at best."
-        )
-    return sizes
 
 
 def _bytes_by_bucket(sizes: Sizes, ends: Sequence[int]) -> list[int]:

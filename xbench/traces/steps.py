@@ -10,7 +10,7 @@ the steps.
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -19,9 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xbench.traces.events import Collective, FloatArray, Node, RankTrace
-
-GRADIENT_KINDS = ("all_reduce", "reduce_scatter")
-"""Collectives that carry gradients."""
+from xbench.traces.windows import Window, passes_of, windows_of
 
 SHARDED_KINDS = ("all_gather", "reduce_scatter")
 """Collectives of training with sharded parameters, for which forward and backward wait as well."""
@@ -69,7 +67,11 @@ class TracedStep:
     """Forward operators whose backward nodes handed over the gradients; each gradient belongs to one, in order."""
     sent: tuple[Sent, ...]
     others: tuple[Collective, ...]
-    """Collectives of the step that carried no gradients."""
+    """Collectives of the step that carried none of these gradients."""
+    passes: int = 1
+    """Backward passes that sent gradients. All but the last do so in what is called the forward part here."""
+    number: int | None = None
+    """N of `ProfilerStep#N`, where the profiler marked the step."""
 
     @property
     def optimizer_s(self) -> float:
@@ -87,70 +89,11 @@ def steps_of(trace: RankTrace) -> list[TracedStep]:
 
     Steps whose number of gradients is not the usual one are left out: a step that was cut off, or another phase.
     """
-    windows = _marked(trace) or _by_optimizer(trace) or _by_backward(trace)
-    found = [step for step in _steps(trace, windows) if step is not None]
+    found = [step for step in _steps(trace, windows_of(trace)) if step is not None]
     if not found:
         return []
     usual = Counter(len(step.gradients) for step in found).most_common(1)[0][0]
     return [step for step in found if len(step.gradients) == usual]
-
-
-def _marked(trace: RankTrace) -> list[tuple[float, float]]:
-    """Windows of `ProfilerStep`, without what overlaps."""
-    return [span for span, after in _with_next(trace.marked_steps) if after is None or span[1] <= after[0] + 1e-6]
-
-
-def _by_optimizer(trace: RankTrace) -> list[tuple[float, float]]:
-    """Windows from one optimizer step to the next one that has backward nodes between; the first is cut off."""
-    starts = np.array([node.start_s for node in trace.nodes])
-    ends: list[float] = []
-    for span in trace.optimizer_s:
-        if ends and not np.any((starts > ends[-1]) & (starts < span[0])):
-            ends[-1] = span[1]
-        else:
-            ends.append(span[1])
-    return list(itertools.pairwise(ends))
-
-
-def _by_backward(trace: RankTrace) -> list[tuple[float, float]]:
-    """Windows from the first forward operator after one backward pass that sent gradients to the next such operator."""
-    groups = [group for group in _groups(trace, trace.nodes) if _gradients(group)]
-    sends = [one.launched_s for one in trace.collectives if one.kind in GRADIENT_KINDS]
-    following = [*groups[1:], None] if groups else []
-    sending = [
-        group
-        for group, after in zip(groups, following, strict=True)
-        if any(group[0].start_s <= at and (after is None or at < after[0].start_s) for at in sends)
-    ]
-    forward = np.sort(np.array([start_s for start_s, _ in trace.forward_s.values()]))
-    begins = []
-    for group in sending:
-        later = forward[forward > group[-1].end_s]
-        if later.size:  # nothing tells where the last step ends
-            begins.append(float(later[0]))
-    first = float(forward[0]) if forward.size else None
-    if first is not None and sending and first < sending[0][0].start_s:
-        begins.insert(0, first)
-    return list(itertools.pairwise(begins))
-
-
-def _with_next(
-    spans: Sequence[tuple[float, float]],
-) -> list[tuple[tuple[float, float], tuple[float, float] | None]]:
-    return list(itertools.zip_longest(spans, spans[1:]))
-
-
-def _groups(trace: RankTrace, nodes: Sequence[Node]) -> list[list[Node]]:
-    """Backward passes: nodes between which no forward operator began."""
-    forward = np.sort(np.array([start_s for start_s, _ in trace.forward_s.values()]))
-    groups: list[list[Node]] = []
-    for node in nodes:
-        if groups:
-            since, until = np.searchsorted(forward, [groups[-1][-1].end_s, node.start_s])
-        if not groups or until > since:
-            groups.append([])
-        groups[-1].append(node)
-    return groups
 
 
 def _sent(sending: Sequence[Collective], gradients: Sequence[Node]) -> list[Sent]:
@@ -167,38 +110,74 @@ def _gradients(nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node.is_gradient]
 
 
-def _steps(trace: RankTrace, windows: Sequence[tuple[float, float]]) -> list[TracedStep | None]:
+def _steps(trace: RankTrace, windows: Sequence[Window]) -> list[TracedStep | None]:
     work = _Work.of(trace)
     starts = np.array([node.start_s for node in trace.nodes])
-    begins = [work.first_start_s(*window) for window in windows]
+    begins = [work.first_start_s(window.since_s, window.until_s) for window in windows]
     found: list[TracedStep | None] = []
-    for place, (since_s, until_s) in enumerate(windows):
+    for place, window in enumerate(windows):
+        since_s, until_s = window.since_s, window.until_s
         low, high = np.searchsorted(starts, [since_s, until_s])
         inside = [one for one in trace.collectives if since_s <= one.launched_s < until_s]
-        nodes = _sending(_groups(trace, trace.nodes[low:high]), inside)
+        carried = _carried(trace, passes_of(trace, trace.nodes[low:high]), inside)
         begin_s = begins[place]
-        if not nodes or begin_s is None:
+        if carried is None or begin_s is None:
             found.append(None)
             continue
-        after_s = begins[place + 1] if place + 1 < len(windows) and windows[place + 1][0] - until_s < 1e-3 else None
+        is_next = place + 1 < len(windows) and windows[place + 1].since_s - until_s < 1e-3
+        after_s = begins[place + 1] if is_next else None
         end_s = max(begin_s + until_s - since_s, work.last_end_s(since_s, until_s))
         period_s = after_s - begin_s if after_s is not None and trace.is_gpu else end_s - begin_s
         if not period_s > 0:  # the clock went back
             found.append(None)
             continue
-        layers = _layers(trace, work, nodes)
-        found.append(_step(work, nodes, layers, inside, begin_s, period_s, until_s))
+        layers = _layers(trace, work, carried.nodes)
+        found.append(_step(work, window, carried, layers, inside, begin_s, period_s))
     return found
 
 
-def _sending(groups: Sequence[list[Node]], inside: Sequence[Collective]) -> list[Node]:
-    """The last backward pass with gradients after whose start a collective carried gradients."""
-    for group in reversed(groups):
-        if _gradients(group) and any(
-            one.kind in GRADIENT_KINDS and one.launched_s >= group[0].start_s for one in inside
-        ):
-            return group
-    return []
+@dataclass(frozen=True)
+class _Carried:
+    """The backward pass whose gradients a step is planned for, and the collectives of gradients."""
+
+    nodes: list[Node]
+    sending: list[Collective]
+    """Those that the pass launched, or the loop between the pass and the optimizer."""
+    earlier: list[Collective]
+    """Those of earlier passes of the step: gradients that were accumulated without `no_sync`."""
+    passes: int
+    """Passes that sent."""
+
+
+def _carried(trace: RankTrace, groups: Sequence[list[Node]], inside: Sequence[Collective]) -> _Carried | None:
+    """The last backward pass with gradients that sent them; None where there is none.
+
+    What the host launched once the optimizer had begun is no gradient: a loss for the log, or averaged parameters.
+    """
+    passes = [group for group in groups if _gradients(group)]
+    sends = [one for one in inside if one.may_carry_gradients]
+    for place in range(len(passes) - 1, -1, -1):
+        nodes = passes[place]
+        done_s = _gradients(nodes)[-1].end_s
+        optimizer_s = next((since_s for since_s, _ in trace.optimizer_s if since_s >= done_s), float("inf"))
+        sending = [
+            one
+            for one in sends
+            if nodes[0].start_s <= one.launched_s and (one.launched_s < optimizer_s or _is_late(trace, one))
+        ]
+        if sending:
+            begins = [group[0].start_s for group in passes[: place + 1]]
+            before_s = max((since_s for since_s, _ in trace.optimizer_s if since_s < begins[-1]), default=begins[0])
+            begins = [begin_s for begin_s in begins if begin_s >= before_s]  # others accumulate for another step
+            earlier = [one for one in sends if begins[0] <= one.launched_s < begins[-1]]
+            senders = {bisect.bisect_right(begins, one.launched_s) for one in earlier}
+            return _Carried(nodes, sending, earlier, len(senders) + 1)
+    return None
+
+
+def _is_late(trace: RankTrace, one: Collective) -> bool:
+    """True for a kernel whose launch is not in the trace: its start on the device says little about the host."""
+    return trace.is_gpu and one.launched_s == one.start_s
 
 
 def _layers(trace: RankTrace, work: _Work, nodes: Sequence[Node]) -> list[TracedLayer]:
@@ -226,24 +205,23 @@ def _layers(trace: RankTrace, work: _Work, nodes: Sequence[Node]) -> list[Traced
 
 def _step(
     work: _Work,
-    nodes: list[Node],
+    window: Window,
+    carried: _Carried,
     layers: Sequence[TracedLayer],
     inside: Sequence[Collective],
     begin_s: float,
     period_s: float,
-    until_s: float,
 ) -> TracedStep:
+    nodes, sending = carried.nodes, carried.sending
     host_s = nodes[0].start_s
-    backward_at_s = work.first_start_s(host_s, until_s) or host_s
+    backward_at_s = work.first_start_s(host_s, window.until_s) or host_s
     backward_end_s = max(work.done_s(nodes[-1].end_s), backward_at_s)
     gradients = _gradients(nodes)
     ready = [max(0.0, work.done_s(node.end_s) - backward_at_s) for node in gradients]
-    sending = [one for one in inside if one.kind in GRADIENT_KINDS and one.launched_s >= host_s]
-    sent = _sent(sending, gradients)
-    last_s = max((one.end_s for one in sending), default=backward_end_s)
+    last_s = max(one.end_s for one in sending)
     sharded = [one for one in inside if one.kind in SHARDED_KINDS]
     spans = [(one.start_s, one.end_s) for one in sending]
-    blocked = [(one.start_s, one.end_s) for one in sharded]
+    blocked = [(one.start_s, one.end_s) for one in [*sharded, *carried.earlier]]
     forward_waited_s = work.idle_s(blocked, begin_s, backward_at_s)
     backward_waited_s = work.idle_s(blocked, backward_at_s, backward_end_s)
     waited_s = last_s - backward_end_s - work.busy_s(backward_end_s, last_s) if last_s > backward_end_s else 0.0
@@ -256,8 +234,10 @@ def _step(
         ready_s=tuple(np.maximum.accumulate(ready).tolist()),
         gradients=tuple(gradients),
         layers=tuple(layers),
-        sent=tuple(sent),
+        sent=tuple(_sent(sending, gradients)),
         others=tuple(one for one in inside if one not in sending),
+        passes=carried.passes,
+        number=window.number,
     )
 
 

@@ -35,6 +35,8 @@ def gpu_events(
     marked: bool = True,
     kind: str = "AllReduce",
     late_us: float = 0,
+    group: int = 2,
+    dtype: str = "Float",
 ) -> list[Event]:
     """Events of a GPU rank. `buckets`: gradients complete at each launch; `late_us` is added to all its collectives."""
     found: list[Event] = []
@@ -71,7 +73,7 @@ def gpu_events(
                 start = at + 23
                 launch("kernel", f"ncclDevKernel_{kind}_Sum_f32_RING_LL", at + 9, start, collective_us + late_us, 2,
                        **{"Collective name": kind.lower(), "In msg nelems": count, "Out msg nelems": count,
-                          "dtype": "Float", "Group size": 2})  # fmt: skip
+                          "dtype": dtype, "Group size": group})  # fmt: skip
         found.append(event("user_annotation", "Optimizer.step#SGD.step", base + 600, 20))
         launch("kernel", "sgd", base + 601, base + 610, 50, 1, grid=[3], block=[1])
     return queued(found)

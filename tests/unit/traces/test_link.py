@@ -15,8 +15,15 @@ from xbench.fabrics.emulated import link_of
 from xbench.records import Profile, Scaling, loads
 from xbench.traces.link import link_cost, read_link
 
-RANKS = "".join(f"#  Rank {rank:2} Group  0 Pid  1234 on  node{rank // 2} device  {rank % 2} [0000:04:00] NVIDIA H100\n"
-                for rank in range(4))  # fmt: skip
+RANK = "#  Rank {0:2} Group  0 Pid  1234 on  node{1} device  {2} [0000:04:00] NVIDIA H100\n"
+
+
+def ranks_to(count: int) -> str:
+    """The lines of ranks 0 to `count` - 1, two a node."""
+    return "".join(RANK.format(rank, rank // 2, rank % 2) for rank in range(count))
+
+
+RANKS = ranks_to(4)
 HEAD = "# Collective test starting: all_reduce_perf\n# nThread 1 nGpus 1 minBytes 8\n#\n# Using devices\n" + RANKS
 TAIL = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 191.494\n"
 NEW = """\
@@ -36,6 +43,12 @@ WITH_TIMESTAMP = """\
         1024           256     float     sum      -1    40.00    0.03    0.04     N/A    35.00    0.03    0.04     N/A 2025-10-17 03:31:47
      1048576        262144     float     sum      -1   135.39    7.74   11.62     N/A   134.00    7.82   11.74     N/A 2025-10-17 03:31:48
 """  # noqa: E501
+
+
+ROWS = """\
+        1024           256     float     sum      -1    35.00    0.03    0.05       0
+     1048576        262144     float     sum      -1   134.00    {}    {}       0
+"""
 
 
 @pytest.mark.parametrize("rows", [NEW, ONE_SIDED, WITHOUT_ROOT, WITH_TIMESTAMP])
@@ -107,6 +120,7 @@ def test_several_files_give_the_median_of_each_size(tmp_path: Path) -> None:
         ('{"args": ["all_gather_perf"], "results": []}', "is of all_gather, and"),
         (HEAD.replace("all_reduce", "alltoall") + NEW, "is of alltoall, and"),
         ("    1024    256   float    none      -1    40.00    0.03    0.04       0\n", "without a reduction"),
+        (NEW.replace("      -1 ", "       0 "), "is of a collective with root 0, and"),
         ("\x00\x01\x02", "holds no time"),
     ],
 )
@@ -131,9 +145,63 @@ def test_a_link_needs_ranks_and_two_sizes(tmp_path: Path) -> None:
         link_cost([one], world_size=2)
     four, eight = tmp_path / "four.txt", tmp_path / "eight.txt"
     four.write_text(HEAD + NEW, encoding="utf-8")
-    eight.write_text(HEAD + RANKS + NEW, encoding="utf-8")
+    eight.write_text(HEAD.replace(RANKS, ranks_to(8)) + ROWS.format(8.26, 14.46), encoding="utf-8")
     with pytest.raises(UsageError, match="of 4 and of 8 ranks"):
         link_cost([four, eight])
+
+
+def test_tests_of_one_rank_each_are_no_test_of_many(tmp_path: Path) -> None:
+    """`mpirun -np 8` of a binary without MPI starts eight tests, whose all-reduces are copies within one GPU."""
+    path = tmp_path / "log.txt"
+    path.write_text(8 * (HEAD.replace(RANKS, ranks_to(1)) + ROWS.format("7.82", "0.00")), encoding="utf-8")
+    assert read_link(path).world_size == 1
+    with pytest.raises(UsageError, match="is of one rank"):
+        link_cost([path])
+
+
+def test_two_runs_of_one_file_are_of_the_same_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(HEAD + NEW + HEAD + NEW, encoding="utf-8")
+    found = read_link(path)
+    assert (found.world_size, found.hosts) == (4, 2)
+    assert found.seconds[1024] == pytest.approx([35e-6, 35e-6])
+    path.write_text(HEAD + NEW + HEAD.replace(RANKS, ranks_to(2)) + ROWS.format(7.82, 7.82), encoding="utf-8")
+    with pytest.raises(UsageError, match="holds runs of 2 and of 4 ranks"):
+        read_link(path)
+
+
+@pytest.mark.parametrize(
+    ("count", "algorithm", "bus", "is_all_reduce"),
+    [
+        (4, "7.82", "11.74", True),
+        (4, "7.82", "5.87", False),  # a reduce-scatter
+        (4, "7.82", "7.82", False),  # a reduce
+        (2, "7.82", "7.82", True),
+        (2, "7.82", "3.91", False),
+        (8, "0.03", "0.05", True),  # too small to tell
+        (8, "8.26", "7.23", False),
+        (8, "N/A", "N/A", True),
+    ],
+)
+def test_the_bus_bandwidth_tells_the_collective(
+    tmp_path: Path, count: int, algorithm: str, bus: str, is_all_reduce: bool
+) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(ranks_to(count) + ROWS.format(algorithm, bus), encoding="utf-8")
+    if is_all_reduce:
+        assert read_link(path).world_size == count
+    else:
+        with pytest.raises(UsageError, match=f"is not of an all-reduce of {count} ranks: its bus bandwidth is"):
+            read_link(path)
+
+
+@pytest.mark.parametrize("rows", [NEW, WITHOUT_ROOT])
+def test_a_row_that_was_cut_is_no_row(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "log.txt"
+    whole, cut = rows.splitlines()[:2]
+    in_place = cut.index("134.00") + len("134.00")
+    path.write_text(f"{whole}\n{cut[:in_place]}\n", encoding="utf-8")
+    assert read_link(path).seconds == {1024: pytest.approx([35e-6])}
 
 
 PROFILE = Path(__file__).parents[2] / "golden" / "profile-v1.json"

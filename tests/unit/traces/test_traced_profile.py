@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from xbench.errors import UsageError
 from xbench.planning.measured import measured
 from xbench.records import Profile, load, save
 from xbench.traces.events import RankTrace, collect
-from xbench.traces.profile import TracedProfile, ranks_of, traced_profile
+from xbench.traces.profile import TracedProfile, traced_profile
+from xbench.traces.ranks import ranks_of
 from xbench.traces.record import read_traces
 from xbench.traces.sizes import Parameter
 
@@ -110,6 +112,33 @@ def test_one_rank_and_several_alike_agree() -> None:
         assert point.transfer_s == pytest.approx(other.transfer_s)
 
 
+def test_the_number_of_ranks_is_the_headers_the_groups_the_links_or_assumed(tmp_path: Path) -> None:
+    def without_groups(**told: Any) -> RankTrace:
+        events = gpu_events()
+        for one in events:
+            one["args"].pop("Group size", None)
+        return collect(events, {"distributedInfo": {"rank": 0, **told}})
+
+    link, bare, wrong = (tmp_path / name for name in ("link.json", "link.csv", "wrong.json"))
+    for path, count in ((link, 4), (wrong, 8)):
+        devices = [{"rank": rank} for rank in range(count)]
+        results = [{"size": size, "in_place": {"time": size / 100}} for size in (1000, 100000)]
+        path.write_text(json.dumps({"config": {"devices": devices}, "results": results}), encoding="utf-8")
+    bare.write_text("bytes,time_us\n1000,20\n100000,120\n", encoding="utf-8")
+    assumed = "No file says how many ranks took part; 2 are assumed."
+
+    told = profiled(without_groups(world_size=4))
+    assert (told.world_size, told.cost.world_size, assumed in told.cautions) == (4, 4, False)
+    groups = profiled(collect(gpu_events(group=4), {}))
+    assert (groups.world_size, groups.cost.world_size, assumed in groups.cautions) == (4, 4, False)
+    linked = profiled(without_groups(), links=[link])
+    assert (linked.world_size, linked.cost.world_size, assumed in linked.cautions) == (4, 4, False)
+    for unknown in (profiled(without_groups()), profiled(without_groups(), links=[bare])):
+        assert (unknown.world_size, unknown.cost.world_size, assumed in unknown.cautions) == (2, 2, True)
+    with pytest.raises(UsageError, match="--link is of 8 ranks, and the traced run had 4"):
+        profiled(collect(gpu_events(group=4), {}), links=[wrong])
+
+
 def test_sharded_gradients_cost_their_reduce_scatter_and_an_all_gather() -> None:
     events = gpu_events(kind="ReduceScatter", collective_us=30)
     for step in range(3):
@@ -159,6 +188,7 @@ def test_kernels_beside_a_collective_are_compared_with_the_same_alone() -> None:
         ([one for one in gpu_events() if not one["name"].startswith("nccl")], {}, "it holds no collective"),
         (gpu_events(kind="AllToAll"), {}, r"its collectives \(all_to_all\) carry no gradients"),
         (gpu_events(kind="AllToAll"), {"world_size": 1}, "its run had one rank"),
+        (gpu_events(), {"world_size": 8}, "reduced in groups of 2 of its 8 ranks"),
         ([one for one in gpu_events(steps=1) if one["ts"] > 5e9 + 200], {}, "no whole step"),
     ],
 )
@@ -172,7 +202,7 @@ def test_traces_of_one_rank_or_of_different_runs_are_refused_together() -> None:
     with pytest.raises(UsageError, match=r"a\.json and b.json are both of rank 0"):
         ranks_of([("a.json", one), ("b.json", one)])
     with pytest.raises(UsageError, match=r"a\.json and b.json are of different runs"):
-        ranks_of([("a.json", one), ("b.json", trace(gpu_events(), rank=1, world_size=4))])
+        ranks_of([("a.json", one), ("b.json", trace(gpu_events(group=4), rank=1, world_size=4))])
 
 
 def test_a_record_is_saved_loaded_and_planned_again(tmp_path: Path) -> None:

@@ -125,3 +125,27 @@ def test_copies_of_averaged_gradients_are_part_of_the_wait() -> None:
     copied = steps(events)[0]
     assert copied.waited_s == bare.waited_s == pytest.approx((400 - 369.5) * US, abs=2 * US)
     assert copied.exposed_s == bare.exposed_s
+
+
+def with_copies(stream: int) -> list[dict[str, object]]:
+    """Each step with a copy of 200 us for the next batch, launched at 315 and running 340 to 540."""
+    events = gpu_events(collective_us=30)
+    for step in range(3):
+        told = {"correlation": 9000 + step}
+        events.append(event("cuda_runtime", "cudaMemcpyAsync", step * STEP + 315, 1, 3, **told))
+        copy = event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", step * STEP + 340, 200, stream, **told)
+        copy["args"]["stream"] = stream
+        events.append(copy)
+    return events
+
+
+def test_copies_of_a_prefetcher_delay_no_gradient() -> None:
+    plain = steps(gpu_events(collective_us=30))
+    for one, other in zip(steps(with_copies(stream=21)), plain, strict=True):
+        assert one.ready_s == other.ready_s
+        assert (one.backward_s, one.waited_s, one.exposed_s) == (other.backward_s, other.waited_s, other.exposed_s)
+
+
+def test_copies_among_kernels_are_work() -> None:
+    found = steps(with_copies(stream=7))[0]
+    assert found.ready_s == pytest.approx([12 * US] + [230 * US] * 3)
