@@ -237,7 +237,7 @@ def bounds_line(bounds: Bounds, modes: Mapping[str, ModeResult] | None = None) -
         f"{format_seconds(bounds.communication_s)}; {claim} "
         f"{format_seconds(bounds.backward_overlap_bound_s)} a step"
     )
-    if bounds.overlap_bound_s < bounds.backward_overlap_bound_s:
+    if format_seconds(bounds.overlap_bound_s) != format_seconds(bounds.backward_overlap_bound_s):
         parts += (
             f" while the next forward waits for all gradients, {'and' if below else 'nor'} "
             f"{format_seconds(bounds.overlap_bound_s)} when it may start before they have arrived"

@@ -227,3 +227,9 @@ def test_a_bound_that_a_mode_stays_below_is_called_a_reference() -> None:
     said = bounds_line(bounds, modes)
     assert "the model's reference is" in said
     assert said.endswith("It is no bound: optimal took less, so the model is too slow here (simulated)")
+
+
+def test_two_bounds_that_look_alike_are_one() -> None:
+    whole_s = made.BOUNDS.backward_overlap_bound_s
+    assert " nor " in bounds_line(made.BOUNDS.model_copy(update={"overlap_bound_s": whole_s * 0.9}))
+    assert " nor " not in bounds_line(made.BOUNDS.model_copy(update={"overlap_bound_s": whole_s * (1 - 1e-9)}))
