@@ -141,6 +141,12 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
     trainable(model)
     if model in _ATTACHED:
         raise UsageError("another xbench schedule is attached to this model", hint="detach it first")
+    started = os.environ.get("WORLD_SIZE", "1")
+    if not dist.is_initialized() and started not in ("", "1"):
+        raise UsageError(
+            f"the process group is not initialised, so the gradients of {started} ranks would not be averaged",
+            hint="call torch.distributed.init_process_group() before attach",
+        )
     if dist.is_initialized() and dist.get_rank(group) < 0:
         raise UsageError("this rank is not in process_group", hint="call attach on the ranks of the group alone")
     raises = MODES.entry(schedule).host_tuning and tuning.is_on()
