@@ -74,8 +74,12 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
 
 def usable_cores() -> int:
     """Number of cores that this process may use, which containers and taskset limit."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, cpu_quota() or allowed)
+    return min(_allowed_cores(), cpu_quota() or _allowed_cores())
+
+
+def _allowed_cores() -> int:
+    """Number of cores that this process may run on, at any share of their time."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -228,7 +232,7 @@ def noise_warnings(interval_s: float = 0.2) -> list[str]:
         for (pid, name), seconds in _cpu_seconds().items()
         if (pid, name) in before
     }
-    return noise(os.getloadavg()[0], usable_cores(), governor(), busy.items())
+    return noise(os.getloadavg()[0], _allowed_cores(), governor(), busy.items())
 
 
 def noise(load: float, cores: int, governor: str | None, busy: Iterable[tuple[str, float]]) -> list[str]:

@@ -16,6 +16,7 @@ import contextlib
 import os
 import shutil
 import socket
+import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -156,10 +157,22 @@ def pinned(cores: Cores, taskset: str | None) -> tuple[str, ...]:
 def available_cores(topology: Path = _TOPOLOGY) -> list[int]:
     """Cores that this process may use, with the hyper-threads of a physical core next to each other.
 
-    As many as a container's quota of time is worth: on more, its processes would be stopped in every period.
+    As many as a container's quota of time is worth: on more, its processes would be stopped in every period. They are
+    of different physical cores where these suffice, from a place on that differs between containers by their host name.
     """
-    cores = sorted(os.sched_getaffinity(0), key=lambda core: (_physical_core(core, topology), core))
-    return cores[: cpu_quota()]
+    physical = {core: _physical_core(core, topology) for core in os.sched_getaffinity(0)}
+    quota = cpu_quota()
+    if quota is not None and quota < len(physical):
+        seen: Counter[tuple[int, int]] = Counter()
+        threads = []  # (hyper-threads of its physical core before this one, core)
+        for core in sorted(physical, key=lambda core: (physical[core], core)):
+            threads.append((seen[physical[core]], core))
+            seen[physical[core]] += 1
+        first = [core for number, core in sorted(threads) if number == 0]
+        begin = zlib.crc32(socket.gethostname().encode()) % len(first)
+        chosen = [*first[begin:], *first[:begin], *(core for number, core in sorted(threads) if number)][:quota]
+        physical = {core: physical[core] for core in chosen}
+    return sorted(physical, key=lambda core: (physical[core], core))
 
 
 def hyper_threads(cores: Sequence[int], topology: Path = _TOPOLOGY) -> int:

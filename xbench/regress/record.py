@@ -216,7 +216,7 @@ class _Recording:
         why = next((f": {one.reason}" for one in self.measuring.failures if one.check == first.check), "")
         raise RunError(
             f"{first.check} {first.mode} {first.metric}{others} no {what}{why}",
-            hint="what was stored before stays as it is",
+            hint="what was stored before stays as it is; --check NAME records other checks",
         )
 
 

@@ -111,6 +111,10 @@ class RankTrace:
     """True where the file ended in the middle."""
     marked_steps: list[Mark] = field(default_factory=list)
     optimizer_s: list[tuple[float, float]] = field(default_factory=list)
+    scaler_s: list[tuple[float, float]] = field(default_factory=list)
+    """Updates of a GradScaler, also after steps that it skipped."""
+    step_ends_s: list[tuple[float, float]] = field(default_factory=list)
+    """Spans of both, which end a step, in order."""
     nodes: list[Node] = field(default_factory=list)
     gradient_shapes: dict[float, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Shape and dtype of a gradient by the start of its inner operator [s], where shapes were recorded."""
@@ -201,6 +205,8 @@ def _take_host(
         trace.marked_steps.append(Mark(start_s, end_s, int(mark.group(1))))
     elif name.startswith("Optimizer.step"):
         trace.optimizer_s.append(span)
+    elif name == "aten::_amp_update_scale_":
+        trace.scaler_s.append(span)
     elif name.startswith(NODE):
         sequence = integer_of(args.get("Sequence number"))
         trace.nodes.append(Node(name[len(NODE) :], start_s, end_s, thread, sequence))
@@ -238,6 +244,7 @@ def _take_header(trace: RankTrace, header: Mapping[str, Any]) -> None:
 def _finish(trace: RankTrace, seen: _Seen) -> None:
     trace.marked_steps.sort()
     trace.optimizer_s.sort()
+    trace.step_ends_s = sorted([*trace.optimizer_s, *trace.scaler_s])
     trace.nodes.sort(key=lambda node: node.start_s)
     trace.is_gpu = bool(seen.kernels)
     if trace.is_gpu:

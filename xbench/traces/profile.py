@@ -12,7 +12,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from xbench.errors import UsageError
@@ -87,8 +87,8 @@ def traced_profile(
 
 def _world_size(ranks: Sequence[RankSteps], links: Sequence[Path]) -> tuple[int, list[str]]:
     """The number of ranks, from the traces, else from the link's files, else assumed with a caution."""
-    told = [rank.trace.world_size for rank in ranks] + [read_link(path).world_size for path in links]
-    known = next((number for number in told if number is not None), None)
+    traced, given = (rank.trace.world_size for rank in ranks), (read_link(path).world_size for path in links)
+    known = next((number for number in chain(traced, given) if number is not None), None)
     if known is not None:
         return known, []
     assumed = max(2, len(ranks))
@@ -367,7 +367,7 @@ def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], cost: Cos
             f"All collectives had {format_bytes(points[0].nbytes)}, so T(M) of other sizes is extrapolated, "
             "without a latency."
         )
-    passes = max(step.passes for rank in ranks for step in rank.steps)
+    passes = statistics.mode(step.passes for rank in ranks for step in rank.steps)
     if passes > 1:
         found.append(
             f"The run sent gradients in each of {passes} backward passes of a step. Plans send them once, in the last "

@@ -32,7 +32,8 @@ def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
     for name, trace in traces:
         steps = steps_of(trace)
         if not steps or trace.world_size == 1:
-            raise UsageError(f"{name}: {_missing(trace)}", hint=RECORD_IT)
+            told, hint = _missing(trace)
+            raise UsageError(f"{name}: {told}", hint=hint)
         found.append(RankSteps(name, trace, steps))
     for one, other in pairwise(sorted(found, key=lambda rank: -1 if rank.trace.rank is None else rank.trace.rank)):
         if one.trace.rank is not None and one.trace.rank == other.trace.rank:
@@ -71,19 +72,27 @@ def _span(numbers: Collection[int]) -> str:
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
-def _missing(trace: RankTrace) -> str:
-    """Say what keeps a trace from being a profile."""
+def _missing(trace: RankTrace) -> tuple[str, str]:
+    """Say what keeps a trace from being a profile, and what would help."""
     if trace.world_size == 1:
-        return "its run had one rank, so nothing was sent"
+        return "its run had one rank, so nothing was sent", RECORD_IT
     if not trace.nodes:
-        return "it holds no backward pass"
+        return "it holds no backward pass", RECORD_IT
     kinds = sorted({one.kind for one in trace.collectives})
     if not kinds:
-        return "it holds no collective"
+        return "it holds no collective", RECORD_IT
     if not set(kinds) & set(GRADIENT_KINDS):
-        return f"its collectives ({', '.join(kinds)}) carry no gradients"
+        return f"its collectives ({', '.join(kinds)}) carry no gradients", RECORD_IT
     if not any(one.may_carry_gradients for one in trace.collectives):
         sizes = sorted({one.group_size or 0 for one in trace.collectives if one.kind in GRADIENT_KINDS})
         of = " or ".join(str(size) for size in sizes)
-        return f"its gradients are reduced in groups of {of} of its {trace.world_size} ranks, never over all of them"
-    return "it holds no whole step that sent gradients"
+        return (
+            f"its gradients are reduced in groups of {of} of its {trace.world_size} ranks, never over all of them",
+            "plans are for gradients that all ranks average: trace a run without tensor parallelism or HSDP",
+        )
+    if len(trace.marked_steps) > len(trace.step_ends_s) > 0:
+        return (
+            "it holds no whole step that sent gradients",
+            "where profiler.step() follows each micro-batch, trace three times as many as a step has",
+        )
+    return "it holds no whole step that sent gradients", RECORD_IT

@@ -24,6 +24,9 @@ from xbench.traces.windows import Window, passes_of, windows_of
 SHARDED_KINDS = ("all_gather", "reduce_scatter")
 """Collectives of training with sharded parameters, for which forward and backward wait as well."""
 
+NEXT_TO_NOTHING = 0.01
+"""Share of the bytes sent in the optimizer's step below which what was sent before it is no gradient."""
+
 _BACKWARD = re.compile(r"Backward\d*$")
 
 
@@ -152,19 +155,22 @@ class _Carried:
 def _carried(trace: RankTrace, groups: Sequence[list[Node]], inside: Sequence[Collective]) -> _Carried | None:
     """The last backward pass with gradients that sent them; None where there is none.
 
-    What the host launched once the optimizer had begun is no gradient: a loss for the log, or averaged parameters.
+    What the host launched once the optimizer had begun is no gradient: a loss for the log, or averaged parameters. But
+    an optimizer may average gradients in its own step. So what it launched there counts where nothing, or next to
+    nothing, was sent before.
     """
     passes = [group for group in groups if _gradients(group)]
     sends = [one for one in inside if one.may_carry_gradients]
     for place in range(len(passes) - 1, -1, -1):
         nodes = passes[place]
         done_s = _gradients(nodes)[-1].end_s
-        optimizer_s = next((since_s for since_s, _ in trace.optimizer_s if since_s >= done_s), float("inf"))
-        sending = [
-            one
-            for one in sends
-            if nodes[0].start_s <= one.launched_s and (one.launched_s < optimizer_s or _is_late(trace, one))
-        ]
+        never = float("inf")
+        optimizer_s, stepped_s = next((span for span in trace.optimizer_s if span[0] >= done_s), (never, never))
+        after = [one for one in sends if nodes[0].start_s <= one.launched_s]
+        sending = [one for one in after if one.launched_s < optimizer_s or _is_late(trace, one)]
+        within = [one for one in after if optimizer_s <= one.launched_s < stepped_s and one not in sending]
+        if _sent_bytes(within) * NEXT_TO_NOTHING > _sent_bytes(sending) or not sending:
+            sending = within or sending
         if sending:
             begins = [group[0].start_s for group in passes[: place + 1]]
             before_s = max((since_s for since_s, _ in trace.optimizer_s if since_s < begins[-1]), default=begins[0])
@@ -173,6 +179,10 @@ def _carried(trace: RankTrace, groups: Sequence[list[Node]], inside: Sequence[Co
             senders = {bisect.bisect_right(begins, one.launched_s) for one in earlier}
             return _Carried(nodes, sending, earlier, len(senders) + 1)
     return None
+
+
+def _sent_bytes(collectives: Sequence[Collective]) -> int:
+    return sum(one.nbytes or 0 for one in collectives)
 
 
 def _is_late(trace: RankTrace, one: Collective) -> bool:

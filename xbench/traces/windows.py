@@ -43,7 +43,7 @@ def _marked(trace: RankTrace) -> list[Window]:
     ]
     gradients = np.array([node.start_s for node in trace.nodes if node.is_gradient])
     sends = np.array([one.launched_s for one in trace.collectives if one.may_carry_gradients])
-    optimizer = np.array([since_s for since_s, _ in trace.optimizer_s])
+    optimizer = np.array([since_s for since_s, _ in trace.step_ends_s])
     sending = [mark for mark in marks if _holds(gradients, mark.since_s, mark.until_s)]
     sending = [mark for mark in sending if _holds(sends, mark.since_s, mark.until_s)]
     ends = [mark for mark in sending if _holds(optimizer, mark.since_s, mark.until_s)] or sending
@@ -82,7 +82,7 @@ def _by_optimizer(trace: RankTrace) -> list[tuple[float, float]]:
     """Windows from one optimizer step to the next one that has backward nodes between; the first is cut off."""
     starts = np.array([node.start_s for node in trace.nodes])
     ends: list[float] = []
-    for span in trace.optimizer_s:
+    for span in trace.step_ends_s:
         if ends and not np.any((starts > ends[-1]) & (starts < span[0])):
             ends[-1] = span[1]
         else:

@@ -59,7 +59,22 @@ def test_hyper_threads_of_a_core_stand_side_by_side(tmp_path, monkeypatch):
     assert available_cores(tmp_path) == [0, 2, 1, 3]
     assert hyper_threads([0, 1, 2, 3], tmp_path) == 2
     monkeypatch.setattr("xbench.fabrics.fabric.cpu_quota", lambda: 3)
-    assert available_cores(tmp_path) == [0, 2, 1]
+    monkeypatch.setattr("socket.gethostname", lambda: "a")
+    assert len(available_cores(tmp_path)) == 3
+    assert hyper_threads(available_cores(tmp_path), tmp_path) == 2
+    monkeypatch.setattr("xbench.fabrics.fabric.cpu_quota", lambda: 2)
+    assert hyper_threads(available_cores(tmp_path), tmp_path) == 1
+
+
+def test_containers_of_one_machine_use_different_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setattr("xbench.fabrics.fabric.cpu_quota", lambda: 2)
+    chosen = []
+    for name in ("a", "b"):
+        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
+        chosen.append(available_cores(tmp_path))
+        assert available_cores(tmp_path) == chosen[-1]
+    assert not set(chosen[0]) & set(chosen[1])
 
 
 def test_ranks_get_whole_physical_cores():

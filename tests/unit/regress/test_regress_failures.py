@@ -54,7 +54,7 @@ def test_a_stored_baseline_is_not_replaced_by_one_without_values(root: Path) -> 
         kept = record(request(root, layers=BOTH), Console(file=io.StringIO()))
         assert isinstance(kept.error, RunError)
         assert str(kept.error) == f"{lacks} no value: boom"
-        assert kept.error.hint == "what was stored before stays as it is"
+        assert kept.error.hint == "what was stored before stays as it is; --check NAME records other checks"
         assert (path.read_bytes(), kept.path.is_relative_to(root / "results" / "runs")) == (before, True)
         assert (kept.record.complete, kept.record.error) == (False, str(kept.error))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -164,3 +165,32 @@ def test_the_statistics_of_sync_batch_norm_are_no_gradients() -> None:
     quiet = [one for one in micro_batches(6, ends=every(3)) if not one["name"].startswith("Optimizer")]
     found = steps(with_statistics([*quiet, *all_reduced(322, 430)]))
     assert [step.period_s for step in found] == pytest.approx([3 * STEP * US] * 2)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_step_that_a_scaler_skipped_is_a_step(marked: bool) -> None:
+    """It has no optimizer's mark, and the update of the scaler ends it."""
+    events = [
+        one
+        for one in gpu_events(steps=5, marked=marked)
+        if batch_of(one) not in (1, 3) or not one["name"].startswith(("Optimizer", "sgd"))
+    ]
+    events += [event("cpu_op", "aten::_amp_update_scale_", STEP * batch + 630, 3) for batch in range(5)]
+    found = steps(events)
+    assert [step.period_s for step in found] == pytest.approx([STEP * US] * (5 if marked else 4))
+    assert [step.passes for step in found] == [1] * len(found)
+
+
+def test_gradients_that_the_optimizer_averages_in_its_own_step_are_gradients() -> None:
+    """Next to nothing was sent before it: a number for the log."""
+    events = gpu_events(elements=100_000)
+    for launch, one in pairwise(events):
+        if one["name"].startswith("nccl"):
+            launch["ts"], one["ts"] = launch["ts"] + 100, one["ts"] + 100
+        elif one["name"].startswith("Optimizer"):
+            one["ts"], one["dur"] = one["ts"] - 200, 220
+    found = steps(queued(events))
+    assert [len(step.sent) for step in found] == [2] * 3
+    logged = steps([*events, *all_reduced(390, 395)])
+    assert [step.sent for step in logged] == [step.sent for step in found]
+    assert [len(step.others) for step in logged] == [1] * 3
