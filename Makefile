@@ -28,8 +28,8 @@ ifndef XBENCH_FAULTS_SEED
 export XBENCH_FAULTS_SEED := $(shell printf %d 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0))
 endif
 
-# Every second file of a list: the first, third, ... or the second, fourth, ...; all for `make test-all`.
-drawn = $(if $(XBENCH_TEST_ALL),$(1),$(shell printf '%s\n' $(1) | awk 'NR % 2 == $(XBENCH_FAULTS_SEED) % 2'))
+# Every third file of a list, from the first, the second or the third on; all for `make test-all`.
+drawn = $(if $(XBENCH_TEST_ALL),$(1),$(shell printf '%s\n' $(1) | awk 'NR % 3 == $(XBENCH_FAULTS_SEED) % 3'))
 
 .DEFAULT_GOAL := help
 .PHONY: help compare check lint units test smoke rest test-all faults all-faults mutate gpu horovod docs clean
