@@ -265,7 +265,7 @@ def the_plain_model_of_a_sharded_one(rank: int, world: int) -> None:
 
 
 def parameters_that_ddp_ignores(rank: int, world: int) -> None:
-    """What the model excludes from DDP is averaged by no schedule."""
+    """No schedule averages parameters that the model excludes from DDP."""
     for schedule in ("ddp", "wfbp", "dear"):
         model, optimizer = made()
         model._ddp_params_and_buffers_to_ignore = ["heads.1.weight", "heads.1.bias"]  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What the reference of the parity check holds of the network, and for how long."""
+"""Copies of the network in the reference of the parity check, and when they are freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reports say of less usual runs: other references, one rank, given ranks, traces, sharded modes."""
+"""Sentences of reports on less usual runs: other references, one rank, given ranks, traces, sharded modes."""
 
 from __future__ import annotations
 

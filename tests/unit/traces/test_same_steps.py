@@ -31,7 +31,7 @@ def trace(rank: int, *, until: int = 5, since: int = 0, marked: bool = True, is_
 
 
 def waits(*traces: RankTrace) -> list[list[float]]:
-    """How much longer than 31 us each step of each rank waited [us]."""
+    """Wait of each step of each rank beyond 31 us [us]."""
     ranks = ranks_of([(f"{index}.json", one) for index, one in enumerate(traces)])
     return [[round(step.waited_s / US - 31, 3) for step in rank.steps] for rank in ranks]
 
