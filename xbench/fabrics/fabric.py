@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import ClassVar
 
@@ -163,15 +164,11 @@ def available_cores(topology: Path = _TOPOLOGY) -> list[int]:
     physical = {core: _physical_core(core, topology) for core in os.sched_getaffinity(0)}
     quota = cpu_quota()
     if quota is not None and quota < len(physical):
-        seen: Counter[tuple[int, int]] = Counter()
-        threads = []  # (hyper-threads of its physical core before this one, core)
-        for core in sorted(physical, key=lambda core: (physical[core], core)):
-            threads.append((seen[physical[core]], core))
-            seen[physical[core]] += 1
-        first = [core for number, core in sorted(threads) if number == 0]
+        ordered = sorted(physical, key=lambda core: (physical[core], core))
+        first = [next(threads) for _, threads in groupby(ordered, physical.__getitem__)]  # of each physical core
         begin = zlib.crc32(socket.gethostname().encode()) % len(first)
-        chosen = [*first[begin:], *first[:begin], *(core for number, core in sorted(threads) if number)][:quota]
-        physical = {core: physical[core] for core in chosen}
+        others = [core for core in ordered if core not in first]
+        physical = {core: physical[core] for core in [*first[begin:], *first[:begin], *others][:quota]}
     return sorted(physical, key=lambda core: (physical[core], core))
 
 

@@ -40,7 +40,7 @@ Gradients = dict[str, Tensor | None]
 NULL_LAYER = 0.02 * NULL
 
 ALONE, SUMMED, LATE = "does not average", "sums in place of averaging", "is a step late"
-"""What is wrong with the schedules that the check is tested with."""
+"""Faults of the schedules that the check is tested with."""
 
 
 def trainable(model: Module) -> dict[str, Parameter]:

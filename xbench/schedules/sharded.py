@@ -264,7 +264,7 @@ class Fsdp(Schedule):
                     self.prepared(block)
                 wrap(unit[0] if len(unit) == 1 else unit)
             wrap(twin)
-        except (AssertionError, NotImplementedError, ValueError) as error:  # of torch, for models that it cannot wrap
+        except (AssertionError, NotImplementedError, ValueError) as error:  # torch refuses the model so
             said = " ".join(str(error).split())[:300]
             raise UsageError(f"fully_shard refuses this model: {said}") from None
         root: Any = twin

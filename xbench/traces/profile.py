@@ -250,7 +250,7 @@ def _alike(sizes: Sequence[int]) -> list[list[int]]:
 
 
 def _gathered_s(step: TracedStep, place: int, nbytes: int) -> float:
-    """What an all-gather adds where gradients are reduce-scattered: the two are one all-reduce.
+    """The time that an all-gather adds where gradients are reduce-scattered: the two are one all-reduce.
 
     Parameters are gathered in their own dtype, which is that of the collective or of the gradients.
     """

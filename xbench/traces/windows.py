@@ -1,4 +1,4 @@
-"""Where the steps of a trace begin and end on the host, and its backward passes."""
+"""The spans of a trace's steps on the host, and its backward passes."""
 
 from __future__ import annotations
 
