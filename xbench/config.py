@@ -19,7 +19,7 @@ from xbench.errors import SpecError
 from xbench.matrix_options import Matrix as Matrix
 from xbench.matrix_options import MatrixOptions as MatrixOptions
 from xbench.modes import COMPARED, CONVERGED, TUNED, UNTUNED
-from xbench.option_fields import Device, choice, group, listed, option, read_timeout, whole, within
+from xbench.option_fields import Device, Finite, choice, group, listed, option, read_timeout, whole, within
 from xbench.workload_options import WorkloadOptions
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class ValidateConfig(RunConfig):
     collectives: Collectives = _only_torch_option()
     cell_minutes: float = option(
         "--cell-minutes",
-        type=click.FloatRange(0.1, 600),
+        type=Finite(0.1, 600),
         default=2.5,
         help="Approximate time for the timed blocks of a cell, in minutes.",
     )

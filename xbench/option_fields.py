@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from xbench.errors import SpecError
+from xbench.text import entries
 from xbench.units import parse_seconds
 
 Config = TypeVar("Config")
@@ -106,11 +107,22 @@ def parsed(flag: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
 
 
 def listed(flag: str, text: str) -> list[str]:
-    """Split the text at commas; drop repeated names. Raises SpecError if it names nothing."""
-    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    """Split the text at commas (`text.entries`); drop repeated entries. Raises SpecError if it names nothing."""
+    found = list(dict.fromkeys(entry for entry in entries(text) if entry))
     if not found:
         raise SpecError(f"{flag}: {text!r} names nothing", hint="separate names by commas")
     return found
+
+
+class Finite(click.FloatRange):
+    """Range of numbers. click's own accepts `nan`, which is below no limit and above none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Refuse `nan`; otherwise convert as `click.ParamType.convert` does."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not in the range {self.min:g}<=x<={self.max:g}.", param, ctx)
+        return number
 
 
 class Device(click.Choice[str]):

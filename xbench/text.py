@@ -24,6 +24,20 @@ def and_of(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def entries(text: str) -> list[str]:
+    """Split a list at commas: 'a, b:x=1,y=2' is 'a' and 'b:x=1,y=2'.
+
+    A piece 'key=value' belongs to the entry before it, if that has options. Empty entries stay.
+    """
+    found: list[str] = []
+    for piece in (part.strip() for part in text.split(",")):
+        if found and "=" in piece and ":" not in piece and ":" in found[-1]:
+            found[-1] += f",{piece}"
+        else:
+            found.append(piece)
+    return found
+
+
 def counted(number: int, one: str, many: str | None = None) -> str:
     """Return number and noun: '1 bucket', '3 buckets'. `many` is an irregular plural."""
     return f"{number} {one if number == 1 else many or one + 's'}"

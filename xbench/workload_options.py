@@ -18,8 +18,8 @@ class WorkloadOptions:
 
     names: str | Sequence[str] = ()
     batch_size: int | None = whole("--batch-size", 1, 1_000_000, help="Samples per rank and step.")
-    image_size: int | None = whole("--image-size", 1, 100_000, help="Height and width of images, in pixels.")
-    seq_len: int | None = whole("--seq-len", 1, 10_000_000, help="Tokens (text) or frames (speech) per sample.")
+    image_size: int | None = whole("--image-size", 1, 16_384, help="Height and width of images, in pixels.")
+    seq_len: int | None = whole("--seq-len", 1, 1_000_000, help="Tokens (text) or frames (speech) per sample.")
     dtype: str = choice("--dtype", "fp32", "bf16", default="fp32", help="Type of weights and gradients.")
     optimizer: str = choice("--optimizer", "sgd", "adamw", default="sgd", help="Optimizer used for the step.")
     optimizer_impl: str = choice(

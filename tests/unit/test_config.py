@@ -22,6 +22,8 @@ from xbench.fabrics import parse_fabric
 from xbench.option_fields import option_of, options_of, read_config
 from xbench.schedules import parse_modes
 from xbench.spec import Effort
+from xbench.workload_options import WorkloadOptions
+from xbench.workloads.parse import _LIMITS
 
 KINDS = (RunConfig, ProfileConfig, TuneConfig, ConvergeConfig, ValidateConfig, PlanConfig, ScaleConfig)
 
@@ -55,6 +57,19 @@ def test_what_is_typed_is_read_and_what_is_no_field_stays() -> None:
     assert config.modes == parse_modes("ddp,auto")
     assert config.fabric == parse_fabric("local:ranks=2")
     assert values == {"x": 1}
+
+
+def test_options_of_a_workload_have_the_ranges_of_its_text() -> None:
+    for name, limits in _LIMITS.items():
+        accepted = option_of(WorkloadOptions, name).click["type"]
+        assert (accepted.min, accepted.max) == limits, name
+
+
+def test_a_list_of_workloads_keeps_their_options() -> None:
+    words = "resnet18:batch-size=4,image-size=96,synthetic:layers=2,bytes=64k,vgg11"
+    small, made, plain = read_config(ValidateConfig, {"workloads": words}).workloads
+    assert (small.name, small.batch_size, small.image_size) == ("resnet18", 4, 96)
+    assert (made.name, plain.name) == ("synthetic:layers=2,bytes=64k", "vgg11")
 
 
 def test_a_matrix_is_every_rate_between_measured_and_held_out_hosts() -> None:

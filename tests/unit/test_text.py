@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.text import _PLAIN, STAND_INS, and_of, counted, cut, one_line, quoted
+from xbench.text import _PLAIN, STAND_INS, and_of, counted, cut, entries, one_line, quoted
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -19,6 +19,21 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 @pytest.mark.parametrize(("names", "text"), [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")])
 def test_lists(names: list[str], text: str) -> None:
     assert and_of(names) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a, b", ["a", "b"]),
+        ("a:x=1,y=2,b:z=3,c", ["a:x=1,y=2", "b:z=3", "c"]),
+        ("a:x=1, y=2", ["a:x=1,y=2"]),
+        ("a,x=1", ["a", "x=1"]),
+        ("a,,b", ["a", "", "b"]),
+        ("", [""]),
+    ],
+)
+def test_a_list_keeps_the_options_of_an_entry_together(text: str, found: list[str]) -> None:
+    assert entries(text) == found
 
 
 def test_counts_have_their_plural() -> None:

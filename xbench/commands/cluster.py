@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from xbench.commands.completing import complete_policies, complete_policy, complete_workload
 from xbench.commands.options import (
     check_json,
-    check_json_and,
+    check_targets,
     csv_option,
     echo_utf8,
     json_option,
@@ -94,7 +94,7 @@ def compare_command(
     from xbench.cluster.traces import Trace, load_trace
     from xbench.report.console import make_console
 
-    check_json_and(json_to, "--csv", csv_to)
+    check_targets({"--json": json_to, "--csv": csv_to})
     policies = parsed("--policies", parse_policies, policy_text)
     costs = parsed("--restart-cost", parse_costs, cost_text)
     for option, value in (("--placement", placement_text), ("--across-hosts", across_hosts)):

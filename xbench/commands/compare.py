@@ -40,15 +40,20 @@ def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
     with a paired mode such as crossover, and two jobs share the devices. Before timing, every schedule must train the
     network that DDP trains; a schedule that does not is shown as failed.
     """
+    check_until(config)
     if config.until is None:
-        if config.minutes is not None:
-            raise SpecError("--minutes limits --until, which is not given", hint="add --until 2%")
         return run_and_render(config, json_to, verbose=verbose)
 
     from xbench.runs.until import UntilPrecise
 
     policy = UntilPrecise(config.until, 60 * (config.minutes if config.minutes is not None else MINUTES))
     return run_and_render(config, json_to, policy, verbose=verbose)
+
+
+def check_until(config: CompareConfig) -> None:
+    """Raise SpecError for a time limit without the precision that it limits."""
+    if config.minutes is not None and config.until is None:
+        raise SpecError("--minutes limits --until, which is not given", hint="add --until 2%")
 
 
 def run_and_render(

@@ -175,12 +175,33 @@ def check_json(json_to: str | None, option: str = "--json") -> None:
         raise SpecError(f"{option}: you may not write {json_to!r}", hint=f"{option} FILE writes where you may")
 
 
-def check_json_and(json_to: str | None, option: str, target: str | None) -> None:
-    """Raise SpecError for a target of `--json` or `option` that cannot be written, and if both name stdout."""
-    check_json(json_to)
-    check_json(target, option)
-    if json_to == STDOUT and target == STDOUT:
-        raise SpecError(f"--json - and {option} - both want stdout", hint=f"write {option} FILE")
+RECORDS = ("--json", "--keep")
+"""Options that write a record. They may replace another one; a text may not."""
+
+
+def check_targets(
+    targets: Mapping[str, str | None], inputs: Sequence[Path] = (), hint: str = "name another FILE"
+) -> None:
+    """Raise SpecError for a target that cannot be written, that holds a result, or that two options name.
+
+    `targets` maps an option to its FILE or `STDOUT`. An option in `RECORDS` may replace a result, but none of `inputs`.
+    `hint` is for a target that holds a result, and `{option}` in it is that target's option.
+    """
+    read = {os.path.realpath(path / RECORD if path.is_dir() else path) for path in inputs}
+    taken: dict[str, str] = {}
+    for option, target in targets.items():
+        if target is None:
+            continue
+        check_json(target, option)
+        where = "stdout" if target == STDOUT else repr(target)
+        place = target if target == STDOUT else os.path.realpath(target)
+        if target != STDOUT and (place in read or option not in RECORDS) and is_record(Path(target)):
+            raise SpecError(
+                f"{option}: {where} is a result, and would be written over", hint=hint.format(option=option)
+            )
+        if place in taken:
+            raise SpecError(f"{taken[place]} and {option} both want {where}", hint=f"name another FILE for {option}")
+        taken[place] = option
 
 
 @dataclass(frozen=True)
@@ -196,30 +217,19 @@ class Output:
         return f"--{self.format}"
 
 
-def resolve(asked: Mapping[str, str | None], results: Sequence[Path]) -> list[Output]:
+def resolve(asked: Mapping[str, str | None], results: Sequence[Path], json_to: str | None = None) -> list[Output]:
     """Return one output for each option given. `asked` maps a format to its option's value.
 
     `--html` alone writes beside the record, `--html FILE` to that file, and `--html -` to stdout. Raises SpecError for
-    a target that cannot be written, that is itself a result, or that two formats name.
+    a target that cannot be written, that is itself a result, or that two formats or `--json` name.
     """
     outputs = [
         Output(name, value if value != BESIDE else str(path_beside(results, _extension(name))))
         for name, value in asked.items()
         if value is not None
     ]
-    taken: dict[str, str] = {}
-    for output in outputs:
-        check_json(output.target, output.option)
-        if output.target != STDOUT and is_record(Path(output.target)):
-            raise SpecError(
-                f"{output.option}: {output.target!r} is a result, and would be written over",
-                hint=f"name the results first, and {output.option} after them",
-            )
-        place = output.target if output.target == STDOUT else os.path.realpath(output.target)
-        if place in taken:
-            where = "stdout" if output.target == STDOUT else repr(output.target)
-            raise SpecError(f"{taken[place]} and {output.option} both want {where}", hint=f"write {output.option} FILE")
-        taken[place] = output.option
+    targets = {output.option: output.target for output in outputs}
+    check_targets(targets | {"--json": json_to}, results, "name the results first, and {option} after them")
     return outputs
 
 

@@ -11,10 +11,10 @@ import click
 
 from xbench.commands.completing import complete_result
 from xbench.commands.options import (
+    STDOUT,
     ResultPath,
     ThemedCommand,
-    check_json,
-    check_json_and,
+    check_targets,
     csv_option,
     examples,
     json_option,
@@ -145,7 +145,7 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     from xbench.report.console import make_console
     from xbench.report.planned import FOR_DDP, fastest_in_ddp, show_planned
 
-    check_json(json_to)
+    check_targets({"--json": json_to}, [profile])
     emit = config.emit
     if emit != "table" and json_to == "-":
         raise SpecError(f"--emit {emit} and --json - both want stdout", hint="write --json FILE")
@@ -166,7 +166,9 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     record = to_profile(planned, typed_command())
     console = make_console(stderr=emit != "table" or json_to == "-")
     show_planned(planned, console, chosen=wanted, table=emit == "table", in_ddp=emit == "ddp")
-    write_json(record, "-" if emit == "json" else json_to)
+    write_json(record, json_to)
+    if emit == "json":
+        write_json(record, STDOUT)
     if wanted is not None and emit == "python":
         _paste_attach(planned, wanted, json_to, console)
     elif wanted is not None and emit == "ddp":
@@ -304,7 +306,7 @@ def _change(measured: Measured, config: PlanConfig) -> Change:
 def _error_band(value: float) -> float:
     if math.isfinite(value) and 0 <= value <= 0.95:
         return value
-    raise SpecError(f"--error-band: {value:g} is not a share from 0 to 0.95", hint="write --error-band 0.1")
+    raise SpecError(f"--error-band: {value:g} is not a share from 0 to 0.95", hint="write --error-band 0.24")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,7 +332,7 @@ class ScaleConfig(WhatIfConfig):
         type=float,
         read=_error_band,
         metavar="SHARE",
-        help="Relative error of predictions.  [default: the record's own worst error, else 0.1]",
+        help="Relative error of predictions.  [default: the record's own worst error, else 0.24]",
     )
 
 
@@ -358,7 +360,7 @@ def scale(config: ScaleConfig, profile: Path, csv_to: str | None, json_to: str |
     from xbench.planning.scenario import what_if
     from xbench.planning.topology import parse_topology
 
-    check_json_and(json_to, "--csv", csv_to)
+    check_targets({"--json": json_to, "--csv": csv_to}, [profile])
     topology, workers = parse_topology(config.topology), parse_workers(config.workers)
     request = Request(topology, workers, parse_scaled_modes(config.modes), config.error_band)
     measured = read(profile, config.job)

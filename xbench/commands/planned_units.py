@@ -10,7 +10,7 @@ from xbench.errors import SpecError
 from xbench.option_fields import option_of
 from xbench.text import and_of
 
-FOLLOWED = ("emit", "mode", "job")
+FOLLOWED = ("emit", "mode")
 """Options of the command that these lines follow."""
 
 

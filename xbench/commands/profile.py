@@ -80,7 +80,7 @@ def profile(
 _LARGE_BYTES = 50 * 2**20
 """Size from which reading a file takes long enough to say how far it is."""
 
-_WITH_TRACE = ("traces", "model", "links", "all_layers", "json_to", "verbose", "output")
+_WITH_TRACE = ("traces", "model", "links", "all_layers", "json_to", "verbose", "output", "debug")
 """Parameters that have a meaning where nothing is run."""
 
 
@@ -110,10 +110,11 @@ def _profile_traces(
     check_json(json_to)
 
     from xbench.report.console import make_console
-    from xbench.runs.run_folder import keep, new_run_folder
+    from xbench.runs.run_folder import check_output, keep, new_run_folder
     from xbench.traces.record import read_traces
     from xbench.workloads import parse_workload
 
+    check_output(config.output)
     spec = parse_workload(model) if model is not None else None
     console = make_console()
     record = read_traces(

@@ -12,14 +12,13 @@ import click
 
 from xbench.commands.completing import complete_result, complete_workload
 from xbench.commands.options import (
-    STDOUT,
     ResultPath,
     ThemedCommand,
     check_json,
+    check_targets,
     examples,
     field_option,
     json_option,
-    resolve,
     show_run,
     typed_command,
     with_options,
@@ -27,6 +26,7 @@ from xbench.commands.options import (
 )
 from xbench.config import RunConfig
 from xbench.errors import SpecError, unknown
+from xbench.option_fields import Finite
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,8 +59,9 @@ def _suite_options(pairs: str = "the suite's, or as many as it takes") -> Callab
                      help="File with the suite: workloads, modes, fabrics, metrics, thresholds."),
         click.option("--check", "names", multiple=True, metavar="NAME", help="Only this check of it; may be repeated."),
         click.option("--pairs", type=click.IntRange(1, 200), help=f"Launch pairs.  [default: {pairs}]"),
-        click.option("--budget", type=click.FloatRange(0.1, 1440), metavar="MINUTES",
-                     help="Minutes to spend at most, in place of the suite's budget_minutes."),
+        click.option("--budget", type=Finite(0.1, 1440), metavar="MINUTES",
+                     help="Minutes to spend at most, in place of the suite's budget_minutes; a given number of pairs "
+                     "ignores it."),
         field_option(RunConfig, "device", help="Where to compute; auto takes GPUs where there are any."),
         field_option(RunConfig, "timeout_s"),
         field_option(RunConfig, "output"),
@@ -131,9 +132,7 @@ def check_command(
     Exit code 3 says that something regressed. A wall-clock regression needs an exact test over pairs of fresh launches,
     an interval beyond the threshold, and fresh launches that agree; a count needs only to differ.
     """
-    for option, target in (("--json", json_to), ("--markdown", markdown_to), ("--junit", junit_to)):
-        check_json(target, option)
-    resolve({"json": json_to if json_to == STDOUT else None, "markdown": markdown_to, "junit": junit_to}, [])
+    check_targets({"--json": json_to, "--markdown": markdown_to, "--junit": junit_to})
     if base is not None and baseline is not None:
         raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
     from xbench.regress.metrics import wall_clock

@@ -16,6 +16,7 @@ from xbench.commands.options import (
     ResultPath,
     ThemedCommand,
     check_json,
+    check_targets,
     echo_utf8,
     examples,
     format_option,
@@ -67,13 +68,14 @@ def report(
     alone.
     """
     if not results:
+        if json_to is not None:  # a RESULT that stands after --json would be read as its FILE
+            check_targets({"--json": json_to}, [Path(json_to)], "name the result first, and {option} FILE after it")
         results = (latest(),)
         click.echo(f"the latest run: {results[0]}", err=True)
     from xbench.records import load
 
     asked = {name: formats[f"{name}_to"] for name in ("html", "trace", "markdown", "csv", "junit")}
-    check_json(json_to)
-    outputs = resolve(asked, results)
+    outputs = resolve(asked, results, json_to)
     _check_together(len(results), outputs, json_to)
     records = [load(path) for path in results]
     for output, files in [(output, _rendered(output, records)) for output in outputs]:
@@ -85,10 +87,7 @@ def report(
 
 
 def _check_together(count: int, outputs: Sequence[Output], json_to: str | None) -> None:
-    """Raise SpecError if a format for one result gets several, or if two formats name stdout."""
-    wanted = [output.option for output in outputs if output.target == STDOUT]
-    if json_to == STDOUT and wanted:
-        raise SpecError(f"{wanted[0]} and --json both want stdout", hint="write --json FILE")
+    """Raise SpecError if a format for one result gets several."""
     single = [output.option for output in outputs if output.format != OF_SEVERAL] + (["--json"] if json_to else [])
     if count > 1 and single:
         raise SpecError(

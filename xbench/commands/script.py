@@ -28,7 +28,11 @@ class ScriptConfig:
         "--ranks-per-node", 1, 1024, help="Ranks on each node.  [default: one a GPU, two a GPU for a paired mode]"
     )
     gpus: int = whole("--gpus-per-node", 0, 1024, default=0, help="GPUs to ask Slurm or Kubernetes for.")
-    name: str = option("--name", default="xbench", help="Name of the job: letters, digits and hyphens.")
+    name: str = option(
+        "--name",
+        default="xbench",
+        help="Name of the job: a letter first, then letters, digits and inner hyphens; at most 53, all lower-case.",
+    )
     time: str | None = option("--time", metavar="LIMIT", help="Slurm's time limit, as it writes it: 30, 1:30:00, 2-12.")
     partition: str | None = option("--partition", help="Slurm's partition.")
     account: str | None = option("--account", help="Slurm's account.")
@@ -84,24 +88,36 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
     """
     if command not in COMMANDS:
         raise unknown("command for a script", command, COMMANDS)
-    from xbench.commands.compare import compare
-    from xbench.commands.profile import profile
+    from xbench.cli import cli
+    from xbench.commands.compare import check_until
     from xbench.config import CompareConfig, ProfileConfig
+    from xbench.runs.prepare import check_nvtx, check_request
+    from xbench.schedules import chosen_copies
+    from xbench.spec import has_untuned, processes_of
 
-    chosen, kind = (compare, CompareConfig) if command == "compare" else (profile, ProfileConfig)
+    kind = CompareConfig if command == "compare" else ProfileConfig
+    chosen = cli.get_command(click.get_current_context(), command)
+    assert chosen is not None  # it is in COMMANDS
     given: dict[str, Any] = chosen.make_context(f"xbench {command}", list(arguments)).params
     fabric = given["fabric"]
-    config = read_config(kind, given)
+    config: CompareConfig | ProfileConfig = read_config(kind, given)
     if config.fabric.name not in ("auto", "cluster"):
         raise SpecError(
             f"--fabric {fabric} is of one machine, and a script is for the ranks that its engine starts",
             hint="leave --fabric out",
         )
-    if command == "profile":
+    check_nvtx(config.nvtx, config.device)
+    chosen_copies(config.copies, config.compress)
+    if isinstance(config, ProfileConfig):
+        if given["traces"] or given["model"] or given["links"]:
+            raise SpecError(
+                "--trace and its options read files, and a script measures",
+                hint="run xbench profile --trace FILE itself",
+            )
         return 1
-    from xbench.runs.prepare import check_request
-    from xbench.spec import has_untuned, processes_of
-
+    check_until(config)
+    if config.until is not None:
+        raise SpecError("--until starts the ranks again, and a script's engine starts them once", hint="leave it out")
     _, modes = check_request(config)
     if has_untuned(modes):
         raise SpecError(
@@ -126,7 +142,9 @@ def _check(config: ScriptConfig) -> None:
     engine, name, time, image = config.engine, config.name, config.time, config.image
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", name):
         raise SpecError(
-            f"--name: {name!r} is no name for a job", hint="lower-case letters, digits and hyphens, as in xbench-2"
+            f"--name: {name!r} is no name for a job: it begins with a lower-case letter, and at most 52 lower-case "
+            "letters, digits and inner hyphens follow",
+            hint="try --name xbench-2",
         )
     if time is not None and not re.fullmatch(r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}", time):
         raise SpecError(f"--time: {time!r} is not a time limit as Slurm writes it", hint="1:30:00")

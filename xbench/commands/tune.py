@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xbench.commands.completing import complete_workload
-from xbench.commands.options import ThemedCommand, check_json, examples, json_option, takes, write_json
+from xbench.commands.options import ThemedCommand, check_targets, examples, json_option, takes, write_json
 from xbench.config import TuneConfig
 from xbench.errors import RunError, SpecError
 from xbench.modes import TUNED
@@ -46,8 +46,7 @@ def tune(config: TuneConfig, json_to: str | None) -> int:
     candidate, and times the best against DDP until the answer is clear or the minutes are spent. The tables go to
     stderr, and what to paste to stdout. Where DDP's default is best already, it says so.
     """
-    check_json(json_to)
-    check_json(config.keep, "--keep")
+    check_targets({"--json": json_to, "--keep": config.keep})
     if config.keep == "-":
         raise SpecError("--keep: '-' is no file", hint="stdout has what to paste; write --keep tuned.json")
     modes = _candidates(config.modes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from xbench.commands.options import ThemedCommand, check_json_and, examples, json_option, show_run, takes, write_text
+from xbench.commands.options import ThemedCommand, check_targets, examples, json_option, show_run, takes, write_text
 from xbench.config import ValidateConfig
 from xbench.errors import SpecError
 
@@ -37,7 +37,7 @@ def validate(config: ValidateConfig, markdown_to: str | None, json_to: str | Non
     from xbench.report.kinds.validation import markdown
     from xbench.runs.validate import validate as run
 
-    check_json_and(json_to, "--markdown", markdown_to)
+    check_targets({"--json": json_to, "--markdown": markdown_to})
     _check_modes(config)
     console = make_console()
     record, path, error = run(config, console)

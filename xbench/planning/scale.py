@@ -54,9 +54,9 @@ GROWTH_SOURCE = (
 """Growth of the error band for each doubling of the workers, and its source."""
 
 ERROR_BAND = ErrorBand(
-    share=0.1,
-    source="95th percentile of |predicted / measured − 1| over the predictions of steps from 30 ms in "
-    "results/validation.json, on 2 workers",
+    share=0.24,
+    source="95th percentile of |predicted / measured − 1| over the 24 cells of results/matrix.json, which were drawn "
+    "before they were measured",
     workers=2,
     growth=GROWTH,
     growth_source=GROWTH_SOURCE,

@@ -68,7 +68,7 @@ class Check(Part):
         None, description="the record that plans are made from, relative to the suite's folder"
     )
     workers: int | None = Field(
-        None, strict=True, ge=2, description="of simulated_step; None: as many as were measured"
+        None, strict=True, ge=2, le=1_000_000, description="of simulated_step; None: as many as were measured"
     )
     expect_change: Text | None = Field(
         None, description="the change of the workload that is meant, in the words of the check that failed"

@@ -15,7 +15,7 @@ from xbench.records import Suite
 from xbench.regress.checkout import Checkout, Repository, short
 from xbench.regress.metrics import layer_of
 from xbench.regress.session import Measuring
-from xbench.runs.execute import check_output
+from xbench.runs.run_folder import check_output
 
 Layer = Literal["deterministic", "wall"]
 BOTH: tuple[Layer, ...] = ("deterministic", "wall")

@@ -25,7 +25,7 @@ from xbench.runs.fabric_run import FabricRun
 from xbench.runs.frames import ConvergenceFrame
 from xbench.runs.prepare import prepare
 from xbench.runs.progress import Progress, Trainings
-from xbench.runs.run_folder import Kept, new_run_folder
+from xbench.runs.run_folder import Kept, check_output, new_run_folder
 from xbench.schedules import cycle_of
 from xbench.spec import Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
@@ -122,6 +122,7 @@ def execute(config: ConvergeConfig, console: Console) -> Kept[Convergence]:
     check(config)
     effort = Effort(launches=1, rounds=1, profile_steps=PROFILE_STEPS)
     workload = sized(config.workloads[0])
+    check_output(config.output)
     run, found, notes = prepare(replace(config, workloads=[workload], effort=effort))
     check_fabric(run.fabric)
     run = run.model_copy(update={"modes": tuple(_apart(mode) for mode in run.modes)})

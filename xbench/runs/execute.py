@@ -15,7 +15,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from xbench.config import RunConfig
-from xbench.errors import SpecError, XbenchError
+from xbench.errors import XbenchError
 from xbench.rank.journal import Journals, Take, to_all
 from xbench.rank.program import JobPlan, Program
 from xbench.records import Comparison, Profile
@@ -27,7 +27,7 @@ from xbench.runs.frames import RunFrame
 from xbench.runs.launch_policy import FixedLaunches, LaunchPolicy, LaunchSpec, OomTracker
 from xbench.runs.prepare import prepare
 from xbench.runs.progress import Progress
-from xbench.runs.run_folder import new_run_folder
+from xbench.runs.run_folder import check_output, new_run_folder
 from xbench.spec import RunSpec
 from xbench.workloads.probe import Preflight
 
@@ -45,15 +45,6 @@ class Result:
     """False on all ranks but the first if another launcher started xbench itself. They print and save nothing."""
     plans: tuple[JobPlan, ...] = ()
     """Buckets that the launches ran, by job, each with every trainable parameter. Empty if ranks were given."""
-
-
-def check_output(output: Path) -> None:
-    """Raise SpecError if the folder of the results is not writable."""
-    there = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
-    if not there.is_dir():
-        raise SpecError(f"--output: {str(there)!r} is not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise SpecError(f"--output: nothing may be written to {str(there)!r}", hint="try --output /tmp/xbench")
 
 
 def execute(config: RunConfig, console: Console, policy: LaunchPolicy | None = None) -> Result:

@@ -143,30 +143,39 @@ def added_mode_notes(asked: Sequence[ModeSpec], modes: Sequence[ModeSpec]) -> li
     ]
 
 
+def check_unprobed(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[ModeSpec, ...], list[str]]:
+    """Check everything that needs no probe, which takes seconds.
+
+    Return workloads, modes, and messages for the user. Raises UsageError. Starts the command again in a user namespace
+    if the fabric needs that.
+    """
+    workloads, modes = check_request(config)
+    check_backend(config.collectives)
+    tuning.is_on()
+    check_untuned(modes, config)
+    budget.share()
+    check_nvtx(config.nvtx, config.device)
+    chosen_copies(config.copies, config.compress)
+    check_links(config.fabric, config.device)
+    notes = check_available(modes, config.collectives, config.compress)
+    notes += added_mode_notes(config.modes or modes, modes)
+    ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
+    if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
+        asked, _ = _chosen(config.fabric, 0, processes_of(modes))
+        _check_fabric(asked, workloads, modes)
+        check_real(asked, modes, config.collectives)
+        if rootless.reexec_needed(asked):
+            rootless.reexec(sys.argv)
+    return workloads, modes, notes
+
+
 def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     """Fill in every default and check everything that can be checked before a rank is started.
 
     Return the spec, the probe's result, and messages for the user. Raises UsageError.
     """
-    workloads, modes = check_request(config)
-    check_backend(config.collectives)
-    tuned = tuning.is_on()
-    check_untuned(modes, config)
-    budget.share()
-    _check_nvtx(config.nvtx, config.device)
-    chosen_copies(config.copies, config.compress)
-    _check_links(config.fabric, config.device)
-    notes = check_available(modes, config.collectives, config.compress)
-    notes += added_mode_notes(config.modes or modes, modes)
-    processes = processes_of(modes)
-    ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
-    if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
-        # The probe takes seconds, so errors that do not depend on it are raised before it.
-        asked, _ = _chosen(config.fabric, 0, processes)
-        _check_fabric(asked, workloads, modes)
-        check_real(asked, modes, config.collectives)
-        if rootless.reexec_needed(asked):
-            rootless.reexec(sys.argv)
+    workloads, modes, notes = check_unprobed(config)
+    tuned, processes = tuning.is_on(), processes_of(modes)
     among = _ranks_here(config.fabric, processes)
     found = _probed(workloads, modes, config.device, among)
     if found.device == "cpu" and config.device == "auto":
@@ -177,7 +186,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         check_on_gpu(modes)
     notes += found.warnings
     device: DeviceType = found.device
-    _check_nvtx(config.nvtx, device)
+    check_nvtx(config.nvtx, device)
     fabric, reason = _chosen(config.fabric, found.gpus if device == "cuda" else 0, processes)
     if config.fabric.name == "auto":
         notes.append(reason)
@@ -186,7 +195,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
             f"two jobs, a process each: the ranks are divided, half of each host's for each, so every mode runs on "
             f"{fabric.world_size} of the {2 * fabric.world_size} as workers of its job"
         )
-    _check_links(fabric, device)
+    check_links(fabric, device)
     if rootless.reexec_needed(fabric):
         rootless.reexec(sys.argv)
     _check_fabric(fabric, workloads, modes)
@@ -267,7 +276,7 @@ def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: 
         )
 
 
-def _check_links(fabric: FabricSpec, device: str) -> None:
+def check_links(fabric: FabricSpec, device: str) -> None:
     """Raise SpecError for GPUs on shaped links, which NCCL would not use.
 
     NCCL tells hosts apart by host name and boot id, and all namespaces share both.
@@ -289,7 +298,7 @@ def _check_unused(built_for: str | None) -> None:
         raise unusable
 
 
-def _check_nvtx(asked: bool, device: str) -> None:
+def check_nvtx(asked: bool, device: str) -> None:
     """Raise SpecError for ranges of GPU work on a CPU."""
     if asked and device == "cpu":
         raise SpecError(

@@ -5,6 +5,7 @@ No two runs share a folder. The record is saved in it, or elsewhere if its disk 
 
 from __future__ import annotations
 
+import os
 import secrets
 import tempfile
 import time
@@ -24,6 +25,15 @@ _TOKEN = secrets.token_hex(4)
 
 IGNORED = "*\n"
 """Content of a .gitignore that excludes its whole folder, itself included."""
+
+
+def check_output(output: Path) -> None:
+    """Raise SpecError if the folder of the results is not writable."""
+    there = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise SpecError(f"--output: {str(there)!r} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SpecError(f"--output: nothing may be written to {str(there)!r}", hint="try --output /tmp/xbench")
 
 
 def new_run_folder(output: Path, name: str) -> Path:

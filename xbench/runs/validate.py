@@ -43,7 +43,8 @@ from xbench.records import (
 )
 from xbench.runs.build_records import command_line, now
 from xbench.runs.execute import execute
-from xbench.runs.run_folder import Kept, keep, measure_and_keep
+from xbench.runs.prepare import check_request, check_unprobed
+from xbench.runs.run_folder import Kept, check_output, keep, measure_and_keep
 from xbench.runs.validation_cells import cell_of, failed_cell, unsteady
 from xbench.runs.validation_places import Place, check_resumed, continued, drawing_of, is_at, not_reached, places_of
 from xbench.spec import Effort, FabricSpec, WorkloadSpec
@@ -72,11 +73,13 @@ def validate(config: ValidateConfig, console: Console) -> Kept[Validation]:
     A cell that fails is kept with its reason, and the others run. Raises UsageError before anything is launched, also
     if the resumed record has other modes.
     """
+    check_output(config.output)
     if config.resume is not None:
         check_resumed(config, config.resume)
+    _check_matrix(config)
     places, described = places_of(config)
     drawing = drawing_of(config, places)
-    before, path = continued(config, drawing, described)
+    before, path = continued(config, places, drawing, described)
     done = list(before.cells) if before is not None else []
     discarded = list(before.discarded) if before is not None else []
     kept: list[ValidationCell] = []
@@ -116,6 +119,15 @@ def validate(config: ValidateConfig, console: Console) -> Kept[Validation]:
     if error is None and all(cell.error is not None for cell in kept):
         error = RunError("no cell was measured", hint="its reasons are in the record")
     return Kept(made, kept_at, error)
+
+
+def _check_matrix(config: ValidateConfig) -> None:
+    """Check every workload and fabric as a comparison of them does, before the probe. Raises UsageError."""
+    asked = replace(config, reference=None)
+    for workload in config.workloads:
+        check_request(replace(asked, workloads=[workload]))
+    for fabric in config.matrix.all:
+        check_unprobed(replace(asked, workloads=config.workloads[:1], fabric=fabric))
 
 
 def record(

@@ -25,7 +25,9 @@ from xbench.records import (
     of_kind,
 )
 from xbench.runs.draw import MatrixCell, draw, whole_matrix
+from xbench.runs.prepare import check_links
 from xbench.runs.run_folder import new_run_folder
+from xbench.text import counted
 from xbench.workloads.probe import probe
 
 
@@ -58,6 +60,18 @@ def check_resumed(config: ValidateConfig, before: Validation) -> None:
         )
 
 
+def check_kept(before: Validation, places: Sequence[Place], drawing: Drawing | None) -> None:
+    """Raise SpecError if a cell that `before` has measured, or its drawing, is not asked for: it would be left out."""
+    began = f"write the options that it began with: {before.command}"
+    if before.drawing != drawing:
+        raise SpecError("--resume: that validation has other cells than --cells and --seed draw", hint=began)
+    lost = [cell for cell in before.cells if cell.error is None and not any(is_at(cell, place) for place in places)]
+    if lost:
+        first = f"{lost[0].workload.title} on {lost[0].fabric.spec}"
+        more = f" and {counted(len(lost) - 1, 'more cell')}" if len(lost) > 1 else ""
+        raise SpecError(f"--resume: that validation has measured {first}{more}, which is not asked for", hint=began)
+
+
 def places_of(config: ValidateConfig) -> tuple[list[Place], Environment]:
     """Return all cells in the order of measurement, with their workloads resolved, and the machine."""
     matrix = config.matrix
@@ -71,6 +85,8 @@ def places_of(config: ValidateConfig) -> tuple[list[Place], Environment]:
     resolved = {
         asked: (spec, item.record) for asked, spec, item in zip(workloads, found.specs, found.workloads, strict=True)
     }
+    for fabric in config.matrix.all:
+        check_links(fabric, found.device)
     places = []
     for index, cell in enumerate(cells):
         spec, workload = resolved[cell.workload]
@@ -90,25 +106,25 @@ def drawing_of(config: ValidateConfig, places: Sequence[Place]) -> Drawing | Non
 
 
 def continued(
-    config: ValidateConfig, drawing: Drawing | None, described: Environment
+    config: ValidateConfig, places: Sequence[Place], drawing: Drawing | None, described: Environment
 ) -> tuple[Validation | None, Path]:
     """Return the record that is continued, if any, and the path to save at.
 
-    Raises SpecError for a drawing that was measured to the end, or in part on another commit.
+    Raises SpecError for a drawing that was measured to the end, or in part on another commit, and for a record with
+    other cells.
     """
     found = None
     if drawing is not None and config.resume is None:
         found = _unfinished(config, drawing)
     before = found[0] if found is not None else config.resume
-    if drawing is not None and before is not None:
-        if before.drawing != drawing:
-            raise SpecError("--resume: that validation has other cells than --cells and --seed draw")
-        if _commit(before.environment) != _commit(described):
-            raise SpecError(
-                f"the cells of this drawing were measured on {_commit(before.environment)}, and this is "
-                f"{_commit(described)}: one drawing is measured on one commit",
-                hint="check that commit out, or write another --output to begin anew",
-            )
+    if before is not None:
+        check_kept(before, places, drawing)
+    if drawing is not None and before is not None and _commit(before.environment) != _commit(described):
+        raise SpecError(
+            f"the cells of this drawing were measured on {_commit(before.environment)}, and this is "
+            f"{_commit(described)}: one drawing is measured on one commit",
+            hint="check that commit out, or write another --output to begin anew",
+        )
     path = found[1] if found is not None else new_run_folder(config.output, "validation") / RECORD
     return before, path
 

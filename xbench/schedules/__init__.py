@@ -10,6 +10,7 @@ from xbench.modes import MODES, ModeInfo, mode_info
 from xbench.planning.sharding import SHARD
 from xbench.registry import imported
 from xbench.spec import Compress, Copies, ModeSpec, known_options, parse_int, parse_options
+from xbench.text import entries
 
 PROCESSES = "processes"
 """Option of modes in turns: the processes on each device that hold the two jobs."""
@@ -103,18 +104,12 @@ def parse_modes(text: str) -> tuple[ModeSpec, ...]:
     for an unknown mode, an empty list, or a duplicate mode.
     """
     modes: list[ModeSpec] = []
-    pieces: list[str] = []
-    for piece in text.split(","):
-        if pieces and "=" in piece and ":" not in piece and ":" in pieces[-1]:
-            pieces[-1] += f",{piece}"
-        else:
-            pieces.append(piece)
-    for piece in pieces:
-        plain, at, alias = piece.strip().partition("@")
+    for piece in entries(text):
+        plain, at, alias = piece.partition("@")
         if not plain:
             raise SpecError(f"the list of modes {text!r} has an empty place", hint="write --modes ddp,auto")
         if at and not alias.isidentifier():
-            raise SpecError(f"{piece.strip()!r}: the name after '@' must be letters and digits", hint=f"{plain}@b")
+            raise SpecError(f"{piece!r}: the name after '@' must be letters and digits", hint=f"{plain}@b")
         mode = parse_mode(plain)
         if at:
             mode = mode.model_copy(update={"text": f"{mode.text}@{alias}"})

@@ -131,6 +131,7 @@ def test_a_csv_of_one_s_own(run: Callable[..., Outcome], tmp_path: Path) -> None
         (["--window", "150-300"], "the window 150-300 ends after the last of 200 jobs\n  hint: write 150-200"),
         (["--window", "250-300"], "hint: write 1-200"),
         (["--json", "-", "--csv", "-"], "both want stdout"),
+        (["--json", "c", "--csv", "c"], "--json and --csv both want 'c'"),
         (["--policy", "fifo"], "--policies"),
         (["--placement", "spread"], "--placement is for a cluster of several hosts"),
         (["--across-hosts", "0.8"], "--across-hosts is for a cluster of several hosts"),

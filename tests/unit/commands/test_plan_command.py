@@ -261,12 +261,20 @@ def test_torch_is_not_needed(emit: str) -> None:
         ),
         (["--mode", "optimal"], "no snippet is asked for"),
         (["--emit", "json", "--json", "-"], "both want stdout"),
+        (["--json", str(GOLDEN)], "is a result, and would be written over"),
         (["--emit", "yaml"], "'yaml' is not one of"),
         (["--json", "/nowhere/at/all.json"], "the folder of '/nowhere/at/all.json' does not exist"),
     ],
 )
 def test_wrong_words(refused: Callable[..., str], words: list[str], sentence: str) -> None:
     assert sentence in refused("plan", GOLDEN, *words)
+
+
+def test_json_on_stdout_and_in_a_file(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    target = tmp_path / "plan.json"
+    code, out, _ = run(str(GOLDEN), "--emit", "json", "--json", str(target))
+    assert code == 0
+    assert out == target.read_text(encoding="utf-8") != ""
 
 
 def test_planned_units_are_printed_as_lines_of_torch(run: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_two_formats_never_share_a_target(tmp_path: Path) -> None:
 
 def test_stdout_is_for_one_format_alone(run: Callable[..., Outcome], result: Path) -> None:
     refused(run(result, "--markdown", "-", "--json", "-"), "--markdown and --json both want stdout",
-            "write --json FILE")  # fmt: skip
+            "name another FILE for --json")  # fmt: skip
 
 
 FORMATS_OF_ONE = ["trace", "markdown", "csv", "junit"]
@@ -191,7 +191,19 @@ def test_a_result_is_never_written_over(run: Callable[..., Outcome], result: Pat
         f"--html: '{result}' is a result, and would be written over",
         "name the results first, and --html after them",
     )
+    refused(
+        run("--json", result),
+        f"--json: '{result}' is a result, and would be written over",
+        "name the result first, and --json FILE after it",
+    )
+    refused(run(result, "--json", result), f"--json: '{result}' is a result, and would be written over")
     assert (result.read_bytes(), pages) == (before, [])
+
+
+def test_json_and_a_format_never_share_a_file(run: Callable[..., Outcome], result: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    refused(run(result, "--markdown", target, "--json", target), f"--markdown and --json both want '{target}'")
+    assert not target.exists()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")

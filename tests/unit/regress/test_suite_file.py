@@ -106,6 +106,8 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
          "XBENCH_HOST_TUNING=off in the environment turns host tuning off"),
         ("pairs = 12", 'heap = "keep"', "[regress] takes no 'heap' any more",
          "XBENCH_HOST_TUNING=off in the environment turns host tuning off"),
+        ("workers = 64", "workers = 2000000",
+         "check 'resnet18': workers = 2000000: it has to be less than or equal to 1000000", ""),
         ("workers = 64", "worker = 64", "unknown key 'worker' in check 'resnet18'", "did you mean 'workers'?"),
         ('name = "small"', 'nam = "small"', "unknown key 'nam' in [[regress.check]] number 2", "did you mean 'name'?"),
         ('buckets = "exact"', 'bukets = "exact"', "unknown metric 'bukets' in [regress.thresholds]",

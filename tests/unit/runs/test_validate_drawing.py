@@ -89,6 +89,13 @@ def test_a_resumed_record_must_be_of_the_drawing(monkeypatch: pytest.MonkeyPatch
         drawn(monkeypatch, tmp_path, resume=resumed([]))
 
 
+def test_a_drawing_is_not_gone_on_with_as_a_whole_matrix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (first, _, _), _ = drawn(monkeypatch, tmp_path, [None, Interrupted("interrupted")])
+    with pytest.raises(SpecError, match="that validation has other cells") as caught:
+        validate(config_of(NETS, DRAWN.fabrics, output=tmp_path, resume=first), quiet())
+    assert caught.value.hint == f"write the options that it began with: {first.command}"
+
+
 def test_a_launch_whose_links_changed_is_repeated_and_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (record, _, _), runs = drawn(monkeypatch, tmp_path, [FabricError("the links changed")])
     assert len(runs.asked) == 5

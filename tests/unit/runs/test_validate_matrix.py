@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from validation_runs import GOLDEN, MIB, NET, NETS, TWO, Runs, config_of, found, measured, quiet, resumed, workload
@@ -25,6 +27,7 @@ from xbench.records import (
     save,
 )
 from xbench.runs import validate as matrix
+from xbench.runs import validation_places as places
 from xbench.runs.execute import Result
 from xbench.runs.validate import effort_for, validate
 from xbench.runs.validation_cells import cell_of
@@ -155,6 +158,44 @@ def test_an_interrupted_resume_keeps_the_cells_it_has_not_come_to(
     assert not record.complete
     assert record.cells == [there["local:ranks=2"], failed, there["local:ranks=4"]]
     assert load(path) == record
+
+
+def test_a_resumed_record_loses_no_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one = cell_of(measured(), "results/runs/one/record.json")
+    fabrics = [parse_fabric(f"local:ranks={ranks}") for ranks in (2, 3, 4)]
+    cells = [
+        one.model_copy(update={"fabric": one.fabric.model_copy(update={"spec": str(fabric)})}) for fabric in fabrics
+    ]
+    found(monkeypatch, one.workload)
+    request = config_of([one.workload.spec], fabrics[:1], output=tmp_path, resume=resumed(cells))
+    said = rf"has measured {one.workload.title} on local:ranks=3 and 1 more cell, which is not asked for"
+    with pytest.raises(SpecError, match=said):
+        validate(request, quiet())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fabric", "fields", "said"),
+    [
+        ("shaped:hosts=2,rate=1gbit", {"device": "cuda"}, "takes for one host"),
+        ("emulated:workers=4,rate=1gbit", {"modes": parse_modes("ddp,fsdp")}, "mode 'fsdp' sends by"),
+    ],
+)
+def test_a_matrix_that_cannot_be_measured_is_refused_before_the_probe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fabric: str, fields: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr(places, "probe", lambda *_: pytest.fail("probed"))
+    config = replace(config_of(NET, [parse_fabric(fabric)], output=tmp_path), **fields)
+    with pytest.raises(SpecError, match=said):
+        validate(config, quiet())
+    assert not list(tmp_path.iterdir())
+
+
+def test_links_that_the_probed_device_cannot_use_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found(monkeypatch, workload(MIB), "cuda")
+    config = config_of(NET, [parse_fabric("shaped:hosts=2,rate=1gbit")], device="auto", output=tmp_path)
+    with pytest.raises(SpecError, match="takes for one host"):
+        validate(config, quiet())
 
 
 def test_an_interruption_while_a_cell_is_measured_again_keeps_its_first_measurement(

@@ -17,6 +17,7 @@ from xbench.fabrics import parse_fabric
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.records import Comparison, Profile, Validation, ValidationCell, WorkloadRecord, load
+from xbench.runs import validate as matrix
 from xbench.runs import validation_places as places
 from xbench.runs.execute import Result
 from xbench.schedules import parse_modes
@@ -28,16 +29,17 @@ NET, TWO = [WorkloadSpec(name="net")], [parse_fabric("local:ranks=2")]
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-def found(monkeypatch: pytest.MonkeyPatch, record: WorkloadRecord) -> None:
-    """A probe finds this workload whatever is asked for, under the name and the batch size that were."""
+def found(monkeypatch: pytest.MonkeyPatch, record: WorkloadRecord, device: str = "cpu") -> None:
+    """A probe finds this workload whatever is asked for, under the name and the batch size that were. Links work."""
 
     def probed(specs: Sequence[WorkloadSpec], *_: object) -> SimpleNamespace:
         items = [
             SimpleNamespace(record=record.model_copy(update={"spec": spec, "title": spec.title})) for spec in specs
         ]
-        return SimpleNamespace(specs=specs, workloads=items, environment_facts=dict)
+        return SimpleNamespace(specs=specs, workloads=items, environment_facts=dict, device=device)
 
     monkeypatch.setattr(places, "probe", probed)
+    monkeypatch.setattr(matrix, "check_unprobed", lambda _: None)
 
 
 def config_of(workloads: Sequence[WorkloadSpec], fabrics: Sequence[FabricSpec], **fields: Any) -> ValidateConfig:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from kineto import gpu_events, write
 
+from xbench.cli import cli
 from xbench.commands.profile import profile
 from xbench.errors import SpecError, UsageError
 from xbench.records import Profile, load
@@ -47,6 +48,13 @@ def test_the_link_of_a_file_replaces_the_traced_one(tmp_path: Path) -> None:
     assert record.cost_model.world_size == 2
 
 
+def test_debug_shows_errors_and_measures_nothing(tmp_path: Path) -> None:
+    file = write(tmp_path / "rank0.json", gpu_events())
+    words = ["profile", "--trace", str(file), "--debug", "--output", str(tmp_path / "runs")]
+    assert CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False).exception is None
+    assert list((tmp_path / "runs").glob("*/record.json"))
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -58,6 +66,7 @@ def test_the_link_of_a_file_replaces_the_traced_one(tmp_path: Path) -> None:
         (["--trace", "T", "--model", "resnet19"], "unknown workload 'resnet19'"),
         (["--trace", "T", "--link", "x"], "x cannot be read"),
         (["--trace", "none.json"], "none.json cannot be read"),
+        (["--trace", "none.json", "--output", "T"], "is not a folder"),
         (["--trace", "T", "--trace", "T"], "are both of rank 0"),
     ],
 )
@@ -65,7 +74,7 @@ def test_a_wrong_value_is_refused_before_anything_is_kept(tmp_path: Path, words:
     file = str(write(tmp_path / "rank0.json", gpu_events()))
     given = [file if word == "T" else word for word in words]
     with pytest.raises((SpecError, UsageError)) as caught:
-        invoke(*given, "--output", str(tmp_path / "runs"))
+        invoke("--output", str(tmp_path / "runs"), *given)
     assert why in str(caught.value)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "runs").exists()

@@ -22,6 +22,7 @@ from xbench.cluster.policy import Policy
 from xbench.errors import SpecError
 from xbench.registry import Registry
 from xbench.spec import known_options, parse_int, parse_options
+from xbench.text import entries
 from xbench.units import parse_bytes, parse_seconds
 
 POLICIES: Registry[Callable[..., Policy]] = Registry("policy", listing="xbench cluster policies")
@@ -97,12 +98,7 @@ def parse_policies(text: str) -> tuple[str, ...]:
     A part 'key=value' belongs to the policy before it: 'las:thresholds=3600,promote=8,srtf' has two policies. Raises
     SpecError for an invalid policy, an empty entry and a duplicate.
     """
-    parts: list[str] = []
-    for part in text.split(","):
-        if parts and "=" in part and ":" not in part and ":" in parts[-1]:
-            parts[-1] += f",{part.strip()}"
-        else:
-            parts.append(part.strip())
+    parts = entries(text)
     for number, part in enumerate(parts):
         if not part:
             raise SpecError(f"the list of policies {text!r} has an empty place", hint="write fifo,srtf")
