@@ -88,7 +88,6 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
     """
     if command not in COMMANDS:
         raise unknown("command for a script", command, COMMANDS)
-    from xbench.cli import cli
     from xbench.commands.compare import check_until
     from xbench.config import CompareConfig, ProfileConfig
     from xbench.runs.prepare import check_nvtx, check_request
@@ -96,11 +95,12 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
     from xbench.spec import has_untuned, processes_of
 
     kind = CompareConfig if command == "compare" else ProfileConfig
-    chosen = cli.get_command(click.get_current_context(), command)
+    root = click.get_current_context().find_root()
+    chosen = root.command.get_command(root, command) if isinstance(root.command, click.Group) else None
     assert chosen is not None  # it is in COMMANDS
     given: dict[str, Any] = chosen.make_context(f"xbench {command}", list(arguments)).params
     fabric = given["fabric"]
-    config: CompareConfig | ProfileConfig = read_config(kind, given)
+    config = read_config(kind, given)
     if config.fabric.name not in ("auto", "cluster"):
         raise SpecError(
             f"--fabric {fabric} is of one machine, and a script is for the ranks that its engine starts",
@@ -108,7 +108,7 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
         )
     check_nvtx(config.nvtx, config.device)
     chosen_copies(config.copies, config.compress)
-    if isinstance(config, ProfileConfig):
+    if not isinstance(config, CompareConfig):
         if given["traces"] or given["model"] or given["links"]:
             raise SpecError(
                 "--trace and its options read files, and a script measures",
@@ -142,9 +142,8 @@ def _check(config: ScriptConfig) -> None:
     engine, name, time, image = config.engine, config.name, config.time, config.image
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", name):
         raise SpecError(
-            f"--name: {name!r} is no name for a job: it begins with a lower-case letter, and at most 52 lower-case "
-            "letters, digits and inner hyphens follow",
-            hint="try --name xbench-2",
+            f"--name: {name!r} is no name for a job",
+            hint="a lower-case letter first, then lower-case letters, digits and inner hyphens, as in xbench-2",
         )
     if time is not None and not re.fullmatch(r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}", time):
         raise SpecError(f"--time: {time!r} is not a time limit as Slurm writes it", hint="1:30:00")

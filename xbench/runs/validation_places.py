@@ -67,9 +67,10 @@ def check_kept(before: Validation, places: Sequence[Place], drawing: Drawing | N
         raise SpecError("--resume: that validation has other cells than --cells and --seed draw", hint=began)
     lost = [cell for cell in before.cells if cell.error is None and not any(is_at(cell, place) for place in places)]
     if lost:
-        first = f"{lost[0].workload.title} on {lost[0].fabric.spec}"
-        more = f" and {counted(len(lost) - 1, 'more cell')}" if len(lost) > 1 else ""
-        raise SpecError(f"--resume: that validation has measured {first}{more}, which is not asked for", hint=began)
+        named = f"{lost[0].workload.title} on {lost[0].fabric.spec}"
+        if len(lost) > 1:
+            named += f" and {counted(len(lost) - 1, 'more cell')}"
+        raise SpecError(f"--resume: that validation has measured {named}, which is not asked for", hint=began)
 
 
 def places_of(config: ValidateConfig) -> tuple[list[Place], Environment]:

@@ -300,7 +300,7 @@ def test_a_device_may_be_one_gpu(xbench: Callable[..., Outcome], options: list[R
     ("words", "sentence"),
     [
         (["--batch-size", "0"], "--batch-size: 0 is not in the range 1 to 1000000"),
-        (["--image-size", "-3"], "--image-size: -3 is not in the range 1 to 100000"),
+        (["--image-size", "-3"], "--image-size: -3 is not in the range 1 to 16384"),
         (["--seq-len", "many"], "--seq-len: 'many' is not a whole number"),
         (["--dtype", "fp8"], "--dtype: 'fp8' is not one of 'fp32', 'bf16'"),
         (["--device", "gpu"], "--device: 'gpu' is not one of 'auto', 'cpu', 'cuda'"),

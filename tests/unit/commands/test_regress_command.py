@@ -67,7 +67,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["calibrate", "--pairs", "5"], "--pairs 5: a noise floor takes 6 pairs or more"),
         (["check", "--pairs", "0"], "--pairs: 0 is not in the range 1 to 200"),
         (["check", "--budget", "0"], "--budget"),
-        (["check", "--budget", "nan"], "--budget: nan is not in the range 0.1<=x<=1440"),
+        (["check", "--budget", "nan"], "--budget: nan is not in the range 0.1 to 1440"),
         (["check", "--markdown", "/nowhere/a.md"], "--markdown: the folder of '/nowhere/a.md' does not exist"),
         (["check", "--junit", "."], "--junit: '.' is a folder"),
         (["check", "--json", "-", "--junit", "-"], "--json and --junit both want stdout"),

@@ -196,13 +196,18 @@ def test_a_result_is_never_written_over(run: Callable[..., Outcome], result: Pat
         f"--json: '{result}' is a result, and would be written over",
         "name the result first, and --json FILE after it",
     )
-    refused(run(result, "--json", result), f"--json: '{result}' is a result, and would be written over")
+    refused(
+        run(result, "--json", result),
+        f"--json: '{result}' is a result, and would be written over",
+        "name the results first, and --json after them",
+    )
     assert (result.read_bytes(), pages) == (before, [])
 
 
 def test_json_and_a_format_never_share_a_file(run: Callable[..., Outcome], result: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
-    refused(run(result, "--markdown", target, "--json", target), f"--markdown and --json both want '{target}'")
+    sentence = f"--markdown and --json both want '{target}'"
+    refused(run(result, "--markdown", target, "--json", target), sentence, "name another FILE for --json")
     assert not target.exists()
 
 

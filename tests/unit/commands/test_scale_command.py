@@ -56,7 +56,7 @@ def test_csv_is_tidy(run: Callable[..., Outcome]) -> None:
     ]
     for row in rows:
         assert (row["label"], row["topology"], row["workload"]) == ("simulated", "ring", "resnet18")
-        share = {"2": 0.1, "4": 0.2, "8": 0.3}[row["workers"]]
+        share = {"2": 0.24, "4": 0.34, "8": 0.44}[row["workers"]]
         ends = [float(row[end]) / float(row["step_s"]) for end in ("step_low_s", "step_high_s")]
         assert ends == pytest.approx([1 / (1 + share), 1 / (1 - share)])
         assert 0 < float(row["efficiency"]) < 1

@@ -277,6 +277,11 @@ def test_the_band_is_that_of_the_committed_records() -> None:
     (once,) = by_distance(held_out.cells)
     assert (once.name, once.count) == ("measured on 2, predicted for 4 workers", 18)
     assert math.ceil(100 * (once.p95 - relied_on.p95)) == round(100 * GROWTH)
+    emulated = load(results / "held-out-emulated.json")
+    assert isinstance(emulated, Validation)
+    once_more, twice = by_distance(emulated.cells)
+    assert [row.count for row in (once_more, twice)] == [36, 36]
+    assert 0 < twice.p95 - once_more.p95 <= GROWTH
     (option,) = (option for option in command.params if option.name == "error_band")
     assert f"else {ERROR_BAND.share:g}]" in (getattr(option, "help", None) or "")
 

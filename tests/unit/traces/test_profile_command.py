@@ -48,6 +48,13 @@ def test_the_link_of_a_file_replaces_the_traced_one(tmp_path: Path) -> None:
     assert record.cost_model.world_size == 2
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_the_trace_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SpecError, match="--output: .* is not a folder"):
+        invoke("--trace", "none.json", "--output", str(file / "runs"))
+
+
 def test_debug_shows_errors_and_measures_nothing(tmp_path: Path) -> None:
     file = write(tmp_path / "rank0.json", gpu_events())
     words = ["profile", "--trace", str(file), "--debug", "--output", str(tmp_path / "runs")]
@@ -66,7 +73,6 @@ def test_debug_shows_errors_and_measures_nothing(tmp_path: Path) -> None:
         (["--trace", "T", "--model", "resnet19"], "unknown workload 'resnet19'"),
         (["--trace", "T", "--link", "x"], "x cannot be read"),
         (["--trace", "none.json"], "none.json cannot be read"),
-        (["--trace", "none.json", "--output", "T"], "is not a folder"),
         (["--trace", "T", "--trace", "T"], "are both of rank 0"),
     ],
 )
@@ -74,7 +80,7 @@ def test_a_wrong_value_is_refused_before_anything_is_kept(tmp_path: Path, words:
     file = str(write(tmp_path / "rank0.json", gpu_events()))
     given = [file if word == "T" else word for word in words]
     with pytest.raises((SpecError, UsageError)) as caught:
-        invoke("--output", str(tmp_path / "runs"), *given)
+        invoke(*given, "--output", str(tmp_path / "runs"))
     assert why in str(caught.value)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "runs").exists()
