@@ -51,7 +51,7 @@ def test_the_link_of_a_file_replaces_the_traced_one(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_refused_before_the_trace_is_read(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(SpecError, match="--output: .* is not a folder"):
+    with pytest.raises(SpecError, match=r"--output: .* is not a folder"):
         invoke("--trace", "none.json", "--output", str(file / "runs"))
 
 
