@@ -142,7 +142,7 @@ def in_ddp(winner: str, ratios: Mapping[str, Ratio], place: str, more: str = "")
     `ratios` are to ddp.
     """
     ratio = ratios.get(TUNED)
-    if winner == TUNED or ratio is None or ratio.ci95[1] >= 1 or ratio.value >= 1:
+    if winner == TUNED or ratio is None or ratio.verdict != "faster":
         return []
     return [
         Advice(
@@ -345,9 +345,12 @@ def what_to_paste(record: Comparison) -> ScriptChange | None:
     best, reference = order[0], reference_of(record, order[0])
     if reference in controls(record):
         return None
-    if best.ratio is not None and best.ratio.verdict == "inconclusive":
+    if best.ratio is None:  # the reference has no time
+        return None
+    undecided = any(result.ratio is not None and result.ratio.verdict == "inconclusive" for result in order)
+    if best.ratio.verdict != "faster" and undecided:
         return ScriptChange(f"Stay with {reference} until more launches decide.")
-    if best.ratio is None or best.ratio.verdict != "faster":
+    if best.ratio.verdict != "faster":
         return ScriptChange(f"Nothing to change: stay with {reference}.")
     spec = next((mode for mode in record.spec.modes if mode.text == best.mode), None)
     if spec is not None and spec.paired:

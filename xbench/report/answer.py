@@ -14,14 +14,12 @@ with `sequential`, the others with the reference of one job.
 
 from __future__ import annotations
 
-from statistics import median
-
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.records import RANKS, Comparison, Estimate, Interval, Layer, ModeResult
 from xbench.report.host_gain import tuning_answer
 from xbench.report.mode_memory import with_memory
 from xbench.report.sentences import ratio_text
-from xbench.stats.blocks import mode_values, twins
+from xbench.stats.blocks import mode_values
 from xbench.stats.compare import MARGIN, launches_needed, ratios_to
 from xbench.text import and_of
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
@@ -111,7 +109,8 @@ def answer(record: Comparison) -> list[str]:
     """Return one or two sentences per question, and one on the kind of numbers."""
     groups = rankings(record)
     if not groups:
-        return ["No mode was measured, so there is no answer."]
+        advised = " that may be advised" if any(trusted(result) for result in record.modes.values()) else ""
+        return [f"No mode{advised} was measured, so there is no answer."]
     two = paired_modes(record)
     said = []
     for group in groups:
@@ -135,13 +134,16 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
         return [f"{only}: there is nothing to compare it with."]
     scope = scope_of(order)
     if reference in controls(record):
-        return [f"The reference {reference} trains no common network, so this run does not say which mode is fastest. "
+        return [f"The reference {reference} is no mode to advise, so this run does not say which mode is fastest. "
                 f"{best.mode} has the smallest ratio to it.", *scope]  # fmt: skip
     if best.mode == reference:
-        unsure = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.verdict != "slower"]
+        unsure, alike = _of_verdict(order, "inconclusive"), _of_verdict(order, "equivalent")
         if unsure:
             return [f"Inconclusive: {reference}, the reference, looks fastest by paired ratios, but this run "
                     f"cannot tell {and_of(unsure)} from it.", *more(record, order)]  # fmt: skip
+        if alike:
+            return [f"No mode is faster than {reference}, the reference; {and_of(alike)} "
+                    f"{'is' if len(alike) == 1 else 'are'} equivalent.", *scope]  # fmt: skip
         return [f"{reference}, the reference, is fastest of {len(order)}: every other mode is slower.", *scope]
     ratio = best.ratio
     if ratio is None:
@@ -160,6 +162,11 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
             said.append(still)
         return [*said, *close, *(more(record, order) if unproven or undecided else [])]
     if ratio.verdict == "equivalent":
+        unsure = _of_verdict(order, "inconclusive")
+        known = f"{best.mode} is equivalent to {reference}, the reference ({interval})"
+        if unsure:
+            return [f"Inconclusive: {known}, and this run cannot tell {and_of(unsure)} from {reference}.",
+                    *more(record, order)]  # fmt: skip
         return [
             f"No mode is faster than {reference}, the reference, by an amount that matters; {best.mode} is equivalent "
             f"({interval}).",
@@ -172,6 +179,23 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
         f"{reference}, the reference ({interval}).",
         *more(record, order),
     ]
+
+
+def _of_verdict(order: list[ModeResult], verdict: str) -> list[str]:
+    """Return the modes after the first whose ratio has that verdict."""
+    return [result.mode for result in order[1:] if result.ratio is not None and result.ratio.verdict == verdict]
+
+
+def is_fastest(record: Comparison, order: list[ModeResult]) -> bool:
+    """True if the first mode of a question is proven faster than every other one."""
+    best, reference = order[0], reference_of(record, order[0])
+    if len(order) < 2 or best.ratio is None or reference in controls(record):
+        return False
+    if best.mode == reference:
+        return len(_of_verdict(order, "slower")) == len(order) - 1
+    if best.ratio.verdict != "faster" or any(r.ratio and r.ratio.value < best.ratio.value for r in order[1:]):
+        return False
+    return not _close(record, order)[0]
 
 
 def scope_of(order: list[ModeResult]) -> list[str]:
@@ -188,7 +212,8 @@ def more(record: Comparison, order: list[ModeResult]) -> list[str]:
     """
     if record.spec.fabric.name == "cluster":
         return [*scope_of(order), MORE_ROUNDS]
-    ratios = [r.ratio for r in order if r.ratio is not None and r.ratio.verdict not in ("reference", "slower")]
+    decided = ("reference", "slower", "equivalent")
+    ratios = [r.ratio for r in order if r.ratio is not None and r.ratio.verdict not in decided]
     needed = [launches_needed(ratio, PRECISION) for ratio in ratios if ratio.launches is not None]
     if not needed or None in needed:
         return [*scope_of(order), MORE]
@@ -292,29 +317,6 @@ def verdict(record: Comparison, result: ModeResult) -> str:
     if result.mode in controls(record):
         return "control"
     return result.ratio.verdict if result.ratio is not None else "not measured" if not trusted(result) else "no ratio"
-
-
-def own_steps(record: Comparison) -> list[str]:
-    """Describe each job's own step under modes that run jobs at once; the step shown elsewhere is the device's."""
-    said = []
-    for mode in record.spec.modes:
-        result = record.modes.get(mode.text)
-        if not mode_info(mode.name).together or result is None or not trusted(result) or result.step_s is None:
-            continue
-        taken = [sample for sample in record.samples if sample.mode == mode.text]
-        jobs = sorted({sample.job for sample in taken})
-        steps_s = [median(sample.step_s for sample in taken if sample.job == job) for job in jobs]
-        if len(steps_s) < 2:
-            continue
-        own = f"the jobs make a step every {' and every '.join(map(format_seconds, steps_s))}"
-        each = "one of each job"
-        if twins(record.spec):
-            own = f"each of the {len(steps_s)} jobs makes a step every {format_seconds(median(steps_s))}"
-            each = "one"
-        said.append(
-            f"{mode.text}: {own}; its step of {format_seconds(result.step_s.median)} is the device's, for {each}."
-        )
-    return said
 
 
 def ratio_cell(result: ModeResult) -> str:

@@ -325,7 +325,7 @@ def failures_line(record: Comparison) -> str | None:
     if not failures:
         return None
     have = "has" if len(failures) == 1 else "have"
-    rest = f" The other {counted(len(failures) - 1, 'reason')}: below the tables." if len(failures) > 1 else ""
+    rest = f" The report names {counted(len(failures) - 1, 'other reason')}." if len(failures) > 1 else ""
     return (
         f"INCOMPLETE: {len(failures)} of {counted(len(record.modes), 'mode')} {have} no time. "
         f"{failures[0].rstrip('.')}.{rest}"

@@ -59,7 +59,8 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
         if mode.step_s is None or plan is None or mode_info(name).planner is None:
             continue
         predicted_s = plan.predicted_step_s if source is None else _predict(planner, plan)
-        points.append(_point(mode, predicted_s, _predict(at_speed, plan) if blocks_s is not None else None))
+        again_s = _predict(at_speed, plan) if blocks_s is not None else None
+        points.append(_point(mode, predicted_s, again_s, comparison.reference))
     bound = _bounds_of(at_speed)
     return ValidationCell(
         workload=comparison.jobs[0].workload,
@@ -149,8 +150,10 @@ def _predict(planner: Planner, plan: Plan) -> float:
     return planner.with_input_s(planner.step_of(Candidate(plan.mode, buckets, 0.0, carrier, plan.parts)).step_s)
 
 
-def _point(mode: ModeResult, predicted_s: float, again_s: float | None) -> ValidationPoint:
+def _point(mode: ModeResult, predicted_s: float, again_s: float | None, reference: str | None) -> ValidationPoint:
+    """Return a mode's prediction beside its measurement. Ratios to another reference than ddp are left out."""
     assert mode.step_s is not None
+    ratio = mode.ratio if reference == "ddp" else None
     measured_s = mode.step_s.median
     return ValidationPoint(
         mode=mode.mode,
@@ -158,9 +161,9 @@ def _point(mode: ModeResult, predicted_s: float, again_s: float | None) -> Valid
         measured_step_s=mode.step_s,
         error=predicted_s / measured_s - 1,
         error_at_speed=again_s / measured_s - 1 if again_s is not None else None,
-        ratio_to_ddp=mode.ratio.value if mode.ratio is not None else None,
-        against_ddp=mode.ratio.ci95 if mode.ratio is not None else None,
-        verdict=mode.ratio.verdict if mode.ratio is not None else None,
+        ratio_to_ddp=ratio.value if ratio is not None else None,
+        against_ddp=ratio.ci95 if ratio is not None else None,
+        verdict=ratio.verdict if ratio is not None else None,
     )
 
 

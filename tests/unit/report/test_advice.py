@@ -158,7 +158,9 @@ def test_ddp_s_own_argument_is_named_where_it_was_proven_and_did_not_win() -> No
     assert line.command == "xbench plan r.json --emit ddp --mode ddp-tuned"
     assert in_ddp("ddp-tuned", {"ddp-tuned": proven}, "r.json") == []
     unsure = Ratio(value=0.97, ci95=(0.93, 1.01), verdict="inconclusive")
-    assert in_ddp("auto", {"ddp-tuned": unsure}, "r.json") == []
+    alike = Ratio(value=0.992, ci95=(0.987, 0.997), verdict="equivalent")
+    for ratio in (unsure, alike):
+        assert in_ddp("auto", {"ddp-tuned": ratio}, "r.json") == []
     assert in_ddp("auto", {"auto": proven}, "r.json") == []
     record = tuned(tried={"auto": proven, "ddp-tuned": proven})
     assert view_of(record).advice()[0].command == f"xbench plan {record.record} --emit ddp --mode ddp-tuned"

@@ -144,6 +144,10 @@ def test_neither_the_control_nor_a_wrong_network_wins() -> None:
              "(ratio 0.995, 95 % CI 0.990 to 1.000)."],
         ),
         (
+            (1.004, 0.995, 1.013, "equivalent"),
+            ["No mode is faster than ddp, the reference; optimal is equivalent."],
+        ),
+        (
             (1.2, 1.1, 1.3, "slower"),
             ["ddp, the reference, is fastest of 2: every other mode is slower."],
         ),
@@ -156,6 +160,30 @@ def test_neither_the_control_nor_a_wrong_network_wins() -> None:
 )  # fmt: skip
 def test_without_a_proven_gain_no_mode_wins(optimal: tuple[float, float, float, str], said: list[str]) -> None:
     assert answer(made.comparison([DDP, _optimal(*optimal)]))[:-1] == said
+
+
+def test_an_undecided_mode_is_named_beside_an_equivalent_one() -> None:
+    ratio = Ratio(value=0.998, ci95=(0.9, 1.1), verdict="inconclusive", pairs=8)
+    unsure = made.mode_result("wfbp", 0.5, None, "inconclusive").model_copy(update={"ratio": ratio})
+    record = made.comparison([DDP, _optimal(0.995, 0.99, 1.0, "equivalent"), unsure])
+    assert answer(record)[:2] == [
+        "Inconclusive: optimal is equivalent to ddp, the reference (ratio 0.995, 95 % CI 0.990 to 1.000), and this run "
+        "cannot tell wfbp from ddp.",
+        MORE,
+    ]
+    change = what_to_paste(record)
+    assert change is not None
+    assert change.told == "Stay with ddp until more launches decide."
+
+
+def test_without_a_time_of_the_reference_nothing_is_advised() -> None:
+    failed = ModeResult(mode="ddp", status="failed", label="real", error="rank 0 died")
+    lone = [made.mode_result(name, step_s, None, "faster") for name, step_s in (("optimal", 0.5), ("wfbp", 0.6))]
+    assert what_to_paste(made.comparison([failed, *lone])) is None
+
+
+def test_controls_alone_are_no_answer() -> None:
+    assert answer(made.comparison([COMPUTE])) == ["No mode that may be advised was measured, so there is no answer."]
 
 
 def test_nothing_to_compare() -> None:

@@ -68,6 +68,10 @@ def test_bounds_of_different_jobs_are_left_out() -> None:
     job = made.comparison().jobs[0]
     assert bounds_per_sample(made.comparison(jobs=[job, job], bounds=None)) == {}
     assert bounds_per_sample(made.comparison(samples=[])) == {}
+    record = made.comparison()
+    first = record.spec.workloads[0]
+    apart = record.spec.model_copy(update={"workloads": (first, first.model_copy(update={"name": "vgg11"}))})
+    assert bounds_per_sample(record.model_copy(update={"spec": apart})) == {}
 
 
 def test_a_verdict_is_one_word_and_failed_modes_stand_last() -> None:
@@ -241,7 +245,21 @@ def test_records_stand_in_the_order_given() -> None:
     ddp = next(trace for trace in times.traces if trace["name"] == "ddp")
     assert ddp["y"] == pytest.approx([41.0625, 41.0625])
     assert [round(x) for x in ddp["x"]] == [1, 2]
-    assert page.answer[0] == "optimal is fastest in 2 of 2."
+    assert page.answer[0] == "optimal is faster than its reference in 2 of 2."
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told"),
+    [
+        ("slower", "ddp is fastest in 1 of 1."),
+        ("equivalent", "1 of 1 named no mode that is faster."),
+        ("inconclusive", "1 of 1 named no mode that is faster."),
+    ],
+)
+def test_a_mode_is_called_fastest_only_if_every_other_is_slower(verdict: str, told: str) -> None:
+    ddp = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
+    rival = made.mode_result("wfbp", 0.66, (1.004, 0.995, 1.013), verdict)
+    assert several_page([made.comparison([ddp, rival])]).answer[0] == told
 
 
 def test_no_line_joins_what_does_not_compare() -> None:

@@ -95,7 +95,7 @@ def test_a_run_that_ended_with_failed_modes_says_first_that_it_is_incomplete_and
     whole = made.troubled().model_copy(update={"complete": True, "error": None})
     first = " ".join(render(whole, width=60).split("\n\n")[0].split())
     assert first.startswith("INCOMPLETE: 2 of 4 modes have no time. mgwfbp FAILED the parity check against ddp ")
-    assert first.endswith("ranks differ from each other. The other 1 reason: below the tables.")
+    assert first.endswith("ranks differ from each other. The report names 1 other reason.")
     modes = {name: whole.modes[name] for name in ("ddp", "optimal", "single")}
     one = whole.model_copy(update={"modes": modes})
     assert render(one, width=200).startswith(

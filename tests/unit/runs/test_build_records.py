@@ -11,10 +11,11 @@ from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.rank.events import ParityChecked, Remarked, StragglersSought
 from xbench.records import Bounds, Comparison, CostModel, CostPoint, Parity, Plan, SlowRank, Stragglers, dump, loads
-from xbench.report.answer import answer, own_steps, references, verdict, winners
+from xbench.report.answer import answer, references, verdict, winners
 from xbench.report.charts.bars import time_per_sample
 from xbench.report.formats import markdown, terminal
 from xbench.report.kinds import view_of
+from xbench.report.kinds.comparison import own_steps
 from xbench.report.sentences import columns_line
 from xbench.runs.build_records import comparison_record, profile_record
 from xbench.runs.prepare import added_mode_notes, check_request, default_reference

@@ -291,6 +291,12 @@ def test_auto_is_tested_against_ddp_from_the_blocks_of_the_cell() -> None:
     assert same.auto_not_slower_p is None
 
 
+def test_a_ratio_to_another_reference_is_not_called_one_to_ddp() -> None:
+    assert any(point.ratio_to_ddp is not None for point in cell_of(measured(), "a").points)
+    other = cell_of(measured().model_copy(update={"reference": "optimal"}), "a")
+    assert {(point.ratio_to_ddp, point.against_ddp, point.verdict) for point in other.points} == {(None, None, None)}
+
+
 def test_a_held_out_size_is_predicted_from_the_measurement_on_fewer_workers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from xbench.cli import cli
 from xbench.commands.profile import profile
 from xbench.errors import SpecError, UsageError
 from xbench.records import Profile, load
+from xbench.report import FORMATS
 
 
 def invoke(*words: str) -> str:
@@ -27,7 +28,7 @@ def test_the_answer_comes_first_and_the_record_is_kept(tmp_path: Path) -> None:
     assert "In 45.0 µs (4.5 %) of it a collective ran and nothing computed (exposed communication)." in told
     assert "The step waited for its gradients during 31.0 µs (3.1 %)." in told
     assert "No schedule can remove more than" in told
-    assert "For the traced buckets the model predicts" in told
+    assert "For the traced buckets the model's step is" in told
     assert "batch 0" not in told
     assert "0 cores" not in told
     [record] = (tmp_path / "runs").glob("*/record.json")
@@ -60,6 +61,17 @@ def test_debug_shows_errors_and_measures_nothing(tmp_path: Path) -> None:
     words = ["profile", "--trace", str(file), "--debug", "--output", str(tmp_path / "runs")]
     assert CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False).exception is None
     assert list((tmp_path / "runs").glob("*/record.json"))
+
+
+def test_a_traced_step_is_described_as_such_in_every_format(tmp_path: Path) -> None:
+    file = write(tmp_path / "rank0.json", gpu_events(buckets=(1, 4)))
+    invoke("--trace", str(file), "--output", str(tmp_path / "runs"), "--json", str(tmp_path / "out.json"))
+    record = load(tmp_path / "out.json")
+    for name in ("markdown", "html"):
+        text = FORMATS.load(name)(record)
+        assert "without communication takes" not in text
+        assert "instrumented" not in text
+    assert "step without its wait for gradients" in text
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def bounds_per_sample(record: Comparison) -> dict[str, float]:
     alone = record.jobs[0].bounds if len(record.jobs) == 1 and record.cost_model is not None else None
     bounds = record.bounds or alone
     counts = {sample.samples_per_step for sample in record.samples}
-    if bounds is None or len(counts) != 1:
+    if bounds is None or len(counts) != 1 or len(set(record.spec.workloads)) > 1:
         return {}
     (per_step,) = counts
     below = any(sentences.is_below(mode, bounds) for mode in record.modes.values())
@@ -208,9 +208,11 @@ def _told(record: Comparison, bounds: dict[str, float]) -> str:
         f"the ratio is to {references(record)}, the reference, taken block by block: it decides."
     )
     if bounds:
-        text += " Lines: what no schedule can beat under the model (simulated)."
+        beaten = any(name.startswith("reference") for name in bounds)
+        least = "the least time, which some mode beat" if beaten else "what no schedule can beat"
+        text += f" Lines: {least}, under the model (simulated)."
     if controls(record) | partial(record):
-        text += " Hatched: modes that do not train what DDP trains, and take no part in the answer."
+        text += " Hatched: controls, and modes that leave gradients out. They take no part in the answer."
     return text
 
 

@@ -9,6 +9,7 @@ from xbench.records import Converged, Convergence, ConvergenceCurve
 from xbench.report.charts.axes import BELOW, columns, marks, named, plain, points, rounded, rows_axis, whiskers
 from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.stats.convergence import where
+from xbench.text import counted
 from xbench.units import format_bytes, format_count, format_seconds
 
 SEEDS = "Thick: the mean over seeds. Thin: each seed."
@@ -44,17 +45,22 @@ def accuracy_figure(record: Convergence) -> Figure | None:
         error_x=whiskers(((one.mean, one.ci95 or (one.mean, one.mean)) for _, one in shown), 100),
         marker={"color": "--c1", "size": 11},
     )
+    band = _band(record)
+    told = [f"Means over {counted(len(record.training.seeds), 'seed')}."]
+    if any(one.ci95 for _, one in shown):
+        told.append("Whiskers are Student's 95 % intervals.")
+    if band:
+        told.append(f"The shaded band is that of {record.reference}, the reference.")
     return Figure(
         key="final-accuracy",
         title="Accuracy on data that was not trained on",
         labels=[record.label],
-        told=f"Means over {len(record.training.seeds)} seeds with Student's 95 % interval. The shaded band is the "
-        f"interval of {record.reference}, the reference.",
+        told=" ".join(told),
         traces=[seeds, means],
         layout={
             "xaxis": {"title": {"text": "accuracy [%]"}},
             "yaxis": rows_axis(names),
-            "shapes": _band(record),
+            "shapes": band,
             "legend": BELOW,
             "margin": {"t": 8},
         },

@@ -13,7 +13,7 @@ from xbench.environment import must_match
 from xbench.errors import UsageError
 from xbench.records import AnyRecord, Comparison, Label, ModeResult
 from xbench.report import sentences
-from xbench.report.answer import answer, rankings, ratio_cell, reference_of, references, trusted
+from xbench.report.answer import answer, is_fastest, rankings, ratio_cell, references, trusted
 from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
 from xbench.report.charts.bars import verdict_badge
 from xbench.report.page.common_sections import command_section, label_badge, made_at
@@ -82,20 +82,17 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
 
 
 def _answer(records: Sequence[Comparison]) -> list[str]:
-    """Say how often each mode was fastest, over all questions of one job and of two."""
-    winners: Counter[str] = Counter()
+    """Say how often each mode was fastest or faster, over all questions of one job and of two."""
     orders = [(record, order) for record in records for order in rankings(record) or [[]]]
+    found: Counter[str] = Counter()
     for record, order in orders:
         best = order[0] if len(order) > 1 else None
-        if best is not None and best.ratio is not None and best.ratio.verdict in ("faster", "reference"):
-            unsure = best.mode == reference_of(record, best) and any(
-                r.ratio is not None and r.ratio.verdict == "inconclusive" for r in order[1:]
-            )
-            winners["" if unsure else best.mode] += 1
-        else:
-            winners[""] += 1
-    undecided = winners.pop("", 0)
-    parts = [f"{mode} is fastest in {count} of {len(orders)}" for mode, count in winners.most_common()]
+        if best is not None and is_fastest(record, order):
+            found[f"{best.mode} is fastest"] += 1
+        elif best is not None and best.ratio is not None and best.ratio.verdict == "faster":
+            found[f"{best.mode} is faster than its reference"] += 1
+    parts = [f"{told} in {count} of {len(orders)}" for told, count in found.most_common()]
+    undecided = len(orders) - found.total()
     if undecided:
         parts.append(f"{undecided} of {len(orders)} named no mode that is faster")
     return [f"{'; '.join(parts)}.", "Ratios decide: they are taken block beside block inside one run. Predictions and "

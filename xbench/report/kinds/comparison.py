@@ -8,6 +8,7 @@ The time of a case is the mode's median step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from rich.console import Console
 
@@ -18,7 +19,6 @@ from xbench.report.advice import RECORD, Advice, of_comparison, what_to_paste
 from xbench.report.answer import (
     answer,
     jobs_of,
-    own_steps,
     paired_modes,
     parity_cell,
     ratio_cell,
@@ -54,6 +54,7 @@ from xbench.report.kinds.comparison_tables import (
 from xbench.report.page.common_sections import caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Code, Facts, Section, Sentences
 from xbench.report.view import Case, Detail, MeasuredView, Row, Status, StepTrace
+from xbench.stats.blocks import twins
 from xbench.stats.steps import short_step_caution
 from xbench.units import format_seconds, format_signed_percent
 
@@ -285,3 +286,26 @@ def _told(record: Comparison, result: ModeResult) -> str:
         why = f" ({result.parity.message})" if not result.parity.shown else ""
         parts.append(f"same network: {parity_cell(result)}{why}")
     return "; ".join(parts)
+
+
+def own_steps(record: Comparison) -> list[str]:
+    """Describe each job's own step under modes that run jobs at once; the step shown elsewhere is the device's."""
+    said = []
+    for mode in record.spec.modes:
+        result = record.modes.get(mode.text)
+        if not mode_info(mode.name).together or result is None or not trusted(result) or result.step_s is None:
+            continue
+        taken = [sample for sample in record.samples if sample.mode == mode.text]
+        jobs = sorted({sample.job for sample in taken})
+        steps_s = [median(sample.step_s for sample in taken if sample.job == job) for job in jobs]
+        if len(steps_s) < 2:
+            continue
+        own = f"the jobs make a step every {' and every '.join(map(format_seconds, steps_s))}"
+        each = "one of each job"
+        if twins(record.spec):
+            own = f"each of the {len(steps_s)} jobs makes a step every {format_seconds(median(steps_s))}"
+            each = "one"
+        said.append(
+            f"{mode.text}: {own}; its step of {format_seconds(result.step_s.median)} is the device's, for {each}."
+        )
+    return said

@@ -109,7 +109,7 @@ class ConvergenceView(View[Convergence]):
         accuracy, formula = accuracy_figure(record), by_formula(record)
         pairs = [
             ("data", self.data_line(f", {record.dataset.classes} classes")),
-            ("training", self.training_line(f"{len(record.training.seeds)} seeds, ")),
+            ("training", self.training_line(f"{counted(len(record.training.seeds), 'seed')}, ")),
             workload_pair(record.workload),
             *fabric_pairs(record.fabric),
         ]

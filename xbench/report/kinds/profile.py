@@ -120,12 +120,20 @@ class ProfileView(MeasuredView[Profile]):
     def cautions(self) -> list[str]:
         return short_step_caution(plan.predicted_step_s for plan in self.record.plans.values())
 
+    def step_told(self, step: StepTimes) -> str:
+        """Return the sentences of the step in Markdown."""
+        parts = f"{parts_line(step)} {instruments_line(step)}"
+        return f"**{sentences.step_line(step, self.record.fabric.label)}** {parts}"
+
+    def step_table(self, step: StepTimes) -> Table:
+        """Return the table of the step's parts."""
+        return step_table(step, self.record.fabric.label)
+
     def markdown(self) -> list[str]:
         record, step = self.record, self.record.step
         told = "**No step was measured.**"
         if step is not None:
-            parts = f"{parts_line(step)} {instruments_line(step)}"
-            told = f"**{sentences.step_line(step, record.fabric.label)}** {parts}"
+            told = self.step_told(step)
         plans = [
             [markup.code(mode), str(len(plan.buckets)), format_seconds(plan.predicted_step_s),
              format_seconds(plan.predicted_exposed_s)]
@@ -149,7 +157,7 @@ class ProfileView(MeasuredView[Profile]):
         label = record.fabric.label
         plans, series = plans_figure(list(record.plans.values()), record.bounds), series_figure(record)
         found: list[Block | None] = [
-            step_table(record.step, label) if record.step is not None else None,
+            self.step_table(record.step) if record.step is not None else None,
             waterfall(record.layers, record.cost_model, label),
             link_cost(record.cost_model, label),
         ]

@@ -129,7 +129,7 @@ class RestartView(View[Restart]):
 
 def heading(record: Restart) -> str:
     """Return the title of the table."""
-    return f"{record.workload.title}, {len(record.restarts)} restarts ({record.label})"
+    return f"{record.workload.title}, {counted(len(record.restarts), 'restart')} ({record.label})"
 
 
 def resizes(record: Restart) -> list[Way]:

@@ -34,6 +34,21 @@ class TracedView(ProfileView):
     def step_sentences(self, step: StepTimes) -> list[str]:
         return step_lines(self.record)
 
+    def step_told(self, step: StepTimes) -> str:
+        return " ".join(step_lines(self.record))
+
+    def step_table(self, step: StepTimes) -> Table:
+        parts = (
+            ("forward", step.forward_s),
+            ("backward", step.backward_s),
+            ("optimizer and all else", step.optimizer_s),
+            ("step without its wait for gradients", step.uninstrumented_step_s),
+            ("step as traced", step.step_s),
+        )
+        rows = [[name, format_seconds(time_s)] for name, time_s in parts]
+        title = f"Where the traced step goes ({self.record.fabric.label})"
+        return Table(title, columns(("part", "time"), ("part",)), rows, opened=True)
+
     def advice(self, path: str = RECORD) -> list[Advice]:
         """Return the recommendation, and the command that shows the buckets: nothing here can be run to prove it."""
         return [
@@ -90,7 +105,7 @@ def fidelity(record: Profile) -> str | None:
         return None
     gap = record.plans["ddp"].predicted_step_s / step.step_s - 1
     sure = "" if abs(gap) <= CLOSE else ": too far off to trust its other predictions"
-    return f"For the traced buckets the model predicts {format_signed_percent(gap)} of the traced step{sure}."
+    return f"For the traced buckets the model's step is {format_signed_percent(gap)} off the traced one{sure}."
 
 
 def step_lines(record: Profile) -> list[str]:

@@ -36,6 +36,7 @@ from xbench.report.sentences import environment_line
 from xbench.report.view import Case, Detail, Row, View, ends, fields
 from xbench.stats.cells import name_of
 from xbench.stats.validation import by_distance, summaries
+from xbench.text import counted
 from xbench.units import format_percent, format_seconds, format_signed_percent
 
 ERROR_COLUMNS = ("group", "predictions", "median", "95 % within", "worst", "bias", "median at speed", "95 % at speed")
@@ -49,7 +50,7 @@ class ValidationView(View[Validation]):
     name = "Validation"
 
     def title(self) -> str:
-        return f"{len(visible(self.record))} cells of {len(self.record.modes)} modes"
+        return f"{counted(len(visible(self.record)), 'cell')} of {counted(len(self.record.modes), 'mode')}"
 
     def headline(self) -> list[str]:
         record = self.record
