@@ -46,7 +46,16 @@ from xbench.runs.execute import execute
 from xbench.runs.prepare import check_request, check_unprobed
 from xbench.runs.run_folder import Kept, check_output, keep, measure_and_keep
 from xbench.runs.validation_cells import cell_of, failed_cell, unsteady
-from xbench.runs.validation_places import Place, check_resumed, continued, drawing_of, is_at, not_reached, places_of
+from xbench.runs.validation_places import (
+    Place,
+    check_resumed,
+    continued,
+    drawing_of,
+    hints_of_a_matrix,
+    is_at,
+    not_reached,
+    places_of,
+)
 from xbench.spec import Effort, FabricSpec, WorkloadSpec
 from xbench.stats.cells import shown_cells
 from xbench.stats.non_inferiority import non_inferiority
@@ -126,8 +135,9 @@ def _check_matrix(config: ValidateConfig) -> None:
     asked = replace(config, reference=None)
     for workload in config.workloads:
         check_request(replace(asked, workloads=[workload]))
-    for fabric in config.matrix.all:
-        check_unprobed(replace(asked, workloads=config.workloads[:1], fabric=fabric))
+    with hints_of_a_matrix():
+        for fabric in config.matrix.all:
+            check_unprobed(replace(asked, workloads=config.workloads[:1], fabric=fabric))
 
 
 def record(

@@ -6,7 +6,8 @@ the same file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,6 @@ from xbench.records import (
 from xbench.runs.draw import MatrixCell, draw, whole_matrix
 from xbench.runs.prepare import check_links
 from xbench.runs.run_folder import new_run_folder
-from xbench.text import counted
 from xbench.workloads.probe import probe
 
 
@@ -67,10 +67,21 @@ def check_kept(before: Validation, places: Sequence[Place], drawing: Drawing | N
         raise SpecError("--resume: that validation has other cells than --cells and --seed draw", hint=began)
     lost = [cell for cell in before.cells if cell.error is None and not any(is_at(cell, place) for place in places)]
     if lost:
-        named = f"{lost[0].workload.title} on {lost[0].fabric.spec}"
-        if len(lost) > 1:
-            named += f" and {counted(len(lost) - 1, 'more cell')}"
-        raise SpecError(f"--resume: that validation has measured {named}, which is not asked for", hint=began)
+        first = f"{lost[0].workload.title} on {lost[0].fabric.spec}"
+        raise SpecError(
+            f"--resume: that validation has measured cells that are not asked for, such as {first}", hint=began
+        )
+
+
+@contextmanager
+def hints_of_a_matrix() -> Iterator[None]:
+    """Replace the hint of an error that names --fabric, which a matrix does not take."""
+    try:
+        yield
+    except SpecError as error:
+        if "--fabric" not in (error.hint or ""):
+            raise
+        raise SpecError(str(error), hint="try other --links, --modes or --device") from None
 
 
 def places_of(config: ValidateConfig) -> tuple[list[Place], Environment]:
@@ -86,8 +97,9 @@ def places_of(config: ValidateConfig) -> tuple[list[Place], Environment]:
     resolved = {
         asked: (spec, item.record) for asked, spec, item in zip(workloads, found.specs, found.workloads, strict=True)
     }
-    for fabric in config.matrix.all:
-        check_links(fabric, found.device)
+    with hints_of_a_matrix():
+        for fabric in config.matrix.all:
+            check_links(fabric, found.device)
     places = []
     for index, cell in enumerate(cells):
         spec, workload = resolved[cell.workload]

@@ -168,7 +168,7 @@ def test_a_resumed_record_loses_no_cell(monkeypatch: pytest.MonkeyPatch, tmp_pat
     ]
     found(monkeypatch, one.workload)
     request = config_of([one.workload.spec], fabrics[:1], output=tmp_path, resume=resumed(cells))
-    said = rf"has measured {one.workload.title} on local:ranks=3 and 1 more cell, which is not asked for"
+    said = rf"has measured cells that are not asked for, such as {one.workload.title} on local:ranks=3"
     with pytest.raises(SpecError, match=said):
         validate(request, quiet())
     assert not list(tmp_path.iterdir())
@@ -186,8 +186,9 @@ def test_a_matrix_that_cannot_be_measured_is_refused_before_the_probe(
 ) -> None:
     monkeypatch.setattr(places, "probe", lambda *_: pytest.fail("probed"))
     config = replace(config_of(NET, [parse_fabric(fabric)], output=tmp_path), **fields)
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=said) as caught:
         validate(config, quiet())
+    assert caught.value.hint == "try other --links, --modes or --device"
     assert not list(tmp_path.iterdir())
 
 
