@@ -175,7 +175,7 @@ def check_json(json_to: str | None, option: str = "--json") -> None:
         raise SpecError(f"{option}: you may not write {json_to!r}", hint=f"{option} FILE writes where you may")
 
 
-RECORDS = ("--json", "--keep")
+RECORD_OPTIONS = ("--json", "--keep")
 """Options that write a record. They may replace another one; a text may not."""
 
 
@@ -184,7 +184,8 @@ def check_targets(
 ) -> None:
     """Raise SpecError for a target that cannot be written, that holds a result, or that two options name.
 
-    `targets` maps an option to its FILE or `STDOUT`. An option in `RECORDS` may replace a result, but none of `inputs`.
+    `targets` maps an option to its FILE or `STDOUT`. An option in `RECORD_OPTIONS` may replace a result, but none of
+    `inputs`.
     `hint` is for a target that holds a result, and `{option}` in it is that target's option.
     """
     read = {os.path.realpath(path / RECORD if path.is_dir() else path) for path in inputs}
@@ -195,7 +196,7 @@ def check_targets(
         check_json(target, option)
         where = "stdout" if target == STDOUT else repr(target)
         place = target if target == STDOUT else os.path.realpath(target)
-        if target != STDOUT and (place in read or option not in RECORDS) and is_record(Path(target)):
+        if target != STDOUT and (place in read or option not in RECORD_OPTIONS) and is_record(Path(target)):
             raise SpecError(
                 f"{option}: {where} is a result, and would be written over", hint=hint.format(option=option)
             )

@@ -155,7 +155,7 @@ def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
     if ratio.verdict == "faster":
         unproven = [r.mode for r in order[1:] if r.ratio is not None and r.ratio.value < ratio.value]
         close, undecided = _close(record, order)
-        said = [_gain(record, best, fastest=not unproven and not close), *scope]
+        said = [_gain(record, best, fastest=is_fastest(record, order)), *scope]
         if unproven:
             them = "it" if len(unproven) == 1 else "them"
             still = f"{and_of(unproven)} may be faster still, but this run cannot tell {them} from {reference}."
