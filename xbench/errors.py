@@ -107,5 +107,5 @@ def unknown(kind: str, name: str, known: Iterable[str], *, listing: str | None =
     close = nearest(name, known)
     hint = f"did you mean {close!r}?" if close else None
     if listing:
-        hint = f"{hint} ({listing} lists them all)" if hint else f"{listing} lists them all"
+        hint = f"{hint} ({listing} has them all)" if hint else f"{listing} has them all"
     return SpecError(f"unknown {kind} {name!r}", hint=hint)

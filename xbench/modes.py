@@ -298,7 +298,7 @@ class Modes(Table[ModeInfo]):
         if name not in self and name in self.broken:
             raise SpecError(f"mode {name!r} cannot be imported: {self.broken[name]}")
         if name not in self and name.lower() in _ABSENT:
-            hint = f"{_ABSENT[name.lower()]} (xbench modes lists them all)"
+            hint = f"{_ABSENT[name.lower()]} (xbench modes has them all)"
             raise SpecError(f"unknown mode {name!r}", hint=hint)
         return super().entry(name)
 

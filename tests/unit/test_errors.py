@@ -53,8 +53,8 @@ def test_unknown_suggests_and_lists() -> None:
     assert str(unknown("mode", "optimum", ["optimal"])) == "unknown mode 'optimum'"
     assert unknown("mode", "optimum", ["optimal"]).hint == "did you mean 'optimal'?"
     assert unknown("mode", "optimum", ["optimal"], listing="xbench modes").hint == (
-        "did you mean 'optimal'? (xbench modes lists them all)"
+        "did you mean 'optimal'? (xbench modes has them all)"
     )
-    assert unknown("mode", "zzz", ["optimal"], listing="xbench modes").hint == "xbench modes lists them all"
+    assert unknown("mode", "zzz", ["optimal"], listing="xbench modes").hint == "xbench modes has them all"
     assert isinstance(unknown("mode", "zzz", []), SpecError)
     assert unknown("mode", "zzz", []).hint is None

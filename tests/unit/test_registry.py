@@ -34,7 +34,7 @@ def test_load_imports_the_target(colours: Registry[object]) -> None:
 def test_an_unknown_name_is_a_spec_error_with_the_nearest(colours: Registry[object]) -> None:
     with pytest.raises(SpecError, match="unknown colour 'rod'") as caught:
         colours.load("rod")
-    assert caught.value.hint == "did you mean 'red'? (xbench colours lists them all)"
+    assert caught.value.hint == "did you mean 'red'? (xbench colours has them all)"
 
 
 def test_a_name_is_registered_once(colours: Registry[object]) -> None:

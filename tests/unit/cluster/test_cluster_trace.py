@@ -184,7 +184,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("phily:x", "unknown trace 'phily'", "did you mean 'philly'? (xbench cluster traces list lists them all)"),
+        ("phily:x", "unknown trace 'phily'", "did you mean 'philly'? (xbench cluster traces list has them all)"),
         ("itp:", "names no file", "write itp:PATH"),
         ("itp", "names no file", "write itp:PATH"),
         ("itp:cluster=03", "an option where its file should be", "write itp:PATH,cluster=03"),

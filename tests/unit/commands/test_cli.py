@@ -65,7 +65,7 @@ def test_version(xbench: Callable[..., Outcome]) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence", "hint"),
     [
-        (["comprae"], "unknown command 'comprae'", "did you mean 'compare'? (xbench --help lists them all)"),
+        (["comprae"], "unknown command 'comprae'", "did you mean 'compare'? (xbench --help has them all)"),
         (["modes", "--hepl"], "xbench modes has no option '--hepl'", "did you mean --help?"),
         (["fabric", "claen"], "no such command 'claen'", "did you mean 'clean'?"),
         (["--versoin"], "xbench has no option '--versoin'", "did you mean --version?"),
@@ -87,7 +87,7 @@ def test_version(xbench: Callable[..., Outcome]) -> None:
         (["report", "--ranks", "2"], "xbench report has no option '--ranks'",
          "xbench report --help lists what it takes"),
         (["compare", "--rigorus"], "xbench compare has no option '--rigorus'", "did you mean --rigorous?"),
-        (["exec"], "unknown command 'exec'", "xbench --help lists them all"),
+        (["exec"], "unknown command 'exec'", "xbench --help has them all"),
         (["plan"], "missing argument 'PROFILE'", "xbench plan --help lists what it takes"),
         (["modes", "x"], "got unexpected extra argument (x)", "xbench modes --help lists what it takes"),
         (["report", "/none"], "there is no result file '/none'",

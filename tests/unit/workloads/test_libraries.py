@@ -124,7 +124,7 @@ def test_a_model_for_one_image_size_is_built_for_that_of_the_batch(timm):
     ("text", "message", "hint"),
     [
         ("timm/inception_v5", "unknown workload 'timm/inception_v5'", "did you mean 'timm/inception_v4'?"),
-        ("timm/", "unknown workload 'timm/'", "xbench workloads timm/ lists them all"),
+        ("timm/", "unknown workload 'timm/'", "xbench workloads timm/ has them all"),
         ("hf/brt", "unknown workload 'hf/brt'", "did you mean 'hf/bert'?"),
         ("inception_v4", "unknown workload 'inception_v4'", "did you mean 'timm/inception_v4'?"),
         ("hf/bert:seq-len=513", "hf/bert has 512 positions", "try --seq-len 512"),
