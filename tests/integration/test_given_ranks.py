@@ -117,7 +117,7 @@ def torchruns(hosts: Sequence[str], ranks: int, *arguments: str) -> list[list[st
 @NETNS
 @pytest.mark.netns
 def test_torchrun_by_hand_in_three_namespaces(tmp_path: Path, namespaces: list[str]) -> None:
-    short = ("--quick", "--rounds", "1", "--steps", "2")  # three hosts share two cores
+    short = ("--quick", "--launches", "2", "--rounds", "1", "--steps", "2")  # three hosts share two cores
     words = ["compare", "synthetic:layers=3,bytes=16k", *short, "--modes", "ddp,wfbp", "--output", str(tmp_path)]
     with running(torchruns(namespaces, 1, *words), [clean_environment()] * 3) as hosts:
         results = ended(hosts)
@@ -128,6 +128,7 @@ def test_torchrun_by_hand_in_three_namespaces(tmp_path: Path, namespaces: list[s
     assert {mode.status for mode in record.modes.values()} == {"ok"}
     assert "Gloo uses eth7, which leads to the other ranks" in record.fabric.notes
     assert ["record: " in said for _, said in results] == [True, False, False]  # one rank speaks
+    assert "1 launch in place of 2: another program started the ranks" in results[0][1]
 
 
 @NETNS

@@ -234,7 +234,7 @@ def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
     """Samples a second of one mode of an `xbench scale` record, each worker with the batch that was profiled.
 
     On one GPU: the profiled batch over one worker's step without communication. `mode` is optional for a record of one
-    mode. Raises SpecError for another kind of record, and for a mode that it does not have.
+    mode. Raises SpecError for another kind of record, for a mode that it does not have, and for an unknown batch size.
     """
     scaling = of_kind(record, Scaling)
     if scaling is None:
@@ -248,10 +248,11 @@ def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
         close = nearest(mode, scaling.modes)
         hint = f"did you mean {close!r}?" if close else f"it has {listed(scaling.modes)}"
         raise SpecError(f"the record does not scale mode {mode!r}", hint=hint)
+    if not scaling.workload.batch_size:
+        raise SpecError("the record does not know its batch size", hint="scale a profile made by xbench, not a trace")
     alone = scaling.workload.batch_size / scaling.compute_s
-    return TableSpeed.of(
-        {1: alone} | {point.workers: point.samples_per_s for point in scaling.points if point.mode == mode}
-    )
+    speeds = {point.workers: point.samples_per_s for point in scaling.points if point.mode == mode}
+    return TableSpeed.of({1: alone} | {workers: speed for workers, speed in speeds.items() if speed is not None})
 
 
 class StepTimes(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from xbench.commands.completing import complete_workload
+from xbench.errors import SpecError
 from xbench.modes import MODES
 from xbench.schedules import obstacle
 from xbench.spec import WorkloadSpec
@@ -48,6 +49,8 @@ def workloads(word: str, names: bool, as_json: bool) -> None:
     Beside these, path/to/train.py:make is your own model: a function without arguments that returns (model, batch,
     loss), with batch = (inputs, targets).
     """
+    if names and as_json:
+        raise SpecError("--names and --json exclude each other", hint="--json holds the names too")
     library = split_library(word)
     if library is not None:
         check_installed(library[0])

@@ -75,9 +75,9 @@ def scale(
 ) -> list[ScalingPoint]:
     """Points of every mode at every number of workers, in the given orders.
 
-    The cost model of `measured` is of a ring of its `world_size`. `batch_size` is samples per worker and step. Raises
-    SpecError for an unknown mode. Raises ValueError for fewer than two workers, for a planner without a valid cost
-    model, and for a mode that needs layers when there are none.
+    The cost model of `measured` is of a ring of its `world_size`. `batch_size` is samples per worker and step; zero
+    where it is unknown, as in a trace. Raises SpecError for an unknown mode. Raises ValueError for fewer than two
+    workers, for a planner without a valid cost model, and for a mode that needs layers when there are none.
     """
     step, cost, contention = measured.step, measured.cost, measured.contention
     if cost is None:
@@ -95,7 +95,7 @@ def scale(
                 step_s=step_s,
                 step_band_s=_band_s(step_s, band, count),
                 exposed_s=plan.predicted_exposed_s,
-                samples_per_s=count * batch_size / step_s,
+                samples_per_s=count * batch_size / step_s if batch_size else None,
                 efficiency=step.compute_s / step_s,
                 buckets=len(plan.buckets),
                 largest_bucket_bytes=max(plan.bucket_bytes, default=0),

@@ -57,8 +57,8 @@ class ScalingPoint(Part):
         description="where a measured step would lie if the prediction is off by the band; null where there is none"
     )
     exposed_s: Seconds = Field(description="the step beyond compute alone")
-    samples_per_s: float = Field(description="of all workers together")
-    efficiency: float = Field(description="samples_per_s over workers times that of one without communication")
+    samples_per_s: float | None = Field(description="of all workers together; null where the batch is unknown")
+    efficiency: float = Field(description="of scaling: one worker's step without communication over this step")
     buckets: Count
     largest_bucket_bytes: Count
 

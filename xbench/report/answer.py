@@ -246,11 +246,10 @@ def _partial(record: Comparison) -> list[str]:
     for mode in sorted(partial(record)):
         result = record.modes.get(mode)
         if result is not None and trusted(result) and result.ratio is not None and result.ratio.verdict != "reference":
-            low, high = result.ratio.ci95
             said.append(
-                f"{mode} takes {result.ratio.value:.3f} of {reference_of(record, result)}'s time per sample (95 % CI "
-                f"{low:.3f} to {high:.3f}) and is no answer: it leaves gradients out, which changes their noise. "
-                "xbench converge shows what that does to training."
+                f"{mode} takes {ratio_cell(result)} of {reference_of(record, result)}'s time per sample and is no "
+                "answer: it leaves gradients out, which changes their noise. xbench converge shows what that does to "
+                "training."
             )
     return said
 

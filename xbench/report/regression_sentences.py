@@ -262,8 +262,9 @@ def baseline_rows(record: Baseline) -> list[BaselineRow]:
     return rows
 
 
-def noise_rows(record: Noise) -> list[tuple[str, str, str]]:
-    """Return every wall-clock case, its floor, and the lowest threshold that follows."""
+def noise_rows(record: Noise) -> list[tuple[str, str, str, str]]:
+    """Return every wall-clock case, its floor, the lowest threshold that follows, and the label of its figures."""
+    labels = {one.case: str(one.label) for pair in record.pairs for one in pair.base}
     floors = {floor.case: floor for floor in record.floors}
     rows = []
     for case in record.suite.cases():
@@ -271,7 +272,7 @@ def noise_rows(record: Noise) -> list[tuple[str, str, str]]:
         if facts.layer == "wall":
             found = "unknown: too few pairs" if floor is None else floor_text(floor)
             least = "–" if floor is None else percent(max(facts.threshold, 2 * floor.floor))
-            rows.append((name_of(case), found, least))
+            rows.append((name_of(case), found, least, labels.get(case, "–")))
     return rows
 
 

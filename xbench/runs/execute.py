@@ -64,7 +64,9 @@ def execute(config: RunConfig, console: Console, policy: LaunchPolicy | None = N
         if not speaks:
             report_refusal(refused)
         raise
-    if run.fabric.name == "cluster":  # the ranks are given, so there is one launch
+    if run.fabric.name == "cluster":
+        if run.kind == "comparison" and run.effort.launches > 1:
+            notes.append(f"1 launch in place of {run.effort.launches}: another program started the ranks")
         run = run.model_copy(update={"effort": run.effort.model_copy(update={"launches": 1})})
     policy = policy or FixedLaunches(run)
     notes += policy.check(run)

@@ -102,6 +102,9 @@ def test_a_scaling_record_has_speeds() -> None:
     assert raised.value.hint == "did you mean 'optimal'?"
     alone_mode = record.model_copy(update={"modes": ["optimal"]})
     assert scaled_speed(alone_mode) == speed
+    of_a_trace = record.workload.model_copy(update={"batch_size": 0})  # type: ignore[union-attr]
+    with pytest.raises(SpecError, match="does not know its batch size"):
+        scaled_speed(alone_mode.model_copy(update={"workload": of_a_trace}))
     with pytest.raises(SpecError, match="kind 'dict' holds no speeds"):
         scaled_speed({"kind": "scaling"})
 

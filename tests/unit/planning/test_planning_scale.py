@@ -53,6 +53,12 @@ def test_exact_figures_of_single_and_wfbp() -> None:
     assert (four.buckets, four.largest_bucket_bytes, found[5].buckets, found[0].buckets) == (1, 12, 2, 0)
 
 
+def test_without_a_known_batch_there_is_no_throughput() -> None:
+    (point,) = scale(Planner(step(), COST), RING, [4], ["single"], batch_size=0, band=BAND)
+    assert point.samples_per_s is None
+    assert point.efficiency == pytest.approx(3 / 3.6)
+
+
 def test_on_the_workers_that_were_measured_the_steps_are_the_profile_s_own_plans() -> None:
     modes = [mode for mode in waiting_modes() if mode not in ("compute", "auto")]
     found = scale(Planner(step(), COST), RING, [2], modes, batch_size=1, band=BAND)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 import sample_predictions as predicted
@@ -26,10 +25,9 @@ from xbench.report.charts.convergence import grouped
 from xbench.report.charts.launches import over_time
 from xbench.report.charts.layers import link_cost, waterfall
 from xbench.report.charts.steps import comparison_steps, sub_rows, waits
-from xbench.report.kinds.compare_records import comparable, several_page
-from xbench.report.kinds.scaling import step_curves
+from xbench.report.kinds.scaling import figures as scaling_figures
 from xbench.report.kinds.tuned import tried_figure
-from xbench.report.page.model import Figure, Page, figures
+from xbench.report.page.model import Figure
 
 
 def _found(figure: Figure | None) -> Figure:
@@ -203,13 +201,25 @@ def test_a_first_step_far_above_the_rest_does_not_set_the_axis() -> None:
 
 def test_a_scaling_is_a_curve_a_mode() -> None:
     record = predicted.scaling()
-    *curves, compute = step_curves(record).traces
+    steps, efficiency, throughput = scaling_figures(record)
+    *curves, compute = steps.traces
     assert [curve["name"] for curve in curves] == record.modes
     assert curves[0]["x"] == record.workers
     steps_s = [point.step_s for point in record.points if point.mode == "ddp"]
     assert compute["name"] == "compute alone"
     scale = compute["y"][0] / record.compute_s
     assert curves[0]["y"] == pytest.approx([scale * step_s for step_s in steps_s], rel=1e-5)
+    assert (efficiency.title, throughput.title) == ("Scaling efficiency", "Throughput")
+
+
+@pytest.mark.parametrize("unknown", [None, 0.0])
+def test_a_scaling_without_a_known_batch_draws_no_throughput(unknown: float | None) -> None:
+    record = predicted.scaling()
+    points = [point.model_copy(update={"samples_per_s": unknown}) for point in record.points]
+    steps, efficiency = scaling_figures(record.model_copy(update={"points": points}))
+    assert steps.table is not None
+    assert {row[5] for row in steps.table.rows} == {"–"}
+    assert efficiency.title == "Scaling efficiency"
 
 
 def test_ratios_of_what_was_tried() -> None:
@@ -219,73 +229,6 @@ def test_ratios_of_what_was_tried() -> None:
     tried = sorted(tuned().tried.values(), key=lambda ratio: ratio.value)
     assert points["x"] == [ratio.value for ratio in tried]
     assert tried_figure(tuned(tried={})) is None
-
-
-def _later(**environment: object) -> Any:
-    record = made.comparison()
-    return record.model_copy(
-        update={
-            "created": "2026-03-02T12:00:00Z",
-            "environment": record.environment.model_copy(update=environment),
-        }
-    )
-
-
-def _times(page: Page) -> Figure:
-    return next(figure for figure in figures(page) if figure.key == "times-over")
-
-
-def test_records_stand_in_the_order_given() -> None:
-    page = several_page([made.comparison(), _later(hostname="bench2", commit="fedcba9876543210")])
-    times = _times(page)
-    assert times.layout["xaxis"]["ticktext"] == [
-        "1<br>2026-03-01<br>bench1<br>0123456",
-        "2<br>2026-03-02<br>bench2<br>fedcba9",
-    ]
-    ddp = next(trace for trace in times.traces if trace["name"] == "ddp")
-    assert ddp["y"] == pytest.approx([41.0625, 41.0625])
-    assert [round(x) for x in ddp["x"]] == [1, 2]
-    assert page.answer[0] == "optimal is faster than its reference in 2 of 2."
-
-
-@pytest.mark.parametrize(
-    ("verdict", "told"),
-    [
-        ("slower", "ddp is fastest in 1 of 1."),
-        ("equivalent", "1 of 1 named no mode that is faster."),
-        ("inconclusive", "1 of 1 named no mode that is faster."),
-    ],
-)
-def test_a_mode_is_called_fastest_only_if_every_other_is_slower(verdict: str, told: str) -> None:
-    ddp = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
-    rival = made.mode_result("wfbp", 0.66, (1.004, 0.995, 1.013), verdict)
-    assert several_page([made.comparison([ddp, rival])]).answer[0] == told
-
-
-def test_no_line_joins_what_does_not_compare() -> None:
-    other = made.comparison(fabric=made.FABRIC.model_copy(update={"spec": "shaped:hosts=2,rate=10gbit"}))
-    times = _times(several_page([made.comparison(), _later(), other]))
-    ddp = next(trace for trace in times.traces if trace["name"] == "ddp")
-    assert [x if x is None else round(x) for x in ddp["x"]] == [1, 2, None, 3]
-    assert [y is None for y in ddp["y"]] == [False, False, True, False]
-
-
-def test_many_records_have_numbers_alone() -> None:
-    assert _times(several_page([made.comparison()] * 9)).layout["xaxis"]["ticktext"] == [
-        str(number) for number in range(1, 10)
-    ]
-
-
-def test_what_differs_is_named_and_the_rest_is_not() -> None:
-    page = several_page([made.comparison(), _later(hostname="bench2", cores=16)])
-    table = next(section.blocks[0] for section in page.sections if section.key == "differences")
-    assert [list(row) for row in table.rows] == [["host", "bench1", "bench2"], ["cores", "8", "16"]]
-    which = next(section for section in page.sections if section.key == "which")
-    assert "Machines or software differ" in which.blocks[1].lines[0]
-
-
-def test_comparisons_compare() -> None:
-    assert len(comparable([made.comparison(), made.troubled()])) == 2
 
 
 def test_what_to_paste_holds_the_buckets_and_what_they_gained() -> None:

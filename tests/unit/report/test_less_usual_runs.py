@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import sample_records as made
+from sample_kinds import convergence
 
 from xbench.planning.change import Change
 from xbench.planning.measured import measured
@@ -13,15 +14,17 @@ from xbench.planning.scenario import replan, to_profile, what_if
 from xbench.records import Comparison, ModeResult, Profile, load, of_kind
 from xbench.report.advice import what_to_paste
 from xbench.report.answer import answer, more, ranking
-from xbench.report.formats import terminal
+from xbench.report.formats import html, markdown, terminal
 from xbench.report.host_gain import tuning_answer
 from xbench.report.kinds import view_of
 from xbench.report.kinds.validation import label_of
+from xbench.report.page.model import figures
 from xbench.report.planned import further
 from xbench.report.sentences import bounds_line, is_below
 from xbench.report.snippets import PLAIN_DDP
 from xbench.schedules import parse_modes
 from xbench.spec import FabricSpec
+from xbench.stats.convergence import converged
 
 RESULTS = Path(__file__).parents[3] / "results"
 
@@ -152,3 +155,17 @@ def test_a_validation_over_emulated_links_calls_its_steps_emulated() -> None:
     drawn = terminal.render(record.model_copy(update={"cells": cells}))  # type: ignore[arg-type]
     assert "Measured step (emulated)" in drawn
     assert "(real)" not in drawn
+
+
+def test_means_of_an_interrupted_run_name_how_many_seeds_each_is_of() -> None:
+    whole = convergence()
+    curves = [curve for curve in whole.curves if (curve.mode, curve.seed) != ("optimal", 1)]
+    modes = converged({"ddp": 1, "optimal": 1}, curves, "ddp", {}, complete=False)
+    record = whole.model_copy(update={"curves": curves, "modes": modes, "complete": False})
+    table = next(figure for figure in figures(html.contents([record])) if figure.key == "final-accuracy").table
+    assert table is not None
+    assert [row[1] for row in table.rows] == ["97.50 % [91.15, 100.00]", "97.00 % (1 of 2 seeds)"]
+    for text in (terminal.render(record), markdown.render(record)):
+        assert text.count("(1 of 2 seeds)") == 1
+        assert "2 seeds" in text
+    assert "of 2 seeds" not in terminal.render(whole)

@@ -23,6 +23,12 @@ def without_accuracy(mode: Converged) -> str:
     return "not trained" if mode.status == "not trained" else "FAILED"
 
 
+def fewer_seeds(mode: Converged, record: Convergence) -> str:
+    """Return ' (2 of 3 seeds)' for a mode that an interrupted run trained from fewer seeds; '' for any other."""
+    trained, asked = sum(curve.mode == mode.mode for curve in record.curves), len(record.training.seeds)
+    return "" if trained >= asked else f" ({trained} of {counted(asked, 'seed')})"
+
+
 def accuracy_figure(record: Convergence) -> Figure | None:
     """Draw the mean accuracy over seeds with its interval, and every seed's own. None if no mode finished."""
     shown = [(mode, mode.accuracy) for mode in record.modes.values() if mode.accuracy is not None]
@@ -40,7 +46,7 @@ def accuracy_figure(record: Convergence) -> Figure | None:
     means = points(
         [rounded(100 * accuracy.mean) for _, accuracy in shown],
         [named(mode.mode) for mode, _ in shown],
-        [f"<b>{plain(mode.mode)}</b> {_accuracy(mode)}" for mode, _ in shown],
+        [f"<b>{plain(mode.mode)}</b> {_accuracy(mode, record)}" for mode, _ in shown],
         name="mean, 95 % CI",
         error_x=whiskers(((one.mean, one.ci95 or (one.mean, one.mean)) for _, one in shown), 100),
         marker={"color": "--c1", "size": 11},
@@ -162,21 +168,21 @@ def _accuracies(record: Convergence) -> Table:
                 apart += f" [{100 * low:+.2f}, {100 * high:+.2f}]".replace("-", "−")
         verdict = "reference" if mode.mode == record.reference else where(mode.difference)
         loss = f"{mode.test_loss.mean:.3f}" if mode.test_loss is not None else "–"
-        rows.append([mode.mode, _accuracy(mode), apart, loss, Badge(verdict, verdict)])
+        rows.append([mode.mode, _accuracy(mode, record), apart, loss, Badge(verdict, verdict)])
     verdicts = "seed by seed"
     apart = f"points from {record.reference}, seed by seed [95 % CI]"
     headings = columns("mode", "accuracy [95 % CI]", apart, "test loss", verdicts, words=("mode", verdicts))
     return Table("Accuracy in figures", headings, rows, opened=True)
 
 
-def _accuracy(mode: Converged) -> str:
+def _accuracy(mode: Converged, record: Convergence) -> str:
     if mode.accuracy is None:
         return "–"
-    said = f"{100 * mode.accuracy.mean:.2f} %"
-    if mode.accuracy.ci95 is None:
-        return said
-    low, high = mode.accuracy.ci95
-    return f"{said} [{100 * low:.2f}, {100 * high:.2f}]"
+    said, span = f"{100 * mode.accuracy.mean:.2f} %", ""
+    if mode.accuracy.ci95 is not None:
+        low, high = mode.accuracy.ci95
+        span = f" [{100 * low:.2f}, {100 * high:.2f}]"
+    return f"{said}{span}{fewer_seeds(mode, record)}"
 
 
 def _epochs(record: Convergence) -> Table:

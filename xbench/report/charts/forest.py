@@ -25,7 +25,7 @@ from xbench.report.charts.axes import (
 from xbench.report.page.common_sections import capitalized, label_badge
 from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.stats.regression import LINE
-from xbench.text import and_of, counted, cut
+from xbench.text import counted, cut
 
 ROW_PX = 30
 MARGIN_PX = 132
@@ -276,10 +276,9 @@ def floors_figure(record: Noise) -> Figure | None:
 
 def floors_table(record: Noise) -> Table:
     """Return every wall-clock case with its noise floor, or that it is unknown."""
-    labels = noise_labels(record)
-    title = f"Noise floors in figures{f' ({and_of(labels)})' if labels else ''}"
-    headings = columns("case", "noise floor", "least threshold", words=("case", "noise floor"))
-    return Table(title, headings, told.noise_rows(record), f"{told.FLOORS}.", opened=True)
+    words = ("case", "noise floor", "label")
+    headings = columns("case", "noise floor", "least threshold", "label", words=words)
+    return Table("Noise floors in figures", headings, told.noise_rows(record), f"{told.FLOORS}.", opened=True)
 
 
 def noise_labels(record: Noise) -> list[Label]:

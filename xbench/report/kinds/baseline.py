@@ -157,7 +157,7 @@ class NoiseView(StoredView[Noise]):
 
     def grid(self) -> tuple[str, list[str], list[list[str]], tuple[str, ...]]:
         rows = [list(row) for row in told.noise_rows(self.record)]
-        return told.FLOORS, ["case", "noise floor", "least threshold"], rows, ("case", "noise floor")
+        return told.FLOORS, ["case", "noise floor", "least threshold", "label"], rows, ("case", "noise floor", "label")
 
     def origin(self) -> str:
         return f", from {counted(len(self.record.pairs), 'A/A pair')}"
@@ -186,7 +186,10 @@ class NoiseView(StoredView[Noise]):
         return {"floors": floors, "launches": launches, "failures": failure_rows(record)}
 
     def measured(self) -> list[tuple[str, str]]:
-        return [(name, f"noise floor {floor}") for name, floor, _ in told.noise_rows(self.record)]
+        return [
+            (name, f"noise floor {floor}" if label == "–" else f"noise floor {floor} ({label})")
+            for name, floor, _, label in told.noise_rows(self.record)
+        ]
 
 
 def baseline_table(record: Baseline) -> Table:

@@ -247,7 +247,7 @@ def _live_basis(record: LiveRun) -> list[tuple[str, str]]:
     believed = format_duration(record.believed_restart_s)
     measured = "not measured" if record.overhead_s is None else f"{format_seconds(record.overhead_s)} (real)"
     return [
-        ("overhead", f"{measured} an attempt, of {len(record.spans)}; the policy was told {believed}"),
+        ("overhead", f"{measured} an attempt that stopped or finished; the policy was told {believed}"),
         ("crashes", f"{sum(job.crashes for job in record.jobs)}, with up to {record.retries} retries a job"),
         ("machine", sentences.environment_line(record.environment)),
         ("made by", f"xbench {record.xbench}: {record.command}"),

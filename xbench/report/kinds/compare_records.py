@@ -18,6 +18,8 @@ from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, ro
 from xbench.report.charts.bars import verdict_badge
 from xbench.report.page.common_sections import command_section, label_badge, made_at
 from xbench.report.page.model import Badge, Cell, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace, columns
+from xbench.report.stragglers import straggler_lines
+from xbench.stats.steps import short_step_caution
 from xbench.text import and_of
 from xbench.units import format_seconds
 
@@ -58,6 +60,7 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
     shown = comparable(records)
     labels: list[Label] = sorted({result.label for record in shown for result in record.modes.values()})
     cautions = _cautions(shown)
+    doubts = [(f"result {number}", line) for number, record in enumerate(shown, start=1) for line in _doubts(record)]
     answers = [(f"result {number}", " ".join(answer(record))) for number, record in enumerate(shown, start=1)]
     titles = list(dict.fromkeys(job.workload.title for record in shown for job in record.jobs))
     sections = [
@@ -66,6 +69,7 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
         Section("ratios", "Ratio to the reference", _ratios(shown)),
         Section("differences", "What differs", [_differences(shown)]),
         Section("answers", "Each one's own answer", [Facts(answers)]),
+        Section("warnings", "What each one warns of", [Facts(doubts)] if doubts else []),
         command_section(*dict.fromkeys(record.command for record in shown)),
     ]
     return Page(
@@ -118,6 +122,13 @@ def _cautions(records: Sequence[Comparison]) -> list[str]:
     return [caution for caution, fact in cautions.items() if len({fact(record) for record in records}) > 1]
 
 
+def _doubts(record: Comparison) -> list[str]:
+    """Return who held the others back, what was not shown to train the same network, and the warnings."""
+    short = short_step_caution(result.predicted_step_s for result in record.modes.values())
+    slow = dict.fromkeys(line for job in record.jobs for line in straggler_lines(job.stragglers))
+    return [*slow, *sentences.not_shown_lines(record), *short, *record.warnings]
+
+
 def _workloads(record: Comparison) -> str:
     return " and ".join(sentences.workload_line(job.workload) for job in record.jobs)
 
@@ -151,7 +162,9 @@ def _which(records: Sequence[Comparison]) -> Table:
 def _times(records: Sequence[Comparison]) -> list[Figure]:
     def estimate(result: ModeResult) -> Interval | None:
         one = result.seconds_per_sample
-        return (one.median, *one.ci95) if one is not None and trusted(result) else None
+        if one is None or not trusted(result):
+            return None
+        return (one.median, *(one.interval or (one.median, one.median)))
 
     def sample(result: ModeResult) -> str:
         return format_seconds(result.seconds_per_sample.median if result.seconds_per_sample is not None else None)
@@ -170,7 +183,10 @@ def _times(records: Sequence[Comparison]) -> list[Figure]:
 
 def _ratios(records: Sequence[Comparison]) -> list[Figure]:
     def estimate(result: ModeResult) -> Interval | None:
-        return (result.ratio.value, *result.ratio.ci95) if result.ratio is not None and trusted(result) else None
+        ratio = result.ratio
+        if ratio is None or not trusted(result):
+            return None
+        return (ratio.value, *(ratio.interval or (ratio.value, ratio.value)))
 
     look = {"color": "--ink", "dash": "dot", "width": 1.5}
     line = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1, "line": look}

@@ -11,6 +11,7 @@ from xbench.report.charts.convergence import (
     accuracy_figure,
     costs_table,
     curves_figure,
+    fewer_seeds,
     losses_figure,
     without_accuracy,
 )
@@ -83,10 +84,11 @@ class ConvergenceView(View[Convergence]):
         data = self.record.dataset
         return f"{data.name}, {data.train} to train and {data.test} to test{classes}: {data.source}"
 
-    def training_line(self, seeds: str = "") -> str:
+    def training_line(self) -> str:
         training = self.record.training
         return (
-            f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, {seeds}"
+            f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, "
+            f"{counted(len(training.seeds), 'seed')}, "
             f"{training.optimizer} with lr {training.lr:g} falling to zero, batch {training.batch_size} a worker; "
             "equal for all modes"
         )
@@ -99,9 +101,18 @@ class ConvergenceView(View[Convergence]):
             f"### {markup.plain(record.workload.title)} on {markup.code(record.fabric.spec)} ({record.fabric.label})",
             markup.quoted(self.incomplete()),
             markup.lead(self.headline()),
-            markup.table(headings, [_markdown_row(mode) for mode in record.modes.values()]),
+            markup.table(headings, [_markdown_row(mode, record) for mode in record.modes.values()]),
             markup.warning_list(record.warnings),
-            markup.details("Environment", markup.facts([("data", samples), *self.setup()])),
+            markup.details(
+                "Environment",
+                markup.facts(
+                    [
+                        ("data", samples),
+                        ("training", self.training_line()),
+                        *self.setup(),
+                    ]
+                ),
+            ),
         ]
 
     def sections(self) -> list[Section]:
@@ -109,7 +120,7 @@ class ConvergenceView(View[Convergence]):
         accuracy, formula = accuracy_figure(record), by_formula(record)
         pairs = [
             ("data", self.data_line(f", {record.dataset.classes} classes")),
-            ("training", self.training_line(f"{counted(len(record.training.seeds), 'seed')}, ")),
+            ("training", self.training_line()),
             workload_pair(record.workload),
             *fabric_pairs(record.fabric),
         ]
@@ -149,7 +160,8 @@ class ConvergenceView(View[Convergence]):
                 found.append(Case(group, mode.mode, None, status, failed(mode)))
                 continue
             word = "reference" if mode.mode == record.reference else where(mode.difference)
-            said = f"accuracy {format_percent(mode.accuracy.mean, 2)} ({record.label}): {word}"
+            share = format_percent(mode.accuracy.mean, 2)
+            said = f"accuracy {share}{fewer_seeds(mode, record)} ({record.label}): {word}"
             found.append(Case(group, mode.mode, mode.step_s, message=said))
         return found
 
@@ -164,13 +176,13 @@ def _row(mode: Converged) -> Row:
     }
 
 
-def _markdown_row(mode: Converged) -> list[str]:
+def _markdown_row(mode: Converged, record: Convergence) -> list[str]:
     if mode.status != "ok" or mode.accuracy is None:
         return [markup.code(mode.mode), markup.strong(without_accuracy(mode)), "–", "–", "–"]
     span = f" [{', '.join(format_percent(end, 2) for end in mode.accuracy.ci95)}]" if mode.accuracy.ci95 else ""
     return [
         markup.code(mode.mode),
-        f"{format_percent(mode.accuracy.mean, 2)}{span}",
+        f"{format_percent(mode.accuracy.mean, 2)}{span}{fewer_seeds(mode, record)}",
         f"{mode.test_loss.mean:.3f}" if mode.test_loss else "–",
         format_seconds(mode.step_s),
         format_bytes(mode.sent_bytes),
@@ -180,7 +192,7 @@ def _markdown_row(mode: Converged) -> list[str]:
 def _draw_costs(record: Convergence, console: Console) -> None:
     seeds = counted(len(record.training.seeds), "seed")
     title = f"Means over {seeds}; a step ({record.label}) and what it costs a worker"
-    rows = [_cells(mode) for mode in record.modes.values()]
+    rows = [_cells(mode, record) for mode in record.modes.values()]
     if console.width >= NARROW_COLUMNS:
         console.print(filled_table(title, _HEADINGS, rows, ("mode",)))
         return
@@ -236,13 +248,13 @@ def _where(mode: Converged, reference: str) -> str:
     return f"no difference from {reference} is shown ({apart}; {found})"
 
 
-def _cells(mode: Converged) -> list[str]:
+def _cells(mode: Converged, record: Convergence) -> list[str]:
     if mode.accuracy is None or mode.test_loss is None:
         return [mode.mode, without_accuracy(mode), *["–"] * 6]
     interval = f" [{_points(*mode.accuracy.ci95)}]" if mode.accuracy.ci95 is not None else ""
     return [
         mode.mode,
-        f"{format_percent(mode.accuracy.mean, 2)}{interval}",
+        f"{format_percent(mode.accuracy.mean, 2)}{interval}{fewer_seeds(mode, record)}",
         f"{mode.test_loss.mean:.3f}",
         format_seconds(mode.step_s),
         *map(format_bytes, (mode.sent_bytes, mode.activation_bytes, mode.activation_peak_bytes)),

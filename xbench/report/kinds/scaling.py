@@ -172,7 +172,7 @@ def _wide(record: Scaling, console: Console, verbose: bool) -> None:
     tables: list[tuple[str, PointCell]] = [
         ("Step (simulated)", lambda point: format_seconds(point.step_s)),
         ("Scaling efficiency (simulated)", lambda point: format_percent(point.efficiency)),
-        ("Samples/s, all workers (simulated)", lambda point: format_count(point.samples_per_s)),
+        ("Samples/s, all workers (simulated)", _rate),
         ("Exposed communication (simulated)", lambda point: format_seconds(point.exposed_s)),
         ("Buckets (simulated)", lambda point: str(point.buckets)),
     ]
@@ -191,7 +191,7 @@ def _stacked(record: Scaling, console: Console) -> None:
         for point in record.points:
             if point.workers == workers:
                 step_s, exposed_s = format_seconds(point.step_s), format_seconds(point.exposed_s)
-                rate, largest = format_count(point.samples_per_s), format_bytes(point.largest_bucket_bytes)
+                rate, largest = _rate(point), format_bytes(point.largest_bucket_bytes)
                 console.print(Text(f"  {point.mode}", style="bold"))
                 efficiency = format_percent(point.efficiency)
                 indented(console, f"  step {step_s}, exposed {exposed_s}, efficiency {efficiency}")
@@ -199,25 +199,29 @@ def _stacked(record: Scaling, console: Console) -> None:
 
 
 def figures(record: Scaling) -> list[Figure]:
-    """Draw the step, the efficiency and the throughput; empty for a record without points."""
+    """Draw the step, the efficiency and, where the batch is known, the throughput; empty without points."""
     if not record.points:
         return []
     percent: Layout = {"title": {"text": "efficiency [%]"}, "rangemode": "tozero"}
     rate: Layout = {"title": {"text": "samples/s"}, "type": "log", "tickformat": "~s", "dtick": 1}
-    return [
-        step_curves(record),
+    drawn = [
+        _step_curves(record),
         _figure(record, "efficiency", "Scaling efficiency",
                 "Samples per second over those of as many workers without communication.",
                 lambda p: rounded(100 * p.efficiency), lambda p: format_percent(p.efficiency), percent,
                 _matrix("Efficiency in figures", record, lambda p: format_percent(p.efficiency))),
-        _figure(record, "throughput", "Throughput",
-                "Of all workers together, on logarithmic axes: perfect scaling is a straight line.",
-                lambda p: rounded(p.samples_per_s), lambda p: f"{format_count(p.samples_per_s)} samples/s", rate,
-                _matrix("Samples per second in figures", record, lambda p: format_count(p.samples_per_s))),
     ]  # fmt: skip
+    if any(point.samples_per_s for point in record.points):
+        drawn.append(_figure(
+            record, "throughput", "Throughput",
+            "Of all workers together, on logarithmic axes: perfect scaling is a straight line.",
+            lambda p: rounded(p.samples_per_s or 0.0), lambda p: f"{_rate(p)} samples/s", rate,
+            _matrix("Samples per second in figures", record, _rate),
+        ))  # fmt: skip
+    return drawn
 
 
-def step_curves(record: Scaling) -> Figure:
+def _step_curves(record: Scaling) -> Figure:
     """Draw each mode's predicted step over the number of workers, and the step without communication."""
     unit = time_unit(max((point.step_band_s or (0.0, point.step_s))[1] for point in record.points))
     axis: Layout = {"title": {"text": f"step [{unit.name}]"}, "rangemode": "tozero"}
@@ -278,7 +282,7 @@ def _table(record: Scaling) -> Table:
             _band(point),
             format_seconds(point.exposed_s),
             format_percent(point.efficiency),
-            format_count(point.samples_per_s),
+            _rate(point),
             str(point.buckets),
             format_bytes(point.largest_bucket_bytes),
         ]
@@ -307,6 +311,10 @@ def _rows(record: Scaling, cell: PointCell) -> list[list[str]]:
         [str(size), *(cell(found[size, mode]) if (size, mode) in found else "–" for mode in record.modes)]
         for size in record.workers
     ]
+
+
+def _rate(point: ScalingPoint) -> str:
+    return format_count(point.samples_per_s or None)  # older records hold 0.0 where the batch is unknown
 
 
 def _band(point: ScalingPoint) -> str:
