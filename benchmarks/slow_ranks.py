@@ -7,8 +7,8 @@ no name rests on (`short_profile.py`). There are five kinds of runs: a slow back
 rank 1 of two local ranks, a slow loader there, a slow link of host 1 of three shaped hosts, and the two local ranks and
 the three hosts without a fault. Runs of all kinds alternate, so that a change of the machine meets them all.
 
-A fault counts as named if the profile names its rank or link and no other, and the planted part first. It counts as
-named exactly if the profile names no other part of the step either.
+A fault counts as named if the profile names its rank or link and no other, and the planted part of the step first. It
+counts as named exactly if the profile names no other part either, and the layer from which on backward is slow.
 
 A run without a planted fault has none only if its cores are equally fast. So both cores compute the same before and
 after every run. All runs are counted, and those whose cores differed by at most APART once more by themselves.
@@ -172,7 +172,8 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 def is_in_place(found: Sequence[str], wanted: Sequence[str]) -> bool:
     """True if the wanted rank or link is the only one named, and its planted part stands first."""
-    return len(found) == len(wanted) and all(one.startswith(place) for one, place in zip(found, wanted, strict=True))
+    places = [one.partition(" from ")[0] for one in wanted]
+    return len(found) == len(wanted) and all(one.startswith(place) for one, place in zip(found, places, strict=True))
 
 
 def main() -> int:
