@@ -10,7 +10,8 @@ import pytest
 from typed_commands import said_by_two_ranks, scenarios_of
 
 RANKS = Path(__file__).parent / "ranks"
-SCENARIOS = [(script, name) for script in ("schedules.py", "user_loops.py") for name in scenarios_of(script)]
+SCRIPTS = ("schedules.py", "user_loops.py", "changing_loops.py")
+SCENARIOS = [(script, name) for script in SCRIPTS for name in scenarios_of(script)]
 
 
 @pytest.fixture(scope="module")

@@ -242,7 +242,12 @@ class HorovodWork(dist.Work):
 
     def is_completed(self) -> bool:
         """True if `wait` would return at once."""
-        return all(self._hvd.poll(handle) for handle in list(self._handles))
+        if not self._lock.acquire(blocking=False):  # a thread waits, and takes each handle when it has arrived
+            return False
+        try:
+            return all(self._hvd.poll(handle) for handle in self._handles)
+        finally:
+            self._lock.release()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return on completion. Raises Horovod's HorovodInternalError."""

@@ -127,9 +127,12 @@ def try_candidates(
             best = _fastest(found)
             second = [shortlist[best], replace(better, name="planned again", step_s=fitted.step_of(better).step_s)]
             again = f"; predictions were {off - 1:+.0%} off, so it was planned again"
-            known, new = trial.run(second, rounds, steps)
-            shortlist.append(second[1])
-            found.append(replace(new, step_s=found[best].step_s * new.step_s / known.step_s))
+            second, refused_again = trial.attachable(second)
+            again += refused_again
+            if not refused_again:
+                known, new = trial.run(second, rounds, steps)
+                shortlist.append(second[1])
+                found.append(replace(new, step_s=found[best].step_s * new.step_s / known.step_s))
     chosen = _fastest(found)
     if found[chosen].step_s > (1 - NOISE / math.sqrt(found[chosen].steps)) * found[0].step_s:
         chosen = _unchanged(shortlist, found)

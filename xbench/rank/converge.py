@@ -175,7 +175,8 @@ class ConvergeRank(Rank):
         model, like = self.workload.model, self.workload.inputs
         assert isinstance(like, Tensor)
         training = [module for module in model.modules() if module.training]  # frozen parts may be in evaluation mode
-        model.eval()
+        for module in training:  # not eval(), which a sharded mode would hand on to the modules that it trains
+            module.training = False
         total = right = 0.0
         with torch.no_grad():
             for start in range(0, len(self.data.test_labels), TEST_BATCH):

@@ -66,17 +66,22 @@ RESOLUTION_S = 5e-5
 """Shortest wait, and shortest stretch of the optimizer between waits, that becomes a separate slice [s]."""
 
 
-def steps_to_record(predicted_s: float) -> int:
-    """Return how many steps of this length [s] are recorded: an odd number, so that the median is one of them, or 0."""
+def steps_to_record(predicted_s: float, *, deferred: bool = False) -> int:
+    """Return how many steps of this length [s] are recorded: an odd number, so that the median is one of them, or 0.
+
+    `deferred`: whether updates are deferred. Then there is one more, because the first is dropped: it waits for
+    gradients that were sent before recording.
+    """
     if predicted_s > TOO_SLOW_STEP_S:
         return 0
-    return 1 if predicted_s > SLOW_STEP_S else STEPS
+    return (1 if predicted_s > SLOW_STEP_S else STEPS) + deferred
 
 
 def record_timeline(session: Session, mode: ModeSpec) -> None:
     """Attach anew, warm up, record, detach, and write the timeline. Collective over the job."""
     plan = session.plans[session.job]
-    steps = steps_to_record(plan.step_s.get(mode.carrier, plan.compute_s))
+    deferred = defers_update(plan.carrier_of(mode))
+    steps = steps_to_record(plan.step_s.get(mode.carrier, plan.compute_s), deferred=deferred)
     if steps == 0:
         return
     what = f"timeline of {mode.text}"
@@ -124,7 +129,7 @@ def _write(session: Session, mode: ModeSpec, recorder: TimelineRecorder, origin_
     try:
         recorded = recorder.recorded()
         if defers_update(session.plans[session.job].carrier_of(mode)):
-            recorded = recorded[1:] or recorded  # the first step waits for gradients that were sent before recording
+            recorded = recorded[1:]
     except Exception as error:
         _warn(session, mode, error)
     chosen = torch.tensor([_median(recorded)], device=session.device)

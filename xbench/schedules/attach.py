@@ -81,8 +81,8 @@ def attach(
 
     `process_group` holds the ranks that average with each other; None is all of them. With `wait="backward"`, gradients
     are averaged when `loss.backward()` returns. With `wait="step"`, they may be in flight until `optimizer.step()`.
-    Then `handle.synchronize()` must come before any other use of them (clipping, GradScaler), which is refused without
-    it. An optimizer with other step hooks updates all parameters after the wait.
+    Then `handle.synchronize()` must come before any other use of them (clipping, GradScaler), which xbench's own
+    schedules refuse without it. An optimizer with other step hooks updates all parameters after the wait.
 
     `unused_parameters=True` makes the DDP schedules look for parameters without a gradient; xbench's own schedules
     always handle them. The next step may overwrite a gradient's memory: `clone()` a gradient to keep it. `copies`
@@ -95,8 +95,9 @@ def attach(
 
     `fsdp`, `hsdp` and `replicate` take the parameters over, and `zero1` the optimizer's state. Read parameters and
     gradients through `handle.model`, or call `handle.finish()` first. Call `zero_grad()` of `handle.model` or of the
-    optimizer. All ranks must detach together. `auto:shard=on` is refused: `xbench plan RECORD --emit python --mode
-    auto:shard=on` prints the lines of torch that wrap its units.
+    optimizer. Attributes that a loop sets on a model belong on `handle.model`. All ranks must detach together.
+    `auto:shard=on` is refused: `xbench plan RECORD --emit python --mode auto:shard=on` prints the lines of torch that
+    wrap its units.
 
     The ranks must have equal parameters, as after loading one checkpoint or seeding alike. Their digests are compared
     here, so all ranks must call this together. `broadcast=True` first copies the first rank's parameters and buffers to

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.errors import UsageError
+from xbench.errors import UsageError, WorkloadError
 from xbench.records.measured_parts import Parts
 from xbench.schedules.engine import Engine, Wait, Watch
 from xbench.spec import Compress, Copies
@@ -137,7 +137,8 @@ class Handle:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None or isinstance(error, UsageError) or not self.meets_at_detach:
+        refused = isinstance(error, UsageError) and not isinstance(error, WorkloadError)  # on every rank alike
+        if error is None or refused or not self.meets_at_detach:
             self.detach()
 
 

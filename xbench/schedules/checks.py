@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from torch.nn import Module, Parameter
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from xbench.errors import SpecError, UsageError, nearest
 from xbench.torch_compile import plain_name
@@ -16,7 +16,7 @@ BUCKET_BYTES = 4 * 1024 * 1024
 
 
 class TrainableSet:
-    """The parameters that were frozen at attach, and the sizes of the optimizer's groups.
+    """The parameters that were frozen at attach, and those of the optimizer's groups.
 
     A parameter that is unfrozen or added later would be trained by each rank alone, because no hook sends its gradient.
     """
@@ -26,29 +26,36 @@ class TrainableSet:
         self._optimizer = optimizer
         self._frozen = [(plain_name(name), p) for name, p in model.named_parameters() if not p.requires_grad]
         self._served = {id(p) for p in model.parameters() if p.requires_grad}
-        self._held = self._sizes()
+        self._held = self._ids()
 
-    def _sizes(self) -> list[int]:
-        """Parameters in each group of the optimizer."""
+    def _ids(self) -> list[list[int]]:
+        """Ids of the parameters in each group of the optimizer."""
         groups = getattr(self._optimizer, "param_groups", None) or ()
-        return [len(group["params"]) for group in groups]
+        return [list(map(id, group["params"])) for group in groups]
 
     def check(self) -> None:
         """Raise UsageError for a parameter of the model that has become trainable since."""
         for name, parameter in self._frozen:
             if parameter.requires_grad:
                 self._refuse(name)
-        if self._sizes() != self._held:
+        held = self._ids()
+        if held != self._held:
             for name, parameter in self._model.named_parameters():
                 if parameter.requires_grad and id(parameter) not in self._served:
                     self._refuse(plain_name(name))
-            self._held = self._sizes()
+            self._held = held
 
     def _refuse(self, name: str) -> None:
         raise UsageError(
             f"parameter {name!r} has become trainable since the schedule was attached, and its gradients are not sent",
             hint="detach the schedule, unfreeze or add parameters on all ranks, and attach it again",
         )
+
+
+def refuse_joint_updates(optimizer: Optimizer, name: str) -> None:
+    """Raise UsageError for an optimizer that updates all parameters together, where `name` divides them."""
+    if isinstance(optimizer, LBFGS):
+        raise UsageError(f"{name} divides parameters among the ranks, and LBFGS updates all of them together")
 
 
 def refuse_wrapped(model: Module) -> None:

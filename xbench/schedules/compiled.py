@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from xbench.errors import UsageError
 from xbench.model_blocks import blocks_of
 from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.bucketed import ComputeHandle
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.sharded import Fsdp
 from xbench.torch_compile import compiler_obstacle, regions
@@ -90,7 +91,7 @@ class CompiledCompute(Schedule):
         """See `Schedule.attach`. Raises UsageError for a model that is compiled already, and without a compiler."""
         _check(setup.model)
         compiled: Any = torch.compile(setup.model)
-        handle = Handle(compiled)
+        handle = ComputeHandle(compiled)
 
         def forget() -> None:
             handle.model = setup.model

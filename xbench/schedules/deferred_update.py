@@ -8,7 +8,7 @@ random. In its own group (`own_group`), no other collectives are counted.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -72,6 +72,20 @@ def refuse_step_hooks(optimizer: Optimizer, name: str, own: int = 0) -> None:
             f"{name} puts updates off into the next forward pass, and the optimizer has step hooks, which "
             "would find neither gradients nor new parameters"
         )
+
+
+def check_groups(parameters: Mapping[str, Parameter], optimizer: Optimizer, name: str) -> list[int]:
+    """Return `group_sizes`. Raises UsageError for a parameter that the optimizer does not have."""
+    groups = group_of(optimizer)
+    for each, parameter in parameters.items():
+        if id(parameter) not in groups:
+            raise UsageError(f"{name} updates all parameters itself, and the optimizer does not have {each!r}")
+    return group_sizes(optimizer)
+
+
+def group_sizes(optimizer: Optimizer) -> list[int]:
+    """Return the number of parameters in each of the optimizer's groups."""
+    return [len(group["params"]) for group in optimizer.param_groups]
 
 
 def carrier_of(group: dist.ProcessGroup | None, device: torch.device) -> Carrier:

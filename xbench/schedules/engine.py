@@ -122,9 +122,12 @@ class Engine:
             self._handles.append(optimizer.register_step_post_hook(self._after_step))
         elif isinstance(optimizer, Optimizer):
             self._handles.append(optimizer.register_step_pre_hook(self._check_ended))
+        self._hook_ids: dict[str, int] = {}
         for name, parameter in self.parameters.items():
             ENGINES[id(parameter)] = self
-            self._handles.append(parameter.register_post_accumulate_grad_hook(self._hook(name)))  # type: ignore[no-untyped-call]
+            handle = parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
+            self._hook_ids[name] = handle.id
+            self._handles.append(handle)
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
         self.buckets = [self._bucket(names) for names in plan]
@@ -218,8 +221,23 @@ class Engine:
     def _all_reduce(self, bucket: CommBucket) -> Work:
         return bucket.send(self.group)
 
-    def _backward_ended(self) -> None:
+    def _check_served(self) -> None:
+        """Raise UsageError for a parameter that has become trainable, or has got a hook, since the schedule attached.
+
+        A later hook runs after the gradient was handed to its collective.
+        """
         self._trained.check()
+        for name, own in self._hook_ids.items():
+            hooks: Any = self.parameters[name]._post_accumulate_grad_hooks
+            if next(reversed(hooks)) != own:
+                raise UsageError(
+                    f"parameter {name!r} got a hook after the schedule was attached, which would change or read its "
+                    "gradient while that is sent",
+                    hint="register hooks before the schedule is attached",
+                )
+
+    def _backward_ended(self) -> None:
+        self._check_served()
         self._mark_kept()
         for bucket in self.buckets[self._next :]:  # mostly none: all are in flight
             self._launch(bucket)

@@ -18,7 +18,12 @@ from xbench.errors import UsageError
 
 
 class StandIn(Tensor):
-    """A tensor without memory in the place of a gradient."""
+    """A tensor without memory in the place of a gradient. Any operation on it raises UsageError with SAID and HINT."""
+
+    SAID = "gradients are used before they are averaged, by clipping, a GradScaler or another backward pass"
+    HINT = (
+        "call handle.synchronize() before that, and all backward passes of a step but the last under handle.no_sync()"
+    )
 
     @staticmethod
     def __new__(cls, like: Tensor) -> StandIn:
@@ -35,11 +40,7 @@ class StandIn(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> NoReturn:
-        raise UsageError(
-            "gradients are used before they are averaged, by clipping, a GradScaler or another backward pass",
-            hint="call handle.synchronize() before that, and all backward passes of a step but the last under "
-            "handle.no_sync()",
-        )
+        raise UsageError(cls.SAID, hint=cls.HINT)
 
 
 class InFlight:
@@ -67,6 +68,14 @@ class InFlight:
             gradient = self.held.pop(id(parameter), None)
             if gradient is not None and parameter.grad is self._stand_ins[id(parameter)]:
                 parameter.grad = gradient
+
+    def changed(self, parameters: Iterable[Parameter]) -> list[tuple[Parameter, Tensor | None]]:
+        """Return the parameters whose gradient other code has replaced or removed, and what they have now."""
+        return [
+            (parameter, parameter.grad)
+            for parameter in parameters
+            if parameter.grad is not (self._stand_ins[id(parameter)] if id(parameter) in self.held else None)
+        ]
 
     def remove(self, parameters: Iterable[Parameter]) -> None:
         """Remove the stand-ins, so that the parameters have no gradients. `held` stays."""

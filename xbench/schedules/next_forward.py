@@ -50,14 +50,15 @@ from xbench.schedules.deferred_update import (
     before_state_dicts,
     carrier_of,
     check_deferrable,
+    check_groups,
     give_all,
     give_back,
+    group_sizes,
     on_a_stream,
     ordinary_mode,
     own_group,
     refuse_step_hooks,
 )
-from xbench.schedules.early_update import group_of
 from xbench.schedules.engine import TWICE, Engine
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.hooks import closure_of
@@ -102,10 +103,7 @@ class NextForward(Engine):
 
     def _prepare(self, setup: AttachConfig) -> None:
         """Set up the parts beyond the plain engine."""
-        groups = group_of(self.optimizer)
-        for name, parameter in self.parameters.items():
-            if id(parameter) not in groups:
-                raise UsageError(f"{self.name} updates all parameters itself, and the optimizer does not have {name!r}")
+        self._sizes = check_groups(self.parameters, self.optimizer, self.name)
         self.carrier: Carrier = carrier_of(self.group, self._device)
         self.lane = own_group(self.group) if self.carrier == "exchange" else self.group
         self.departures = self._plan_departures(setup)
@@ -162,7 +160,7 @@ class NextForward(Engine):
             bucket.complete()
 
     def _backward_ended(self) -> None:
-        self._trained.check()
+        self._check_served()
         if self._first_use is not None and self._first_use.inside:
             raise UsageError(
                 f"{self.name} learns from the first forward pass where each parameter is used, and a backward pass ran "
@@ -227,11 +225,19 @@ class NextForward(Engine):
                 f"a GradScaler looks at gradients that {self.name} still has on their way",
                 hint="call handle.synchronize() before scaler.unscale_() and scaler.step()",
             )
+        if self._in_flight.changed(self.parameters.values()):
+            raise UsageError(
+                f"gradients were removed or replaced while {self.name} had them on their way",
+                hint="call handle.synchronize() between the backward pass and that",
+            )
         self._settings = [
             {key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items()}
             for group in optimizer.param_groups
         ]
         self._in_flight.remove(self.parameters.values())
+        if self._sizes != group_sizes(optimizer):  # groups were divided, or parameters added
+            self._sizes = check_groups(self.parameters, optimizer, self.name)
+            assign(self.pieces, self.departures.order, optimizer)
         for piece in self.pieces:
             piece.due = True
         self._due = len(self.pieces)
@@ -347,13 +353,17 @@ class NextForward(Engine):
     def synchronize(self) -> None:
         """Return when the gradients of this step are averaged and on their parameters; its update is an ordinary one.
 
-        Does nothing when no backward pass has run since the last step.
+        What other code has put in the place of a gradient stays. Does nothing when no backward pass has run since the
+        last step.
         """
         if not self.communicate or not self._travels or self._due:
             return
         self._land(self.pieces)
+        changed = self._in_flight.changed(self.parameters.values())
         self._in_flight.remove(self.parameters.values())
         give_all(self.pieces, self._in_flight.held)
+        for parameter, gradient in changed:
+            parameter.grad = gradient
         self._over()
 
     def detach(self) -> None:

@@ -24,6 +24,7 @@ divides, which `set_force_sum_reduction_for_comms` asks for.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,11 +45,14 @@ from xbench.model_blocks import blocks_of
 from xbench.planning.sharding import shard_ranks
 from xbench.planning.unit_plan import merged
 from xbench.schedules.base import AttachConfig, Handle, Schedule
-from xbench.schedules.checks import refuse_wrapped
+from xbench.schedules.checks import refuse_joint_updates, refuse_wrapped
+from xbench.schedules.early_update import group_of
 from xbench.schedules.engine import Watch
+from xbench.schedules.in_flight import StandIn
 from xbench.schedules.served_parameters import refuse_ignored
 from xbench.schedules.torch_calls import SHARDED, watch_calls
 from xbench.schedules.units import twin_of, units_of
+from xbench.torch_compile import plain_name
 
 _MESHES: dict[tuple[str, int], tuple[dist.ProcessGroup, DeviceMesh]] = {}
 """Meshes of two dimensions by device type and size of a group, each with the default group at its creation."""
@@ -95,26 +99,36 @@ class ShardedHandle(Handle):
         self._pairs: list[tuple[Parameter, Any]] = [(p, shards[name]) for name, p in setup.model.named_parameters()]
         self._nbytes = {id(whole): whole.untyped_storage().nbytes() for whole, _ in self._pairs}
         self._in_shards = False
-        self._hook = twin.register_forward_pre_hook(lambda *_: self._to_shards(), prepend=True)
+        self._stand_ins = {id(whole): StandInOfShard(whole.detach()) for whole, _ in self._pairs}
+        self._hook = twin.register_forward_pre_hook(lambda *_: self._before_forward(), prepend=True)
         self._follow(setup.model, twin)
         self._to_shards()
 
     def _follow(self, plain: Module, twin: Module) -> None:
-        """Let `train()` and `eval()` of the plain model reach the twin, until the schedule is detached."""
+        """Let `train()`, `eval()` and `zero_grad()` of the plain model, and of each of its modules, reach the twin.
 
-        def both(mode: bool = True) -> Module:
-            twin.train(mode)
-            return type(plain).train(plain, mode)
+        Until the schedule is detached.
+        """
+        for one, other in zip(plain.modules(), twin.modules(), strict=True):
+            self._replace(one, "train", functools.partial(_train_both, one, other))
+            self._replace(one, "zero_grad", functools.partial(self._zero_both, one, other))
 
-        before = vars(plain).get("train")
-        object.__setattr__(plain, "train", both)
+    def _replace(self, module: Module, method: str, by: Callable[..., Any]) -> None:
+        """Replace a method of one module, until the schedule is detached."""
+        before = vars(module).get(method)
+        object.__setattr__(module, method, by)
 
         def put_back() -> None:
-            object.__delattr__(plain, "train")
+            object.__delattr__(module, method)
             if before is not None:
-                object.__setattr__(plain, "train", before)
+                object.__setattr__(module, method, before)
 
         self.at_detach(put_back)
+
+    def _zero_both(self, one: Module, other: Module, set_to_none: bool = True) -> None:
+        other.zero_grad(set_to_none)
+        if not self._in_shards:
+            type(one).zero_grad(one, set_to_none)
 
     @property
     def units(self) -> dict[str, list[str]]:
@@ -155,10 +169,32 @@ class ShardedHandle(Handle):
         _move_buffers(self.model, self._plain)
         self._in_shards = False
 
+    def _before_forward(self) -> None:
+        """Take over what was changed on the plain model. Raises UsageError for parameters frozen or unfrozen since."""
+        for whole, shard in self._pairs:
+            if whole.requires_grad != shard.requires_grad:
+                raise UsageError(
+                    "a parameter was frozen or unfrozen after the schedule was attached, and its shard was not",
+                    hint="detach the schedule, change the model on all ranks, and attach it again",
+                )
+        self._to_shards()
+        for whole, _ in self._pairs:
+            if whole.requires_grad:
+                whole.grad = self._stand_ins[id(whole)]
+
     def _to_shards(self) -> None:
-        """Move the whole parameters' values, gradients and state into this rank's shards. No rank waits."""
+        """Move the whole parameters' values, gradients and state into this rank's shards. No rank waits.
+
+        Raises UsageError if a backward pass has filled the shards since the parameters were whole.
+        """
         if self._in_shards:
             return
+        if any(shard.grad is not None for _, shard in self._pairs):
+            raise UsageError(
+                "handle.finish() between a forward pass and its backward pass, or before the step, loses the step's "
+                "gradients",
+                hint="call it between a step and the next forward pass",
+            )
         with torch.no_grad():
             for whole, shard in self._pairs:
                 shard.to_local().copy_(_part(whole, shard).to_local())
@@ -193,6 +229,18 @@ class ShardedHandle(Handle):
         finally:
             self._hook.remove()
             self.model = self._plain
+
+
+def _train_both(one: Module, other: Module, mode: bool = True) -> Module:
+    other.train(mode)
+    return type(one).train(one, mode)
+
+
+class StandInOfShard(StandIn):
+    """Stands on a parameter of the plain model in the place of its gradient, which is in shards."""
+
+    SAID = "gradients of the plain model are used, and the schedule has them in shards"
+    HINT = "take those of handle.model, as in clip_grad_norm_(handle.model.parameters(), 1.0)"
 
 
 def _move_buffers(from_model: Module, to_model: Module) -> None:
@@ -289,6 +337,16 @@ class Fsdp(Schedule):
         mixed = setup.optimizer is not None and not isinstance(setup.optimizer, Optimizer)
         if mixed:
             raise UsageError(f"{self.name} gives its shards to a torch optimizer, and this one is of another kind")
+        if setup.optimizer is None:
+            raise UsageError(f"{self.name} hands its shards to the optimizer, and none was given")
+        refuse_joint_updates(setup.optimizer, self.name)
+        held = group_of(setup.optimizer)
+        for name, parameter in setup.model.named_parameters():
+            if parameter.requires_grad and id(parameter) not in held:
+                raise UsageError(
+                    f"{self.name} hands its shards to the optimizer, which does not have {plain_name(name)!r}",
+                    hint="give it one optimizer with all trainable parameters",
+                )
         return next(setup.model.parameters()).device.type
 
 

@@ -116,6 +116,8 @@ class PartialBackpropEngine(Engine):
         self.worker = dist.get_rank(setup.group) if dist.is_initialized() else 0
         self.steps = 0
         self.level = split.levels
+        self._left_out: set[str] = set()
+        """Names of parameters that do not require a gradient because of the level."""
         self._relays: deque[ReduceBroadcast] = deque()
         plan = split_buckets(buckets, band_of)
         super().__init__(
@@ -146,7 +148,13 @@ class PartialBackpropEngine(Engine):
         """Set the level of the coming step: autograd leaves out parameters that do not require a gradient."""
         self.level = self.split.level(self.worker, self.steps)
         for name, parameter in self.parameters.items():
-            parameter.requires_grad_(self.band_of[name] <= self.level)
+            if self.band_of[name] > self.level:
+                if parameter.requires_grad:
+                    self._left_out.add(name)
+                    parameter.requires_grad_(False)
+            elif name in self._left_out:  # what the user has frozen stays frozen
+                self._left_out.remove(name)
+                parameter.requires_grad_(True)
 
     def launch_in_order(self) -> None:
         """See `Engine.launch_in_order`; pending broadcasts of complete averages go first."""
@@ -196,12 +204,10 @@ class PartialBackpropEngine(Engine):
             self._take_level()
 
     def detach(self) -> None:
-        """See `Engine.detach`; every parameter requires a gradient again."""
-        attached = bool(self._handles)
+        """See `Engine.detach`; parameters that were left out require a gradient again."""
         super().detach()
-        if attached:
-            for parameter in self.parameters.values():
-                parameter.requires_grad_(True)
+        while self._left_out:
+            self.parameters[self._left_out.pop()].requires_grad_(True)
 
 
 class Spb(Schedule):

@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle
+from xbench.schedules.checks import refuse_joint_updates
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.engine import Watch
 from xbench.schedules.served_parameters import refuse_ignored
@@ -77,9 +78,9 @@ class Zero1Handle(DdpHandle):
         Loading a state dict replaces both, and brings the state of every parameter to every rank.
         """
         optimizer, zero = self._optimizer, self._zero
-        if sum(len(group["params"]) for group in optimizer.param_groups) != len(self._parameters):
+        if {id(p) for group in optimizer.param_groups for p in group["params"]} != set(map(id, self._parameters)):
             raise UsageError(
-                "the optimizer got parameters since zero1 divided those that it had among the ranks",
+                "the optimizer got other parameters since zero1 divided those that it had among the ranks",
                 hint="detach the schedule, add parameters on all ranks, and attach it again",
             )
         if zero.optim.state is not optimizer.state:
@@ -119,9 +120,14 @@ class Zero1Handle(DdpHandle):
             if not isinstance(value, _Sent):
                 held[key] = value
                 continue
-            if id(parameter) not in self._own:
-                held[key] = torch.empty(value.shape, dtype=value.dtype, device=parameter.device)
-            dist.broadcast(held[key], group=self._group, group_src=rank)
+            # In one layout on all ranks, because a broadcast sends memory as it lies.
+            own = id(parameter) in self._own
+            empty = torch.empty(value.shape, dtype=value.dtype, device=parameter.device)
+            sent = held[key].contiguous() if own else empty
+            dist.broadcast(sent, group=self._group, group_src=rank)
+            if not own:
+                fits = value.shape == tuple(parameter.shape)  # and so has the parameter's layout
+                held[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(sent) if fits else sent
 
     def detach(self) -> None:
         """See `Handle.detach`."""
@@ -139,8 +145,8 @@ class _Sent:
 
 
 def _described(value: Any) -> Any:
-    """A number or a scalar as it is, and what stands for a larger tensor."""
-    return _Sent(value) if torch.is_tensor(value) and value.dim() else value
+    """A number or a scalar of the host as it is, and what stands for another tensor."""
+    return _Sent(value) if torch.is_tensor(value) and (value.dim() or value.device.type != "cpu") else value
 
 
 class Zero1(Ddp):
@@ -153,6 +159,7 @@ class Zero1(Ddp):
             raise UsageError("zero1 needs an initialised process group", hint="start the script with torchrun")
         if not isinstance(optimizer, Optimizer):
             raise UsageError("zero1 divides the state of a torch optimizer, and none was given")
+        refuse_joint_updates(optimizer, "zero1")
         refuse_ignored(setup.model, "zero1")
         if setup.group is not None and dist.get_backend(setup.group) == "emulated":
             raise UsageError("zero1 broadcasts over real links, and these are emulated")

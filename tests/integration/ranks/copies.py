@@ -92,11 +92,9 @@ def coalesced_leaves_gradients_where_they_are(rank: int, world: int) -> None:
     torch.manual_seed(3)
     model, optimizer = make(Branches)
     places: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p, name=name: places.__setitem__(name, p.grad.data_ptr()))
     with xbench.attach(model, optimizer, schedule="single", wait="step", copies="coalesced"):
-        for name, parameter in model.named_parameters():
-            parameter.register_post_accumulate_grad_hook(
-                lambda p, name=name: places.__setitem__(name, p.grad.data_ptr())
-            )
         tokens, targets = batch(0, rank)
         nn.functional.cross_entropy(model(tokens), targets).backward()
         optimizer.step()

@@ -15,6 +15,8 @@ from xbench.rank.converge import ConvergeRank
 def test_parts_in_evaluation_mode_are_in_it_after_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5)).eval()
     model = nn.Sequential(frozen, nn.Linear(16, 10))
+    # A sharded mode hands train() and eval() on to the modules that it trains.
+    object.__setattr__(model, "train", lambda _: pytest.fail("the modules that a schedule trains changed their mode"))
     before = [module.training for module in model.modules()]
     notes: list[str] = []
     monkeypatch.setattr(converge, "TEST_BATCH", 2)

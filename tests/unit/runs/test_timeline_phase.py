@@ -147,3 +147,4 @@ def test_a_program_with_timelines_survives_its_file() -> None:
 )
 def test_long_steps_are_recorded_once_or_not_at_all(predicted_s: float, steps: int) -> None:
     assert steps_to_record(predicted_s) == steps
+    assert steps_to_record(predicted_s, deferred=True) == (steps + 1 if steps else 0)

@@ -1,0 +1,241 @@
+"""Ranks of the tests of loops that change gradients, hooks, groups or the model while a schedule is attached.
+
+Each is served as by gradients averaged by hand, or refused in a sentence.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from schedule_training import average_by_hand, equal_on_all_ranks, run_scenarios, same
+from torch import Tensor, nn
+
+import xbench
+from xbench.errors import UsageError
+from xbench.schedules.base import Handle
+
+PUT_OFF = ("dear", "priority")
+IN_SHARDS = ("fsdp", "replicate")
+
+
+class Net(nn.Module):
+    """A convolution and a linear layer, with a normalisation and dropout between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.dropout = nn.Dropout(0.5)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(self.norm(self.stem(x)).relu().mean((2, 3)))
+        return self.last(x).square().mean()
+
+
+def made(*, channels_last: bool = False) -> tuple[Net, torch.optim.Optimizer]:
+    torch.manual_seed(7)
+    model = Net()
+    model.dropout.p = 0.0
+    if channels_last:
+        model.to(memory_format=torch.channels_last)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def batch(step: int, rank: int) -> Tensor:
+    return torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(10 * step + rank))
+
+
+def trained(
+    handle: Handle | None, model: Net, optimizer: torch.optim.Optimizer, rank: int, change: Callable[[Net, int], None]
+) -> None:
+    """Three steps, with a change after each backward pass. Without a handle gradients are averaged by hand."""
+    for step in range(3):
+        optimizer.zero_grad()
+        (handle.model if handle else model)(batch(step, rank)).backward()
+        if handle:
+            handle.synchronize()
+        else:
+            average_by_hand(model)
+        change(model, step)
+        optimizer.step()
+
+
+def remove_last(model: Net, _: int) -> None:
+    """As a loop does that trains the last layer later."""
+    model.last.weight.grad = None
+
+
+def gradients_removed_or_replaced_in_flight(rank: int, world: int) -> None:
+    """A gradient that is removed before it is averaged is not applied later; after `synchronize` it is gone."""
+    for schedule in PUT_OFF:
+        for change in (
+            remove_last,
+            lambda model, _: setattr(model.last.weight, "grad", torch.ones(2, 4)),
+            lambda model, _: model.zero_grad(),
+        ):
+            model, optimizer = made()
+            handle = xbench.attach(model, optimizer, schedule=schedule)
+            for step in range(2):
+                optimizer.zero_grad()
+                handle.model(batch(step, rank)).backward()
+                if not step:
+                    optimizer.step()
+            change(model, 0)
+            with pytest.raises(UsageError, match="gradients were removed or replaced"):
+                optimizer.step()
+            handle.detach()
+            expected, by_hand = made()
+            trained(None, expected, by_hand, rank, change)
+            model, optimizer = made()
+            with xbench.attach(model, optimizer, schedule=schedule) as handle:
+                trained(handle, model, optimizer, rank, change)
+            same(model, expected, (schedule, change))
+
+
+def groups_divided_later(rank: int, world: int) -> None:
+    """A parameter that gets a learning rate of its own is updated with it; one that is taken out is refused."""
+    for schedule in PUT_OFF:
+        models = []
+        for attach in (False, True):
+            model, optimizer = made()
+            handle = xbench.attach(model, optimizer, schedule=schedule) if attach else None
+            for step in range(4):
+                if step == 2:
+                    whole = optimizer.param_groups[0]
+                    last = whole["params"].pop(0)
+                    optimizer.add_param_group({"params": [last], "lr": 0.01})
+                optimizer.zero_grad()
+                (handle.model if handle else model)(batch(step, rank)).backward()
+                if not handle:
+                    average_by_hand(model)
+                optimizer.step()
+            if handle:
+                handle.finish()
+                optimizer.param_groups.pop()
+                handle.model(batch(4, rank)).backward()
+                with pytest.raises(UsageError, match=r"the optimizer does not have 'stem\.weight'"):
+                    optimizer.step()
+                handle.synchronize()
+                handle.detach()
+            models.append(model)
+        same(models[1], models[0], schedule)
+
+
+def hooks_registered_later(rank: int, world: int) -> None:
+    """A hook that would change a gradient while it is sent is refused, and one from before runs before it is sent."""
+
+    def clamp(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.clamp_(-1e-3, 1e-3)
+
+    for schedule in ("wfbp", "single", *PUT_OFF):
+        model, optimizer = made()
+        handle = xbench.attach(model, optimizer, schedule=schedule, wait="step")
+        hook = model.last.weight.register_post_accumulate_grad_hook(clamp)
+        with pytest.raises(UsageError, match=r"parameter 'last\.weight' got a hook after the schedule was attached"):
+            handle.model(batch(0, rank)).backward()
+        hook.remove()
+        expected, by_hand = made()
+        model, optimizer = made()
+        for one in (expected, model):
+            one.last.weight.register_post_accumulate_grad_hook(clamp)
+        trained(None, expected, by_hand, rank, lambda *_: None)
+        with xbench.attach(model, optimizer, schedule=schedule, wait="step") as again:
+            trained(again, model, optimizer, rank, lambda *_: None)
+        same(model, expected, schedule)
+
+
+def parts_of_a_sharded_model(rank: int, world: int) -> None:
+    """Modes, gradients and frozen parameters of the plain model's parts reach the shards, or are refused."""
+    for schedule in IN_SHARDS:
+        model, optimizer = made()
+        model.dropout.p = 0.5
+        with xbench.attach(model, optimizer, schedule=schedule) as handle:
+            model.train()
+            model.norm.eval()
+            twin: Any = handle.model
+            assert (twin.norm.training, twin.dropout.training, model.norm.training) == (False, True, False)
+            handle.model(batch(0, rank)).backward()
+            with pytest.raises(UsageError, match="gradients of the plain model are used"):
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            assert any(parameter.grad is not None for parameter in twin.parameters())
+            model.zero_grad()
+            assert all(parameter.grad is None for parameter in twin.parameters())
+            model.zero_grad(set_to_none=False)
+            model.stem.requires_grad_(False)
+            with pytest.raises(UsageError, match="a parameter was frozen or unfrozen"):
+                handle.model(batch(1, rank))
+            model.stem.requires_grad_(True)
+            handle.model(batch(1, rank)).backward()
+            optimizer.step()
+            handle.model.zero_grad()
+        assert not {"train", "zero_grad"} & set(vars(model.norm)) | set(vars(model)) & {"train", "zero_grad"}
+        assert all(parameter.grad is None for parameter in model.parameters())
+        equal_on_all_ranks(model, schedule)
+
+
+def whole_parameters_in_the_middle_of_a_step(rank: int, world: int) -> None:
+    """`finish` between forward and backward would lose the step, which is refused."""
+    for schedule in IN_SHARDS:
+        model, optimizer = made()
+        handle = xbench.attach(model, optimizer, schedule=schedule)
+        loss = handle.model(batch(0, rank))
+        handle.finish()
+        loss.backward()
+        optimizer.step()
+        with pytest.raises(UsageError, match=r"handle\.finish\(\) between a forward pass and its backward pass"):
+            handle.model(batch(1, rank))
+        handle.model.zero_grad()
+        handle.detach()
+
+
+def optimizers_that_cannot_be_divided(rank: int, world: int) -> None:
+    for schedule in (*IN_SHARDS, "zero1"):
+        model, _ = made()
+        with pytest.raises(UsageError, match="LBFGS updates all of them together"):
+            xbench.attach(model, torch.optim.LBFGS(model.parameters()), schedule=schedule)
+    for schedule in IN_SHARDS:
+        model, _ = made()
+        with pytest.raises(UsageError, match="none was given"):
+            xbench.attach(model, schedule=schedule)
+        with pytest.raises(UsageError, match=r"the optimizer, which does not have 'stem\.weight'"):
+            xbench.attach(model, torch.optim.SGD(model.last.parameters(), lr=0.1), schedule=schedule)
+
+
+def state_in_channels_last(rank: int, world: int) -> None:
+    """Every rank gets the owner's moments, whatever their layout in memory."""
+    expected, by_hand = made(channels_last=True)
+    trained(None, expected, by_hand, rank, lambda *_: None)
+    model, optimizer = made(channels_last=True)
+    with xbench.attach(model, optimizer, schedule="zero1") as handle:
+        trained(handle, model, optimizer, rank, lambda *_: None)
+    same(model, expected, "zero1")
+    for mine, other in zip(model.parameters(), expected.parameters(), strict=True):
+        found, wanted = (it.state[of]["momentum_buffer"] for it, of in ((optimizer, mine), (by_hand, other)))
+        assert found.stride() == wanted.stride()
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+def parameters_that_are_frozen_under_spb(rank: int, world: int) -> None:
+    """What the loop freezes stays frozen, and what the schedule leaves out trains again afterwards."""
+    model, optimizer = made()
+    with xbench.attach(model, optimizer, schedule="spb:variant=temporal,k=2") as handle:
+        for step in range(4):
+            if step == 2:
+                model.last.bias.requires_grad_(False)
+                before = model.last.bias.detach().clone()
+            optimizer.zero_grad()
+            handle.model(batch(step, rank)).backward()
+            optimizer.step()
+            assert model.last.bias.requires_grad == (step < 2)
+    assert torch.equal(model.last.bias, before)
+    assert [name for name, one in model.named_parameters() if not one.requires_grad] == ["last.bias"]
+
+
+if __name__ == "__main__":
+    sys.exit(run_scenarios(globals()))
