@@ -23,7 +23,7 @@ from xbench.rank.program import MIN_STEPS, JobPlan, Phase, steps_in_block
 from xbench.records import Comparison, Plan, Sample
 from xbench.records.tuned import Tuned
 from xbench.runs.event_collector import Collector
-from xbench.runs.launch_policy import LaunchSpec
+from xbench.runs.launch_policy import LaunchPolicy, LaunchSpec
 from xbench.runs.progress import START_S
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.blocks import balanced_orders, mode_values
@@ -54,10 +54,8 @@ class Timed:
     steps: int
 
 
-class Tune:
-    """A `LaunchPolicy`. `budget_s` [s] counts from construction; `margin` is the smallest gain worth a change."""
-
-    launches = None
+class Tune(LaunchPolicy):
+    """Policy of `xbench tune`. `budget_s` [s] counts from construction; `margin` is the least gain worth a change."""
 
     def __init__(self, budget_s: float, margin: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.budget_s = budget_s
