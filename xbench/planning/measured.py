@@ -27,7 +27,7 @@ s is the largest share of the host that collectives can take from computation: h
 measured share where that is larger. It matters on a link so fast that the host's own work fills the collective: the
 host then sets the pace.
 
-`planning.other_device` does the same for another device.
+`planning.conversion` does the same for another device.
 """
 
 from __future__ import annotations

@@ -36,7 +36,14 @@ from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.change import Change
 from xbench.planning.contention import Contention
-from xbench.planning.conversion import carried_over, carried_to, flat_ring_caution
+from xbench.planning.conversion import (
+    carried_over,
+    carried_to,
+    flat_ring_caution,
+    scaled_contention,
+    scaled_layer,
+    scaled_times,
+)
 from xbench.planning.cost import CostCurve, ring
 from xbench.planning.measured import (
     Link,
@@ -46,7 +53,6 @@ from xbench.planning.measured import (
     planned_contention,
 )
 from xbench.planning.merge import ddp_assignment
-from xbench.planning.other_device import scaled_contention, scaled_layer, scaled_times
 from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
