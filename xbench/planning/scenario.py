@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 
 from xbench import records
@@ -57,6 +56,7 @@ from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology
+from xbench.record_files import now
 from xbench.records import Bounds, CostModel, FabricRecord, Layer, Plan, Profile, StepTimes, of_kind
 from xbench.spec import Overlap
 from xbench.units import format_bytes, format_rate, format_seconds
@@ -347,7 +347,7 @@ def to_profile(planned: Planned, command: str) -> Profile:
         origin = f"nothing in this record was measured: it was planned from {measured.name}"
         told = [origin, *told, *planned.cautions]
     return Profile(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         command=command,
         spec=record.spec.model_copy(
             update={

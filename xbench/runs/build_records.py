@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from xbench.modes import ModeInfo, mode_info
@@ -47,16 +44,6 @@ UNPREDICTED = (
     "no prediction and no times of single layers, because the profile times eager layers and a compiled graph has none"
 )
 """Note of a mode under torch.compile."""
-
-
-def now() -> str:
-    """Return the current time, UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def command_line() -> str:
-    """Return the command that was typed."""
-    return shlex.join(["xbench", *sys.argv[1:]]).encode(errors="replace").decode()
 
 
 def _fields(frame: RunFrame, found: Collector, error: str | None) -> dict[str, Any]:
