@@ -62,7 +62,7 @@ def carried_over(measured: CostModel, topology: Topology, workers: int) -> CostM
         unit = (1.0, 0.0) if place == 0 else (0.0, 1.0)
         slope = topology.line(*unit, workers)[place] - topology.line(0.0, 0.0, workers)[place]
         now = (a_s, b_s_per_byte)[place]
-        per = cost.ring(1.0, 1.0, 0.0, measured.world_size)[place]
+        per = cost.ring(1.0, 1.0, measured.world_size)[place]
         low, high = (now + slope * (end - estimate) / per for end in ends)
         return low, high
 

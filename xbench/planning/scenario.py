@@ -198,7 +198,7 @@ def _in_another_ring(was: Scenario, change: Change) -> Scenario:
     before, workers, both = was.cost.world_size, change.workers, was.contention_record
     if workers is None or workers == before:
         return was
-    messages, nbytes = (new / old for new, old in zip(ring(1, 1, 0, workers), ring(1, 1, 0, before), strict=True))
+    messages, nbytes = (new / old for new, old in zip(ring(1, 1, workers), ring(1, 1, before), strict=True))
     told = (
         f"{workers} workers in place of {before}, in a ring: messages × {messages:.4g}, bytes on each link × "
         f"{nbytes:.4g}"
