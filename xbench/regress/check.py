@@ -25,11 +25,11 @@ from xbench.regress.checkout import Checkout, Incomparable, Repository, empty_su
 from xbench.regress.judge import floors_of, judge, launch_floors, suspected, worth_timing
 from xbench.regress.metrics import METRICS, workload_change
 from xbench.regress.pairs import AS_ASKED
-from xbench.regress.protocol import version
 from xbench.regress.record import find_baseline, folder_of, noise_of, read_baseline
 from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.stats.regression import MIN_PAIRS
+from xbench.version import __version__
 
 
 def check(request: RegressRequest, console: Console) -> Kept[Regression]:
@@ -233,7 +233,7 @@ class Checking:
         return Regression(
             created=now(),
             command=self.request.command,
-            xbench=version(),
+            xbench=__version__,
             complete=complete,
             error=str(error) if error is not None else None,
             warnings=list(dict.fromkeys([*self.warnings, *measuring.warnings])),

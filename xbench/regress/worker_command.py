@@ -28,7 +28,7 @@ from xbench.rank.events import Event, StepCounted
 from xbench.rank.job_plans import job_plan
 from xbench.rank.journal import Take
 from xbench.rank.program import JobPlan, Phase
-from xbench.regress.protocol import Block, Counts, JobRequest, JobResult, PlannedFigures, version
+from xbench.regress.protocol import Block, Counts, JobRequest, JobResult, PlannedFigures
 from xbench.runs.event_collector import Collector
 from xbench.runs.prepare import prepare
 from xbench.schedules import cycle_of, parse_modes
@@ -36,6 +36,7 @@ from xbench.scratch import Scratch
 from xbench.spec import Effort, ModeSpec, RunSpec
 from xbench.stats.blocks import balanced_orders
 from xbench.stats.steps import odd_sample_sentences
+from xbench.version import __version__
 from xbench.workloads import parse_workload
 
 RANK = "xbench.regress.rank"
@@ -53,7 +54,7 @@ def answer(order: JobRequest) -> JobResult:
     except Interrupted:
         raise
     except XbenchError as error:
-        return JobResult(xbench=version(), error=str(error), hint=error.hint)
+        return JobResult(xbench=__version__, error=str(error), hint=error.hint)
 
 
 def _as_resolved(order: JobRequest, resolved: Mapping[str, Any]) -> JobResult:
@@ -63,7 +64,7 @@ def _as_resolved(order: JobRequest, resolved: Mapping[str, Any]) -> JobResult:
     if rootless.reexec_needed(run.fabric):
         rootless.reexec(sys.argv)
     batch = int(resolved["batch"])
-    return _launched(JobResult(xbench=version(), samples_per_step=batch * run.fabric.world_size), order, run, plan)
+    return _launched(JobResult(xbench=__version__, samples_per_step=batch * run.fabric.world_size), order, run, plan)
 
 
 # --- resolution ---------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ def _resolved(order: JobRequest) -> tuple[JobResult, RunSpec, JobPlan]:
     plan, planned = _planned(run.modes, scenario, order.workers)
     record = found.workloads[0].record
     made = JobResult(
-        xbench=version(),
+        xbench=__version__,
         environment=environment.capture(found.environment_facts()),
         workload=record,
         resolved={
