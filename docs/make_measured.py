@@ -15,7 +15,7 @@ from xbench.matrix_options import MatrixOptions
 from xbench.modes import MODES
 from xbench.records import Comparison, Validation, load
 from xbench.report.kinds.validation import markdown as validation_markdown
-from xbench.runs.draw import draw
+from xbench.runs.validation_places import draw
 from xbench.workloads import parse_workload
 
 ROOT = Path(__file__).parent.parent

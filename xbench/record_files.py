@@ -7,6 +7,8 @@ FOLDER/.NAME.PID-x.part  a file that process PID is writing
 
 `read_regular` reads files that other programs wrote: regular files only, and at most a given size. Reading a FIFO could
 wait forever. A device or a sparse file could fill the memory. For compressed files, the bound is on the unpacked size.
+
+`now` and `command_line` are what every record says of its making.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import errno
 import json
 import os
 import re
+import shlex
 import stat
+import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +32,16 @@ RECORD = "record.json"
 MIB = 2**20
 _HEAD_CHARACTERS = 300
 _BEGAN = re.compile(r"\d{8}-\d{6}(?=-)")
+
+
+def now() -> str:
+    """Return the current time, UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def command_line() -> str:
+    """Return the command that was typed."""
+    return shlex.join(["xbench", *sys.argv[1:]]).encode(errors="replace").decode()
 
 
 def write_whole(text: str, path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Files written whole, and what a killed writer leaves."""
+"""Files written whole, what a killed writer leaves, and the command that a record names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xbench.record_files import FRAME, frame_kind, write_whole
+from xbench.record_files import FRAME, command_line, frame_kind, write_whole
 
 
 def dead_pid() -> int:
@@ -46,3 +46,8 @@ def test_a_frame_that_says_nothing_names_no_kind(tmp_path: Path, text: str) -> N
     assert frame_kind(tmp_path) is None
     (tmp_path / FRAME).write_text(text)
     assert frame_kind(tmp_path) is None
+
+
+def test_the_command_of_a_record_can_be_written_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["xbench", "plan", "my run", os.fsdecode(b"a\xffb")])
+    assert command_line() == "xbench plan 'my run' 'a?b'"

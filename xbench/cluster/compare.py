@@ -18,7 +18,6 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +32,7 @@ from xbench.cluster.policy import Cluster, Placement
 from xbench.cluster.simulator import check_cluster, check_jobs, simulate
 from xbench.cluster.traces import Trace
 from xbench.errors import RecordError, SpecError
+from xbench.record_files import now
 from xbench.records import (
     ClusterComparison,
     ClusterCurve,
@@ -115,7 +115,7 @@ def compare(request: ComparisonRequest, command: str, report: Callable[[str], No
     runs, curves, spans = _simulated(request, traces, bounds, report)
     results = _results(request, runs)
     return ClusterComparison(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         command=command,
         xbench=__version__,
         trace=TraceRecord(

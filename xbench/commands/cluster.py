@@ -17,12 +17,12 @@ from xbench.commands.options import (
     list_entries,
     show_result,
     show_run,
-    typed_command,
     write_csv,
     write_json,
 )
 from xbench.errors import RunError, SpecError
 from xbench.option_fields import parsed
+from xbench.record_files import command_line
 from xbench.units import parse_bytes, parse_seconds
 
 MAX_GPUS = 1_000_000
@@ -112,7 +112,7 @@ def compare_command(
     asked = ComparisonRequest(
         trace_text, trace, numbers, policies, gpus, costs, gpus_per_host, placements, across_hosts, window
     )
-    record = compare(asked, typed_command(), lambda said: console.print(said, highlight=False, markup=False))
+    record = compare(asked, command_line(), lambda said: console.print(said, highlight=False, markup=False))
     console.print()
     show_result(record, json_to, csv_to)
     write_json(record, json_to)
@@ -205,7 +205,7 @@ def run_command(
                 policy=policy,
                 engine="ray" if engine == "ray" else "local",
                 folder=folder,
-                command=typed_command(),
+                command=command_line(),
                 slots=slots,
                 retries=retries,
                 restart_s=parsed("--restart-cost", parse_seconds, restart_text),

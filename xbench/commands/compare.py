@@ -44,7 +44,7 @@ def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
     if config.until is None:
         return run_and_render(config, json_to, verbose=verbose)
 
-    from xbench.runs.until import UntilPrecise
+    from xbench.runs.launch_policy import UntilPrecise
 
     policy = UntilPrecise(config.until, 60 * (config.minutes if config.minutes is not None else MINUTES))
     return run_and_render(config, json_to, policy, verbose=verbose)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -145,11 +144,6 @@ def format_option(name: str, text: str) -> Callable[[F], F]:
     """Add `--NAME [FILE|-]`, passed as `NAME_to`: None if it is absent, `BESIDE` if it has no value."""
     return click.option(f"--{name}", f"{name}_to", is_flag=False, flag_value=BESIDE, metavar="[FILE|-]",
                         shell_complete=complete_file, help=text)  # fmt: skip
-
-
-def typed_command() -> str:
-    """Return the command line as it was typed, for a record."""
-    return shlex.join(["xbench", *sys.argv[1:]])
 
 
 # --- checks of targets, before anything is measured ---------------------------------------------------------------

@@ -20,7 +20,6 @@ from xbench.commands.options import (
     json_option,
     show_result,
     takes,
-    typed_command,
     verbose_option,
     write_csv,
     write_json,
@@ -29,6 +28,7 @@ from xbench.commands.planned_units import plans_units, units_lines
 from xbench.config import overlap_option, read_fabric
 from xbench.errors import SpecError
 from xbench.option_fields import choice, option, parsed
+from xbench.record_files import command_line
 from xbench.text import and_of
 from xbench.units import parse_rate, parse_seconds
 
@@ -163,7 +163,7 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     wanted = wanted or (fastest_in_ddp(planned) if emit == "ddp" else fastest(planned))
     if emit == "python" and wanted is None:
         raise SpecError("only the control was planned, so there is nothing to paste", hint="leave --modes out")
-    record = to_profile(planned, typed_command())
+    record = to_profile(planned, command_line())
     console = make_console(stderr=emit != "table" or json_to == "-")
     show_planned(planned, console, chosen=wanted, table=emit == "table", in_ddp=emit == "ddp")
     write_json(record, json_to)
@@ -371,7 +371,7 @@ def scale(config: ScaleConfig, profile: Path, csv_to: str | None, json_to: str |
         **config.of_link(measured),
     )
     scenario = what_if(measured, change)
-    record = to_record(scenario, request, typed_command())
+    record = to_record(scenario, request, command_line())
     show_result(record, json_to, csv_to, verbose=verbose)
     write_json(record, json_to)
     write_csv(record, csv_to)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +13,7 @@ from xbench.commands.completing import complete_file, complete_workload
 from xbench.commands.options import ThemedCommand, check_json, examples, json_option, show_run, takes, verbose_option
 from xbench.config import ProfileConfig
 from xbench.errors import SpecError
+from xbench.record_files import command_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -117,9 +116,7 @@ def _profile_traces(
     check_output(config.output)
     spec = parse_workload(model) if model is not None else None
     console = make_console()
-    record = read_traces(
-        traces, shlex.join(["xbench", *sys.argv[1:]]), model=spec, links=links, on_progress=_progress(console)
-    )
+    record = read_traces(traces, command_line(), model=spec, links=links, on_progress=_progress(console))
     folder = new_run_folder(config.output, f"profile-{record.workload.title}")
     path = keep(record, folder / "record.json")
     show_run(console, record, path, json_to, verbose=verbose, all_layers=all_layers, place=str(path))

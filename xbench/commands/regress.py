@@ -20,13 +20,13 @@ from xbench.commands.options import (
     field_option,
     json_option,
     show_run,
-    typed_command,
     with_options,
     write_text,
 )
 from xbench.config import RunConfig
 from xbench.errors import SpecError, unknown
 from xbench.option_fields import Finite
+from xbench.record_files import command_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -235,7 +235,7 @@ def _request(
         suite=suite.model_copy(update=changed),
         folder=config.absolute().parent,
         layers=BOTH if layer == "both" else (layer,),  # type: ignore[arg-type]
-        command=typed_command(),
+        command=command_line(),
         **fields,
     )
 

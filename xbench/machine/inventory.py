@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from xbench import environment
@@ -29,6 +28,7 @@ from xbench import horovod as horovod_package
 from xbench.environment import differences, fingerprint, version_of
 from xbench.fabrics import links_missing, shaped_obstacle
 from xbench.limits import last_line
+from xbench.record_files import now
 from xbench.records import Environment
 from xbench.records.parts import Finding, Gpu, GpuLink, Machine
 from xbench.workloads.probe import facts_for, start_answering
@@ -141,7 +141,7 @@ def machine_of(seen: Observations) -> Machine:
     if here.device != "cpu":
         fingerprints = {"cuda": fingerprint(here), **fingerprints}
     return Machine(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         environment=here,
         fingerprints=fingerprints,
         gpus=[Gpu.model_validate(gpu) for gpu in seen.nvml.get("gpus", ())],

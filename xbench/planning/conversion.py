@@ -1,25 +1,36 @@
-"""A measured cost model and its contention, converted to another topology and another number of workers.
+"""Measured inputs of plans, converted to another topology, number of workers or device.
 
-The conversion goes through the time of one message (`topology`): the measured all-reduce is inverted as a ring of equal
-links, and the other topology's formula is applied to the result. Where links inside a host are faster than those
-between hosts, a measurement on several hosts is of neither (`flat_ring_caution`).
+A cost model and its contention are converted to other workers through the time of one message (`topology`): the
+measured all-reduce is inverted as a ring of equal links, and the other topology's formula is applied to the result.
+Where links inside a host are faster than those between hosts, a measurement on several hosts is of neither
+(`flat_ring_caution`).
+
+For another device, one factor scales every measured compute time, and the host's own costs of communication (launches,
+hooks, copies into buckets). Slow-downs between collectives and computation keep their ratios, because they were not
+measured on the other device. The wait for input stays: the loader is on the host.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from xbench import records
 from xbench.field_types import MIN_S
 from xbench.planning import cost
-from xbench.planning.contention import Contention
+from xbench.planning.contention import Contention, is_launch_bound
 from xbench.planning.cost import CostCurve, FloatArray
 from xbench.planning.topology import MAX_S, Topology, message, pace_of, terms
-from xbench.records import ContentionPoint, CostModel, CostSegment, FabricRecord, Interval
+from xbench.records import ContentionPoint, CostModel, CostSegment, FabricRecord, Interval, Layer, StepTimes
+from xbench.records.parts import Part
 
+P = TypeVar("P", bound=Part)
+
+COMPUTED = ("accumulate_s", "forward_s", "backward_s", "optimizer_s")
+WHOLE = ("uninstrumented_step_s", "uninstrumented_ci95", "step_s", "step_ci95")
 _MAX_BYTES = 2**62
 
 
@@ -51,7 +62,7 @@ def carried_over(measured: CostModel, topology: Topology, workers: int) -> CostM
         unit = (1.0, 0.0) if place == 0 else (0.0, 1.0)
         slope = topology.line(*unit, workers)[place] - topology.line(0.0, 0.0, workers)[place]
         now = (a_s, b_s_per_byte)[place]
-        per = cost.ring(1.0, 1.0, 0.0, measured.world_size)[place]
+        per = cost.ring(1.0, 1.0, measured.world_size)[place]
         low, high = (now + slope * (end - estimate) / per for end in ends)
         return low, high
 
@@ -172,3 +183,39 @@ def _segments(curve: CostCurve) -> list[CostSegment]:
         CostSegment(from_bytes=int(start), alpha_s=float(time_s - slope * start), beta_s_per_byte=float(slope))
         for start, time_s, slope in zip(starts, curve.times[places], slopes, strict=True)
     ]
+
+
+def scaled_layer(layer: Layer, factor: float) -> Layer:
+    """The layer on a device that takes `factor` times as long."""
+    tensors = [_scaled(tensor, factor, "ready_s", "ready_loaded_s", "ready_loaded_each_s") for tensor in layer.tensors]
+    return _scaled(layer, factor, "forward_s", "backward_s", "ready_s").model_copy(update={"tensors": tensors})
+
+
+def scaled_times(times: StepTimes, factor: float) -> StepTimes:
+    """The step's times, with their intervals, on a device that takes `factor` times as long. Input takes as before."""
+    computed_s = sum(getattr(times, name) for name in COMPUTED)
+    whole = (times.input_s + factor * computed_s) / (times.input_s + computed_s) if times.input_s else factor
+    return _scaled(_scaled(times, factor, *COMPUTED), whole, *WHOLE)
+
+
+def scaled_contention(was: records.Contention, factor: float) -> records.Contention:
+    """Launches, hooks, copies and meetings `factor` times as long; slow-downs as measured.
+
+    The host of a GPU stays the same. Its step may become launch-bound beside a faster device, or the reverse.
+    """
+    if was.host_step_s is not None and was.device_step_s is not None:
+        device_step_s = was.device_step_s * factor
+        bound = is_launch_bound(was.host_step_s, device_step_s)
+        return was.model_copy(update={"device_step_s": device_step_s, "launch_bound": bound})
+    return _scaled(was, factor, "launch_s", "hook_s", "copy_s_per_byte", "meeting_s")
+
+
+def _scaled(part: P, factor: float, *names: str) -> P:
+    """The part of a record with these times, or intervals of times, multiplied by `factor`."""
+
+    def scaled(value: float | Interval | None) -> float | Interval | None:
+        if isinstance(value, tuple):
+            return (value[0] * factor, value[1] * factor)
+        return None if value is None else value * factor
+
+    return part.model_copy(update={name: scaled(getattr(part, name)) for name in names})

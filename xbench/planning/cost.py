@@ -263,33 +263,30 @@ def _segments(sizes: FloatArray, times: FloatArray) -> tuple[list[records.CostSe
     return segments, error
 
 
-def ring(alpha: float, beta: float, gamma: float, workers: int) -> tuple[float, float]:
-    """(a [s], b [s/B]) of a ring all-reduce over `workers`: 2(N−1)α and 2(N−1)/N·β + (N−1)/N·γ.
+def ring(alpha: float, beta: float, workers: int) -> tuple[float, float]:
+    """(a [s], b [s/B]) of a ring all-reduce over `workers`: 2(N−1)α and 2(N−1)/N·β.
 
-    `alpha` [s] latency of a message, `beta` [s/B] of the link, `gamma` [s/B] of the reduction (Thakur et al. 2005).
+    `alpha` [s] latency of a message, `beta` [s/B] of the link and of the reduction (Thakur et al. 2005; `topology`).
     Like the other algorithms, it raises ValueError for fewer than two workers.
     """
     check_workers(workers)
-    share = (workers - 1) / workers
-    return 2 * (workers - 1) * alpha, 2 * share * beta + share * gamma
+    return 2 * (workers - 1) * alpha, 2 * ((workers - 1) / workers) * beta
 
 
-def recursive_doubling(alpha: float, beta: float, gamma: float, workers: int) -> tuple[float, float]:
-    """(a, b) of recursive doubling: α·log2 N and (β+γ)·log2 N. Arguments as for `ring`."""
+def recursive_doubling(alpha: float, beta: float, workers: int) -> tuple[float, float]:
+    """(a, b) of recursive doubling: α·log2 N and β·log2 N. Arguments as for `ring`."""
     rounds = _rounds(workers)
-    return alpha * rounds, (beta + gamma) * rounds
+    return alpha * rounds, beta * rounds
 
 
-def halving_doubling(alpha: float, beta: float, gamma: float, workers: int) -> tuple[float, float]:
-    """(a, b) of recursive halving and doubling: 2α·log2 N and 2β − (2β+γ)/N + γ. Arguments as for `ring`."""
-    rounds = _rounds(workers)
-    return 2 * alpha * rounds, 2 * beta - (2 * beta + gamma) / workers + gamma
+def halving_doubling(alpha: float, beta: float, workers: int) -> tuple[float, float]:
+    """(a, b) of recursive halving and doubling: 2α·log2 N and 2β − 2β/N. Arguments as for `ring`."""
+    return 2 * alpha * _rounds(workers), 2 * beta - 2 * beta / workers
 
 
-def double_binary_trees(alpha: float, beta: float, gamma: float, workers: int) -> tuple[float, float]:
-    """(a, b) of double binary trees: 2α·log2 N and β + γ. Arguments as for `ring`."""
-    rounds = _rounds(workers)
-    return 2 * alpha * rounds, beta + gamma
+def double_binary_trees(alpha: float, beta: float, workers: int) -> tuple[float, float]:
+    """(a, b) of double binary trees: 2α·log2 N and β. Arguments as for `ring`."""
+    return 2 * alpha * _rounds(workers), beta
 
 
 def _rounds(workers: int) -> float:

@@ -27,7 +27,7 @@ s is the largest share of the host that collectives can take from computation: h
 measured share where that is larger. It matters on a link so fast that the host's own work fills the collective: the
 host then sets the pace.
 
-`planning.other_device` does the same for another device.
+`planning.conversion` does the same for another device.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class Link:
     @classmethod
     def of(cls, fabric: FabricRecord, cost: CostModel) -> Link:
         """Link of the fabric on which `cost` was measured. The achieved rate is the best available figure."""
-        share = ring(0.0, 1.0, 0.0, cost.world_size)[1]
+        share = ring(0.0, 1.0, cost.world_size)[1]
         fitted = 8 * share / cost.beta_s_per_byte if cost.beta_s_per_byte > 0 else math.inf
         achieved = fabric.measured_bps or fabric.rate_bps or fabric.allreduce_bps or fitted
         return cls(fabric.rate_bps or achieved, achieved, 8 * share / achieved)

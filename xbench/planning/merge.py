@@ -46,8 +46,8 @@ from xbench.planning.step import Gradient, dtypes_of, require_ready_order
 
 P = ParamSpec("P")
 
-DDP_FIRST_BUCKET_BYTES = 1024 * 1024
-DDP_BUCKET_BYTES = 25 * 1024 * 1024
+DDP_BUCKET_BYTES = (1024 * 1024, 25 * 1024 * 1024)
+"""Limits of DDP's first bucket and of all later ones, unless a script sets others."""
 
 _ROWS = 64
 _TIE = 1e-12
@@ -136,18 +136,17 @@ def optimal(gradients: Sequence[Gradient], curve: CostFunction) -> Buckets:
     return min(candidates, key=lambda buckets: (last_arrival_s(gradients, buckets, curve), len(buckets)))
 
 
-def optimal_contiguous(gradients: Sequence[Gradient], curve: CostFunction, *, across_dtypes: bool = False) -> Buckets:
-    """The dynamic programme of `optimal` alone. `across_dtypes` lets a bucket hold several dtypes (for bounds)."""
+def optimal_contiguous(gradients: Sequence[Gradient], curve: CostFunction) -> Buckets:
+    """The dynamic programme of `optimal` alone."""
     if isinstance(curve, CostCurve) and curve.sizes.size == 1 and curve.sizes[0] == 0:  # one knot, at 0 bytes: a line
-        return optimal_line(gradients, float(curve.times[0]), curve.slope, across_dtypes=across_dtypes)
+        return optimal_line(gradients, float(curve.times[0]), curve.slope)
     require_ready_order(gradients)
     count = len(gradients)
     ready = [gradient.ready_s for gradient in gradients]
     carried = np.concatenate([[0.0], np.cumsum([float(gradient.nbytes) for gradient in gradients])])
     run_start = [0] * count
-    if not across_dtypes:
-        for j in range(1, count):
-            run_start[j] = run_start[j - 1] if gradients[j].dtype == gradients[j - 1].dtype else j
+    for j in range(1, count):
+        run_start[j] = run_start[j - 1] if gradients[j].dtype == gradients[j - 1].dtype else j
     end = np.zeros(count + 1)
     launches = np.zeros(count + 1, dtype=np.int64)
     previous = np.zeros(count + 1, dtype=np.int64)
@@ -175,7 +174,7 @@ def optimal_line(
     """The plan of `optimal_contiguous` for T(M) = `alpha_s` + `beta_s_per_byte`·M, in one pass.
 
     The module gives the proof. Where several plans end alike with as few buckets, the two functions may choose
-    differently. O(L). `across_dtypes` lets a bucket hold several dtypes.
+    differently. O(L). `across_dtypes` lets a bucket hold several dtypes (for bounds).
 
     Raises ValueError for gradients that are not in ready order, and for a negative or non-finite α or β.
     """
@@ -235,13 +234,9 @@ def _backwards(previous: Sequence[int]) -> Buckets:
     return buckets[::-1]
 
 
-def ddp(
-    gradients: Sequence[Gradient],
-    first_bucket_bytes: int = DDP_FIRST_BUCKET_BYTES,
-    bucket_bytes: int = DDP_BUCKET_BYTES,
-) -> Buckets:
+def ddp(gradients: Sequence[Gradient]) -> Buckets:
     """DDP's buckets after it has rebuilt them at the end of its first step, in ready order."""
-    return ddp_assignment(gradients, [first_bucket_bytes, bucket_bytes])
+    return ddp_assignment(gradients, DDP_BUCKET_BYTES)
 
 
 def ddp_assignment(gradients: Sequence[Gradient], limits_bytes: Sequence[int]) -> Buckets:

@@ -128,7 +128,10 @@ class Planner:
         searched = self.search().best()  # its time excludes the forward pass
         found = [replace(searched, step_s=self.simulate("auto", searched.buckets).step_s)]
         if self.overlap == "forward" and self.layers is not None and not self.step.updates_together:
-            found += [self.best_of_mode(mode) for mode in next_forward_modes()]
+            for mode in next_forward_modes():
+                chosen = self._chosen(MODES.entry(mode))
+                assert isinstance(chosen, Candidate)
+                found.append(chosen)
         return min(found, key=self._worth_s)
 
     def step_of(self, candidate: Candidate) -> Step:
@@ -138,12 +141,6 @@ class Planner:
         found = self.next_forward
         buckets = _translated(candidate.buckets, self.step.gradients, found.step.gradients)
         return found.step_of(candidate.carrier, buckets, candidate.parts)
-
-    def best_of_mode(self, mode: str) -> Candidate:
-        """The best candidate of a mode of the next forward pass. Raises ValueError without layers or a cost model."""
-        found = self._chosen(MODES.entry(mode))
-        assert isinstance(found, Candidate)
-        return found
 
     def _chosen(self, mode: ModeInfo) -> Buckets | Candidate:
         """Call the mode's planner."""

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 
 from xbench import records
@@ -36,7 +35,14 @@ from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.change import Change
 from xbench.planning.contention import Contention
-from xbench.planning.conversion import carried_over, carried_to, flat_ring_caution
+from xbench.planning.conversion import (
+    carried_over,
+    carried_to,
+    flat_ring_caution,
+    scaled_contention,
+    scaled_layer,
+    scaled_times,
+)
 from xbench.planning.cost import CostCurve, ring
 from xbench.planning.measured import (
     Link,
@@ -46,11 +52,11 @@ from xbench.planning.measured import (
     planned_contention,
 )
 from xbench.planning.merge import ddp_assignment
-from xbench.planning.other_device import scaled_contention, scaled_layer, scaled_times
 from xbench.planning.plans import Planner, bucket_caps_mib
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology
+from xbench.record_files import now
 from xbench.records import Bounds, CostModel, FabricRecord, Layer, Plan, Profile, StepTimes, of_kind
 from xbench.spec import Overlap
 from xbench.units import format_bytes, format_rate, format_seconds
@@ -192,7 +198,7 @@ def _in_another_ring(was: Scenario, change: Change) -> Scenario:
     before, workers, both = was.cost.world_size, change.workers, was.contention_record
     if workers is None or workers == before:
         return was
-    messages, nbytes = (new / old for new, old in zip(ring(1, 1, 0, workers), ring(1, 1, 0, before), strict=True))
+    messages, nbytes = (new / old for new, old in zip(ring(1, 1, workers), ring(1, 1, before), strict=True))
     told = (
         f"{workers} workers in place of {before}, in a ring: messages × {messages:.4g}, bytes on each link × "
         f"{nbytes:.4g}"
@@ -341,7 +347,7 @@ def to_profile(planned: Planned, command: str) -> Profile:
         origin = f"nothing in this record was measured: it was planned from {measured.name}"
         told = [origin, *told, *planned.cautions]
     return Profile(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         command=command,
         spec=record.spec.model_copy(
             update={

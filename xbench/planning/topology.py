@@ -128,9 +128,9 @@ class Topology:
         The straight lines of the module's table. Raises ValueError for fewer than two workers.
         """
         if self.name != "hierarchical":
-            return _LINES[self.name](alpha_s, beta_s_per_byte, 0.0, workers)
+            return _LINES[self.name](alpha_s, beta_s_per_byte, workers)
         terms = [
-            cost.ring(*((alpha_s, beta_s_per_byte) if measured else self.given_link), 0.0, count)
+            cost.ring(*((alpha_s, beta_s_per_byte) if measured else self.given_link), count)
             for count, measured in self._rings(workers)
         ]
         return sum(a for a, _ in terms), sum(b for _, b in terms)
@@ -189,7 +189,7 @@ class Topology:
         return min(self.gpus, workers), math.ceil(workers / self.gpus)
 
 
-_LINES: dict[str, Callable[[float, float, float, int], tuple[float, float]]] = {
+_LINES: dict[str, Callable[[float, float, int], tuple[float, float]]] = {
     "ring": cost.ring,
     "tree": cost.double_binary_trees,
     "halving-doubling": cost.halving_doubling,
@@ -241,7 +241,7 @@ def message_of(curve: CostCurve, workers: int) -> CostCurve:
 
 def terms(measured: CostModel) -> tuple[float, float]:
     """(α [s], β [s/B]) of one message, from the fitted line of a ring: a / 2(N−1) and b·N / 2(N−1)."""
-    per_a, per_b = cost.ring(1.0, 1.0, 0.0, measured.world_size)
+    per_a, per_b = cost.ring(1.0, 1.0, measured.world_size)
     return measured.alpha_s / per_a, measured.beta_s_per_byte / per_b
 
 
@@ -252,7 +252,7 @@ def pace_of(measured: CostModel) -> SustainedRate:
     sizes = [point.nbytes for point in measured.points]
     if sizes and min(sizes) < max(sizes):
         g = min(g, (curve(float(max(sizes))) - curve(float(min(sizes)))) / (max(sizes) - min(sizes)))
-    _, sent = cost.ring(0.0, 1.0, 0.0, measured.world_size)
+    _, sent = cost.ring(0.0, 1.0, measured.world_size)
     return SustainedRate(g / sent, max(0.0, float(np.max(g * curve.sizes - curve.times))))
 
 

@@ -108,12 +108,16 @@ def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
             gated = [mode for mode in run.modes if mode_info(mode.carrier).trains]
             steps += [Phase(kind="parity", mode=mode.text) for mode in gated]
     if run.kind == "comparison":
-        orders = balanced_orders([mode.text for mode in run.modes], run.effort.rounds, seed + launch)
-        blocks = [(round_, mode) for round_, order in enumerate(orders) for mode in order]
-        steps += [Phase(kind="block", mode=m, round=r, position=i) for i, (r, m) in enumerate(blocks)]
+        steps += balanced_blocks([mode.text for mode in run.modes], run.effort.rounds, seed + launch)
         if launch == 0:
             steps += [Phase(kind="timeline", mode=mode.text) for mode in run.modes if _recorded(mode)]
     return tuple(steps)
+
+
+def balanced_blocks(modes: Sequence[str], rounds: int, seed: int) -> tuple[Phase, ...]:
+    """Return the blocks of one launch, each mode once a round, in a balanced order."""
+    blocks = [(turn, mode) for turn, order in enumerate(balanced_orders(modes, rounds, seed)) for mode in order]
+    return tuple(Phase(kind="block", mode=mode, round=turn, position=i) for i, (turn, mode) in enumerate(blocks))
 
 
 def _recorded(mode: ModeSpec) -> bool:

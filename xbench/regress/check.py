@@ -19,18 +19,17 @@ from rich.console import Console
 from xbench import environment
 from xbench.errors import SpecError, XbenchError
 from xbench.interrupts import interrupts_held
-from xbench.record_files import RECORD
+from xbench.record_files import RECORD, now
 from xbench.records import Baseline, Check, Failure, Noise, NoiseFloor, Regression, Side
 from xbench.regress.checkout import Checkout, Incomparable, Repository, empty_submodules, other_needs, short
 from xbench.regress.judge import floors_of, judge, launch_floors, suspected, worth_timing
 from xbench.regress.metrics import METRICS, workload_change
 from xbench.regress.pairs import AS_ASKED
-from xbench.regress.protocol import version
 from xbench.regress.record import find_baseline, folder_of, noise_of, read_baseline
 from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
-from xbench.runs.build_records import now
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.stats.regression import MIN_PAIRS
+from xbench.version import __version__
 
 
 def check(request: RegressRequest, console: Console) -> Kept[Regression]:
@@ -234,7 +233,7 @@ class Checking:
         return Regression(
             created=now(),
             command=self.request.command,
-            xbench=version(),
+            xbench=__version__,
             complete=complete,
             error=str(error) if error is not None else None,
             warnings=list(dict.fromkeys([*self.warnings, *measuring.warnings])),

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from xbench.records import Environment, Label, WorkloadRecord
-from xbench.version import __version__
 
 VERSION = 1
 
@@ -103,8 +102,3 @@ class JobResult(Message):
     failed: dict[str, str] = {}
     warnings: list[str] = []
     launched_s: float = Field(default=0.0, description="from the start of the ranks to their end")
-
-
-def version() -> str:
-    """Return the version of this tree's xbench."""
-    return __version__

@@ -21,19 +21,18 @@ from rich.console import Console
 from xbench import environment
 from xbench.errors import RecordError, RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
-from xbench.record_files import RECORD
+from xbench.record_files import RECORD, now
 from xbench.records import Baseline, Case, Environment, LaunchPair, Measurement, Noise, Side, Suite, load, of_kind
 from xbench.regress.checkout import Checkout
 from xbench.regress.judge import floors_of, launch_floors
 from xbench.regress.metrics import METRICS, wall_clock
-from xbench.regress.protocol import version
 from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
 from xbench.regress.session import Measuring
-from xbench.runs.build_records import now
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.runs.tune import format_minutes
 from xbench.stats.regression import MIN_PAIRS
 from xbench.text import counted
+from xbench.version import __version__
 
 ANY = "any"
 BASELINE, NOISE = "baseline.json", "noise.json"
@@ -163,7 +162,7 @@ class _Recording:
         return {
             "created": now(),
             "command": self._request.command,
-            "xbench": version(),
+            "xbench": __version__,
             "machine": machine_of(self._side.environment),
             "complete": complete,
             "error": str(error) if error is not None else None,

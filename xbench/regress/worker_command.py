@@ -27,15 +27,15 @@ from xbench.planning.scenario import Scenario, what_if
 from xbench.rank.events import Event, StepCounted
 from xbench.rank.job_plans import job_plan
 from xbench.rank.journal import Take
-from xbench.rank.program import JobPlan, Phase
-from xbench.regress.protocol import Block, Counts, JobRequest, JobResult, PlannedFigures, version
+from xbench.rank.program import JobPlan, balanced_blocks
+from xbench.regress.protocol import Block, Counts, JobRequest, JobResult, PlannedFigures
 from xbench.runs.event_collector import Collector
 from xbench.runs.prepare import prepare
 from xbench.schedules import cycle_of, parse_modes
 from xbench.scratch import Scratch
 from xbench.spec import Effort, ModeSpec, RunSpec
-from xbench.stats.blocks import balanced_orders
 from xbench.stats.steps import odd_sample_sentences
+from xbench.version import __version__
 from xbench.workloads import parse_workload
 
 RANK = "xbench.regress.rank"
@@ -53,7 +53,7 @@ def answer(order: JobRequest) -> JobResult:
     except Interrupted:
         raise
     except XbenchError as error:
-        return JobResult(xbench=version(), error=str(error), hint=error.hint)
+        return JobResult(xbench=__version__, error=str(error), hint=error.hint)
 
 
 def _as_resolved(order: JobRequest, resolved: Mapping[str, Any]) -> JobResult:
@@ -63,7 +63,7 @@ def _as_resolved(order: JobRequest, resolved: Mapping[str, Any]) -> JobResult:
     if rootless.reexec_needed(run.fabric):
         rootless.reexec(sys.argv)
     batch = int(resolved["batch"])
-    return _launched(JobResult(xbench=version(), samples_per_step=batch * run.fabric.world_size), order, run, plan)
+    return _launched(JobResult(xbench=__version__, samples_per_step=batch * run.fabric.world_size), order, run, plan)
 
 
 # --- resolution ---------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def _resolved(order: JobRequest) -> tuple[JobResult, RunSpec, JobPlan]:
     plan, planned = _planned(run.modes, scenario, order.workers)
     record = found.workloads[0].record
     made = JobResult(
-        xbench=version(),
+        xbench=__version__,
         environment=environment.capture(found.environment_facts()),
         workload=record,
         resolved={
@@ -184,10 +184,12 @@ def _programs(order: JobRequest, run: RunSpec, plan: JobPlan) -> list[dict[str, 
 
     With `held` each mode has a start of its own, because the memory that one mode leaves would count for the next.
     """
+    modes = [mode.text for mode in run.modes]
+    blocks = balanced_blocks(modes, run.effort.rounds, order.seed) if order.kind == "time" else ()
     program = {
         "run": run.model_dump(mode="json"),
         "launch": 0,
-        "phases": [phase.model_dump() for phase in blocks_of(run, order.seed)] if order.kind == "time" else [],
+        "phases": [phase.model_dump() for phase in blocks],
         "plans": [plan.model_dump(mode="json")],
         "slow_step": order.slow_step,
         "turn_folder": order.turn_folder,
@@ -195,7 +197,6 @@ def _programs(order: JobRequest, run: RunSpec, plan: JobPlan) -> list[dict[str, 
     }
     if order.kind == "time":
         return [program]
-    modes = [mode.text for mode in run.modes]
     return [{**program, "counted": part} for part in ([[mode] for mode in modes] if order.held else [modes])]
 
 
@@ -206,10 +207,3 @@ def _ranks(program: Mapping[str, Any], run: RunSpec, fabric: Fabric, folder: Pat
     argument.write_text(json.dumps({**program, "emulated": emulated}))
     outcome = launch(fabric, 1, RANK, argument, folder, on_event=take, silence_s=run.timeout_s)
     return outcome.error
-
-
-def blocks_of(run: RunSpec, seed: int) -> tuple[Phase, ...]:
-    """Return the blocks of one launch, each mode once a round, in a balanced order."""
-    orders = balanced_orders([mode.text for mode in run.modes], run.effort.rounds, seed)
-    blocks = [(turn, mode) for turn, order in enumerate(orders) for mode in order]
-    return tuple(Phase(kind="block", mode=mode, round=turn, position=i) for i, (turn, mode) in enumerate(blocks))

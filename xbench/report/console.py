@@ -126,20 +126,14 @@ def fact(console: Console, label: str, sentence: str, style: str = "") -> None:
     console.print(grid)
 
 
-def titled_table(title: str, *columns: tuple[str, str]) -> Table:
-    """Return a table with a left-aligned title; each column is its heading and 'left' or 'right'."""
-    table = Table(title=title, title_justify="left", title_style="italic", box=_RULED, padding=(0, 1, 0, 0))
-    for heading, side in columns:
-        right = side == "right"
-        table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    return table
-
-
 def filled_table(
     title: str, headings: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Sequence[str]
 ) -> Table:
-    """Return a table of these rows. The columns `left` are aligned left, the others right."""
-    table = titled_table(title, *((name, "left" if name in left else "right") for name in headings))
+    """Return a table of these rows, its title at the left. The columns `left` are aligned left, the others right."""
+    table = Table(title=title, title_justify="left", title_style="italic", box=_RULED, padding=(0, 1, 0, 0))
+    for heading in headings:
+        right = heading not in left
+        table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from xbench.modes import ModeInfo, mode_info
@@ -49,16 +46,6 @@ UNPREDICTED = (
 """Note of a mode under torch.compile."""
 
 
-def now() -> str:
-    """Return the current time, UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def command_line() -> str:
-    """Return the command that was typed."""
-    return shlex.join(["xbench", *sys.argv[1:]]).encode(errors="replace").decode()
-
-
 def _fields(frame: RunFrame, found: Collector, error: str | None) -> dict[str, Any]:
     """Return the fields that every kind of record has, by name."""
     return {
@@ -74,20 +61,28 @@ def _fields(frame: RunFrame, found: Collector, error: str | None) -> dict[str, A
     }
 
 
+def _job_fields(frame: RunFrame, found: Collector, place: int) -> dict[str, Any]:
+    """Return the fields that a profile and a job of a comparison share, by name."""
+    job = found.jobs[place]
+    return {
+        "workload": job.workload or frame.workloads[place],
+        "layers": job.layers,
+        "step": job.step,
+        "contention": job.contention,
+        "bounds": job.bounds if job.cost_model is not None else None,
+        "plans": job.plans,
+        "stragglers": job.stragglers,
+    }
+
+
 def profile_record(frame: RunFrame, found: Collector, error: str | None = None) -> Profile:
     """Build the record of `xbench profile`. `error` is the reason why the run ended early."""
     job = found.jobs[0]
     return Profile(
         **_fields(frame, found, error),
-        workload=job.workload or frame.workloads[0],
-        layers=job.layers,
-        step=job.step,
+        **_job_fields(frame, found, 0),
         cost_model=job.cost_model,
-        contention=job.contention,
-        bounds=job.bounds if job.cost_model is not None else None,
-        plans=job.plans,
         samples=job.series,
-        stragglers=job.stragglers,
         gpu=found.gpu.of_profile(),
         gpu_missing=found.gpu.missing,
     )
@@ -114,18 +109,7 @@ def comparison_record(frame: RunFrame, found: Collector, error: str | None = Non
         **fields,
         reference=reference,
         modes=modes,
-        jobs=[
-            Job(
-                workload=job.workload or frame.workloads[place],
-                step=job.step,
-                contention=job.contention,
-                bounds=job.bounds if job.cost_model is not None else None,
-                plans=job.plans,
-                layers=job.layers,
-                stragglers=job.stragglers,
-            )
-            for place, job in enumerate(found.jobs)
-        ],
+        jobs=[Job(**_job_fields(frame, found, place)) for place in range(len(found.jobs))],
         bounds=_total_bounds(run, found),
         cost_model=found.jobs[0].cost_model,
         other_costs=found.jobs[0].other_costs,

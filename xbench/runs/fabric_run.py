@@ -21,9 +21,8 @@ from xbench.interrupts import interrupts_held
 from xbench.launch.launcher import AuxiliaryCommand, Outcome, launch
 from xbench.rank.journal import Take
 from xbench.rank.program import Program
-from xbench.record_files import RECORD
+from xbench.record_files import RECORD, command_line, now
 from xbench.records import AnyRecord
-from xbench.runs.build_records import command_line, now
 from xbench.runs.frames import MeasuredFrame, write_frame
 from xbench.runs.prepare import backend_of
 from xbench.runs.progress import Progress

@@ -19,14 +19,14 @@ from statistics import median
 from xbench.errors import SpecError
 from xbench.modes import TUNED_DDP, mode_info
 from xbench.planning.plans import bucket_caps_mib
-from xbench.rank.program import MIN_STEPS, JobPlan, Phase, steps_in_block
+from xbench.rank.program import MIN_STEPS, JobPlan, Phase, balanced_blocks, steps_in_block
 from xbench.records import Comparison, Plan, Sample
 from xbench.records.tuned import Tuned
 from xbench.runs.event_collector import Collector
-from xbench.runs.launch_policy import LaunchSpec
+from xbench.runs.launch_policy import LaunchPolicy, LaunchSpec
 from xbench.runs.progress import START_S
 from xbench.spec import ModeSpec, RunSpec
-from xbench.stats.blocks import balanced_orders, mode_values
+from xbench.stats.blocks import mode_values
 from xbench.stats.compare import MIN_PAIRS, BlockValue
 from xbench.stats.tuning import Choice, choose
 from xbench.units import format_percent
@@ -54,10 +54,8 @@ class Timed:
     steps: int
 
 
-class Tune:
-    """A `LaunchPolicy`. `budget_s` [s] counts from construction; `margin` is the smallest gain worth a change."""
-
-    launches = None
+class Tune(LaunchPolicy):
+    """Policy of `xbench tune`. `budget_s` [s] counts from construction; `margin` is the least gain worth a change."""
 
     def __init__(self, budget_s: float, margin: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.budget_s = budget_s
@@ -109,11 +107,9 @@ class Tune:
             return None
         self._timed.append(timed)
         self._launched_s = self._clock()
-        orders = balanced_orders(timed.modes, timed.rounds, self.run.workloads[0].seed + number)
-        blocks = [(turn, mode) for turn, order in enumerate(orders) for mode in order]
         return LaunchSpec(
             self.run.model_copy(update={"effort": self.run.effort.model_copy(update={"steps": timed.steps})}),
-            tuple(Phase(kind="block", mode=mode, round=turn, position=i) for i, (turn, mode) in enumerate(blocks)),
+            balanced_blocks(timed.modes, timed.rounds, self.run.workloads[0].seed + number),
             (*([standing(choice)] if choice.ratios else []), self._told(timed)),
         )
 

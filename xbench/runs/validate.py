@@ -31,6 +31,7 @@ from xbench.errors import FabricError, Interrupted, RunError, XbenchError
 from xbench.fabrics import parse_fabric
 from xbench.interrupts import interrupts_held
 from xbench.rank.program import BLOCK_S
+from xbench.record_files import command_line, now
 from xbench.records import (
     Comparison,
     Drawing,
@@ -41,7 +42,6 @@ from xbench.records import (
     load,
     of_kind,
 )
-from xbench.runs.build_records import command_line, now
 from xbench.runs.execute import execute
 from xbench.runs.prepare import check_request, check_unprobed
 from xbench.runs.run_folder import Kept, check_output, keep, measure_and_keep

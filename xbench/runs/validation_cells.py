@@ -9,9 +9,8 @@ from xbench.modes import mode_info
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.contention import Contention
-from xbench.planning.conversion import carried_contention, carried_over
+from xbench.planning.conversion import carried_contention, carried_over, scaled_contention, scaled_layer
 from xbench.planning.cost import CostCurve
-from xbench.planning.other_device import scaled_contention, scaled_layer
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from xbench.planning.bounds import bounds
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
+from xbench.record_files import now
 from xbench.records import Environment, FabricRecord, Plan, Profile, WorkloadRecord
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 from xbench.traces.events import RankTrace, collect
@@ -87,7 +87,7 @@ def _record(
     per_host = max(1, found.world_size // count)
     fabric = FabricSpec(name="cluster", hosts=count, ranks=per_host)
     return Profile(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         command=command,
         spec=RunSpec(kind="profile", workloads=(workload,), fabric=fabric, device="cuda" if first.is_gpu else "cpu"),
         environment=_environment(first, found.world_size, hosts),

@@ -6,12 +6,11 @@
 | `parse` | text to spec, spec to resolved spec |
 | `probe` | checks in a separate process that workloads can be built and fit in memory |
 | `batches` | batches of a user's DataLoader or iterator |
-| `build` | resolved spec to a live `Workload`, on a rank |
+| `build` | resolved spec to a live `Workload`, on a rank; activation checkpointing of its blocks |
 | `libraries` | names of models of timm and transformers |
 | `vision`, `text`, `recurrent`, `synthetic`, `custom` | recipes, one for each kind of model |
 | `timm_models`, `hf_models` | recipes of other libraries' models |
 | `training_step` | the parts of a training step, which every measurement runs |
-| `checkpointing` | activation checkpointing of a model's blocks |
 | `loading`, `digits` | import of the user's file, and the data of `converge` |
 | `preflight`, `trial`, `memory` | code of the process that `probe` starts |
 

@@ -10,6 +10,12 @@ nothing for the training loop: dropout draws from the state that the caller has 
 `dtype="bf16"` is pure bf16: parameters, buffers, floating-point inputs and targets are all converted. So gradients have
 two bytes per element, and the optimizer keeps its state in bf16. Updates below bf16's resolution are lost to rounding,
 which does not affect the time of a step.
+
+`checkpoint="blocks"` checkpoints the activations of the model's blocks. A checkpointed block keeps its inputs alone.
+The backward pass runs its forward pass again for the activations (Chen et al., arXiv 1604.06174;
+`torch.utils.checkpoint` with `use_reentrant=False`). So backward takes longer, and gradients of a block are ready
+later. A block's class becomes a subclass of the same name. Names of modules and parameters stay, and so do hooks, which
+run once in forward.
 """
 
 from __future__ import annotations
@@ -17,19 +23,22 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from xbench.equal_ranks import differing
 from xbench.errors import WorkloadError
+from xbench.model_blocks import blocks_of
 from xbench.spec import WorkloadSpec
+from xbench.torch_compile import regions
 from xbench.workloads.batches import Feed
 from xbench.workloads.catalog import WORKLOADS, family_of
-from xbench.workloads.checkpointing import checkpoint_blocks
 from xbench.workloads.nested import tensors_in, with_each
 from xbench.workloads.workload import Recipe, Workload
 
@@ -71,6 +80,33 @@ def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workloa
         input_description=recipe.input_description(),
         feed=feed,
     )
+
+
+class Checkpointed(nn.Module):
+    """Forward pass of a block that keeps its inputs alone."""
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Run the block. Without gradients nothing is kept in any case."""
+        own = partial(super().forward, **options)
+        return checkpoint(own, *inputs, use_reentrant=False) if torch.is_grad_enabled() else own(*inputs)
+
+
+def checkpoint_blocks(model: nn.Module, title: str) -> None:
+    """Checkpoint every block of the model, in place. Raises WorkloadError for a model without blocks."""
+    if regions(model):
+        raise WorkloadError(
+            f"{title}: --checkpoint blocks recomputes modules one by one, and torch.compile has made one of several",
+            hint="leave --checkpoint or the compilation out",
+        )
+    blocks = blocks_of(model)
+    if not blocks:
+        raise WorkloadError(
+            f"{title}: the model has no blocks to checkpoint, which are members of a ModuleList or a Sequential",
+            hint="leave --checkpoint out",
+        )
+    for block in blocks.values():
+        kind = type(block)
+        block.__class__ = type(kind.__name__, (Checkpointed, kind), {"__module__": kind.__module__})
 
 
 def check_alike(workload: Workload) -> None:

@@ -20,15 +20,12 @@ models of other libraries: see `libraries`.
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from xbench.errors import SpecError, unknown
 from xbench.registry import Registry
-from xbench.workloads.libraries import LIBRARIES, check_known, hf_facts, library_models, split_library
+from xbench.workloads.libraries import LIBRARIES, check_known, hf_facts, library_models, registered, split_library
 
 Family = Literal["vision", "text", "speech", "synthetic", "factory"]
 
@@ -246,17 +243,9 @@ def sequence_facts_of(name: str) -> SequenceFacts:
     return SequenceFacts(text.parameters, text.positions, text.cpu, text.cuda)
 
 
-@cache
 def installed_models() -> frozenset[str]:
     """Names of the classification models in the installed torchvision, read from its source text.
 
-    Importing torchvision would import torch. Its builders all carry the decorator `@register_model()`, and the
-    classification ones are directly in `torchvision/models/`. Empty if torchvision is missing.
+    Importing torchvision would import torch. The builders of classification models are directly in its `models/`.
     """
-    spec = importlib.util.find_spec("torchvision")
-    names: set[str] = set()
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        for file in Path(folder, "models").glob("*.py"):
-            text = file.read_text(encoding="utf-8", errors="replace")
-            names.update(re.findall(r"^@register_model\(\)\n(?:@.*\n)*def (\w+)\(", text, flags=re.MULTILINE))
-    return frozenset(names)
+    return frozenset(registered("torchvision"))

@@ -92,7 +92,7 @@ def library_models(prefix: str) -> list[str]:
     """Names of a library's models with the prefix, sorted; none if the library is not installed."""
     if not _is_installed(prefix):
         return []
-    return [f"{prefix}/{model}" for model in (sorted(HF_MODELS) if prefix == "hf" else _timm_models())]
+    return [f"{prefix}/{model}" for model in (sorted(HF_MODELS) if prefix == "hf" else registered("timm"))]
 
 
 def library_summary(name: str) -> str:
@@ -131,12 +131,15 @@ def _is_installed(prefix: str) -> bool:
 
 
 @cache
-def _timm_models() -> tuple[str, ...]:
-    """Names in timm's registry, sorted: its constructors all carry the decorator `@register_model`."""
-    spec = importlib.util.find_spec("timm")
+def registered(library: str) -> tuple[str, ...]:
+    """Names of the functions directly in `LIBRARY/models/` that register a model of timm or torchvision, sorted.
+
+    All of them carry the decorator `@register_model`, which torchvision calls. Empty if the library is missing.
+    """
+    spec = importlib.util.find_spec(library)
     names: set[str] = set()
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for file in Path(folder, "models").glob("*.py"):
             text = file.read_text(encoding="utf-8", errors="replace")
-            names.update(re.findall(r"^@register_model\n(?:@.*\n)*def (\w+)\(", text, flags=re.MULTILINE))
+            names.update(re.findall(r"^@register_model(?:\(\))?\n(?:@.*\n)*def (\w+)\(", text, flags=re.MULTILINE))
     return tuple(sorted(names))

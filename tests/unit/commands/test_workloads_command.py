@@ -56,7 +56,7 @@ def test_a_filtered_table_says_how_synthetic_is_written():
 
 def test_the_models_of_libraries_are_behind_their_prefix(monkeypatch):
     monkeypatch.setattr(
-        libraries, "_timm_models", lambda: ("inception_v4", *(f"vit_{number}" for number in range(MAX_NAMES)))
+        libraries, "registered", lambda _: ("inception_v4", *(f"vit_{number}" for number in range(MAX_NAMES)))
     )
     monkeypatch.setattr(libraries, "_is_installed", lambda prefix: True)
     assert run("hf/rob", "--names") == "hf/roberta\n"

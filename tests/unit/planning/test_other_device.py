@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from planning_cases import layer, step_times
 
-from xbench.planning.other_device import scaled_times
+from xbench.planning.conversion import scaled_times
 from xbench.planning.step import StepModel
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from planning_cases import layer, line, step_times
 
-from xbench.planning.other_device import scaled_layer
+from xbench.planning.conversion import scaled_layer
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 

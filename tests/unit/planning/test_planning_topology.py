@@ -80,7 +80,7 @@ FORMULAS = {
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_line_becomes_the_table_s_line(name: str, count: int) -> None:
-    a, b = FORMULAS[name](3e-5, 1e-9, 0.0, count)
+    a, b = FORMULAS[name](3e-5, 1e-9, count)
     assert Topology(name).line(3e-5, 1e-9, count) == (a, b)
     curve = Topology(name).curve(CostCurve.line(3e-5, 1e-9), count)
     for nbytes in (1.0, 1e3, 1e6, 1e9):

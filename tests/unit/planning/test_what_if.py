@@ -67,8 +67,8 @@ def test_the_link_of_a_file_has_sizes_of_its_own_and_no_rate_of_the_measured_one
 
 
 def test_workers_follow_the_ring_formula() -> None:
-    found = what_if(given_cost(line(*ring(1e-4, 8e-9, 1e-9, 2))), Change(workers=16))
-    assert (found.cost.alpha_s, found.cost.beta_s_per_byte) == pytest.approx(ring(1e-4, 8e-9, 1e-9, 16))
+    found = what_if(given_cost(line(*ring(1e-4, 8.5e-9, 2))), Change(workers=16))
+    assert (found.cost.alpha_s, found.cost.beta_s_per_byte) == pytest.approx(ring(1e-4, 8.5e-9, 16))
     assert found.cost.world_size == 16
     assert found.changes == (
         "16 workers in place of 2, in a ring: messages × 15, bytes on each link × 1.875",
@@ -90,10 +90,10 @@ def test_an_emulated_tree_is_not_carried_over_as_a_ring() -> None:
 
 
 def test_everything_at_once_is_the_ring_formula_of_the_new_link() -> None:
-    # host time (γ) is as measured, and goes with the bytes of the ring
-    a, b = ring(1e-4, 8e-9, 1e-9, 2)
+    # a host's half nanosecond a byte is as measured, and goes with the bytes of the ring
+    a, b = ring(1e-4, 8e-9 + 0.5e-9, 2)
     found = what_if(given_cost(line(a, b)), Change(rate_bps=10e9, latency_s=20e-6, workers=8))
-    assert (found.cost.alpha_s, found.cost.beta_s_per_byte) == pytest.approx(ring(20e-6, 0.8e-9, 1e-9, 8))
+    assert (found.cost.alpha_s, found.cost.beta_s_per_byte) == pytest.approx(ring(20e-6, 0.8e-9 + 0.5e-9, 8))
 
 
 def test_a_compute_scale_is_of_every_part_and_of_nothing_on_the_link() -> None:

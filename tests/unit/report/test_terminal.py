@@ -17,7 +17,7 @@ from sample_kinds import RESNET18
 
 from xbench.records import Contention, ContentionPoint, Plan
 from xbench.report import FORMATS
-from xbench.report.console import HarmlessConsole, make_console, titled_table
+from xbench.report.console import HarmlessConsole, filled_table, make_console
 from xbench.report.formats.terminal import render, show
 
 CASES = [name for name in RESNET18 if name not in ("convergence", "tuned")]
@@ -248,10 +248,8 @@ def test_a_profile_tells_waits_and_clocks_that_differ(clocks: dict[str, object],
 def test_lines_end_in_blanks_on_a_terminal_alone_and_never_between_a_number_and_its_unit(terminal: bool) -> None:
     console = HarmlessConsole(file=io.StringIO(), width=26, force_terminal=terminal, color_system=None, _environ={})
     console.print(Text("it takes 1.123 [10.0 ms, 12.0 ms] and saves 18.5 % of 2 s"))
-    table = titled_table("", ("mode", "left"), ("note", "left"))
-    table.add_row(Text("ddp"), Text("44.6 MiB"))
-    table.add_row(Text("a-longer-name"), Text("x"))
-    console.print(table)
+    rows = [["ddp", "44.6 MiB"], ["a-longer-name", "x"]]
+    console.print(filled_table("", ["mode", "note"], rows, ["mode", "note"]))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line.rstrip() for line in lines] == [
         "it takes 1.123",

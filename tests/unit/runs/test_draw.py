@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from xbench.errors import SpecError
 from xbench.fabrics import parse_fabric
-from xbench.runs.draw import MatrixCell, draw, whole_matrix
+from xbench.runs.validation_places import MatrixCell, draw, whole_matrix
 from xbench.spec import WorkloadSpec
 
 RATES = ("300mbit", "1gbit", "3gbit", "10gbit")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from samples_of_runs import block, collector_of, run_of
 
-from xbench.runs.until import MIN_PILOT, UntilPrecise
+from xbench.runs.launch_policy import MIN_PILOT, UntilPrecise
 from xbench.spec import Effort, FabricSpec
 
 STEP_S = {"compute": 0.3, "ddp": 0.5, "auto": 0.45, "single": 0.9}

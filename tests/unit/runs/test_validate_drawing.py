@@ -15,9 +15,9 @@ from xbench.fabrics import parse_fabric
 from xbench.records import Validation, load
 from xbench.runs import validate as matrix
 from xbench.runs import validation_places as places
-from xbench.runs.draw import MatrixCell, draw
 from xbench.runs.run_folder import Kept
 from xbench.runs.validate import validate
+from xbench.runs.validation_places import MatrixCell, draw
 from xbench.spec import WorkloadSpec
 
 FOUR = parse_fabric("local:ranks=4")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from xbench.errors import WorkloadError
-from xbench.workloads.checkpointing import checkpoint_blocks
+from xbench.workloads.build import checkpoint_blocks
 
 
 class Block(nn.Module):

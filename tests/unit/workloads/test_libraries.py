@@ -137,7 +137,7 @@ def test_a_model_for_one_image_size_is_built_for_that_of_the_batch(timm):
 )
 def test_wrong_names_and_sizes_are_refused(monkeypatch, text, message, hint):
     monkeypatch.setattr(libraries, "_is_installed", lambda prefix: True)
-    monkeypatch.setattr(libraries, "_timm_models", lambda: ("inception_v3", "inception_v4"))
+    monkeypatch.setattr(libraries, "registered", lambda library: ("inception_v3", "inception_v4"))
     with pytest.raises(SpecError) as caught:
         parse_workload(text)
     assert message in str(caught.value)
@@ -165,7 +165,7 @@ def test_names_import_no_library():
         "import sys, xbench.workloads as w, xbench.commands.workloads as c\n"
         "from xbench.workloads import libraries\n"
         "libraries._is_installed = lambda prefix: True\n"
-        "libraries._timm_models = lambda: ('inception_v4',)\n"
+        "libraries.registered = lambda library: ('inception_v4',)\n"
         "w.resolve(w.parse_workload('hf/bert'), 'cpu'); c.listing('hf'); c.listing('timm')\n"
         "w.resolve(w.parse_workload('timm/inception_v4:batch-size=2,image-size=128'), 'cpu')\n"
         "sys.exit(any(name.partition('.')[0] in ('torch', 'timm', 'transformers') for name in sys.modules))"

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from xbench.cluster.live import ledger
 from xbench.cluster.live.attempt import OVER, AttemptProgress, Engine, Running
@@ -30,6 +29,7 @@ from xbench.cluster.live.ledger import Ledger
 from xbench.cluster.live.state import State
 from xbench.cluster.live.track import AttemptState, JobState
 from xbench.errors import Interrupted, RunError, SpecError
+from xbench.record_files import now
 from xbench.text import counted
 
 POLL_S = 0.05
@@ -110,8 +110,7 @@ class Controller:
             if (attempt := track.attempt) is not None:
                 self._record_end(track, "lost", now_s, track.steps, track.kept, "its controller ended")
                 self._say(track, f"ran on {_slots(attempt)} when its controller ended")
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        self._record(ledger.RunResumed(at_s=now_s, created=created, retries=retries))
+        self._record(ledger.RunResumed(at_s=now_s, created=now(), retries=retries))
         self._changed = True
 
     def _run_once(self) -> None:

@@ -129,11 +129,6 @@ class LocalRunning(Watched):
         self._process = process
         self._killed = False
 
-    @property
-    def pid(self) -> int:
-        """Of the agent, whose death ends every rank."""
-        return self._process.pid
-
     def look(self) -> AttemptProgress:
         """See `Running`."""
         if self.over:

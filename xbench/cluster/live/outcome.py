@@ -19,7 +19,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from xbench.cluster.live import ledger
@@ -31,6 +30,7 @@ from xbench.cluster.policy import Cluster
 from xbench.cluster.simulator import simulate
 from xbench.environment import capture
 from xbench.errors import RecordError, SpecError
+from xbench.record_files import now
 from xbench.records import Environment, LiveResult, LiveRun, LiveSpan
 from xbench.runs.frames import LiveFrame
 from xbench.runs.rebuild import WHY, made, read_frame
@@ -135,7 +135,7 @@ def outcome(state: State, error: str | None = None, environment: Environment | N
     if simulated and any(job.crashes for job in jobs):
         warnings.append("jobs crashed, of which the simulation knows nothing")
     record = LiveRun(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         command=began.command,
         xbench=__version__,
         complete=state.over,

@@ -19,8 +19,6 @@ many workers as before, is held to the uninterrupted one.
 from __future__ import annotations
 
 import math
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -36,9 +34,8 @@ from xbench.cluster.live.restart_result import RESTARTS, compare_losses, record_
 from xbench.errors import RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.rank.events import ShareDependent
-from xbench.record_files import FRAME, RECORD
+from xbench.record_files import FRAME, RECORD, command_line, now
 from xbench.records import Restart, RestartTimes
-from xbench.runs.build_records import now
 from xbench.runs.frames import RestartFrame, write_frame
 from xbench.runs.run_folder import Kept, measure_and_keep, new_run_folder
 from xbench.scratch import Scratch
@@ -73,7 +70,7 @@ class RestartRequest:
     steps: int = 20
     seed: int = 0
     device: str = "auto"
-    command: str = field(default_factory=lambda: shlex.join(["xbench", *sys.argv[1:]]))
+    command: str = field(default_factory=command_line)
 
     @property
     def most(self) -> int:

@@ -11,7 +11,6 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
@@ -23,7 +22,7 @@ from xbench.cluster.live.ledger import EngineName, Ledger, RunStarted
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
-from xbench.record_files import RECORD
+from xbench.record_files import RECORD, now
 from xbench.records import LiveRun
 from xbench.runs.frames import LiveFrame, write_frame
 from xbench.runs.run_folder import keep, new_run_folder
@@ -63,7 +62,7 @@ def begin(request: LiveRequest, say: Say) -> LiveRun:
     if request.address is not None and request.engine != "ray":
         raise SpecError(f"engine {request.engine!r} has no address", hint="--engine ray, or leave out --address")
     began = RunStarted(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         command=request.command,
         policy=request.policy,
         engine=request.engine,

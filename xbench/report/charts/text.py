@@ -19,7 +19,7 @@ from rich.text import Text
 from xbench.records import Comparison, GpuUse, Interval, ModeResult, Slice, Timeline
 from xbench.report.answer import ranking
 from xbench.report.charts.axes import columns
-from xbench.report.console import NARROW_COLUMNS, indented, say, titled_table
+from xbench.report.console import NARROW_COLUMNS, filled_table, indented, say
 from xbench.report.page import model as page
 from xbench.text import counted
 from xbench.units import format_bytes, format_clock, format_energy, format_percent, format_power, format_seconds
@@ -175,10 +175,11 @@ def _draw_uses(title: str, uses: Mapping[str, GpuUse], console: Console) -> None
         for name, use in uses.items():
             indented(console, f"{name}: {_sentence(use)}")
         return
-    table = titled_table(title, *((name, "left" if name in WORDS else "right") for name in HEADINGS))
-    for name, use in uses.items():
-        table.add_row(Text(name), *_cells(use), Text(_throttled(use, ", "), style="yellow" if use.throttled else ""))
-    console.print(table)
+    rows: list[list[str | Text]] = [
+        [name, *_cells(use), Text(_throttled(use, ", "), style="yellow" if use.throttled else "")]
+        for name, use in uses.items()
+    ]
+    console.print(filled_table(title, HEADINGS, rows, WORDS))
     say(console, GPU_COLUMNS, "dim")
 
 
