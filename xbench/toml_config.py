@@ -34,7 +34,7 @@ def read_toml(path: Path, missing: SpecError) -> dict[str, Any]:
     """Read the whole file. Raises `missing` if it does not exist, and SpecError if it cannot be read or parsed."""
     where = repr(str(path))
     try:
-        text = read_regular(path, MAX_BYTES).decode("utf-8").replace("\r\n", "\n")
+        text = read_regular(path, MAX_BYTES).decode("utf-8-sig").replace("\r\n", "\n")
         if _DEEP_KEY.search(text):
             raise SpecError(f"{where} has a key of more than {MAX_PARTS} parts, and none that is known has so many")
         return tomllib.loads(text)

@@ -39,6 +39,9 @@ from xbench.records import Scaling, of_kind
 
 Theta = tuple[float, float, float, float]
 
+MAX_GPUS = 1_000_000
+"""Largest number of GPUs in a table of speeds."""
+
 FORWARD_SHARE = 1 / 3
 """Share of the forward pass in the computation without the fact `forward_share`: a backward pass costs two forwards."""
 
@@ -131,7 +134,8 @@ class TableSpeed:
     """Measured work a second: `points` are (GPUs, work a second), GPUs ascending.
 
     It answers from the first to the last number of GPUs: between two points on a straight line of log(f) over log(w).
-    Raises SpecError for no points, GPUs that do not ascend, and speeds that are not above zero.
+    Raises SpecError for no points, GPUs that do not ascend or are more than MAX_GPUS, and speeds that are not above
+    zero.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -146,6 +150,8 @@ class TableSpeed:
             if not (math.isfinite(speed) and speed > 0):
                 raise SpecError(f"a table of speeds has {speed} at {gpus} GPUs, which is not above zero")
             before = gpus
+        if before > MAX_GPUS:
+            raise SpecError(f"a table of speeds reaches to {before} GPUs, and the most is {MAX_GPUS}")
 
     @classmethod
     def of(cls, speeds: Mapping[int, float]) -> TableSpeed:

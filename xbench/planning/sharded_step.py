@@ -130,7 +130,8 @@ def replicate(inputs: Sharded) -> float:
         copied_s = 2 * inputs.copy_s_per_byte * sum(sizes.values())
         return step.computed_s + sum(map(reduce, sizes.values())) + copied_s + inputs.units_s
     place = {gradient.name: index for index, gradient in enumerate(step.gradients)}
-    buckets: Buckets = [[place[name] for name in inputs.units[unit] if name in place] for unit in sizes]
+    every: Buckets = [[place[name] for name in names if name in place] for names in inputs.units.values()]
+    buckets = [bucket for bucket in every if bucket]
     return simulate(step, sorted(buckets, key=max), reduce, contention=inputs.planner.contention).step_s
 
 

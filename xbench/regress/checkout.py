@@ -29,8 +29,6 @@ from typing import Self
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from pydantic import ValidationError
-
 from xbench.errors import Interrupted, RunError, SpecError
 from xbench.interrupts import interrupts_held, stop_signals_interrupt
 from xbench.launch_guard import GUARD
@@ -249,7 +247,7 @@ class RunningJob:
         self._title = tree.title
         self._at = Scratch("xb-order-")
         given, self._made = (Path(self._at.name) / name for name in ("order.json", "answer.json"))
-        given.write_text(order.model_dump_json())
+        given.write_text(order.model_dump_json(), encoding="utf-8")
         self._running = Running([*_COMMAND, str(given), str(self._made)], tree.folder, tree.environ())
 
     @property
@@ -264,8 +262,8 @@ class RunningJob:
         """
         code, _, log = self._running.wait(longest_s)
         try:
-            return JobResult.model_validate_json(self._made.read_text())
-        except (OSError, ValidationError):
+            return JobResult.model_validate_json(self._made.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # of text that is no UTF-8, or no result
             how = f"took longer than {longest_s:.0f} s" if code is None else f"ended with exit status {code}"
             return JobResult(xbench="unknown", error=f"a launch of {self._title} {how}: {last_line(log) or SILENT}")
 

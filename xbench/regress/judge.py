@@ -133,7 +133,7 @@ def threshold_of(case: Case, suite: Suite, floors: Iterable[NoiseFloor]) -> Thre
 def exit_code(regression: Regression, strict: bool) -> int:
     """Return 0 if nothing got worse, 3 for a regression or a changed workload, 1 if head failed in a case.
 
-    A failure of head counts in a case that is missing or not comparable.
+    A failure of head counts in a case that is missing, not comparable or inconclusive.
 
     With `strict`, return also 5 for a missing or incomparable case, else 4 for an inconclusive one. A record without
     verdicts is inconclusive. 3 takes precedence over 1, 1 over 5, 5 over 4.
@@ -142,7 +142,8 @@ def exit_code(regression: Regression, strict: bool) -> int:
     if any(case.fails for case in regression.cases):
         return REGRESSED
     not_judged = [case.case for case in regression.cases if case.verdict in ("missing", "not comparable")]
-    if any(_failed(case, regression, "head") for case in not_judged):
+    undecided = [case.case for case in regression.cases if case.verdict == "inconclusive"]
+    if any(_failed(case, regression, "head") for case in (*not_judged, *undecided)):
         return FAILED
     if strict and not_judged:
         return INCOMPARABLE
@@ -226,7 +227,9 @@ def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
         word, reason = verdict.word, _reason(verdict, threshold, regression.suite.alpha, len(first))
         if case in suspects and regression.confirm:
             if confirmation is None:
-                word, reason = "inconclusive", f"suspected, not yet confirmed: {reason}"
+                failure = _failed(case, regression, "head")
+                why = "not yet confirmed" if failure is None else f"and head failed: {failure.reason}"
+                word, reason = "inconclusive", f"suspected, {why}: {reason}"
             elif not agrees(again[case][1], threshold.share, regression.suite.alpha):
                 word, reason = "inconclusive", f"suspected, but fresh launches do not agree: {reason}"
             else:

@@ -204,6 +204,6 @@ def _ranks(program: Mapping[str, Any], run: RunSpec, fabric: Fabric, folder: Pat
     """Start the ranks and wait for their end. Return the error that ended them early."""
     emulated = fabric.emulated.model_dump(mode="json") if fabric.emulated is not None else None
     argument = folder / "program.json"
-    argument.write_text(json.dumps({**program, "emulated": emulated}))
+    argument.write_text(json.dumps({**program, "emulated": emulated}), encoding="utf-8")
     outcome = launch(fabric, 1, RANK, argument, folder, on_event=take, silence_s=run.timeout_s)
     return outcome.error

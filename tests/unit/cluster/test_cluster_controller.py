@@ -114,8 +114,9 @@ def test_what_cannot_be_built_is_given_up_at_once(tmp_path: Path) -> None:
     assert state.tracks["b"].finished_s == 44.0
 
 
-def test_what_cannot_be_launched_is_retried(tmp_path: Path) -> None:
-    world = Played(1, refuse={"a": OSError("no more processes")})
+@pytest.mark.parametrize("poll_s", [2.0, 0.05])
+def test_what_cannot_be_launched_is_retried(tmp_path: Path, poll_s: float) -> None:
+    world = Played(1, refuse={"a": OSError("no more processes")}, poll_s=poll_s)
     state, _ = played(began([entry("a"), entry("b")], slots=1, retries=2), tmp_path, world)
     assert state.tracks["a"].gave_up == "it failed 3 times, at last: no more processes"
     assert state.tracks["b"].finished_s == 2.0 + 44.0

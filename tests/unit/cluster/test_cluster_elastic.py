@@ -222,6 +222,13 @@ def test_optimus_mends_its_plan_as_if_it_were_new() -> None:
     assert seen >= 20
 
 
+def test_a_job_that_waits_for_its_first_size_comes_before_further_trials() -> None:
+    """Both trials on 2 of 4 GPUs end at 300, and 4 fit neither: the third job begins then, not when another ends."""
+    jobs = [job("a", 0, 4000), job("b", 0, 4000), job("c", 200, 100)]
+    simulated = run(jobs, Exploratory(trial_s=150.0), 4, spans=True)
+    assert min(span.from_s for span in simulated.spans if span.job == "c") == 300.0
+
+
 def test_only_what_was_tried_is_used() -> None:
     """The cluster has no room for b's trial on 4 while a is on trial on 4; b waits for it on what it knows."""
     simulated = run([job("a", 0, 400), job("b", 0, 400)], Exploratory(trial_s=10.0, most=4), 6, spans=True)

@@ -22,6 +22,10 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    assert [job.name for job in load_jobs(written(tmp_path, "\ufeff" + JOB)).jobs] == ["a"]
+
+
 def test_the_example() -> None:
     file = load_jobs(ROOT / "examples" / "jobs.toml")
     assert file.slots == 2

@@ -97,6 +97,10 @@ def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "short.tar.gz").write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(SpecError, match="cannot be unpacked"):
         load_itp(tmp_path / "short.tar.gz")
+    (tmp_path / "shorter.tar.gz").write_bytes(path.read_bytes()[:40])
+    for load in (load_itp, load_alibaba):
+        with pytest.raises(SpecError, match="cannot be unpacked"):
+            load(tmp_path / "shorter.tar.gz")
     with tarfile.open(tmp_path / "empty.tar.gz", "w:gz") as archive:
         archive.add(path, "t.tar.gz")
     with pytest.raises(SpecError, match=r"holds no \.csv file"):

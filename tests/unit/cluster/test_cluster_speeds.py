@@ -82,6 +82,7 @@ def test_a_table_stays_between_its_neighbours(points: dict[int, float]) -> None:
         (((0, 1.0),), "0 GPUs after 0"),
         (((1, 0.0),), "0.0 at 1 GPUs"),
         (((1, math.nan),), "nan at 1 GPUs"),
+        (((1, 1.0), (2_000_000_000, 2.0)), "reaches to 2000000000 GPUs, and the most is 1000000"),
     ],
 )
 def test_what_is_no_table_is_refused(points: tuple[tuple[int, float], ...], said: str) -> None:

@@ -147,3 +147,12 @@ def test_a_collective_that_was_not_measured(forecast: object) -> None:
 def test_a_unit_without_gradients_sends_nothing() -> None:
     frozen = replace(inputs(waits=True), units={"a": ["a.w"], "b": ["b.w"], "c": ["frozen"], ROOT: ["r0.w", "r1.w"]})
     assert fsdp(frozen) == fsdp(inputs(waits=True))
+
+
+def test_a_unit_of_gradients_without_bytes_can_be_predicted() -> None:
+    given = inputs(waits=False)
+    empty = Gradient("c.w", 0, 4.0, elements=0)
+    gradients = sorted([*given.step.gradients, empty], key=lambda one: one.ready_s)
+    planner = replace(given.planner, step=replace(given.step, gradients=gradients))
+    with_empty = replace(given, planner=planner, units={**given.units, "c": ["c.w"]})
+    assert replicate(with_empty) == pytest.approx(replicate(given))

@@ -194,6 +194,26 @@ def test_a_head_that_fails_is_no_pass() -> None:
     assert exit_code(made.regression(pairs=pairs, failures=[base]), strict=True) == 5
 
 
+def test_a_head_that_fails_in_some_launches_is_no_pass_if_the_others_do_not_decide() -> None:
+    failure = Failure(check="small", mode="wfbp", side="head", pair=0, reason="rank 1 died: SIGKILL")
+    few = made.pairs(dict.fromkeys(TIMED, 1.0))[:3]
+    record = made.regression(pairs=few, failures=[failure])
+    assert of(record, WFBP).verdict == "inconclusive"
+    assert exit_code(record, strict=False) == 1
+    assert {case.name: case.status for case in junit.cases(record)}["wfbp step_time"] == "error"
+    assert exit_code(made.regression(pairs=few), strict=False) == 0
+
+
+def test_a_head_that_fails_in_all_confirming_launches_is_no_pass() -> None:
+    failure = Failure(check="small", mode="wfbp", side="head", pair=0, reason="rank 1 died: SIGKILL")
+    slower = made.pairs(dict.fromkeys(TIMED, 1.0) | {WFBP: 1.3})
+    record = made.regression(pairs=slower, confirmation=[], failures=[failure])
+    found = of(record, WFBP)
+    assert (found.verdict, found.suspected) == ("inconclusive", True)
+    assert found.reason.startswith("suspected, and head failed: rank 1 died: SIGKILL: ")
+    assert exit_code(record, strict=False) == 1
+
+
 def test_a_head_that_fails_is_no_pass_if_base_cannot_be_compared() -> None:
     failure = Failure(check="small", mode="wfbp", side="head", reason="rank 1 died: SIGKILL")
     old = [Failure(check=name, side="base", reason="base is too old") for name in ("resnet18", "small")]

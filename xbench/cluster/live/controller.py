@@ -82,6 +82,8 @@ class Controller:
         self._progress: dict[str, tuple[float, float, float]] = {}
         """Progress of jobs that is not in the ledger yet."""
         self._progress_written_s = -math.inf
+        self._not_before_s: dict[str, float] = {}
+        """Time before which a job is not started again, after a failed launch."""
         self._wait_messages: dict[str, str] = {}
         """Last message to the user on what each job waits for."""
 
@@ -177,7 +179,8 @@ class Controller:
         for track in self.state.tracks.values():
             wanted = track.active.gpus
             free = self.state.free()
-            if wanted and not track.over and track.attempt is None and wanted <= len(free):
+            too_early = now_s < self._not_before_s.get(track.name, now_s)
+            if wanted and not track.over and not too_early and track.attempt is None and wanted <= len(free):
                 self._start(track, tuple(free[:wanted]), now_s)
 
     def _start(self, track: JobState, slots: tuple[int, ...], now_s: float) -> None:
@@ -191,6 +194,7 @@ class Controller:
             self._say_wait(track, f"waits: {error}")
             return
         except OSError as error:
+            self._not_before_s[track.name] = now_s + RETRY_DELAY_S
             self._record(ledger.Started(at_s=now_s, job=track.name, slots=list(slots), steps=track.kept))
             self._handle_failure(track, now_s, track.kept, track.kept, str(error))
             return

@@ -154,10 +154,12 @@ def _run(
             error = " ".join(f"{type(failure).__name__}: {failure}".split())
             raise
         finally:
-            engine.close()
-            record = outcome(state, error)
-            kept = keep(record, ledger.folder / RECORD)
-            ledger.close()
+            try:
+                engine.close()
+            finally:
+                record = outcome(state, error)
+                kept = keep(record, ledger.folder / RECORD)
+                ledger.close()
         if asked():  # while the record was made
             raise Interrupted("interrupted", hint=f"xbench report {kept} shows the run, which is over")
     return record

@@ -104,10 +104,11 @@ class State:
         observations = {}
         for track in self.tracks.values():
             active, attempt = track.active, track.attempt
-            if not track.arrived or track.over or (not active.gpus and track.learned == track.steps):
+            done = track.steps if attempt is not None else track.kept  # the next attempt begins there
+            if not track.arrived or track.over or (not active.gpus and track.learned == done):
                 continue
             if not active.gpus:
-                observations[track.name] = ledger.ProgressObserved(done=track.steps, speed=0.0, ready_s=now_s)
+                observations[track.name] = ledger.ProgressObserved(done=done, speed=0.0, ready_s=now_s)
             elif attempt and attempt.first and not attempt.stopping_s and attempt.workers == active.gpus:
                 speed = attempt.speed
                 observations[track.name] = ledger.ProgressObserved(

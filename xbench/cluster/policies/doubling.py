@@ -174,7 +174,8 @@ class Exploratory(Doubling):
                 continue
             self._end_trial(number)
             ended.append(number)
-        if not self._changed and all(number in self._to_try for number in ended):
+        all_hold = all(job.gpus for job in self._rows.jobs)  # first sizes come before further trials
+        if not self._changed and all_hold and all(number in self._to_try for number in ended):
             for number in ended:
                 job, sizes = self._to_try[number]
                 more = sizes[self._known[number]] - job.gpus

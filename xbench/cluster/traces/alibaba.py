@@ -26,12 +26,11 @@ The notes count rows of other statuses and rows without GPUs.
 from __future__ import annotations
 
 import math
-import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from xbench.cluster.traces import RigidRow, Rows, RowsPolicy, Trace
-from xbench.cluster.traces.reading import Table, above_zero, number, parse_table, read_archive, read_text
+from xbench.cluster.traces.reading import Table, above_zero, is_archive, number, parse_table, read_archive, read_text
 from xbench.errors import unknown
 
 PUBLISHED = (
@@ -93,7 +92,7 @@ def load_alibaba(path: Path, status: str = "Terminated", rows: RowsPolicy = "ref
 
 
 def _table(path: Path) -> Table:
-    if path.is_file() and tarfile.is_tarfile(path):
+    if is_archive(path):
         name, text = next(iter(read_archive(path).items()))
         file = f"{path.name}/{name}"
     else:

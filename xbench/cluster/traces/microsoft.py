@@ -30,13 +30,21 @@ Arrivals count from the first of the chosen jobs. A job's facts name its cluster
 
 from __future__ import annotations
 
-import tarfile
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 from xbench.cluster.traces import RigidRow, Rows, RowsPolicy, Trace
-from xbench.cluster.traces.reading import Table, above_zero, gpus_of, number, parse_table, read_archive, read_table
+from xbench.cluster.traces.reading import (
+    Table,
+    above_zero,
+    gpus_of,
+    is_archive,
+    number,
+    parse_table,
+    read_archive,
+    read_table,
+)
 from xbench.errors import unknown
 
 ITP_COLUMNS = ("job_id", "submission_time", "duration", "num_gpu")
@@ -76,7 +84,7 @@ def _itp_row(names: set[str], facts: dict[str, float | str], row: int, cell: dic
 
 def _itp_tables(path: Path) -> dict[str, Table]:
     """Table of each cluster by its number, '03'."""
-    if path.is_file() and tarfile.is_tarfile(path):
+    if is_archive(path):
         tables = {
             name.removesuffix(".csv"): parse_table(text, f"{path.name}/{name}", ITP_COLUMNS, ())
             for name, text in read_archive(path).items()

@@ -104,6 +104,12 @@ def read_text(path: Path) -> str:
         return _decoded(data, str(path))
 
 
+def is_archive(path: Path) -> bool:
+    """True for a tar archive, packed or not. Raises SpecError for a file that cannot be unpacked."""
+    with _as_spec_errors(path):
+        return path.is_file() and tarfile.is_tarfile(path)
+
+
 def read_archive(path: Path) -> dict[str, str]:
     """The text of each `.csv` of a tar archive, by its name without folders, in order of names. Raises SpecError."""
     texts = {}

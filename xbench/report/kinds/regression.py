@@ -282,7 +282,7 @@ def _status(case: Judged, record: Regression, strict: bool) -> Status:
         return "passed"
     heads = [one for one in record.failures if one.side == "head" and one.check == case.check]
     failed = any(one.mode in (None, case.mode) for one in heads)
-    if case.verdict in ("missing", "not comparable") and failed:
+    if failed:  # of a case that nothing has decided
         return "error"
     return "failed" if strict else "skipped"
 
