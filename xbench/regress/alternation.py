@@ -57,18 +57,27 @@ class Turns:
         return self._folder / f"{what}-{self._number}"
 
 
-def give_turns(folders: Sequence[Path], alive: Mapping[Path, Callable[[], bool]]) -> None:
-    """Give turns until no side is alive. Turn k goes in the order of `folders` if k is even, else reversed."""
+def give_turns(folders: Sequence[Path], alive: Mapping[Path, Callable[[], bool]], longest_s: float) -> None:
+    """Give turns until no side is alive, or one has let the other wait for `longest_s` [s].
+
+    Turn k goes in the order of `folders` if k is even, else reversed.
+    """
     for number in count():
-        for folder in folders:
-            _await(folder / f"at-{number}", alive[folder])
+        if not all(_came(folder / f"at-{number}", alive[folder], longest_s) for folder in folders):
+            return
         if not any(alive[folder]() for folder in folders):
             return
         for folder in folders if number % 2 == 0 else reversed(folders):
             (folder / f"go-{number}").touch()
-            _await(folder / f"done-{number}", alive[folder])
+            if not _came(folder / f"done-{number}", alive[folder], longest_s):
+                return
 
 
-def _await(path: Path, alive: Callable[[], bool]) -> None:
+def _came(path: Path, alive: Callable[[], bool], longest_s: float) -> bool:
+    """Wait for a file of a side that is alive. False if it takes longer than `longest_s` [s]."""
+    until_s = time.monotonic() + longest_s
     while not path.exists() and alive():
+        if time.monotonic() > until_s:
+            return False
         time.sleep(POLL_S)
+    return True

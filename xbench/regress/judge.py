@@ -228,8 +228,9 @@ def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
         if case in suspects and regression.confirm:
             if confirmation is None:
                 failure = _failed(case, regression, "head")
-                why = "not yet confirmed" if failure is None else f"and head failed: {failure.reason}"
-                word, reason = "inconclusive", f"suspected, {why}: {reason}"
+                word, reason = "inconclusive", f"suspected, not yet confirmed: {reason}"
+                if failure is not None:
+                    reason = f"{reason}; head failed: {failure.reason}"
             elif not agrees(again[case][1], threshold.share, regression.suite.alpha):
                 word, reason = "inconclusive", f"suspected, but fresh launches do not agree: {reason}"
             else:

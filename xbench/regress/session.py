@@ -264,6 +264,8 @@ class Measuring:
         made = self.pairs if cases is None else self.confirmation
         checks = [part for check in self.timeable if (part := _of(check, cases)) is not None]
         since_s = self._clock()
+        if cases is not None:
+            self._failed.clear()  # what failed in other launches need not fail in those that confirm
         for number in range(count):
             began_s = self._clock()
             left_s = (count - number) * (
@@ -312,9 +314,8 @@ class Measuring:
                 folder.mkdir()
                 given = self._time_order(check, tree, shape, number).model_copy(update={"turn_folder": str(folder)})
                 begun[tree] = stack.enter_context(tree.begin(given))
-            give_turns(
-                list(folders.values()), {folders[tree]: partial(getattr, job, "alive") for tree, job in begun.items()}
-            )
+            alive = {folders[tree]: partial(getattr, job, "alive") for tree, job in begun.items()}
+            give_turns(list(folders.values()), alive, HUNG_S)
             return {tree: self._took(check, tree, job.answer(HUNG_S), number) for tree, job in begun.items()}
 
     def _launch(self, check: Check, tree: Checkout, shape: Shape, *, seed: int, pair: int | None) -> JobResult | None:
@@ -338,13 +339,13 @@ class Measuring:
         )
 
     def _took(self, check: Check, tree: Checkout, answer: JobResult, pair: int | None) -> JobResult | None:
-        """Return the result of a timed job; None if it has no step of any mode, with the reasons among the failures."""
+        """Return the result of a timed job; None if it failed or has no step, with the reasons among the failures."""
         self._warn(answer)
         missing = [mode for mode in check.modes if not any(block.mode == mode for block in answer.blocks)]
         new = failures(check, answer, tree.name, pair, missing)
         known = {(one.check, one.mode, one.side, one.reason) for one in self.failures}
         self.failures += [one for one in new if (one.check, one.mode, one.side, one.reason) not in known]
-        if answer.blocks:
+        if answer.blocks and answer.error is None:  # what ended early is no launch to compare
             return answer
         place = (tree.name, check.name)
         self._failed[place] = self._failed.get(place, 0) + 1

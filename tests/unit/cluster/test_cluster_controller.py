@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_cases import POLICIES, Played, began, decisions, digest, entry, gone_on, played, replayed, simulated
 
-from xbench.cluster.live.controller import Controller
+from xbench.cluster.live.controller import SILENCE_S, Controller
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import Event, JobEnded, Ledger, ProgressReported, RunPaused, RunStarted, read
 from xbench.cluster.live.state import State
@@ -128,6 +128,17 @@ def test_one_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     assert state.tracks["a"].attempts[0].how == "failed"
     assert all(track.finished_s is not None for track in state.tracks.values())
     assert digest(State.of(events)) == digest(state)
+
+
+def test_one_that_makes_no_progress_is_killed(tmp_path: Path) -> None:
+    said: list[str] = []
+    world = Played(1, cost_s=1e5)
+    ledger, state = Ledger.begin(tmp_path, asked := began([entry("a")], slots=1, retries=0)), State(asked)
+    Controller(state, ledger, world, world, said.append).run()
+    ledger.close()
+    assert state.tracks["a"].attempts[0].how == "failed"
+    assert world.now == pytest.approx(SILENCE_S, abs=2 * world.poll_s)
+    assert sum("has made no progress for 30.0 min, and is killed" in line for line in said) == 1
 
 
 def test_ctrl_c_stops_all_with_a_checkpoint(tmp_path: Path) -> None:

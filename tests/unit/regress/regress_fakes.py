@@ -83,14 +83,13 @@ class FakeTree:
             )
         assert order.resolved == {"by": self.name}
         self._timed += 1
-        if self._timed in self._trouble:
-            return JobResult(xbench="0.1.0", error=self._trouble[self._timed])
         blocks = [
             Block(mode=mode, round=turn, steps_s=[order.slow_step * self._step_s.get(mode, 0.1)] * order.steps)
             for turn in range(order.rounds * order.turns)
             for mode in order.modes
         ]
-        return JobResult(xbench="0.1.0", blocks=blocks, samples_per_step=4)
+        error = self._trouble.get(self._timed)  # after blocks that were complete
+        return JobResult(xbench="0.1.0", blocks=blocks, samples_per_step=4, error=error)
 
 
 class FakeBegun:

@@ -33,7 +33,7 @@ class Side:
 
 
 def led(sides: list[Side]) -> None:
-    give_turns([side.folder for side in sides], {side.folder: side.thread.is_alive for side in sides})
+    give_turns([side.folder for side in sides], {side.folder: side.thread.is_alive for side in sides}, 60.0)
     for side in sides:
         side.thread.join(10)
         assert not side.thread.is_alive()
@@ -76,3 +76,11 @@ def test_one_that_waits_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / "go-0").touch()
 
     Turns(tmp_path, leads=True, say=say).take()  # ends only because it said so
+
+
+def test_a_side_that_lives_and_never_comes_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    give_turns([tmp_path], {tmp_path: lambda: True}, 0.05)
+    assert not (tmp_path / "go-0").exists()
+    (tmp_path / "at-0").touch()
+    give_turns([tmp_path], {tmp_path: lambda: True}, 0.05)
+    assert (tmp_path / "go-0").exists()

@@ -172,6 +172,9 @@ def test_a_check_that_fails_again_and_again_is_given_up() -> None:
     bench.ready().run_pairs(bench.base, bench.head, 10, lambda: None)
     assert bench.log.count("head time") == TIRED
     assert len(bench.measuring.failures) == 1  # the same sentence is not kept ten times
+    (case,) = {case for one in bench.measuring.pairs for case in (found.case for found in one.base)}
+    bench.measuring.run_pairs(bench.base, bench.head, 10, lambda: None, [case])
+    assert bench.log.count("head time") == 2 * TIRED  # the launches that confirm are tried anew
 
 
 def test_a_check_whose_first_launch_fails_is_not_timed() -> None:

@@ -31,6 +31,7 @@ from xbench.cluster.live.track import AttemptState, JobState
 from xbench.errors import Interrupted, RunError, SpecError
 from xbench.record_files import now
 from xbench.text import counted
+from xbench.units import format_duration
 
 POLL_S = 0.05
 PROGRESS_S = 2.0
@@ -41,6 +42,9 @@ RETRY_DELAY_S = 1.0
 
 STOP_TIMEOUT_S = 120.0
 """Time [s] after a request to stop after which an attempt is killed if it has not ended or kept a checkpoint."""
+
+SILENCE_S = 1800.0
+"""Time [s] without any progress after which an attempt is killed as one that hangs: as long as collectives wait."""
 
 
 class Clock:
@@ -84,6 +88,8 @@ class Controller:
         self._progress_written_s = -math.inf
         self._not_before_s: dict[str, float] = {}
         """Time before which a job is not started again, after a failed launch."""
+        self._looks: dict[str, tuple[AttemptProgress, float]] = {}
+        """Last look at each attempt, and the time since which it is the same."""
         self._wait_messages: dict[str, str] = {}
         """Last message to the user on what each job waits for."""
 
@@ -186,7 +192,7 @@ class Controller:
     def _start(self, track: JobState, slots: tuple[int, ...], now_s: float) -> None:
         try:
             handle = self.engine.start(track.job, self.ledger.folder / ledger.JOBS / track.name, slots)
-            steps = handle.look().steps
+            steps = self._first_steps(handle)
         except SpecError as error:
             self._give_up(track, str(error), now_s)
             return
@@ -214,6 +220,15 @@ class Controller:
         else:
             handle.stop()
 
+    @staticmethod
+    def _first_steps(handle: Running) -> float:
+        """Return the step at which an attempt begins. Raises OSError, with the attempt killed, if it cannot be read."""
+        try:
+            return handle.look().steps
+        except OSError:
+            handle.kill()
+            raise
+
     def _observe(self, track: JobState, now_s: float) -> None:
         """Observe an attempt, and handle its end."""
         handle, attempt = self._running.get(track.name), track.attempt
@@ -225,16 +240,26 @@ class Controller:
             return
         if look.state == "starting" and look.reason:
             self._say_wait(track, look.reason)
-        if look.state == "training" and attempt.first is None:
+        if look.state == "training" and attempt.first is None and attempt.stopping_s is None:
             self._record(ledger.Trained(at_s=now_s, job=track.name, steps=look.steps))
         if self.state.record_progress(track, now_s, look.steps, look.kept_steps):
             self._progress[track.name] = (look.steps, look.kept_steps, now_s)
+        last, since_s = self._looks.get(track.name, (None, now_s))
+        if look != last or look.reason:  # an attempt with a reason waits for its engine
+            self._looks[track.name] = (look, now_s)
+        elif now_s - since_s > SILENCE_S:
+            self._looks[track.name] = (look, now_s)
+            self._say(track, f"has made no progress for {format_duration(SILENCE_S)}, and is killed")
+            handle.kill()
+            self._observe(track, now_s)
+            return
         if attempt.stopping_s is not None and now_s - attempt.stopping_s > STOP_TIMEOUT_S:
             handle.kill()
 
     def _handle_end(self, track: JobState, attempt: AttemptState, look: AttemptProgress, now_s: float) -> None:
         del self._running[track.name]
         self._progress.pop(track.name, None)
+        self._looks.pop(track.name, None)
         is_stopping = attempt.stopping_s is not None
         killed = is_stopping and attempt.first is None  # by `_stop`
         steps, kept_steps, reason = look.steps, look.kept_steps, look.reason
