@@ -199,6 +199,8 @@ class _Recording:
             stored = folder_of(self._request.folder) / record.machine / name
             path = stored if record.complete else self._unfinished
             _say_what_goes(path, record, self.say)
+            if record.complete and name == BASELINE and self._side is not None:
+                say_which_counts(path, folder_of(self._request.folder), self._side.environment, self.say)
             return path
 
         return measure_and_keep(measured, ended, path_of)
@@ -241,6 +243,15 @@ def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], No
         lost = [check.name for check in stored.suite.checks if check.name not in {c.name for c in record.suite.checks}]
         if lost:
             say(f"{path} no longer has {', '.join(lost)}: it holds the checks of this command alone")
+
+
+def say_which_counts(written: Path, folder: Path, described: Environment, say: Callable[[str], None]) -> None:
+    """Name the file that checks compare with, where this machine's and the one for any machine both exist."""
+    own, portable = folder / machine_of(described) / BASELINE, folder / ANY / BASELINE
+    if written == own and portable.exists():
+        say(f"checks on this machine compare with {own} from now on, and not with {portable}")
+    if written == portable and own.exists():
+        say(f"checks on this machine still compare with {own}, and not with {portable}: delete the one that is old")
 
 
 # --- storage ------------------------------------------------------------------------------------------------------

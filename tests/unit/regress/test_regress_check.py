@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from regress_fakes import MACHINE
 from regress_tree import FAKE, SUITE, checked, git, request, stored, verdicts
 from rich.console import Console
 
@@ -203,6 +204,20 @@ def test_a_baseline_that_loses_checks_is_said_to(tmp_path: Path) -> None:
     assert said == [f"{path} no longer has {lost}: it holds the checks of this command alone"]
     recording._say_what_goes(path, baseline, said.append)
     assert len(said) == 1
+
+
+def test_it_is_said_which_of_two_baselines_counts(tmp_path: Path) -> None:
+    own, portable = (tmp_path / name / "baseline.json" for name in (recording.machine_of(MACHINE), "any"))
+    said: list[str] = []
+    for written in (own, portable):
+        written.parent.mkdir()
+        written.touch()
+        recording.say_which_counts(written, tmp_path, MACHINE, said.append)
+    recording.say_which_counts(own, tmp_path, MACHINE, said.append)
+    assert said == [
+        f"checks on this machine still compare with {own}, and not with {portable}: delete the one that is old",
+        f"checks on this machine compare with {own} from now on, and not with {portable}",
+    ]
 
 
 @ANSWERS

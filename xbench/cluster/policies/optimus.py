@@ -5,8 +5,8 @@ GPU, (t(w) − t(w')) / (w' − w) for its next allowed number w', grows.
 
 The plan starts from the last one: GPUs move from where they help least to where they help most, until no move pays. If
 each further GPU helps less than the one before (t convex over sizes, all of them allowed), that is the greedy result
-from scratch. Otherwise it is a plan that no single move improves. So an event costs a look at each job, and work for
-the moves.
+from scratch. Otherwise it is a plan that no move improves from the job that loses least to the one that gains most a
+GPU. So an event costs a look at each job, and work for the moves.
 
 **Restarts.** A running job does not grow if that would shorten it by less than the restart costs
 (`without_small_gains`).
