@@ -24,7 +24,6 @@ divides, which `set_force_sum_reduction_for_comms` asks for.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +50,7 @@ from xbench.schedules.engine import Watch
 from xbench.schedules.in_flight import StandIn
 from xbench.schedules.served_parameters import refuse_ignored
 from xbench.schedules.torch_calls import SHARDED, watch_calls
+from xbench.schedules.twin_methods import follow
 from xbench.schedules.units import twin_of, units_of
 from xbench.torch_compile import plain_name
 
@@ -101,34 +101,8 @@ class ShardedHandle(Handle):
         self._in_shards = False
         self._stand_ins = {id(whole): StandInOfShard(whole.detach()) for whole, _ in self._pairs}
         self._hook = twin.register_forward_pre_hook(lambda *_: self._before_forward(), prepend=True)
-        self._follow(setup.model, twin)
+        self.at_detach(follow(setup.model, twin, lambda: self._in_shards))
         self._to_shards()
-
-    def _follow(self, plain: Module, twin: Module) -> None:
-        """Let `train()`, `eval()` and `zero_grad()` of the plain model, and of each of its modules, reach the twin.
-
-        Until the schedule is detached.
-        """
-        for one, other in zip(plain.modules(), twin.modules(), strict=True):
-            self._replace(one, "train", functools.partial(_train_both, one, other))
-            self._replace(one, "zero_grad", functools.partial(self._zero_both, one, other))
-
-    def _replace(self, module: Module, method: str, by: Callable[..., Any]) -> None:
-        """Replace a method of one module, until the schedule is detached."""
-        before = vars(module).get(method)
-        object.__setattr__(module, method, by)
-
-        def put_back() -> None:
-            object.__delattr__(module, method)
-            if before is not None:
-                object.__setattr__(module, method, before)
-
-        self.at_detach(put_back)
-
-    def _zero_both(self, one: Module, other: Module, set_to_none: bool = True) -> None:
-        other.zero_grad(set_to_none)
-        if not self._in_shards:
-            type(one).zero_grad(one, set_to_none)
 
     @property
     def units(self) -> dict[str, list[str]]:
@@ -229,11 +203,6 @@ class ShardedHandle(Handle):
         finally:
             self._hook.remove()
             self.model = self._plain
-
-
-def _train_both(one: Module, other: Module, mode: bool = True) -> Module:
-    other.train(mode)
-    return type(one).train(one, mode)
 
 
 class StandInOfShard(StandIn):

@@ -5,6 +5,8 @@ Each is served as by gradients averaged by hand, or refused in a sentence.
 
 from __future__ import annotations
 
+import copy
+import io
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -177,6 +179,26 @@ def parts_of_a_sharded_model(rank: int, world: int) -> None:
         assert not {"train", "zero_grad"} & set(vars(model.norm)) | set(vars(model)) & {"train", "zero_grad"}
         assert all(parameter.grad is None for parameter in model.parameters())
         equal_on_all_ranks(model, schedule)
+
+
+def copies_of_a_model_in_shards(rank: int, world: int) -> None:
+    """A copy, and what was saved and loaded, have the values, and their modes are their own."""
+    for schedule in IN_SHARDS:
+        model, optimizer = made()
+        with xbench.attach(model, optimizer, schedule=schedule) as handle:
+            handle.model(batch(0, rank)).backward()
+            optimizer.step()
+            handle.finish()
+            whole = io.BytesIO()
+            torch.save(model, whole)
+            whole.seek(0)
+            for other in (copy.deepcopy(model), torch.load(whole, weights_only=False)):
+                same(other, model, schedule)
+                other.eval()
+                assert not any(module.training for module in other.modules())
+                assert all(module.training for tree in (model, handle.model) for module in tree.modules())
+            handle.model(batch(1, rank)).backward()
+            optimizer.step()
 
 
 def whole_parameters_in_the_middle_of_a_step(rank: int, world: int) -> None:
