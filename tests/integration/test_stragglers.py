@@ -42,6 +42,7 @@ def test_a_slow_backward_pass_is_named_with_its_layer(tmp_path: Path) -> None:
     record = only_record(tmp_path)
     assert isinstance(record, Profile)
     assert {"rank0.input_s", "rank1.input_s"} <= record.samples.keys()
+    assert all(tensor.ready_loaded_s for layer in record.layers for tensor in layer.tensors)
 
 
 def test_a_slow_loader_is_named_by_a_comparison_too(tmp_path: Path) -> None:

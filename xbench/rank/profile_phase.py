@@ -297,6 +297,7 @@ def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> 
     copies, compress = session.run.copies, session.run.compress
     workload = session.workload.last_micro_step()
     engine = Engine(workload.model, None, buckets, group=session.group, copies=copies, compress=compress)
+    engine.takes_later_hooks = True  # those of the profiler
     try:
         with LayerProfiler(workload.model, session.clock, forward=False) as profiler:
             steps = []

@@ -122,6 +122,8 @@ class Engine:
             self._handles.append(optimizer.register_step_post_hook(self._after_step))
         elif isinstance(optimizer, Optimizer):
             self._handles.append(optimizer.register_step_pre_hook(self._check_ended))
+        self.takes_later_hooks = False
+        """True for hooks that are registered later and only mark the time."""
         self._hook_ids: dict[str, int] = {}
         for name, parameter in self.parameters.items():
             ENGINES[id(parameter)] = self
@@ -227,7 +229,7 @@ class Engine:
         A later hook runs after the gradient was handed to its collective.
         """
         self._trained.check()
-        for name, own in self._hook_ids.items():
+        for name, own in () if self.takes_later_hooks else self._hook_ids.items():
             hooks: Any = self.parameters[name]._post_accumulate_grad_hooks
             if next(reversed(hooks)) != own:
                 raise UsageError(
