@@ -200,7 +200,7 @@ class _Recording:
             path = stored if record.complete else self._unfinished
             _say_what_goes(path, record, self.say)
             if record.complete and name == BASELINE and self._side is not None:
-                say_which_counts(path, folder_of(self._request.folder), self._side.environment, self.say)
+                _say_which_counts(path, folder_of(self._request.folder), self._side.environment, self.say)
             return path
 
         return measure_and_keep(measured, ended, path_of)
@@ -245,7 +245,7 @@ def _say_what_goes(path: Path, record: Baseline | Noise, say: Callable[[str], No
             say(f"{path} no longer has {', '.join(lost)}: it holds the checks of this command alone")
 
 
-def say_which_counts(written: Path, folder: Path, described: Environment, say: Callable[[str], None]) -> None:
+def _say_which_counts(written: Path, folder: Path, described: Environment, say: Callable[[str], None]) -> None:
     """Name the file that checks compare with, where this machine's and the one for any machine both exist."""
     own, portable = folder / machine_of(described) / BASELINE, folder / ANY / BASELINE
     if written == own and portable.exists():

@@ -212,8 +212,8 @@ def test_it_is_said_which_of_two_baselines_counts(tmp_path: Path) -> None:
     for written in (own, portable):
         written.parent.mkdir()
         written.touch()
-        recording.say_which_counts(written, tmp_path, MACHINE, said.append)
-    recording.say_which_counts(own, tmp_path, MACHINE, said.append)
+        recording._say_which_counts(written, tmp_path, MACHINE, said.append)
+    recording._say_which_counts(own, tmp_path, MACHINE, said.append)
     assert said == [
         f"checks on this machine still compare with {own}, and not with {portable}: delete the one that is old",
         f"checks on this machine compare with {own} from now on, and not with {portable}",

@@ -96,6 +96,7 @@ class ConvergenceView(View[Convergence]):
     def markdown(self) -> list[str]:
         record, data = self.record, self.record.dataset
         samples = f"{data.name}, {data.train} to train, {data.test} to test"
+        pairs = [("data", samples), ("training", self.training_line()), *self.setup()]
         headings = ["mode", "accuracy [95 % CI]", "test loss", f"step ({record.label})", "sent a step and worker"]
         return [
             f"### {markup.plain(record.workload.title)} on {markup.code(record.fabric.spec)} ({record.fabric.label})",
@@ -103,16 +104,7 @@ class ConvergenceView(View[Convergence]):
             markup.lead(self.headline()),
             markup.table(headings, [_markdown_row(mode, record) for mode in record.modes.values()]),
             markup.warning_list(record.warnings),
-            markup.details(
-                "Environment",
-                markup.facts(
-                    [
-                        ("data", samples),
-                        ("training", self.training_line()),
-                        *self.setup(),
-                    ]
-                ),
-            ),
+            markup.details("Environment", markup.facts(pairs)),
         ]
 
     def sections(self) -> list[Section]:
