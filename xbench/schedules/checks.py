@@ -15,6 +15,12 @@ BUCKET_BYTES = 4 * 1024 * 1024
 """Size of a bucket without a plan."""
 
 
+def group_ids(optimizer: Optimizer | None) -> list[list[int]]:
+    """Return the ids of the parameters in each group of the optimizer; empty for an object without groups."""
+    groups = getattr(optimizer, "param_groups", None) or ()
+    return [list(map(id, group["params"])) for group in groups]
+
+
 class TrainableSet:
     """The parameters that were frozen at attach, and those of the optimizer's groups.
 
@@ -26,19 +32,14 @@ class TrainableSet:
         self._optimizer = optimizer
         self._frozen = [(plain_name(name), p) for name, p in model.named_parameters() if not p.requires_grad]
         self._served = {id(p) for p in model.parameters() if p.requires_grad}
-        self._held = self._ids()
-
-    def _ids(self) -> list[list[int]]:
-        """Ids of the parameters in each group of the optimizer."""
-        groups = getattr(self._optimizer, "param_groups", None) or ()
-        return [list(map(id, group["params"])) for group in groups]
+        self._held = group_ids(optimizer)
 
     def check(self) -> None:
         """Raise UsageError for a parameter of the model that has become trainable since."""
         for name, parameter in self._frozen:
             if parameter.requires_grad:
                 self._refuse(name)
-        held = self._ids()
+        held = group_ids(self._optimizer)
         if held != self._held:
             for name, parameter in self._model.named_parameters():
                 if parameter.requires_grad and id(parameter) not in self._served:

@@ -19,12 +19,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
 from xbench.host.tuning import are_gloo_threads_raised, raise_gloo_threads
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import FlatBucket, read_flags
+from xbench.schedules.checks import group_ids
 from xbench.schedules.early_update import PER_PARAMETER, group_of
 from xbench.schedules.groups import waits_on_stream
 from xbench.schedules.launch_queue import QueuedCollective
@@ -66,26 +68,22 @@ def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
 
 
 def refuse_step_hooks(optimizer: Optimizer, name: str, own: int = 0) -> None:
-    """Raise UsageError if the optimizer has step hooks beside `own` pre-hooks of the schedule `name`."""
-    if len(optimizer._optimizer_step_pre_hooks) > own or optimizer._optimizer_step_post_hooks:
+    """Raise UsageError if the optimizer, or every one, has step hooks beside `own` pre-hooks of the schedule `name`."""
+    of_all = _global_optimizer_pre_hooks or _global_optimizer_post_hooks
+    if of_all or len(optimizer._optimizer_step_pre_hooks) > own or optimizer._optimizer_step_post_hooks:
         raise UsageError(
             f"{name} puts updates off into the next forward pass, and the optimizer has step hooks, which "
             "would find neither gradients nor new parameters"
         )
 
 
-def check_groups(parameters: Mapping[str, Parameter], optimizer: Optimizer, name: str) -> list[int]:
-    """Return `group_sizes`. Raises UsageError for a parameter that the optimizer does not have."""
+def check_groups(parameters: Mapping[str, Parameter], optimizer: Optimizer, name: str) -> list[list[int]]:
+    """Return `group_ids` of the optimizer. Raises UsageError for a parameter that it does not have."""
     groups = group_of(optimizer)
     for each, parameter in parameters.items():
         if id(parameter) not in groups:
             raise UsageError(f"{name} updates all parameters itself, and the optimizer does not have {each!r}")
-    return group_sizes(optimizer)
-
-
-def group_sizes(optimizer: Optimizer) -> list[int]:
-    """Return the number of parameters in each of the optimizer's groups."""
-    return [len(group["params"]) for group in optimizer.param_groups]
+    return group_ids(optimizer)
 
 
 def carrier_of(group: dist.ProcessGroup | None, device: torch.device) -> Carrier:

@@ -121,14 +121,18 @@ class Engine:
             self._handles.append(optimizer.register_step_pre_hook(self._before_step))
             self._handles.append(optimizer.register_step_post_hook(self._after_step))
         elif isinstance(optimizer, Optimizer):
-            self._handles.append(optimizer.register_step_pre_hook(self._check_ended))
+            self._handles.append(optimizer.register_step_pre_hook(self._check_step))
         self.takes_later_hooks = False
         """True for hooks that are registered later and only mark the time."""
-        self._hook_ids: dict[str, int] = {}
+        self._hooks: list[dict[int, Any]] = []
+        """Of each parameter, its hooks by id, in their order; ours have the ids `_hook_ids`."""
+        self._hook_ids: list[int] = []
         for name, parameter in self.parameters.items():
             ENGINES[id(parameter)] = self
             handle = parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
-            self._hook_ids[name] = handle.id
+            hooks: Any = parameter._post_accumulate_grad_hooks
+            self._hooks.append(hooks)
+            self._hook_ids.append(handle.id)
             self._handles.append(handle)
 
     def _build(self, plan: Sequence[Sequence[str]]) -> None:
@@ -229,8 +233,9 @@ class Engine:
         A later hook runs after the gradient was handed to its collective.
         """
         self._trained.check()
-        for name, own in () if self.takes_later_hooks else self._hook_ids.items():
-            hooks: Any = self.parameters[name]._post_accumulate_grad_hooks
+        if self.takes_later_hooks or sum(map(len, self._hooks)) == len(self._hooks):
+            return
+        for name, hooks, own in zip(self.parameters, self._hooks, self._hook_ids, strict=True):
             if next(reversed(hooks)) != own:
                 raise UsageError(
                     f"parameter {name!r} got a hook after the schedule was attached, which would change or read its "
@@ -280,10 +285,24 @@ class Engine:
         self._next = 0
         self._collected()
 
-    def _check_ended(self, *_: Any) -> None:
+    def _check_ended(self) -> None:
         """Raise UsageError while a backward pass is under way, or after one that raised."""
         if self._end.awaited:
             raise UsageError("gradients are not averaged before the backward pass that computes them has ended")
+
+    def _check_step(self, *_: Any) -> None:
+        """Raise UsageError before a step whose gradients were not averaged.
+
+        A backward pass that computes none of the served gradients, after layers were frozen and unfrozen, calls no hook
+        of this engine.
+        """
+        self._check_ended()
+        self._trained.check()
+
+    def _synchronize_step(self) -> None:
+        """Wait for the gradients of a closure's backward pass."""
+        self._check_step()
+        self.synchronize()
 
     def _collected(self) -> None:
         """Hook for engines whose steps differ; called when every gradient of this step is averaged."""
@@ -295,12 +314,12 @@ class Engine:
         restores the others.
         """
         if closure_of(args, kwargs) is not None:
-            return with_wait(args, kwargs, self.synchronize)
+            return with_wait(args, kwargs, self._synchronize_step)
         self._wait_and_update(optimizer)
         return None
 
     def _wait_and_update(self, optimizer: Optimizer) -> None:
-        self._check_ended()
+        self._check_step()
         # Other hooks of the optimizer see the gradients that its step sees: all of them.
         alone = len(optimizer._optimizer_step_pre_hooks) == 1 and len(optimizer._optimizer_step_post_hooks) == 1
         early = alone and type(optimizer) in PER_PARAMETER and self.communicate

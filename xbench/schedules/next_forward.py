@@ -42,7 +42,7 @@ from torch.utils.hooks import RemovableHandle
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import Bucket, FlatBucket
-from xbench.schedules.checks import default_buckets
+from xbench.schedules.checks import default_buckets, group_ids
 from xbench.schedules.deferred_update import (
     Carrier,
     UpdateGroup,
@@ -53,7 +53,6 @@ from xbench.schedules.deferred_update import (
     check_groups,
     give_all,
     give_back,
-    group_sizes,
     on_a_stream,
     ordinary_mode,
     own_group,
@@ -103,7 +102,7 @@ class NextForward(Engine):
 
     def _prepare(self, setup: AttachConfig) -> None:
         """Set up the parts beyond the plain engine."""
-        self._sizes = check_groups(self.parameters, self.optimizer, self.name)
+        self._groups = check_groups(self.parameters, self.optimizer, self.name)
         self.carrier: Carrier = carrier_of(self.group, self._device)
         self.lane = own_group(self.group) if self.carrier == "exchange" else self.group
         self.departures = self._plan_departures(setup)
@@ -235,8 +234,8 @@ class NextForward(Engine):
             for group in optimizer.param_groups
         ]
         self._in_flight.remove(self.parameters.values())
-        if self._sizes != group_sizes(optimizer):  # groups were divided, or parameters added
-            self._sizes = check_groups(self.parameters, optimizer, self.name)
+        if self._groups != group_ids(optimizer):  # parameters were moved or added
+            self._groups = check_groups(self.parameters, optimizer, self.name)
             assign(self.pieces, self.departures.order, optimizer)
         for piece in self.pieces:
             piece.due = True

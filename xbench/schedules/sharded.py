@@ -94,6 +94,7 @@ class ShardedHandle(Handle):
         super().__init__(twin)
         self._plain = setup.model
         self._units = dict(units)
+        assert setup.optimizer is not None
         self._optimizer = setup.optimizer
         shards = dict(twin.named_parameters())
         self._pairs: list[tuple[Parameter, Any]] = [(p, shards[name]) for name, p in setup.model.named_parameters()]
@@ -182,8 +183,6 @@ class ShardedHandle(Handle):
 
     def _hand_over(self, to: Mapping[Any, Any], change: Callable[[Tensor, Any], Tensor]) -> None:
         """Replace the optimizer's parameters, and move their state; `change(tensor, parameter)` converts a tensor."""
-        if self._optimizer is None:
-            return
         for group in self._optimizer.param_groups:
             group["params"] = [to.get(parameter, parameter) for parameter in group["params"]]
         state = self._optimizer.state
@@ -303,11 +302,10 @@ class Fsdp(Schedule):
             )
         refuse_wrapped(setup.model)
         refuse_ignored(setup.model, self.name)
-        mixed = setup.optimizer is not None and not isinstance(setup.optimizer, Optimizer)
-        if mixed:
-            raise UsageError(f"{self.name} gives its shards to a torch optimizer, and this one is of another kind")
         if setup.optimizer is None:
             raise UsageError(f"{self.name} hands its shards to the optimizer, and none was given")
+        if not isinstance(setup.optimizer, Optimizer):
+            raise UsageError(f"{self.name} gives its shards to a torch optimizer, and this one is of another kind")
         refuse_joint_updates(setup.optimizer, self.name)
         held = group_of(setup.optimizer)
         for name, parameter in setup.model.named_parameters():

@@ -152,7 +152,7 @@ class PartialBackpropEngine(Engine):
                 if parameter.requires_grad:
                     self._left_out.add(name)
                     parameter.requires_grad_(False)
-            elif name in self._left_out:  # what the user has frozen stays frozen
+            elif name in self._left_out:  # no parameter that the loop froze while it was computed
                 self._left_out.remove(name)
                 parameter.requires_grad_(True)
 

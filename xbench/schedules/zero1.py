@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle
-from xbench.schedules.checks import refuse_joint_updates
+from xbench.schedules.checks import group_ids, refuse_joint_updates
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.engine import Watch
 from xbench.schedules.served_parameters import refuse_ignored
@@ -45,6 +45,7 @@ class Zero1Handle(DdpHandle):
         self._optimizer = optimizer = setup.optimizer
         self._group = setup.group
         self._zero: Any = zero
+        self._groups = group_ids(optimizer)
         self._parameters: list[Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
         self._own = {id(p) for group in zero.optim.param_groups for p in group["params"]}
         for parameter in self._parameters:
@@ -78,10 +79,10 @@ class Zero1Handle(DdpHandle):
         Loading a state dict replaces both, and brings the state of every parameter to every rank.
         """
         optimizer, zero = self._optimizer, self._zero
-        if {id(p) for group in optimizer.param_groups for p in group["params"]} != set(map(id, self._parameters)):
+        if group_ids(optimizer) != self._groups:
             raise UsageError(
-                "the optimizer got other parameters since zero1 divided those that it had among the ranks",
-                hint="detach the schedule, add parameters on all ranks, and attach it again",
+                "parameters were added to the optimizer's groups, or moved, since zero1 divided them among the ranks",
+                hint="detach the schedule, change the groups on all ranks, and attach it again",
             )
         if zero.optim.state is not optimizer.state:
             for parameter in self._parameters:

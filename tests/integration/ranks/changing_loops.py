@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from schedule_training import average_by_hand, equal_on_all_ranks, run_scenarios, same
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import xbench
 from xbench.errors import UsageError
@@ -126,6 +129,64 @@ def groups_divided_later(rank: int, world: int) -> None:
                 handle.detach()
             models.append(model)
         same(models[1], models[0], schedule)
+
+
+def layers_whose_freezing_is_swapped(rank: int, world: int) -> None:
+    """No served parameter gets a gradient then, so no hook of a schedule runs in backward: the step is refused."""
+    for schedule, wait in itertools.product(("wfbp", "single", *PUT_OFF, "ddp"), ("backward", "step")):
+        model, optimizer = made()
+        model.stem.requires_grad_(False)
+        model.norm.requires_grad_(False)
+        with xbench.attach(model, optimizer, schedule=schedule, wait=wait) as handle:  # type: ignore[arg-type]
+            for step in range(3):
+                if step == 2:
+                    for part, trains in ((model.last, False), (model.stem, True), (model.norm, True)):
+                        part.requires_grad_(trains)
+                optimizer.zero_grad()
+                with pytest.raises(UsageError, match="has become trainable") if step == 2 else nullcontext():
+                    handle.model(batch(step, rank)).backward()
+                    optimizer.step()
+
+
+def parameters_exchanged_between_groups(rank: int, world: int) -> None:
+    """Groups of the same sizes with other parameters: each is updated with its own settings, or the step is refused."""
+    for schedule in (*PUT_OFF, "zero1"):
+        models = []
+        for attach in (False, True):
+            model, _ = made()
+            stem, last = [model.stem.weight], [model.last.weight]
+            others = [p for p in model.parameters() if p is not stem[0] and p is not last[0]]
+            optimizer = torch.optim.SGD([{"params": stem, "lr": 0.5}, {"params": last, "lr": 0.01}, {"params": others}],
+                                        lr=0.1)  # fmt: skip
+            handle = xbench.attach(model, optimizer, schedule=schedule) if attach else None
+            for step in range(3):
+                if step == 1:
+                    optimizer.param_groups[0]["params"], optimizer.param_groups[1]["params"] = last, stem
+                optimizer.zero_grad()
+                (handle.model if handle else model)(batch(step, rank)).backward()
+                if not handle:
+                    average_by_hand(model)
+                if handle and schedule == "zero1" and step == 1:
+                    with pytest.raises(UsageError, match="to the optimizer's groups, or moved"):
+                        optimizer.step()
+                    break
+                optimizer.step()
+            if handle:
+                handle.detach()
+            models.append(model)
+        if schedule != "zero1":
+            same(models[1], models[0], schedule)
+
+
+def hooks_of_every_optimizer(rank: int, world: int) -> None:
+    """They would run before a deferred update, which is refused."""
+    for schedule in PUT_OFF:
+        model, optimizer = made()
+        hook = register_optimizer_step_post_hook(lambda *_: None)
+        with pytest.raises(UsageError, match="step hooks"):
+            xbench.attach(model, optimizer, schedule=schedule)
+        hook.remove()
+        xbench.attach(model, optimizer, schedule=schedule).detach()
 
 
 def hooks_registered_later(rank: int, world: int) -> None:
@@ -244,7 +305,7 @@ def state_in_channels_last(rank: int, world: int) -> None:
 
 
 def parameters_that_are_frozen_under_spb(rank: int, world: int) -> None:
-    """What the loop freezes stays frozen, and what the schedule leaves out trains again afterwards."""
+    """A parameter that the loop freezes while it is computed stays frozen. Layers that were left out train again."""
     model, optimizer = made()
     with xbench.attach(model, optimizer, schedule="spb:variant=temporal,k=2") as handle:
         for step in range(4):

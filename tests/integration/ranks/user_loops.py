@@ -223,7 +223,7 @@ def state_that_zero1_loads(rank: int, world: int) -> None:
             found = optimizer.state[mine]["momentum_buffer"]
             assert torch.allclose(found, by_hand.state[other]["momentum_buffer"], atol=1e-6)
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
-        with pytest.raises(UsageError, match="got other parameters since"):
+        with pytest.raises(UsageError, match="added to the optimizer's groups, or moved, since"):
             optimizer.step()
 
 
