@@ -74,7 +74,7 @@ class ModeInfo:
     """Function from a `planning.sharded_step.Sharded` to the step [s], if the mode has neither plan nor predictor."""
     collectives: tuple[str, ...] = ()
     """Collectives beside the all-reduce whose cost its forecast needs. A mode in groups of ranks names its all-reduce
-    too: it is one between the groups."""
+    too: it is one between the groups. So does a mode that waits for each all-reduce over Gloo."""
     units_of: str | None = None
     """Mode whose units cost the host what this mode's cost it, if its forecast counts that."""
     options: str | None = None
@@ -142,7 +142,7 @@ class ModeInfo:
 
         A mode with other collectives divides parameters or updates among the ranks, and a rank may compute less.
         """
-        return self.equivalent_to_ddp and self.computes_as_profiled and not self.collectives
+        return self.equivalent_to_ddp and self.computes_as_profiled and set(self.collectives) <= {"all_reduce"}
 
     @property
     def trains(self) -> bool:
@@ -248,7 +248,8 @@ _OURS = (
              remedy="make horovod"),
     ModeInfo("replicate", "DDP rebuilt on FSDP2: an all-reduce of each block's gradients",
              "xbench.schedules.sharded:Replicate", obstacle=_SHARDING + "replicate_obstacle",
-             forecast=_FORECASTS + "replicate", units_of="replicate", **_TORCHS),
+             forecast=_FORECASTS + "replicate", units_of="replicate",
+             collectives=("all_reduce",), **_TORCHS),
     ModeInfo("fsdp", "FSDP2 (fully_shard): parameters, gradients and optimizer state in shards",
              "xbench.schedules.sharded:Fsdp", forecast=_FORECASTS + "fsdp", units_of="fsdp",
              collectives=("all_gather", "reduce_scatter"), **_TORCHS),

@@ -81,7 +81,7 @@ class Sharded:
 
     def curve(self, collective: str) -> CostCurve:
         """T of a collective. Raises KeyError where it was not measured."""
-        if collective == "all_reduce" and not self.in_groups:
+        if collective == "all_reduce" and not self.in_groups and collective not in self.costs:
             return CostCurve.of(self.planner.known_cost)
         return CostCurve.of(self.costs[cost_name(collective, self.workers if self.in_groups else None)])
 

@@ -69,7 +69,7 @@ MAY_BE_LONG_BYTES = 4 * 1024 * 1024
 
 PINGS = 24
 ANCHORS = 8
-STAGGER_S = 1e-3
+STAGGER_S = 3e-3
 """Time between the starts of two ranks [s], where ranks are not to start together."""
 
 SEED = 0
@@ -236,8 +236,9 @@ def measure_collective(
     """Time another collective (`timed_calls.CALLS`) as `measure_all_reduce` times an all-reduce; a size is that of the
     whole tensor [B]. Raises ValueError as that does, and KeyError for an unknown name.
 
-    On CPUs one rank starts an all-gather after the other, as in a step; the last one's start counts. Between two ranks
-    Gloo's takes 1.0 or 1.5 times the time of its bytes, and 1.0 only where both start within 0.3 ms.
+    On CPUs one rank starts after the other, as in a step that waits for each collective; the last one's start counts.
+    Small collectives take longer then. Between two ranks Gloo's all-gather takes 1.0 or 1.5 times the time of its
+    bytes. Where the ranks start 1 ms apart it is either, and from 3 ms on it is 1.5, as in most steps.
     """
     device = torch.device(device)
     _check(sizes_bytes, group, REPETITIONS)
@@ -279,12 +280,16 @@ def _measured(
     def stamp(mark: Mark) -> float:
         return round(common_time(anchor_host_s + clock.elapsed_s(anchor, mark), rank, before, after), 9)
 
+    def ends(size: int, pairs: Sequence[tuple[Mark, Mark]]) -> list[float]:
+        calls = runs.calls_at_once[size]
+        return [round(stamp(start) + (stamp(end) - stamp(start)) / calls, 9) for start, end in pairs]
+
     raw = [
         {
             "nbytes": size,
             "warmup": 1,
             "start_s": [stamp(start) for start, _ in pairs],
-            "end_s": [stamp(end) for _, end in pairs],
+            "end_s": ends(size, pairs),
             "offset_s": round(before.offset_s[rank], 9),
             "clock_error_s": round(max(before.error_s[rank], after.error_s[rank]), 9),
         }
@@ -309,6 +314,7 @@ class _Repetitions:
         self.marks: dict[int, list[tuple[Mark, Mark]]] = {size: [] for size in sizes_bytes}
         self._device, self._group, self._clock, self._note = device, group, clock, note
         self._call, self._count = call, 0
+        self.calls_at_once = {size: call.at_once(size) for size in sizes_bytes}
         self._token = torch.zeros(1, device=device)
 
     def pilot(self) -> list[float]:
@@ -347,7 +353,10 @@ class _Repetitions:
         dist.all_reduce(self._token, group=self._group)
         if self._call.staggered and self._device.type == "cpu":
             self._count += 1
-            time.sleep((dist.get_rank(self._group) + self._count) % workers_of(self._group) * STAGGER_S)
+            wait_s = (dist.get_rank(self._group) + self._count) % workers_of(self._group) * STAGGER_S
+            until_s = time.perf_counter() + wait_s
+            while time.perf_counter() < until_s:  # a rank that comes late to a collective has computed
+                pass
         start = self._clock.mark()
         self._call.run(size)
         self.marks[size].append((start, self._clock.mark()))

@@ -12,10 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xbench.schedules.bucket import start_all_reduce
+from xbench.schedules.bucket import start_all_reduce, started
 from xbench.schedules.groups import workers_of
 
 ELEMENT_BYTES = 4
+
+MOST_AT_ONCE, AT_ONCE_BYTES = 8, 1 << 20
+"""Limits of the calls of a repetition: their number, and their bytes together."""
 
 
 class TimedCall(ABC):
@@ -50,6 +53,10 @@ class TimedCall(ABC):
         """The name as people write it: 'all-reduce'."""
         return self.name.replace("_", "-")
 
+    def at_once(self, nbytes: int) -> int:
+        """Number of calls on `nbytes` [B] that are timed together, each of which counts for its share of the time."""
+        return 1
+
     def run(self, nbytes: int) -> None:
         """Run it on `nbytes` [B]. On a GPU it uses the current stream; on a CPU it returns when it is done."""
         self._run(self._buffer[: self._elements(nbytes)])
@@ -71,13 +78,26 @@ class AllReduce(TimedCall):
             start_all_reduce(part, self._group).wait()
 
 
+class AllReduceInTurn(AllReduce):
+    """The same where ranks wait for each one, and start the next one after the other."""
+
+    staggered = True
+
+
 class Broadcast(TimedCall):
-    """A broadcast from the first rank."""
+    """Broadcasts from the first rank. Small ones are started together, as ZeroRedundancyOptimizer starts them."""
 
     name = "broadcast"
 
+    def at_once(self, nbytes: int) -> int:
+        """See `TimedCall.at_once`."""
+        return max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // nbytes))
+
     def _run(self, part: Tensor) -> None:
-        dist.broadcast(part, group=self._group, group_src=0)
+        count = self.at_once(part.numel() * ELEMENT_BYTES)
+        works = [dist.broadcast(part, group=self._group, group_src=0, async_op=True) for _ in range(count)]
+        for work in map(started, works):
+            work.wait()
 
 
 class ReduceScatter(TimedCall):
@@ -85,6 +105,7 @@ class ReduceScatter(TimedCall):
 
     name = "reduce_scatter"
     of_shards = True
+    staggered = True
 
     def _run(self, part: Tensor) -> None:
         assert self._shard is not None
@@ -103,4 +124,4 @@ class AllGather(TimedCall):
         dist.all_gather_into_tensor(part, own, group=self._group)
 
 
-CALLS: dict[str, type[TimedCall]] = {call.name: call for call in (AllReduce, ReduceScatter, AllGather, Broadcast)}
+CALLS: dict[str, type[TimedCall]] = {call.name: call for call in (AllReduceInTurn, ReduceScatter, AllGather, Broadcast)}

@@ -1,6 +1,7 @@
 """Costs of torch's sharded modes, in a rank's profile: of their collectives and of the host.
 
-The collectives are those beside the all-reduce of all ranks.
+The collectives are those beside the all-reduce of other modes. The all-reduce of a mode that waits for each one, over
+Gloo, is measured apart: its ranks start one after the other.
 
 Those of a mode in groups of ranks are measured in all groups at once, as they run in its steps: the groups
 share links. The times are those of the groups of rank 0. The all-reduce between groups is of a shard, so its sizes end
@@ -9,25 +10,22 @@ at one N-th of the gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch.distributed as dist
 
 from xbench.modes import mode_info
-from xbench.planning.cost import CostCurve, fit
+from xbench.planning.cost import fit
 from xbench.planning.sharding import cost_name
 from xbench.profilers.collectives import measure_collective, sizes
 from xbench.profilers.summary import clocks, cost_points
-from xbench.profilers.unit_cost import UNIT_BYTES, measure_unit_cost
+from xbench.profilers.unit_cost import measure_unit_cost
 from xbench.rank.parity_checker import gathered
 from xbench.rank.session import Session
 from xbench.records import CostModel, UnitCost
 from xbench.registry import imported
 from xbench.schedules.sharded import groups_here, shard_ranks_here
-
-TIMES = {"all_gather": 2, "reduce_scatter": 1}
-"""Collectives of a unit in a step."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +57,15 @@ def other_costs(session: Session, grad_bytes: int, seconds_budget: float) -> dic
     return costs
 
 
-def unit_costs(session: Session, cost: CostModel, costs: Mapping[str, CostModel]) -> dict[str, UnitCost]:
-    """Measure the host's time for units, by mode, on CPUs: that of the slowest rank. On a GPU the host is ahead.
-
-    `cost`: that of the all-reduce. `costs`: those of other collectives, by `cost_name`.
-    """
+def unit_costs(session: Session) -> dict[str, UnitCost]:
+    """Measure the host's time for units, by mode, on CPUs: that of the slowest rank. On a GPU the host is ahead."""
     found: dict[str, UnitCost] = {}
     infos = [mode_info(mode.carrier) for mode in session.run.modes] if session.device.type == "cpu" else []
     for info in infos:
         if info.units_of is None or info.units_of in found:
             continue
         session.note(f"measuring units of {info.units_of}")
-        all_reduce, others = (
-            CostCurve.of(cost),
-            {name.partition(":")[0]: CostCurve.of(one) for name, one in costs.items()},
-        )
-        gathers = mode_info(info.units_of).collectives
-        collectives_s = sum(others[name](UNIT_BYTES) * TIMES[name] for name in gathers) or all_reduce(UNIT_BYTES)
-        everyone = gathered(measure_unit_cost(imported(mode_info(info.units_of).schedule)(), collectives_s))
+        everyone = gathered(measure_unit_cost(imported(mode_info(info.units_of).schedule)()))
         unit_s, tensor_s = (max(column) for column in zip(*everyone, strict=True))
         found[info.units_of] = UnitCost(unit_s=unit_s, tensor_s=tensor_s)
     return found
@@ -88,9 +77,11 @@ def _links(session: Session, grad_bytes: int) -> Iterator[tuple[str, _Link]]:
     assert world is not None
     for mode in session.run.modes:
         info = mode_info(mode.carrier)
-        if info.collectives and info.ranks is None:
-            yield from ((name, _Link(name, world, range(size), grad_bytes)) for name in info.collectives)
-        elif info.collectives:
+        if info.ranks is None:
+            for name in info.collectives:
+                if name != "all_reduce" or session.run.backend == "gloo":  # elsewhere it is that of all modes
+                    yield name, _Link(name, world, range(size), grad_bytes)
+        else:
             ranks = shard_ranks_here(mode.text, dict(mode.options))
             within, between = groups_here(session.device.type, ranks)
             for name in info.collectives:

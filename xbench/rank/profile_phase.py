@@ -132,7 +132,6 @@ def profile_job(session: Session) -> JobPlan:
     if workers_of(session.group) > 1:
         found.cost = _link(session, found)
         found.other_costs = other_costs(session, found.grad_bytes, _collectives_s(session) / 2)
-        found.unit_costs = unit_costs(session, found.cost, found.other_costs)
         links = links_behind(session, found.places, found.cost, found.grad_bytes, found.step.uninstrumented_step_s)
         session.part("layers under traffic")
         on_cpu = session.device.type == "cpu"
@@ -147,6 +146,7 @@ def profile_job(session: Session) -> JobPlan:
         with session.workload.without_waits():
             again = bare_again(session, found.step)
         found.step = at_present_speed(found.step, again)
+        found.unit_costs = unit_costs(session)  # at the same speed
         found.keep(session)
         if session.rank == 0:
             ranks = ranks_behind(found.raws, again, found.waited, found.places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from xbench.modes import mode_info
 from xbench.planning.measured import planned_contention
@@ -10,7 +11,7 @@ from xbench.planning.plans import Planner
 from xbench.planning.sharded_step import Sharded
 from xbench.planning.step import StepModel
 from xbench.rank.events import MemoryMeasured
-from xbench.records import Memory, Unit
+from xbench.records import Memory, Unit, UnitCost
 from xbench.registry import imported
 from xbench.runs.event_collector import Collector
 from xbench.spec import ModeSpec, RunSpec
@@ -38,24 +39,39 @@ def units_of(units: Mapping[str, list[str]]) -> list[Unit]:
 
 def forecast_s(run: RunSpec, mode: ModeSpec, found: Collector) -> float | None:
     """Return the predicted step [s] of a mode that torch itself brings; None if something it needs was not measured."""
-    info, job = mode_info(mode.carrier), found.jobs[0]
-    if info.forecast is None or job.step is None or job.cost_model is None:
+    job = found.jobs[0]
+    if job.step is None or job.cost_model is None:
         return None
     contention = planned_contention(job.contention, job.cost_model)
     buffers = tuple(job.workload.buffer_bytes) if job.workload is not None else ()
-    workers = run.fabric.world_size
-    if info.ranks is not None:
-        workers = imported(info.ranks)(mode.text, dict(mode.options), workers, run.fabric.ranks)
     inputs = Sharded(
         Planner(StepModel.of(job.layers, job.step), job.cost_model, contention, buffers),
         job.layers,
         found.units.get(mode.text, {}),
         job.other_costs,
-        workers,
+        run.fabric.world_size,
         waits=run.backend == "gloo",
-        in_groups=info.ranks is not None,
-        unit=job.unit_costs.get(info.units_of or ""),
+        unit=unit_cost_of(mode, job.unit_costs),
     )
+    return sharded_step_s(mode, inputs, run.fabric.ranks)
+
+
+def unit_cost_of(mode: ModeSpec, unit_costs: Mapping[str, UnitCost]) -> UnitCost | None:
+    """Return the host's time for a unit in a mode, among those measured."""
+    return unit_costs.get(mode_info(mode.carrier).units_of or "")
+
+
+def sharded_step_s(mode: ModeSpec, inputs: Sharded, ranks_per_host: int) -> float | None:
+    """Return the step [s] of a mode that torch itself brings. `inputs` are those of one group of all ranks.
+
+    None if the mode is another one, or a collective was not measured.
+    """
+    info = mode_info(mode.carrier)
+    if info.forecast is None:
+        return None
+    if info.ranks is not None:
+        ranks = imported(info.ranks)(mode.text, dict(mode.options), inputs.workers, ranks_per_host)
+        inputs = replace(inputs, workers=ranks, in_groups=True)
     try:
         step_s: float = imported(info.forecast)(inputs)
     except KeyError:

@@ -12,6 +12,7 @@ from xbench.planning.contention import Contention
 from xbench.planning.conversion import carried_contention, carried_over, scaled_contention, scaled_layer
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
+from xbench.planning.sharded_step import Sharded
 from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology
 from xbench.records import (
@@ -22,11 +23,13 @@ from xbench.records import (
     ModePair,
     ModeResult,
     Plan,
+    UnitCost,
     ValidationCell,
     ValidationPoint,
     WorkloadRecord,
 )
-from xbench.spec import FabricSpec
+from xbench.runs.mode_memory import sharded_step_s, unit_cost_of
+from xbench.spec import FabricSpec, ModeSpec
 from xbench.stats.blocks import mode_values
 from xbench.stats.compare import BlockValue, paired_ratio
 from xbench.stats.non_inferiority import one_sided_p
@@ -42,6 +45,7 @@ FELT = 0.05
 def cell_of(comparison: Comparison, path: str, source: Comparison | None = None) -> ValidationCell:
     """Return a comparison as a cell. With `source`, predictions come from that measurement on fewer workers.
 
+    Modes that torch brings are left out then: their collectives were not measured on so many.
     Raises SpecError if the comparison holds no profile.
     """
     base = source or comparison
@@ -53,13 +57,18 @@ def cell_of(comparison: Comparison, path: str, source: Comparison | None = None)
     if blocks_s is not None:
         at_speed = _planner(base, step, comparison.fabric.world_size, blocks_s / step.compute_s)
     points = []
+    specs = {spec.text: spec for spec in comparison.spec.modes}
     for name, mode in comparison.modes.items():
         plan = comparison.jobs[0].plans.get(name)
-        if mode.step_s is None or plan is None or mode_info(name).planner is None:
-            continue
-        predicted_s = plan.predicted_step_s if source is None else _predict(planner, plan)
-        again_s = _predict(at_speed, plan) if blocks_s is not None else None
-        points.append(_point(mode, predicted_s, again_s, comparison.reference))
+        if mode.step_s is not None and plan is not None and mode_info(name).planner is not None:
+            predicted_s = plan.predicted_step_s if source is None else _predict(planner, plan)
+            again_s = _predict(at_speed, plan) if blocks_s is not None else None
+            points.append(_point(mode, predicted_s, again_s, comparison.reference))
+        elif mode.step_s is not None and mode.predicted_step_s is not None and _is_torchs(specs.get(name), source):
+            again_s = None
+            if blocks_s is not None:
+                again_s = _sharded_s(comparison, specs[name], at_speed, blocks_s / step.compute_s)
+            points.append(_point(mode, mode.predicted_step_s, again_s, comparison.reference))
     bound = _bounds_of(at_speed)
     return ValidationCell(
         workload=comparison.jobs[0].workload,
@@ -147,6 +156,27 @@ def _predict(planner: Planner, plan: Plan) -> float:
     if carrier is None:
         return planner.with_input_s(planner.simulate(plan.mode, buckets).step_s)
     return planner.with_input_s(planner.step_of(Candidate(plan.mode, buckets, 0.0, carrier, plan.parts)).step_s)
+
+
+def _is_torchs(mode: ModeSpec | None, source: Comparison | None) -> bool:
+    """True for a mode that torch itself brings, if it is predicted from its own measurement."""
+    return source is None and mode is not None and mode_info(mode.carrier).forecast is not None
+
+
+def _sharded_s(comparison: Comparison, mode: ModeSpec, planner: Planner, factor: float) -> float | None:
+    """Return the step [s] of a mode that torch itself brings, with the host's time for units scaled by `factor`."""
+    fabric, units = comparison.fabric, comparison.modes[mode.text].units
+    unit = unit_cost_of(mode, comparison.unit_costs)
+    inputs = Sharded(
+        planner,
+        planner.layers or (),
+        {one.name: one.parameters for one in units},
+        comparison.other_costs,
+        fabric.world_size,
+        waits=fabric.backend == "gloo",
+        unit=unit and UnitCost(unit_s=unit.unit_s * factor, tensor_s=unit.tensor_s * factor),
+    )
+    return sharded_step_s(mode, inputs, fabric.ranks_per_host)
 
 
 def _point(mode: ModeResult, predicted_s: float, again_s: float | None, reference: str | None) -> ValidationPoint:

@@ -24,7 +24,16 @@ class Group:
         return RANK
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *tensors, **_: self.sent.append((name, [len(tensor) for tensor in tensors]))
+        def call(*tensors: Tensor, **_: object) -> Waited:
+            self.sent.append((name, [len(tensor) for tensor in tensors]))
+            return Waited()
+
+        return call
+
+
+class Waited:
+    def wait(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -38,7 +47,6 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
 @pytest.mark.parametrize(
     ("name", "called", "elements"),
     [
-        ("broadcast", "broadcast", [10]),
         ("all_gather", "all_gather_into_tensor", [12, 4]),  # rounded up to equal parts of three ranks
         ("reduce_scatter", "reduce_scatter_tensor", [4, 12]),
     ],
@@ -47,6 +55,14 @@ def test_a_size_is_that_of_the_whole_tensor(group: Group, name: str, called: str
     call = CALLS[name](400, torch.device("cpu"), None)
     call.run(40)
     assert group.sent == [(called, elements)]
+
+
+@pytest.mark.parametrize(("nbytes", "calls"), [(40, 8), (1 << 18, 4), (1 << 20, 1), (1 << 24, 1)])
+def test_small_broadcasts_are_started_together(group: Group, nbytes: int, calls: int) -> None:
+    call = CALLS["broadcast"](nbytes, torch.device("cpu"), None)
+    assert call.at_once(nbytes) == calls
+    call.run(nbytes)
+    assert group.sent == [("broadcast", [nbytes // 4])] * calls
 
 
 def test_an_all_gather_is_in_place(monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
