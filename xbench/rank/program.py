@@ -8,6 +8,7 @@ earlier launch are passed on, so that all launches time the same buckets.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Literal
 
@@ -145,5 +146,8 @@ def turns_in_block(pattern: Sequence[int], job: int, rounds: int) -> int:
 
 
 def block_id(kind: str, mode: ModeSpec) -> int:
-    """Return a number for turns outside timed blocks. No timed block uses it, and all jobs agree on it."""
-    return 1_000_000 + sum(ord(letter) * (place + 1) for place, letter in enumerate(kind + mode.text))
+    """Return a number for turns outside timed blocks.
+
+    No timed block uses it or one of the 2³² after it, and all jobs agree on it.
+    """
+    return 1 + zlib.crc32((kind + mode.text).encode()) << 32

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 import torch
@@ -106,20 +106,20 @@ class CommBucket(Bucket, ABC):
         """True if `finish` would return at once."""
         return self.work is None or self.work.is_completed()
 
-    def finish(self) -> None:
+    def finish(self, changed: Container[int]) -> None:
         """Wait for the collective and hand its averages back. `finish` of the module does what follows."""
         assert self.work is not None
         self.work.wait()
         self.work = None
-        self.hand_back()
+        self.hand_back(changed)
 
-    def give_absent(self, used: Sequence[bool]) -> None:
+    def give_absent(self, used: Sequence[bool], changed: Container[int]) -> None:
         """Give gradients to parameters that other ranks used (`used`, by parameter) and this one did not."""
-        for index, filled in enumerate(self.filled):
-            if not filled and used[index]:
-                self.parameters[index].grad = self.sent(index)
+        for index, (parameter, filled) in enumerate(zip(self.parameters, self.filled, strict=True)):
+            if not filled and used[index] and id(parameter) not in changed:
+                parameter.grad = self.sent(index)
 
-    def hand_back(self) -> None:
+    def hand_back(self, changed: Container[int]) -> None:
         """Write the received averages into this rank's gradients, where these are not the sent memory."""
 
     @abstractmethod
@@ -142,16 +142,17 @@ class CommBucket(Bucket, ABC):
         return marks
 
 
-def finish(buckets: Sequence[CommBucket]) -> None:
+def finish(buckets: Sequence[CommBucket], changed: Container[int] = ()) -> None:
     """Wait for the buckets' collectives, and give gradients to parameters that only other ranks used.
 
-    The buckets are then empty again. All flags are read after the last wait.
+    The buckets are then empty again. All flags are read after the last wait. `changed`: ids of the parameters whose
+    gradients other code has replaced or removed in flight, which stay as they are now.
     """
     for bucket in buckets:
-        bucket.finish()
+        bucket.finish(changed)
     partial = [bucket for bucket in buckets if bucket.waiting]
     for bucket, used in zip(partial, read_flags(partial), strict=True):
-        bucket.give_absent(used)
+        bucket.give_absent(used, changed)
     for bucket in buckets:
         bucket.empty()
 
@@ -262,11 +263,11 @@ class FlatBucket(CommBucket):
         """See `CommBucket.send`."""
         return start_all_reduce(self.flat, group)
 
-    def hand_back(self) -> None:
+    def hand_back(self, changed: Container[int]) -> None:
         """See `CommBucket.hand_back`: narrowed gradients are widened, one at a time."""
         if self.narrowed:
             for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
-                if filled and parameter.grad is not None:  # other code may have removed it
+                if filled and parameter.grad is not None and id(parameter) not in changed:
                     parameter.grad.copy_(view)
 
     def sent(self, index: int) -> Tensor:
@@ -304,14 +305,14 @@ class FusedBucket(FlatBucket):
             if filled:
                 parameter.grad = gradient if self.narrowed else view
 
-    def hand_back(self) -> None:
+    def hand_back(self, changed: Container[int]) -> None:
         """See `CommBucket.hand_back`: one kernel does it where all gradients are ready."""
-        if not self.narrowed or self.waiting:
-            super().hand_back()
+        if not self.narrowed or self.waiting or any(id(parameter) in changed for parameter in self.parameters):
+            super().hand_back(changed)
             return
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if len(gradients) < len(self.parameters):  # other code has removed one
-            super().hand_back()
+        if len(gradients) < len(self.parameters):  # a hook has removed one
+            super().hand_back(changed)
             return
         unpack(self.flat, gradients, self.back)
 

@@ -6,6 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from torch.nn import Module, Parameter
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.optim import LBFGS, Optimizer
 
 from xbench.errors import SpecError, UsageError, nearest
@@ -21,8 +25,30 @@ def group_ids(optimizer: Optimizer | None) -> list[list[int]]:
     return [list(map(id, group["params"])) for group in groups]
 
 
+class _Registrations:
+    """The number of parameters and modules that any module of this process has been given since `counted()`."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._hooked = False
+
+    def counted(self) -> int:
+        """The number; the first call begins to count."""
+        if not self._hooked:
+            register_module_parameter_registration_hook(self._count)
+            register_module_module_registration_hook(self._count)
+            self._hooked = True
+        return self.number
+
+    def _count(self, *_: object) -> None:
+        self.number += 1
+
+
+_REGISTRATIONS = _Registrations()
+
+
 class TrainableSet:
-    """The parameters that were frozen at attach, and those of the optimizer's groups.
+    """The parameters that were frozen at attach, and those that the model and the optimizer's groups had.
 
     A parameter that is unfrozen or added later would be trained by each rank alone, because no hook sends its gradient.
     """
@@ -33,18 +59,22 @@ class TrainableSet:
         self._frozen = [(plain_name(name), p) for name, p in model.named_parameters() if not p.requires_grad]
         self._served = {id(p) for p in model.parameters() if p.requires_grad}
         self._held = group_ids(optimizer)
+        self._registered = _REGISTRATIONS.counted()
 
     def check(self) -> None:
-        """Raise UsageError for a parameter of the model that has become trainable since."""
+        """Raise UsageError for a parameter of the model that has become trainable since.
+
+        All parameters are looked at only after a module was given a parameter or a module, or the groups have changed.
+        """
         for name, parameter in self._frozen:
             if parameter.requires_grad:
                 self._refuse(name)
-        held = group_ids(self._optimizer)
-        if held != self._held:
+        held, registered = group_ids(self._optimizer), _REGISTRATIONS.number
+        if held != self._held or registered != self._registered:
             for name, parameter in self._model.named_parameters():
                 if parameter.requires_grad and id(parameter) not in self._served:
                     self._refuse(plain_name(name))
-            self._held = held
+            self._held, self._registered = held, registered
 
     def _refuse(self, name: str) -> None:
         raise UsageError(

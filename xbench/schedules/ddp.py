@@ -103,9 +103,13 @@ class Ddp(Schedule):
             setup.model, process_group=setup.group, find_unused_parameters=setup.unused_parameters, **options
         )
         handle = self.handle(wrapper, setup)
-        if isinstance(setup.optimizer, Optimizer):
-            trained = TrainableSet(setup.model, setup.optimizer)
-            handle.at_detach(setup.optimizer.register_step_pre_hook(lambda *_: trained.check()).remove)
+        trained = TrainableSet(setup.model, setup.optimizer)
+        checked_at = (
+            setup.optimizer.register_step_pre_hook
+            if isinstance(setup.optimizer, Optimizer)
+            else (wrapper.register_forward_pre_hook)
+        )
+        handle.at_detach(checked_at(lambda *_: trained.check()).remove)
 
         def detach() -> None:
             # The reducer removes its hooks when it is destroyed, and it is part of a reference cycle.

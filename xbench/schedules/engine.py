@@ -52,6 +52,7 @@ from xbench.spec import Compress, Copies
 
 Wait = Literal["backward", "step"]
 TWICE = "a gradient was accumulated twice before its bucket was waited for"
+TWICE_HINT = "run all backward passes of a step but the last under handle.no_sync(); synchronize() ends a skipped step"
 
 
 class Watch(Protocol):
@@ -178,7 +179,7 @@ class Engine:
         if parameter.grad is not None and parameter.grad.requires_grad:
             raise UsageError("backward(create_graph=True) is not supported by xbench's schedules")
         if self._next:  # the last pass has sent all buckets without a wait for them
-            raise UsageError(TWICE, hint="run all backward passes of a step but the last under handle.no_sync()")
+            raise UsageError(TWICE, hint=TWICE_HINT)
         self._end.await_end()
 
     def mark_ready(self, bucket: Bucket, index: int) -> None:
@@ -274,9 +275,8 @@ class Engine:
 
     def _finish(self, buckets: Sequence[CommBucket]) -> None:
         """Wait for these buckets; their gradients are averaged and on the parameters."""
-        for bucket in buckets:
-            self._in_flight.give_back(bucket.parameters)
-        finish(buckets)
+        changed = [self._in_flight.give_back(bucket.parameters) for bucket in buckets]
+        finish(buckets, set().union(*changed))
 
     def _ended(self) -> None:
         """End the step: buckets that were not sent are empty again, too."""

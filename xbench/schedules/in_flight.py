@@ -3,7 +3,8 @@
 With `wait="step"`, and where updates are deferred, gradients are still sent when `loss.backward()` returns. Code that
 reads or changes them then (clipping, a GradScaler) would use sums of some ranks, or change what is sent. So each
 parameter's `grad` is a stand-in until the wait. It has the gradient's shape, dtype and device, but no memory, and any
-operation on it raises UsageError.
+operation on it raises UsageError. A parameter without a gradient on this rank gets one too: another rank may have used
+it, and a loop that removes all gradients must remove this one on every rank.
 """
 
 from __future__ import annotations
@@ -48,37 +49,47 @@ class InFlight:
 
     def __init__(self) -> None:
         self._stand_ins: dict[int, StandIn] = {}
+        self._taken: set[int] = set()
+        """Ids of the parameters that have got a stand-in since their gradients were given back."""
         self.held: dict[int, Tensor] = {}
-        """The gradients by the parameter's id."""
+        """The gradients that this rank has computed, by the parameter's id."""
 
     def take(self, parameters: Iterable[Parameter]) -> None:
-        """Replace the parameters' gradients by stand-ins."""
+        """Replace the parameters' gradients by stand-ins, also where there is none."""
         for parameter in parameters:
-            if (gradient := parameter.grad) is None:
-                continue
             stand_in = self._stand_ins.get(id(parameter))
             if stand_in is None:
                 stand_in = self._stand_ins[id(parameter)] = StandIn(parameter.detach())
-            self.held[id(parameter)] = gradient
+            if parameter.grad is not None:
+                self.held[id(parameter)] = parameter.grad
+            self._taken.add(id(parameter))
             parameter.grad = stand_in
 
-    def give_back(self, parameters: Sequence[Parameter]) -> None:
-        """Put the gradients back, except where other code has replaced or removed the stand-in."""
+    def give_back(self, parameters: Sequence[Parameter]) -> set[int]:
+        """Put the gradients back, except where other code has replaced or removed the stand-in: return those ids."""
+        changed = set()
         for parameter in parameters:
+            if id(parameter) not in self._taken:
+                continue
+            self._taken.remove(id(parameter))
             gradient = self.held.pop(id(parameter), None)
-            if gradient is not None and parameter.grad is self._stand_ins[id(parameter)]:
+            if parameter.grad is self._stand_ins[id(parameter)]:
                 parameter.grad = gradient
+            else:
+                changed.add(id(parameter))
+        return changed
 
     def changed(self, parameters: Iterable[Parameter]) -> list[tuple[Parameter, Tensor | None]]:
         """Return the parameters whose gradient other code has replaced or removed, and what they have now."""
         return [
             (parameter, parameter.grad)
             for parameter in parameters
-            if parameter.grad is not (self._stand_ins[id(parameter)] if id(parameter) in self.held else None)
+            if parameter.grad is not self._stand_ins.get(id(parameter))
         ]
 
     def remove(self, parameters: Iterable[Parameter]) -> None:
         """Remove the stand-ins, so that the parameters have no gradients. `held` stays."""
         for parameter in parameters:
+            self._taken.discard(id(parameter))
             if parameter.grad is not None and parameter.grad is self._stand_ins.get(id(parameter)):
                 parameter.grad = None

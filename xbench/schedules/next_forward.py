@@ -58,7 +58,7 @@ from xbench.schedules.deferred_update import (
     own_group,
     refuse_step_hooks,
 )
-from xbench.schedules.engine import TWICE, Engine
+from xbench.schedules.engine import TWICE, TWICE_HINT, Engine
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.hooks import closure_of
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
@@ -135,7 +135,7 @@ class NextForward(Engine):
     def _start(self, parameter: Parameter | Tensor) -> None:
         """See `Engine._start`. Updates of layers that the forward pass left out are completed here."""
         if self._travels and not self._due:
-            raise UsageError(TWICE, hint="run all backward passes of a step but the last under handle.no_sync()")
+            raise UsageError(TWICE, hint=TWICE_HINT)
         self.finish()
         super()._start(parameter)
 

@@ -102,6 +102,58 @@ def gradients_removed_or_replaced_in_flight(rank: int, world: int) -> None:
             same(model, expected, (schedule, change))
 
 
+class Branched(nn.Module):
+    """Two linear layers; rank 1 does not use the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.every, self.first = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, rank: int) -> Tensor:
+        found: Tensor = self.every(x)
+        return (found if rank else found + self.first(x)).square().mean()
+
+
+def gradients_that_one_rank_alone_computed(rank: int, world: int) -> None:
+    """A loop that removes or replaces all gradients in flight does it on each rank, also where there was none."""
+    for wait, compress, by in itertools.product(("backward", "step"), (None, "bf16"), (None, torch.full((3, 3), 2.0))):
+        torch.manual_seed(7)
+        model = Branched()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = copy.deepcopy(model)
+        with xbench.attach(model, optimizer, schedule="wfbp", wait=wait, compress=compress) as handle:  # type: ignore[arg-type]
+            for step in range(2):
+                optimizer.zero_grad()
+                handle.model(torch.ones(2, 3), rank).backward()
+                for layer in (model.every, model.first):
+                    assert layer.weight.grad is not None
+                    layer.weight.grad = by
+                optimizer.step()
+                for layer, other in ((model.every, before.every), (model.first, before.first)):
+                    expected = other.weight - 0.1 * (step + 1) * (0 if by is None else by)
+                    torch.testing.assert_close(layer.weight, expected)
+        equal_on_all_ranks(model, (wait, compress, by))
+
+
+def layers_that_are_added_later(rank: int, world: int) -> None:
+    """No hook sends the gradients of a new layer, whoever updates it: the step is refused."""
+    for schedule, given in itertools.product(("wfbp", "single", *PUT_OFF, "ddp"), (True, False)):
+        if schedule in PUT_OFF and not given:
+            continue
+        model, optimizer = made()
+        with xbench.attach(model, optimizer if given else None, schedule=schedule) as handle:
+            for step in range(3):
+                if step == 2:
+                    model.last = nn.Linear(4, 2)
+                    of_new = torch.optim.SGD(model.last.parameters(), lr=0.1)
+                optimizer.zero_grad()
+                with pytest.raises(UsageError, match="has become trainable") if step == 2 else nullcontext():
+                    handle.model(batch(step, rank)).backward()
+                    optimizer.step()
+                    if step == 2:
+                        of_new.step()
+
+
 def groups_divided_later(rank: int, world: int) -> None:
     """A parameter that gets a learning rate of its own is updated with it; one that is taken out is refused."""
     for schedule in PUT_OFF:

@@ -61,10 +61,15 @@ def test_what_other_code_put_there_stays(parameter: Parameter, put: Tensor | Non
     assert parameter.grad is put
 
 
-def test_absent_gradients_stay_absent() -> None:
+@pytest.mark.parametrize("removes", [False, True])
+def test_absent_gradients_stay_absent_and_their_removal_is_seen(removes: bool) -> None:
     parameter = Parameter(torch.ones(2))
     in_flight = InFlight()
     in_flight.take([parameter])
+    with pytest.raises(UsageError, match="before they are averaged"):
+        parameter.grad.sum()  # type: ignore[union-attr]
+    if removes:
+        parameter.grad = None
+    assert in_flight.give_back([parameter]) == ({id(parameter)} if removes else set())
     assert parameter.grad is None
-    in_flight.give_back([parameter])
-    assert parameter.grad is None
+    assert in_flight.give_back([parameter]) == set()
