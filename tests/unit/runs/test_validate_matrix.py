@@ -21,6 +21,8 @@ from xbench.planning.step import StepModel
 from xbench.records import (
     AnyRecord,
     Profile,
+    Unit,
+    UnitCost,
     ValidationCell,
     load,
     load_measured,
@@ -101,6 +103,33 @@ def test_modes_that_overlap_the_next_forward_pass_are_predicted_too() -> None:
     again = {point.mode: point for point in cell_of(record, "a", record).points}
     for name in ahead:
         assert again[name].predicted_step_s == pytest.approx(plans[name].predicted_step_s)
+
+
+def test_torch_s_own_modes_are_predicted_at_the_speed_of_the_blocks() -> None:
+    record = measured()
+    assert record.cost_model is not None
+    assert record.modes["compute"].step_s is not None
+    names = [tensor.name for layer in record.jobs[0].layers for tensor in layer.tensors]
+    replicate = record.modes["ddp"].model_copy(
+        update={"mode": "replicate", "predicted_step_s": 0.5, "units": [Unit(name="", parameters=names)]}
+    )
+    record = record.model_copy(
+        update={
+            "modes": {**record.modes, "replicate": replicate},
+            "spec": record.spec.model_copy(update={"modes": (*record.spec.modes, *parse_modes("replicate"))}),
+            "unit_costs": {"replicate": UnitCost(unit_s=0.003, tensor_s=0.0002)},
+        }
+    )
+    cell = cell_of(record, "a")
+    point = next(point for point in cell.points if point.mode == "replicate")
+    measured_s = point.measured_step_s.median
+    assert (point.predicted_step_s, point.error) == (0.5, 0.5 / measured_s - 1)
+    blocks_s, sent = record.modes["compute"].step_s.median, sum(layer.grad_bytes for layer in record.jobs[0].layers)
+    units_s = blocks_s / cell.compute_s * (0.003 + 0.0002 * len(names))
+    at_speed_s = blocks_s + CostCurve.of(record.cost_model)(sent) + units_s
+    assert point.error_at_speed == pytest.approx(at_speed_s / measured_s - 1)
+    # Other modes' collectives were not measured on the cell's own workers.
+    assert "replicate" not in {one.mode for one in cell_of(record, "a", record).points}
 
 
 @pytest.mark.parametrize(
