@@ -79,10 +79,15 @@ def short_place(needed: int) -> str:
 def part_file(path: Path) -> tuple[int, str]:
     """A new file next to `path`, to be renamed to it once it is whole: (descriptor, name).
 
-    First removes the files of killed processes in that folder. Raises OSError.
+    Its mode is that of any new file of this user. First removes the files of killed processes in that folder. Raises
+    OSError.
     """
     remove_left([path.parent])
-    return tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-", suffix=".part")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{os.getpid()}-", suffix=".part")
+    mask = os.umask(0)  # there is no other way to read it
+    os.umask(mask)
+    os.fchmod(handle, 0o666 & ~mask)
+    return handle, name
 
 
 def places() -> list[Path]:

@@ -28,6 +28,16 @@ def test_what_a_killed_writer_left_goes_with_the_next_save(tmp_path: Path) -> No
     assert (tmp_path / "record.json").read_text() == "whole"
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_file_has_the_mode_that_the_user_s_mask_gives(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        path = write_whole("private or not", tmp_path / "record.json")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_whole("old", tmp_path / "record.json")
 

@@ -204,7 +204,6 @@ def build(wanted: Target, into: Path, log: Path) -> Path:
         handle, part = part_file(cached)
         os.close(handle)
         shutil.copyfile(wheel, part)
-        os.chmod(part, 0o644)
         os.replace(part, cached)
         return cached
 

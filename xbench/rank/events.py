@@ -79,7 +79,7 @@ class ProfilePartBegan(Event, event="part"):
 
 
 class Remarked(Event, event="remark"):
-    """A sentence on the fabric, for the record."""
+    """A sentence for the notes of the record."""
 
     message: str
 

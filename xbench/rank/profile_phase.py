@@ -50,7 +50,7 @@ from xbench.profilers.step_profile import profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
 from xbench.rank.autotune import try_candidates
 from xbench.rank.bare_steps import at_present_speed, bare_again, with_loader
-from xbench.rank.events import StepProfiled, StragglersSought
+from xbench.rank.events import Remarked, StepProfiled, StragglersSought
 from xbench.rank.job_plans import complete, job_plan, with_missing
 from xbench.rank.other_links import other_costs, unit_costs
 from xbench.rank.parity_checker import gathered
@@ -240,6 +240,8 @@ def _under_load(
     with refusals() as said:
         ready_s = ready_under_load(session, with_missing(plan.buckets, found.unused), steps)
         found.layers = with_loaded(found.layers, ready_s, name)
+    if said and session.rank == 0:
+        session.journal.write(Remarked(message=f"times of layers under traffic were not measured: {said[0]}"))
     return not said
 
 

@@ -60,6 +60,7 @@ def test_options_are_read() -> None:
         ("fixed:gpus=0", "gpus=0 is out of range", "try gpus=1"),
         ("exploratory:trial=soon", "'soon' is not a duration", ""),
         ("exploratory:trial=0", "trials of 0 s", "trial=150"),
+        ("exploratory:trial=1us", "trials of 1e-06 s", "trial=150"),
         ("crossover-pairs:order=sjff", "unknown order 'sjff'", "did you mean 'sjf'?"),
         ("crossover-pairs:gain=0", "would share for nothing", "gain=0.1"),
         ("crossover-pairs:ratio=-1", "below zero", "ratio=0.1"),

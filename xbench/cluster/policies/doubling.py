@@ -118,14 +118,18 @@ def take(gains: Vector, added: Vector, spare: float) -> Whole:
     return taken
 
 
+MIN_TRIAL_S = 1e-3
+"""Shortest trial [s]. Late in a simulation, shorter ones would end at the time at which they began."""
+
+
 class Exploratory(Doubling):
-    """Doubling with speeds learned by trials. Raises SpecError for a trial of no length, or for less than one GPU."""
+    """Doubling with speeds learned by trials. Raises SpecError for a trial under 1 ms, or for less than one GPU."""
 
     name = "exploratory"
 
     def __init__(self, trial_s: float = 150.0, most: int = 8, plain: bool = False) -> None:
         super().__init__(plain)
-        if not (math.isfinite(trial_s) and trial_s > 0):
+        if not (math.isfinite(trial_s) and trial_s >= MIN_TRIAL_S):
             raise SpecError(f"exploratory: trials of {trial_s:g} s measure nothing", hint="write trial=150")
         if most < 1:
             raise SpecError(f"exploratory: most={most} GPUs do not make a cluster", hint="write most=8")

@@ -144,7 +144,6 @@ def _download(file: PublicFile, path: Path) -> None:
                 f"{file.url} is not the file that was published: its SHA-256 is {digest.hexdigest()} and not "
                 f"{file.sha256}"
             )
-        os.chmod(partial, 0o644)
         os.replace(partial, path)
     except urllib.error.HTTPError as error:
         raise XbenchError(f"{file.url} cannot be fetched: {error.code} {error.reason}", hint=by_hand) from None
