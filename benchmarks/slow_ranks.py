@@ -1,6 +1,7 @@
 """Are slow ranks and links named, and is nothing named without them?
 
-    python benchmarks/slow_ranks.py [--runs 20] [--output results/slow-ranks.json]
+    python benchmarks/slow_ranks.py [--runs 20] [--slower-ms 10] [--kinds "backward,input,none,link,no link"]
+        [--output results/slow-ranks.json]
 
 Each run is `xbench profile benchmarks/planted.py:make --steps N`, with ranks that leave out the parts of a profile that
 no name rests on (`short_profile.py`). There are five kinds of runs: a slow backward pass on
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -41,8 +43,8 @@ WORKLOAD = f"{HERE.name}/planted.py:make"
 LOCAL, SHAPED = "local:ranks=2", "shaped:hosts=3,rate=1gbit"
 RATE, SLOW_RATE = "1000000000bit", "250000000bit"
 KINDS = {
-    "backward": (LOCAL, "backward:10", ["rank 1: backward from layers.2"]),
-    "input": (LOCAL, "input:10", ["rank 1: input"]),
+    "backward": (LOCAL, "backward", ["rank 1: backward from layers.2"]),
+    "input": (LOCAL, "input", ["rank 1: input"]),
     "none": (LOCAL, "", []),
     "link": (SHAPED, "", ["link of host 1"]),
     "no link": (SHAPED, "", []),
@@ -119,9 +121,10 @@ def named(found: Stragglers) -> list[str]:
     return [*places, *(f"link of {' and '.join(slow.hosts)}" for slow in found.links)]
 
 
-def profiled(kind: str, steps: int) -> tuple[Profile, float]:
+def profiled(kind: str, steps: int, slower_ms: int) -> tuple[Profile, float]:
     """Profile once; return the record and the time that it took [s]."""
     fabric, plant, _ = KINDS[kind]
+    plant = f"{plant}:{slower_ms}" if plant else ""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])}
     env |= {"XBENCH_PLANT": plant, SLOW_LINK: "1" if kind == "link" else ""}
     with tempfile.TemporaryDirectory() as folder:
@@ -139,10 +142,10 @@ def profiled(kind: str, steps: int) -> tuple[Profile, float]:
     return record, time.monotonic() - began_s
 
 
-def one_run(kind: str, steps: int, pool: ProcessPoolExecutor) -> dict[str, Any]:
+def one_run(kind: str, options: argparse.Namespace, pool: ProcessPoolExecutor) -> dict[str, Any]:
     """Profile once, between two comparisons of the cores."""
     before = cores_apart(pool)
-    record, took_s = profiled(kind, steps)
+    record, took_s = profiled(kind, options.steps, options.slower_ms)
     assert record.stragglers is not None
     assert record.step is not None
     return {
@@ -167,6 +170,7 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
             "exactly": sum(found == wanted for found in named_by_kind[kind]),
         }
         for kind, (_, _, wanted) in KINDS.items()
+        if named_by_kind[kind]
     }
 
 
@@ -181,19 +185,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20, help="of each kind")
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--slower-ms", type=int, default=10, help="time that a planted fault adds to a step")
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument("--output", type=Path, default=Path("results/slow-ranks.json"))
     options = parser.parse_args()
     runs: list[dict[str, Any]] = []
     if options.output.exists():
         runs = json.loads(options.output.read_text(encoding="utf-8"))["runs"]
-    order = [kind for _ in range(options.runs) for kind in KINDS]
+    words = f"--runs {options.runs} --steps {options.steps} --slower-ms {options.slower_ms}"
+    command = f"python benchmarks/slow_ranks.py {words} --kinds {shlex.quote(','.join(options.kinds))}"
+    order = [kind for _ in range(options.runs) for kind in options.kinds]
     with ProcessPoolExecutor(2, initializer=os.environ.update, initargs=({"OPENBLAS_NUM_THREADS": "1"},)) as pool:
         for kind in order[len(runs) :]:
-            run = one_run(kind, options.steps, pool)
+            run = one_run(kind, options, pool)
             runs.append(run)
             result = {
                 "label": "real",
-                "made_by": f"python benchmarks/slow_ranks.py --runs {options.runs} --steps {options.steps}",
+                "made_by": command,
                 "environment": environment.capture().model_dump(),
                 "counts": summary(runs),
                 "counts_on_equal_cores": summary([one for one in runs if max(one["cores_apart"]) <= APART]),
