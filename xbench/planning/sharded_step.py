@@ -27,9 +27,10 @@ In a step of several micro-steps, only the last one reduces gradients. `fsdp` ga
 Units are the host's time for each unit and for each tensor besides collectives, where it was measured
 (`profilers.unit_cost`): over Gloo. On a GPU the host is ahead of the device.
 
-Copies are counted where the contention model knows the time of a byte: a unit is copied out of its gather, and its
-gradients are copied into the reduction. Gradients of frozen parameters do not exist, and their bytes are not known
-here, so a unit's bytes are those of its gradients.
+Copies are counted over Gloo where the contention model knows the time of a byte. A gather copies the rank's shard in
+and the whole unit out. A reduction copies the gradients in, and divides the sum that the rank gets: its shard, or the
+whole unit under `replicate`, which copies that once more. Gradients of frozen parameters do not exist, and their bytes
+are not known here, so a unit's bytes are those of its gradients.
 """
 
 from __future__ import annotations
@@ -118,8 +119,7 @@ def fsdp(inputs: Sharded) -> float:
         return step.input_s + earlier_s + _overlapped(inputs, gather, scatter) + optimizer_s
     gathers = [size for unit, size in sizes.items() for _ in range(1 if unit == ROOT else 2)] * step.micro_steps
     sent_s = sum(map(gather, gathers)) + sum(scatter(size) + inputs.between_s(size) for size in sizes.values())
-    copied_bytes = sum(gathers) + sum(sizes.values())
-    copied_s = inputs.copy_s_per_byte * copied_bytes
+    copied_s = inputs.copy_s_per_byte * (1 + 1 / inputs.workers) * (sum(gathers) + sum(sizes.values()))
     return step.ahead_s + step.backward_s + optimizer_s + sent_s + copied_s + inputs.units_s
 
 
@@ -127,7 +127,7 @@ def replicate(inputs: Sharded) -> float:
     """The predicted step [s]."""
     reduce, step, sizes = inputs.curve("all_reduce"), inputs.step, inputs.unit_bytes
     if inputs.waits:
-        copied_s = 2 * inputs.copy_s_per_byte * sum(sizes.values())
+        copied_s = 3 * inputs.copy_s_per_byte * sum(sizes.values())
         return step.computed_s + sum(map(reduce, sizes.values())) + copied_s + inputs.units_s
     place = {gradient.name: index for index, gradient in enumerate(step.gradients)}
     every: Buckets = [[place[name] for name in names if name in place] for names in inputs.units.values()]

@@ -10,22 +10,26 @@ at one N-th of the gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch.distributed as dist
 
+from xbench.errors import UsageError
 from xbench.modes import mode_info
 from xbench.planning.cost import fit
 from xbench.planning.sharding import cost_name
 from xbench.profilers.collectives import measure_collective, sizes
 from xbench.profilers.summary import clocks, cost_points
 from xbench.profilers.unit_cost import measure_unit_cost
+from xbench.profilers.unit_waits import unit_waits
 from xbench.rank.parity_checker import gathered
 from xbench.rank.session import Session
 from xbench.records import CostModel, UnitCost
 from xbench.registry import imported
 from xbench.schedules.sharded import groups_here, shard_ranks_here
+from xbench.schedules.units import units_of
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,11 @@ def other_costs(session: Session, grad_bytes: int, seconds_budget: float) -> dic
     return costs
 
 
-def unit_costs(session: Session) -> dict[str, UnitCost]:
-    """Measure the host's time for units, by mode, on CPUs: that of the slowest rank. On a GPU the host is ahead."""
+def unit_costs(session: Session, raws: Sequence[dict[str, Any]]) -> dict[str, UnitCost]:
+    """Measure the host's time for units, by mode, on CPUs: that of the slowest rank. On a GPU the host is ahead.
+
+    A unit's time includes what the ranks wait for each other, from their profiles `raws`.
+    """
     found: dict[str, UnitCost] = {}
     infos = [mode_info(mode.carrier) for mode in session.run.modes] if session.device.type == "cpu" else []
     for info in infos:
@@ -67,8 +74,19 @@ def unit_costs(session: Session) -> dict[str, UnitCost]:
         session.note(f"measuring units of {info.units_of}")
         everyone = gathered(measure_unit_cost(imported(mode_info(info.units_of).schedule)()))
         unit_s, tensor_s = (max(column) for column in zip(*everyone, strict=True))
-        found[info.units_of] = UnitCost(unit_s=unit_s, tensor_s=tensor_s)
+        gathers = "all_gather" in mode_info(info.units_of).collectives
+        found[info.units_of] = UnitCost(unit_s=unit_s + _wait_s(session, raws, gathers), tensor_s=tensor_s)
     return found
+
+
+def _wait_s(session: Session, raws: Sequence[dict[str, Any]], gathers: bool) -> float:
+    """Time for which ranks wait for each other at a unit [s]; in the forward pass only where units are gathered."""
+    try:
+        units = units_of(session.workload.model)
+    except UsageError:  # the modes that shard say so
+        return 0.0
+    waits = unit_waits(raws, units)
+    return (waits.backward_s + (waits.forward_s if gathers else 0.0)) / len(units)
 
 
 def _links(session: Session, grad_bytes: int) -> Iterator[tuple[str, _Link]]:

@@ -146,7 +146,7 @@ def profile_job(session: Session) -> JobPlan:
         with session.workload.without_waits():
             again = bare_again(session, found.step)
         found.step = at_present_speed(found.step, again)
-        found.unit_costs = unit_costs(session)  # at the same speed
+        found.unit_costs = unit_costs(session, found.raws)  # at the same speed
         found.keep(session)
         if session.rank == 0:
             ranks = ranks_behind(found.raws, again, found.waited, found.places)

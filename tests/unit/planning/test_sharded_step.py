@@ -78,8 +78,8 @@ def test_copies_are_counted_where_their_time_is_known() -> None:
     assert given.planner.contention is None
     copying = replace(Contention.none(), copy_s_per_byte=0.25)
     known = replace(given, planner=replace(given.planner, contention=copying))
-    assert fsdp(known) == pytest.approx(fsdp(given) + 0.25 * (14 + 8))
-    assert replicate(known) == pytest.approx(replicate(given) + 0.25 * 16)
+    assert fsdp(known) == pytest.approx(fsdp(given) + 0.25 * (14 + 8) * (1 + 1 / 2))
+    assert replicate(known) == pytest.approx(replicate(given) + 0.25 * 3 * 8)
 
 
 def test_units_and_tensors_cost_the_host_its_time() -> None:
