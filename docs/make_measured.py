@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import median
 
 from xbench.matrix_options import MatrixOptions
-from xbench.modes import MODES
+from xbench.modes import MODES, mode_info
 from xbench.records import Comparison, Validation, load
 from xbench.report.kinds.validation import markdown as validation_markdown
 from xbench.runs.validation_places import draw
@@ -68,6 +69,8 @@ def _rows(which: str) -> str:
         return faults_table()
     if which == "drawing":
         return drawing_table()
+    if which == "torch modes":
+        return mode_errors("validation-sharded.json")
     if which in MATRICES:
         return matrix_tables(MATRICES[which])
     return table({"one job": ONE_JOB, "two jobs": TWO_JOBS}[which])
@@ -103,6 +106,26 @@ def matrix_tables(file: str) -> str:
     if not isinstance(record, Validation):
         raise TypeError(f"{file} is no validation")
     return validation_markdown(record)
+
+
+def mode_errors(file: str) -> str:
+    """A row a mode: errors of its predictions over the cells of a validation."""
+    record = load(ROOT / "results" / file)
+    if not isinstance(record, Validation):
+        raise TypeError(f"{file} is no validation")
+    points = [point for cell in record.cells for point in cell.points]
+    rows = [
+        "| mode | predictions | median error | largest | bias | median at speed |",
+        "| --- | --: | --: | --: | --: | --: |",
+    ]
+    for name in dict.fromkeys(point.mode for point in points if mode_info(point.mode).trains):
+        own = [point for point in points if point.mode == name]
+        off = [point.error for point in own]
+        again = [abs(point.error_at_speed) for point in own if point.error_at_speed is not None]
+        figures = [median(map(abs, off)), max(map(abs, off)), median(off), median(again)]
+        shown = [f"{100 * figure:{'+' if place == 2 else ''}.1f} %" for place, figure in enumerate(figures)]
+        rows.append(f"| `{name}` | {len(own)} | {' | '.join(shown)} |")
+    return "\n".join(rows) + "\n"
 
 
 def table(files: dict[str, str]) -> str:
