@@ -279,7 +279,8 @@ class Engine:
         finish(buckets, set().union(*changed))
 
     def _ended(self) -> None:
-        """End the step: buckets that were not sent are empty again, too."""
+        """End the step: buckets that were not sent are empty again, too, and their stand-ins are gone."""
+        self._in_flight.give_back(self.parameters.values())
         for bucket in self.buckets:
             bucket.empty()
         self._next = 0

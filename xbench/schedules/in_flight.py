@@ -9,7 +9,7 @@ it, and a loop that removes all gradients must remove this one on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from torch import Tensor
@@ -65,10 +65,10 @@ class InFlight:
             self._taken.add(id(parameter))
             parameter.grad = stand_in
 
-    def give_back(self, parameters: Sequence[Parameter]) -> set[int]:
+    def give_back(self, parameters: Iterable[Parameter]) -> set[int]:
         """Put the gradients back, except where other code has replaced or removed the stand-in: return those ids."""
-        changed = set()
-        for parameter in parameters:
+        changed: set[int] = set()
+        for parameter in parameters if self._taken else ():
             if id(parameter) not in self._taken:
                 continue
             self._taken.remove(id(parameter))
