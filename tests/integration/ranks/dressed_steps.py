@@ -249,7 +249,7 @@ def a_pair_of_which_one_never_comes_is_stuck(rank: int, world: int) -> None:
 def an_engine_that_does_not_wait_is_caught(rank: int, world: int) -> None:
     model, optimizer = make(Net)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CommBucket, "finish", lambda bucket: setattr(bucket, "work", None))
+        patch.setattr(CommBucket, "finish", lambda bucket, changed: setattr(bucket, "work", None))
         xbench.attach(model, optimizer, schedule="optimal", plan=each_tensor(model), wait="step")
         with pytest.raises(Race):
             one(model, optimizer, rank, 0)

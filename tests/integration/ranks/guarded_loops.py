@@ -176,7 +176,7 @@ def two_passes_over_different_layers_are_refused(rank: int, world: int) -> None:
     for schedule in ("wfbp", "single"):
         model, optimizer = made()
         with (
-            refused("a gradient was accumulated twice"),
+            refused("gradients are used before they are averaged"),
             xbench.attach(model, optimizer, schedule=schedule, wait="step"),
         ):
             model.first(torch.ones(4, 6)).sum().backward()
