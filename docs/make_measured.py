@@ -118,13 +118,14 @@ def mode_errors(file: str) -> str:
         "| mode | predictions | median error | largest | bias | median at speed |",
         "| --- | --: | --: | --: | --: | --: |",
     ]
-    for name in dict.fromkeys(point.mode for point in points if mode_info(point.mode).trains):
-        own = [point for point in points if point.mode == name]
+    groups = [(name,) for name in dict.fromkeys(point.mode for point in points if mode_info(point.mode).trains)]
+    for names in (*groups, ("replicate", "fsdp", "zero1")):
+        own = [point for point in points if point.mode in names]
         off = [point.error for point in own]
         again = [abs(point.error_at_speed) for point in own if point.error_at_speed is not None]
         figures = [median(map(abs, off)), max(map(abs, off)), median(off), median(again)]
         shown = [f"{100 * figure:{'+' if place == 2 else ''}.1f} %" for place, figure in enumerate(figures)]
-        rows.append(f"| `{name}` | {len(own)} | {' | '.join(shown)} |")
+        rows.append(f"| {', '.join(f'`{name}`' for name in names)} | {len(own)} | {' | '.join(shown)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What ranks wait for each other at the units of a sharded mode, from their steps without communication.
+"""Waits of ranks for each other at the units of a sharded mode, from their steps without communication.
 
 A mode that waits for each collective ends every unit at the slowest rank's time for it. Which rank is the slowest
 differs from unit to unit. With t(r, u) for the time of rank r in unit u of one pass, the ranks wait for

@@ -64,7 +64,7 @@ def other_costs(session: Session, grad_bytes: int, seconds_budget: float) -> dic
 def unit_costs(session: Session, raws: Sequence[dict[str, Any]]) -> dict[str, UnitCost]:
     """Measure the host's time for units, by mode, on CPUs: that of the slowest rank. On a GPU the host is ahead.
 
-    A unit's time includes what the ranks wait for each other, from their profiles `raws`.
+    A unit's time includes the waits of ranks for each other, from their profiles `raws`.
     """
     found: dict[str, UnitCost] = {}
     infos = [mode_info(mode.carrier) for mode in session.run.modes] if session.device.type == "cpu" else []

@@ -114,7 +114,7 @@ class CostModel(Part):
 class UnitCost(Part):
     """Host time of a sharded mode besides its collectives."""
 
-    unit_s: Seconds = Field(description="for a unit, with what ranks wait for each other there")
+    unit_s: Seconds = Field(description="for a unit, with the waits of ranks for each other there")
     tensor_s: Seconds = Field(description="for a tensor")
 
 

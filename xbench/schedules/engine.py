@@ -126,7 +126,7 @@ class Engine:
         self.takes_later_hooks = False
         """True for hooks that are registered later and only mark the time."""
         self._hooks: list[dict[int, Any]] = []
-        """Of each parameter, its hooks by id, in their order; ours have the ids `_hook_ids`."""
+        """Hooks of each parameter by id, in their order; ours have the ids `_hook_ids`."""
         self._hook_ids: list[int] = []
         for name, parameter in self.parameters.items():
             ENGINES[id(parameter)] = self

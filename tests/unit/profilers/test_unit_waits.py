@@ -1,4 +1,4 @@
-"""What ranks wait for each other at units: exact figures of made-up profiles."""
+"""Waits of ranks for each other at units: exact figures of made-up profiles."""
 
 from __future__ import annotations
 
