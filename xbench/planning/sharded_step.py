@@ -7,7 +7,7 @@ reduce-scatter, an all-reduce and a broadcast of M bytes, as measured. N ranks, 
 gradients are reduce-scattered after that. The optimizer updates an N-th.
 
 - Over Gloo the host waits for each collective, so nothing overlaps:
-  step = F + B + O/N + Σ (2·G + R)(M_u) − G(M_root) + copies + units
+  step = F + B + O/N + Σ (2·G + R)(M_u) − G(M_root) + units
 - On a stream, collectives are on one link in the order in which the host issues them. The host issues a unit's gather
   when the unit before it begins to compute, so one gather is ahead. A unit's reduce-scatter follows its backward pass.
   The next unit's gradients are copied only after that reduce-scatter has ended.
@@ -16,21 +16,16 @@ gradients are reduce-scattered after that. The optimizer updates an N-th.
 all-reduced between the groups. On a stream, these all-reduces are on a link of their own, as torch issues them.
 
 `replicate`: each unit's gradients are all-reduced after its backward pass. Over Gloo the host waits:
-step = F + B + O + Σ A(M_u) + copies + units. On a stream they overlap as those of our own schedules, and O follows the
-last.
+step = F + B + O + Σ A(M_u) + units. On a stream they overlap as those of our own schedules, and O follows the last.
 
 `zero1`: DDP's step, with an optimizer that updates the elements of the rank that has most, and then Σ B(M_p) over all
 parameters.
 
 In a step of several micro-steps, only the last one reduces gradients. `fsdp` gathers parameters in every one.
 
-Units are the host's time for each unit and for each tensor besides collectives, where it was measured
-(`profilers.unit_cost`): over Gloo. On a GPU the host is ahead of the device.
-
-Copies are counted over Gloo where the contention model knows the time of a byte. A gather copies the rank's shard in
-and the whole unit out. A reduction copies the gradients in, and divides the sum that the rank gets: its shard, or the
-whole unit under `replicate`, which copies that once more. Gradients of frozen parameters do not exist, and their bytes
-are not known here, so a unit's bytes are those of its gradients.
+Units are the host's time for each unit and for each tensor besides collectives, copies included, where it was measured
+(`profilers.unit_cost`): over Gloo. On a GPU the host is ahead of the device. Gradients of frozen parameters do not
+exist, and their bytes are not known here, so a unit's bytes are those of its gradients.
 """
 
 from __future__ import annotations
@@ -74,12 +69,6 @@ class Sharded:
         """The step without communication."""
         return self.planner.step
 
-    @property
-    def copy_s_per_byte(self) -> float:
-        """Time of copying a byte of a gradient into its buffer [s/B]; 0 where it was not measured."""
-        contention = self.planner.contention
-        return contention.copy_s_per_byte if contention is not None else 0.0
-
     def curve(self, collective: str) -> CostCurve:
         """T of a collective. Raises KeyError where it was not measured."""
         if collective == "all_reduce" and not self.in_groups and collective not in self.costs:
@@ -119,16 +108,14 @@ def fsdp(inputs: Sharded) -> float:
         return step.input_s + earlier_s + _overlapped(inputs, gather, scatter) + optimizer_s
     gathers = [size for unit, size in sizes.items() for _ in range(1 if unit == ROOT else 2)] * step.micro_steps
     sent_s = sum(map(gather, gathers)) + sum(scatter(size) + inputs.between_s(size) for size in sizes.values())
-    copied_s = inputs.copy_s_per_byte * (1 + 1 / inputs.workers) * (sum(gathers) + sum(sizes.values()))
-    return step.ahead_s + step.backward_s + optimizer_s + sent_s + copied_s + inputs.units_s
+    return step.ahead_s + step.backward_s + optimizer_s + sent_s + inputs.units_s
 
 
 def replicate(inputs: Sharded) -> float:
     """The predicted step [s]."""
     reduce, step, sizes = inputs.curve("all_reduce"), inputs.step, inputs.unit_bytes
     if inputs.waits:
-        copied_s = 3 * inputs.copy_s_per_byte * sum(sizes.values())
-        return step.computed_s + sum(map(reduce, sizes.values())) + copied_s + inputs.units_s
+        return step.computed_s + sum(map(reduce, sizes.values())) + inputs.units_s
     place = {gradient.name: index for index, gradient in enumerate(step.gradients)}
     every: Buckets = [[place[name] for name in names if name in place] for names in inputs.units.values()]
     buckets = [bucket for bucket in every if bucket]

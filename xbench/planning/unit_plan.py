@@ -4,9 +4,8 @@ Wrapping each block saves most memory and takes most collectives, each with a la
 order of the forward pass, into contiguous units. The root stays a unit of its own.
 
 - **Over Gloo** the step is a sum over units (`sharded_step`), in which a unit of M bytes has (2mG + R)(M), for m
-  micro-steps. The copies have the same bytes in every division. So dynamic programming over the position of the last
-  cut is exact: S(j) = min over i < j of S(i) + (2mG + R)(M of the blocks i … j-1). Of equal sums it takes the one of
-  most units.
+  micro-steps. So dynamic programming over the position of the last cut is exact: S(j) = min over i < j of S(i) +
+  (2mG + R)(M of the blocks i … j-1). Of equal sums it takes the one of most units.
 - **On a stream** a unit's collectives overlap computation, and the simulated step is no sum. Up to MAX_EXHAUSTIVE
   blocks, every division is simulated, which is exact. For more blocks, one unit a block and the division that is best
   as a sum are improved cut by cut (`auto.CutSearch`). That is not exact.

@@ -14,16 +14,21 @@ rank has started, and it is over when the last rank has the result:
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from xbench.errors import RunError
-from xbench.records import CostPoint, Layer, StepTimes, Tensor
+from xbench.records import CostPoint, Interval, Layer, StepTimes, Tensor
+from xbench.stats.location import student_quantile
 from xbench.stats.stragglers import OwnSteps
 from xbench.stats.summary import detect_warmup, median_estimate
 
 Seen = Sequence[Sequence[float | None]]
+TRIMMED = 10
+"""From so many repetitions on, the longest is no part of their mean."""
+
 MIN_STEPS = 3
 """Steps that count, however long the warm-up seems: a median of fewer has no meaning."""
 
@@ -130,8 +135,12 @@ def own_steps(raws: Sequence[dict[str, Any]], waited: Sequence[float], hosts: Se
     return found
 
 
-def cost_points(raws: Sequence[Sequence[dict[str, Any]]]) -> list[CostPoint]:
+def cost_points(raws: Sequence[Sequence[dict[str, Any]]], *, means: bool = False) -> list[CostPoint]:
     """One point per size, in ascending order, from the results of `measure_all_reduce` of each rank.
+
+    A point's time is the median of its repetitions. With `means` it is their mean, for a mode that waits for many
+    collectives in a row: rare long ones are a part of each of its steps. Of TRIMMED repetitions or more the longest
+    does not count, because it is mostly the machine's.
 
     The estimated clock offsets may have an error larger than the time of a short collective. But the last rank to start
     waited for no other. So the shortest time of any rank, on its own clock, is a lower bound of the transfer without
@@ -156,17 +165,32 @@ def cost_points(raws: Sequence[Sequence[dict[str, Any]]]) -> list[CostPoint]:
             shortest_s = min(end - start for start, end in zip(starts, ends, strict=True))
             transfers_s.append(max(max(ends) - max(starts), shortest_s))
             waits_s.append(max(starts) - min(starts))
-        transfer = median_estimate(transfers_s)
+        time_s, ci95 = _mean(transfers_s) if means else _median(transfers_s)
         points.append(
             CostPoint(
                 nbytes=same_size[0]["nbytes"],
-                transfer_s=transfer.median,
-                ci95=transfer.ci95,
+                transfer_s=time_s,
+                ci95=ci95,
                 wait_s=statistics.median(waits_s),
                 repetitions=len(transfers_s),
             )
         )
     return sorted(points, key=lambda point: point.nbytes)
+
+
+def _median(values: Sequence[float]) -> tuple[float, Interval]:
+    found = median_estimate(values)
+    return found.median, found.ci95
+
+
+def _mean(values: Sequence[float]) -> tuple[float, Interval]:
+    """The mean and Student's 95 % interval of it, from 0 on. Of ten values or more the largest is left out."""
+    kept = sorted(values)[:-1] if len(values) >= TRIMMED else values
+    mean = statistics.fmean(kept)
+    if len(kept) == 1:
+        return mean, (mean, mean)
+    half = student_quantile(0.975, len(kept) - 1) * statistics.stdev(kept) / math.sqrt(len(kept))
+    return mean, (max(0.0, mean - half), mean + half)
 
 
 def clocks(raws: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ at one N-th of the gradients.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +21,10 @@ from xbench.errors import UsageError
 from xbench.modes import mode_info
 from xbench.planning.cost import fit
 from xbench.planning.sharding import cost_name
+from xbench.profilers.budget import SHARE
 from xbench.profilers.collectives import measure_collective, sizes
 from xbench.profilers.summary import clocks, cost_points
-from xbench.profilers.unit_cost import measure_unit_cost
+from xbench.profilers.unit_cost import TURNS, WARMUP, measure_unit_cost, silent_group
 from xbench.profilers.unit_waits import unit_waits
 from xbench.rank.parity_checker import gathered
 from xbench.rank.session import Session
@@ -30,6 +32,15 @@ from xbench.records import CostModel, UnitCost
 from xbench.registry import imported
 from xbench.schedules.sharded import groups_here, shard_ranks_here
 from xbench.schedules.units import units_of
+
+UNITS_S, QUICK_UNITS_S = 12.0, 1.0
+"""Time for the steps that measure the units of a mode [s]."""
+
+DIVISIONS = 3
+"""Kinds of steps of a turn: without the mode, with a unit a block, and with one unit."""
+
+LEAST_STEPS, MOST_STEPS = 2, 10
+"""Steps that count in a turn."""
 
 
 @dataclass(frozen=True)
@@ -56,26 +67,45 @@ def other_costs(session: Session, grad_bytes: int, seconds_budget: float) -> dic
             note=session.note,
         )
         everyone = [one for rank, one in enumerate(gathered(measured)) if rank in link.ranks]
-        cost = fit(cost_points(everyone), backend=dist.get_backend(), world_size=len(link.ranks))
+        cost = fit(cost_points(everyone, means=True), backend=dist.get_backend(), world_size=len(link.ranks))
         costs[name] = cost.model_copy(update={"collective": link.collective, **clocks(everyone)})
     return costs
 
 
-def unit_costs(session: Session, raws: Sequence[dict[str, Any]]) -> dict[str, UnitCost]:
+def unit_costs(session: Session, raws: Sequence[dict[str, Any]], bare_s: float) -> dict[str, UnitCost]:
     """Measure the host's time for units, by mode, on CPUs: that of the slowest rank. On a GPU the host is ahead.
 
-    A unit's time includes the waits of ranks for each other, from their profiles `raws`.
+    A unit's time includes the waits of ranks for each other, from their profiles `raws`. `bare_s`: the step without a
+    mode [s]. A mode that refuses the model, or fails on the values of a group that sends nothing, is left out. The
+    model is as in the beginning afterwards.
     """
     found: dict[str, UnitCost] = {}
-    infos = [mode_info(mode.carrier) for mode in session.run.modes] if session.device.type == "cpu" else []
-    for info in infos:
-        if info.units_of is None or info.units_of in found:
-            continue
-        session.note(f"measuring units of {info.units_of}")
-        everyone = gathered(measure_unit_cost(imported(mode_info(info.units_of).schedule)()))
-        unit_s, tensor_s = (max(column) for column in zip(*everyone, strict=True))
-        gathers = "all_gather" in mode_info(info.units_of).collectives
-        found[info.units_of] = UnitCost(unit_s=unit_s + _wait_s(session, raws, gathers), tensor_s=tensor_s)
+    modes = [mode_info(mode.carrier).units_of for mode in session.run.modes] if session.device.type == "cpu" else []
+    names = list(dict.fromkeys(name for name in modes if name is not None))
+    if not names:
+        return found
+    budget_s = SHARE * (QUICK_UNITS_S if session.run.effort.is_quick else UNITS_S)
+    steps = max(LEAST_STEPS, min(MOST_STEPS, int(budget_s / bare_s / DIVISIONS / TURNS) - WARMUP))
+    try:
+        silent = silent_group()
+    except ImportError:  # it is no public part of torch
+        return found
+    workload = session.workload
+    scale = workload.scaler.state_dict() if workload.scaler is not None else {}
+    for name in names:
+        session.note(f"measuring units of {name}")
+        info, cost = mode_info(name), None
+        with contextlib.suppress(Exception):  # its own steps say what is wrong
+            cost = measure_unit_cost(imported(info.schedule)(), silent, workload, steps)
+        session.snapshot.restore(workload)
+        everyone = [one for one in gathered(cost) if one is not None]
+        if len(everyone) == dist.get_world_size():
+            unit_s, tensor_s = (max(column) for column in zip(*everyone, strict=True))
+            wait_s = _wait_s(session, raws, "all_gather" in info.collectives)
+            found[name] = UnitCost(unit_s=unit_s + wait_s, tensor_s=tensor_s)
+    if workload.scaler is not None:
+        workload.scaler.load_state_dict(scale)
+    dist.destroy_process_group(silent)
     return found
 
 

@@ -145,8 +145,8 @@ def profile_job(session: Session) -> JobPlan:
         session.part("step without communication")
         with session.workload.without_waits():
             again = bare_again(session, found.step)
-        found.step = at_present_speed(found.step, again)
-        found.unit_costs = unit_costs(session, found.raws)  # at the same speed
+            found.step = at_present_speed(found.step, again)
+            found.unit_costs = unit_costs(session, found.raws, found.step.uninstrumented_step_s)  # at the same speed
         found.keep(session)
         if session.rank == 0:
             ranks = ranks_behind(found.raws, again, found.waited, found.places)

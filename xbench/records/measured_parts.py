@@ -115,7 +115,7 @@ class UnitCost(Part):
     """Host time of a sharded mode besides its collectives."""
 
     unit_s: Seconds = Field(description="for a unit, with the waits of ranks for each other there")
-    tensor_s: Seconds = Field(description="for a tensor")
+    tensor_s: Seconds = Field(description="for a tensor, with its copies into and out of buffers")
 
 
 class ContentionPoint(Part):

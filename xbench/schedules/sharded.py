@@ -18,8 +18,8 @@ all-reduce. On a GPU the next unit's all-gather overlaps computation. Over Gloo 
 after `fully_shard`. While the schedule is attached, the user's model has no values: `Handle.finish` puts the whole
 parameters, gradients and state back into it, and the next forward pass takes them from there. Detaching does the same.
 
-**Gloo.** Some versions of torch sum where ReduceOp.AVG is asked for (pytorch issue 162338). So over Gloo torch sums and
-divides, which `set_force_sum_reduction_for_comms` asks for.
+**Gloo.** Some versions of torch sum where ReduceOp.AVG is asked for (pytorch issue 162338). So torch sums and divides,
+which `set_force_sum_reduction_for_comms` asks for, over any backend but NCCL.
 """
 
 from __future__ import annotations
@@ -254,16 +254,21 @@ class Fsdp(Schedule):
         return lambda module: fully_shard(module, mesh=mesh)
 
     def divided(self, setup: AttachConfig, blocks: Iterable[str]) -> list[list[str]]:
-        """The paths of the blocks of each unit."""
-        return [[path] for path in blocks]
+        """The paths of the blocks of each unit; blocks that are not planned are units by themselves."""
+        planned = [list(unit) for unit in setup.units or ()]
+        return [*planned, *([path] for path in blocks if not any(path in unit for unit in planned))]
 
     def prepared(self, block: Module) -> None:
         """Called with each block before it is wrapped."""
 
     def mesh(self, setup: AttachConfig, device: str) -> DeviceMesh:
-        """The ranks, in one dimension."""
+        """The ranks, in one dimension.
+
+        It has the group's name. torch takes meshes of the same ranks and names for the same one, and would send over
+        the group of the first that it has seen.
+        """
         group: Any = setup.group if setup.group is not None else dist.group.WORLD
-        return DeviceMesh.from_group(group, device)
+        return DeviceMesh.from_group(group, device, mesh_dim_names=(group.group_name,))
 
     def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`; every rank must call it together. Forward must go through `handle.model`."""
@@ -284,7 +289,7 @@ class Fsdp(Schedule):
             said = " ".join(str(error).split())[:300]
             raise UsageError(f"fully_shard refuses this model: {said}") from None
         root: Any = twin
-        if "gloo" in dist.get_backend(setup.group):
+        if dist.get_backend(setup.group) != "nccl":
             root.set_force_sum_reduction_for_comms(True)
         return ShardedHandle(setup, twin, merged(units, divided))
 
@@ -323,14 +328,13 @@ class FsdpTuned(Fsdp):
     name = "fsdp-tuned"
 
     def divided(self, setup: AttachConfig, blocks: Iterable[str]) -> list[list[str]]:
-        """See `Fsdp.divided`; blocks that are not planned are units by themselves. Raises UsageError without a plan."""
+        """See `Fsdp.divided`. Raises UsageError without a plan."""
         if setup.units is None:
             raise UsageError(
                 f"{self.name} wraps units that a comparison plans from its profile, and here are none",
                 hint="xbench compare WORKLOAD --modes ddp,fsdp,auto:shard=on shows the lines that wrap them",
             )
-        planned = {path for unit in setup.units for path in unit}
-        return [*map(list, setup.units), *([path] for path in blocks if path not in planned)]
+        return super().divided(setup, blocks)
 
 
 class Hsdp(Fsdp):

@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 from planning_cases import line, planner_of
 
-from xbench.planning.contention import Contention
 from xbench.planning.sharded_step import ROOT, Sharded, fsdp, largest_share, replicate, zero1
 from xbench.planning.step import Gradient
 from xbench.records import Layer, Tensor, UnitCost
@@ -71,15 +70,6 @@ def test_the_wait_for_input_is_a_part_of_the_step() -> None:
         fed = replace(given, planner=replace(given.planner, step=replace(given.step, input_s=20.0)))
         assert fsdp(fed) == pytest.approx(fsdp(given) + 20.0)
         assert replicate(fed) == pytest.approx(replicate(given) + 20.0)
-
-
-def test_copies_are_counted_where_their_time_is_known() -> None:
-    given = inputs(waits=True)
-    assert given.planner.contention is None
-    copying = replace(Contention.none(), copy_s_per_byte=0.25)
-    known = replace(given, planner=replace(given.planner, contention=copying))
-    assert fsdp(known) == pytest.approx(fsdp(given) + 0.25 * (14 + 8) * (1 + 1 / 2))
-    assert replicate(known) == pytest.approx(replicate(given) + 0.25 * 3 * 8)
 
 
 def test_units_and_tensors_cost_the_host_its_time() -> None:

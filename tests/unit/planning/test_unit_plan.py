@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from planning_cases import line, planner_of
 
 from xbench.planning import unit_plan
-from xbench.planning.contention import Contention
 from xbench.planning.sharded_step import ROOT, Sharded, fsdp
 from xbench.planning.step import Gradient
 from xbench.planning.unit_plan import Units, merged, plan_units
@@ -88,14 +87,6 @@ def test_micro_steps_gather_anew() -> None:
     assert plan is not None
     assert plan.units == [["b0", "b1"]]
     assert plan.apart_s - plan.step_s == pytest.approx(3 * 2 + 1)
-
-
-def test_copies_do_not_choose() -> None:
-    given, kept = inputs([100] * 4, waits=True)
-    copying = replace(Contention.none(), copy_s_per_byte=0.001)
-    plan = plan_units(replace(given, planner=replace(given.planner, contention=copying)), kept)
-    assert plan is not None
-    assert plan.units == [["b0", "b1"], ["b2", "b3"]]
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,23 @@ def test_the_transfer_is_never_shorter_than_what_the_last_rank_spent():
     assert cost_points([right, wrong])[0].transfer_s == 0.25
 
 
+def test_rare_long_repetitions_count_in_a_mean():
+    """Without its first repetition: 1, 1, 1 and 5 s. The interval is Student's, with s/√n = 1 s, from 0 on."""
+    starts = [float(10 * at) for at in range(5)]
+    rank = [point(1024, starts, [start + took for start, took in zip(starts, [9, 1, 1, 1, 5], strict=True)])]
+    assert cost_points([rank])[0].transfer_s == 1.0
+    (found,) = cost_points([rank], means=True)
+    assert found.transfer_s == 2.0
+    assert found.ci95 == pytest.approx((0.0, 2.0 + 3.182), abs=1e-3)
+
+
+def test_the_longest_of_ten_repetitions_is_no_part_of_their_mean():
+    for took_s, expected_s in (([2.0, *[1.0] * 8], 10 / 9), ([99.0, 2.0, *[1.0] * 8], 10 / 9)):
+        starts = [float(100 * at) for at in range(len(took_s) + 1)]
+        ends = [start + took for start, took in zip(starts, [9.0, *took_s], strict=True)]
+        assert cost_points([[point(1024, starts, ends)]], means=True)[0].transfer_s == pytest.approx(expected_s)
+
+
 def test_cost_points_are_in_ascending_order():
     rank = [point(4096, [0.0, 1.0], [0.5, 1.5]), point(1024, [0.0, 2.0], [0.25, 2.25])]
     assert [(p.nbytes, p.transfer_s) for p in cost_points([rank])] == [(1024, 0.25), (4096, 0.5)]
