@@ -6,7 +6,8 @@ own Gloo or NCCL, and its own `synchronize` waits. The buckets are decided anew 
 
 The user's optimizer still steps. Before its step the wrapper's `synchronize` is called, as in the wrapper's own `step`.
 Accumulation is Horovod's own (`set_backward_passes_per_step`). Gradients are averaged when the optimizer steps, or in
-`handle.synchronize()` before they are clipped or unscaled.
+`handle.synchronize()` before they are clipped or unscaled. Until then Horovod's thread writes to them, and any use of
+them is refused (`in_flight`).
 
 Horovod never removes its hooks. They are on the nodes that accumulate gradients, and the wrapper keeps those nodes
 alive. So detaching releases the nodes, and sets those that a user's graph still holds to never send again.
@@ -17,12 +18,12 @@ A parameter that no rank used gets a gradient of zeros, as in Horovod, where DDP
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from xbench.errors import UsageError
@@ -30,7 +31,8 @@ from xbench.horovod.options import Settings
 from xbench.horovod.world import SENT_BY_HOROVOD, WORLD
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import TrainableSet
-from xbench.schedules.hooks import Arguments, closure_of, takes_hooks, with_wait
+from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hooks, with_wait
+from xbench.schedules.in_flight import InFlight
 from xbench.schedules.served_parameters import refuse_ignored, trainable
 from xbench.torch_compile import plain_name
 
@@ -38,24 +40,44 @@ NEVER = 2**31 - 1
 
 
 class HorovodHandle(Handle):
-    """An optimizer of Horovod beside the user's own, over the same parameters."""
+    """An optimizer of Horovod beside the user's own, over the same `parameters`."""
 
-    def __init__(self, model: Module, wrapper: Any) -> None:
+    def __init__(self, model: Module, wrapper: Any, parameters: Iterable[Parameter]) -> None:
         super().__init__(model)
         self._wrapper = wrapper
+        self._parameters = list(parameters)
+        self._sends = True
+        self._in_flight = InFlight()
+        self._backward = BackwardEnd(lambda: self._in_flight.take(self._parameters))
+        for parameter in self._parameters:
+            self.at_detach(parameter.register_post_accumulate_grad_hook(self._gradient_ready).remove)
+
+    def _gradient_ready(self, _: Parameter) -> None:
+        if self._sends and not self._backward.awaited:
+            self._backward.await_end()
 
     def synchronize(self) -> None:
         """See `Handle.synchronize`; does nothing when no backward pass has run."""
-        if self._wrapper is not None and self._wrapper._handles:
-            self._wrapper.synchronize()
+        if self._wrapper is None or not self._wrapper._handles:
+            return
+        sent = dict(self._in_flight.held)
+        changed = self._in_flight.give_back(self._parameters)
+        theirs = [(one, one.grad) for one in self._parameters if id(one) in changed]
+        for parameter, _ in theirs:  # Horovod writes the average there
+            parameter.grad = sent.get(id(parameter))
+        self._wrapper.synchronize()
+        for parameter, gradient in theirs:
+            parameter.grad = gradient
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """See `Handle.no_sync`."""
         self._wrapper.set_backward_passes_per_step(NEVER)
+        self._sends = False
         try:
             yield
         finally:
+            self._sends = True
             self._wrapper.set_backward_passes_per_step(1)
 
     def detach(self) -> None:
@@ -88,7 +110,7 @@ class Horovod(Schedule):
         except ValueError as error:
             WORLD.stop()
             raise UsageError(f"Horovod refuses this model: {error}") from None
-        handle = HorovodHandle(setup.model, wrapper)
+        handle = HorovodHandle(setup.model, wrapper, trainable(setup.model).values())
         before = functools.partial(_before_step, handle, TrainableSet(setup.model, optimizer))
         handle.at_detach(optimizer.register_step_pre_hook(before).remove)
         return handle

@@ -45,6 +45,35 @@ def settings_change(rank: int, world: int) -> None:
         WORLD.stop()
 
 
+def gradients_in_flight_are_refused(rank: int, world: int) -> None:
+    """Horovod's thread writes to them. What the loop removes or replaces meanwhile stays so, as under DDP."""
+    model, optimizer = make(Net)
+    tokens, targets = batch(50, rank)
+    with xbench.attach(model, optimizer, schedule="horovod", wait="step") as handle:
+        before = [p.detach().clone() for p in model.parameters()]
+        nn.functional.cross_entropy(model(tokens), targets).backward()
+        with pytest.raises(UsageError, match="gradients are used before they are averaged"):
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        handle.synchronize()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(tokens), targets).backward()
+        optimizer.zero_grad()
+        optimizer.step()
+        assert all(torch.equal(was, p) for was, p in zip(before, model.parameters(), strict=True))
+        nn.functional.cross_entropy(model(tokens), targets).backward()
+        model.first.weight.grad = torch.ones_like(model.first.weight)
+        handle.synchronize()
+        assert model.first.weight.grad.unique().tolist() == [1.0]
+        with handle.no_sync():
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(tokens), targets).backward()
+            assert model.first.weight.grad.isfinite().all()  # this rank's own
+        nn.functional.cross_entropy(model(tokens), targets).backward()
+        with pytest.raises(UsageError, match="gradients are used before they are averaged"):
+            model.first.weight.grad.sum()
+
+
 def detach_leaves_nothing(rank: int, world: int) -> None:
     model, optimizer = make(Net)
     tokens, targets = batch(50, rank)
