@@ -6,13 +6,17 @@ differs from unit to unit. With t(r, u) for the time of rank r in unit u of one 
     Σ over u of max over r of t(r, u)  −  max over r of Σ over u of t(r, u)
 
 longer than if they met at the end of the pass alone. The steps of the ranks are paired by their number.
+
+Ranks that share a core take turns on it, at whatever unit they are. The formula does not hold for them: a rank that
+waits leaves the core to the other one.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -21,6 +25,11 @@ class Waits(NamedTuple):
 
     forward_s: float
     backward_s: float
+
+
+def share_cores(places: Iterable[tuple[str, frozenset[int]]]) -> bool:
+    """True if more ranks may run on some cores than there are of these. `places`: each rank's machine and cores."""
+    return any(ranks > len(cores) for (_, cores), ranks in Counter(places).items())
 
 
 def unit_waits(raws: Sequence[dict[str, Any]], units: Mapping[str, Sequence[str]]) -> Waits:

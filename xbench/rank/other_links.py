@@ -11,6 +11,8 @@ at one N-th of the gradients.
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +27,7 @@ from xbench.profilers.budget import SHARE
 from xbench.profilers.collectives import measure_collective, sizes
 from xbench.profilers.summary import clocks, cost_points
 from xbench.profilers.unit_cost import TURNS, WARMUP, measure_unit_cost, silent_group
-from xbench.profilers.unit_waits import unit_waits
+from xbench.profilers.unit_waits import share_cores, unit_waits
 from xbench.rank.parity_checker import gathered
 from xbench.rank.session import Session
 from xbench.records import CostModel, UnitCost
@@ -110,7 +112,12 @@ def unit_costs(session: Session, raws: Sequence[dict[str, Any]], bare_s: float) 
 
 
 def _wait_s(session: Session, raws: Sequence[dict[str, Any]], gathers: bool) -> float:
-    """Time for which ranks wait for each other at a unit [s]; in the forward pass only where units are gathered."""
+    """Time for which ranks wait for each other at a unit [s]; in the forward pass only where units are gathered.
+
+    0 where ranks share cores.
+    """
+    if share_cores(gathered((socket.gethostname(), frozenset(os.sched_getaffinity(0))))):
+        return 0.0
     try:
         units = units_of(session.workload.model)
     except UsageError:  # the modes that shard say so

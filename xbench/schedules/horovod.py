@@ -50,7 +50,8 @@ class HorovodHandle(Handle):
         self._in_flight = InFlight()
         self._backward = BackwardEnd(lambda: self._in_flight.take(self._parameters))
         for parameter in self._parameters:
-            self.at_detach(parameter.register_post_accumulate_grad_hook(self._gradient_ready).remove)
+            hook: Any = parameter.register_post_accumulate_grad_hook(self._gradient_ready)  # type: ignore[no-untyped-call]
+            self.at_detach(hook.remove)
 
     def _gradient_ready(self, _: Parameter) -> None:
         if self._sends and not self._backward.awaited:

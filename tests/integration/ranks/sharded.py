@@ -100,15 +100,15 @@ def trained_as_by_hand(rank: int, world: int) -> None:
 
 
 def a_second_group_of_the_same_ranks(rank: int, world: int) -> None:
-    """Under a group that the caller has destroyed since, torch had seen the same ranks. It is not used again."""
+    """torch has seen the ranks under a group that the caller has destroyed since. That one is not used again."""
     for schedule in IN_SHARDS:
         for _ in range(2):
-            model, optimizer = make(Blocks)
+            model, optimizer = make(Blocks, torch.optim.AdamW)
             group: Any = dist.new_group()
             with xbench.attach(model, optimizer, schedule=schedule, wait="step", process_group=group) as handle:
                 train(model, optimizer, handle.model, steps=2, rank=rank, after_backward=handle.synchronize)
             dist.destroy_process_group(group)
-            same(model, by_hand(rank, 2, None)[0], schedule)
+            same(model, by_hand(rank, 2, torch.optim.AdamW)[0], schedule)
 
 
 def blocks_in_one_unit(rank: int, world: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from xbench.profilers.unit_waits import unit_waits
+from xbench.profilers.unit_waits import share_cores, unit_waits
 
 UNITS = {"blocks.0": ["a", "b"], "blocks.1": ["c"], "": ["head"]}
 
@@ -41,3 +41,17 @@ def test_one_unit_adds_no_wait() -> None:
 def test_a_unit_without_a_gradient_takes_no_time() -> None:
     ranks = [profile([1.0, 1.0, 1.0, 1.0], [4.0, 3.0, None, 1.0]), profile([1.0, 1.0, 1.0, 1.0], [4.0, 3.0, None, 2.0])]
     assert unit_waits(ranks, UNITS) == pytest.approx((0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("places", "shared"),
+    [
+        ([("a", {0}), ("a", {1})], False),
+        ([("a", {0}), ("b", {0})], False),  # cores of two machines
+        ([("a", {0}), ("a", {1}), ("a", {0}), ("a", {1})], True),
+        ([("a", {0, 1}), ("a", {0, 1})], False),  # not bound, and enough
+        ([("a", {0, 1})] * 3, True),
+    ],
+)
+def test_ranks_share_cores_where_there_are_more_of_them(places: list[tuple[str, set[int]]], shared: bool) -> None:
+    assert share_cores((machine, frozenset(cores)) for machine, cores in places) is shared
