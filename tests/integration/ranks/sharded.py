@@ -99,14 +99,16 @@ def trained_as_by_hand(rank: int, world: int) -> None:
             assert "step" not in vars(optimizer)
 
 
-def a_second_group_of_the_same_ranks(rank: int, world: int) -> None:
-    """torch has seen the ranks under a group that the caller has destroyed since. That one is not used again."""
+def shards_are_of_the_callers_group(rank: int, world: int) -> None:
+    """torch takes meshes of the same ranks for one, and the first may be of a group that is gone."""
     for schedule in IN_SHARDS:
         for _ in range(2):
             model, optimizer = make(Blocks, torch.optim.AdamW)
             group: Any = dist.new_group()
             with xbench.attach(model, optimizer, schedule=schedule, wait="step", process_group=group) as handle:
                 train(model, optimizer, handle.model, steps=2, rank=rank, after_backward=handle.synchronize)
+                used: set[Any] = {shard.device_mesh.get_group() for shard in handle.model.parameters()}  # type: ignore[attr-defined]
+                assert used == {group}
             dist.destroy_process_group(group)
             same(model, by_hand(rank, 2, torch.optim.AdamW)[0], schedule)
 
