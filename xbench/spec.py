@@ -253,6 +253,16 @@ class RunSpec(Spec):
         return bool(self.host_tuning) and self.device == "cpu"
 
     @property
+    def profiles_apart(self) -> bool:
+        """True if the launch that profiles times nothing: its ranks' memory would not be that of a plain script.
+
+        It is so for ranks on CPUs without host tuning (`host.tuning`): the page faults of a step depend on what the
+        process has freed before. A program that starts the ranks starts them once.
+        """
+        untuned = self.host_tuning is False and self.device == "cpu"
+        return self.kind == "comparison" and untuned and self.fabric.name != "cluster"
+
+    @property
     def processes(self) -> int:
         """Number of our processes on each device: 2 if a mode needs one for each job, or ranks without host tuning.
 

@@ -101,17 +101,20 @@ class ConvergeProgram(Program):
 
 
 def phases(run: RunSpec, launch: int, *, seed: int = 0) -> tuple[Phase, ...]:
-    """Return the phases of launch number `launch`. The first also profiles, checks parity and records timelines."""
+    """Return the phases of launch number `launch`. The first also profiles, checks parity and records timelines.
+
+    If the run profiles apart, the first times no blocks.
+    """
     steps: list[Phase] = []
     if launch == 0:
         steps.append(Phase(kind="profile"))
         if run.kind == "comparison":
             gated = [mode for mode in run.modes if mode_info(mode.carrier).trains]
             steps += [Phase(kind="parity", mode=mode.text) for mode in gated]
-    if run.kind == "comparison":
+    if run.kind == "comparison" and not (launch == 0 and run.profiles_apart):
         steps += balanced_blocks([mode.text for mode in run.modes], run.effort.rounds, seed + launch)
-        if launch == 0:
-            steps += [Phase(kind="timeline", mode=mode.text) for mode in run.modes if _recorded(mode)]
+    if run.kind == "comparison" and launch == 0:
+        steps += [Phase(kind="timeline", mode=mode.text) for mode in run.modes if _recorded(mode)]
     return tuple(steps)
 
 

@@ -84,11 +84,12 @@ class FixedLaunches(LaunchPolicy):
 
     def __init__(self, run: RunSpec) -> None:
         self.run = run
-        self.launches = run.effort.launches
+        self.launches = run.effort.launches + run.profiles_apart
 
     def next_launch(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
         """Return the launch, or None after the last."""
-        if number >= (self.run.effort.launches if self.run.kind == "comparison" else 1):
+        launches = self.run.effort.launches + self.run.profiles_apart
+        if number >= (launches if self.run.kind == "comparison" else 1):
             return None
         return LaunchSpec(self.run, phases(self.run, number, seed=self.run.workloads[0].seed))
 
@@ -125,24 +126,25 @@ class UntilPrecise(LaunchPolicy):
     def next_launch(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
         """Return the next launch; None after the last, or if another one does not fit the budget."""
         pilot = max(MIN_PILOT, self.run.effort.launches)
+        timed = max(0, number - self.run.profiles_apart)
         says: list[str] = []
-        if number >= pilot and self._total is None:
+        if timed >= pilot and self._total is None:
             samples = found.samples()
             self._total = self._needed(samples, pilot)
-            says += [self._told(samples, number)] if samples else []
-        if self._total is not None and number >= self._total:
+            says += [self._told(samples, timed)] if samples else []
+        if self._total is not None and timed >= self._total:
             return None
         now_s = self._clock()
-        took_s = now_s - self._launched_s if number else 0.0
-        if now_s - self._begun_s + took_s > self.budget_s and number:
+        took_s = now_s - self._launched_s if timed else 0.0
+        if now_s - self._begun_s + took_s > self.budget_s and timed:
             wanted = self._total if self._total is not None else pilot
             self.warnings.append(
                 f"--until {format_brief_percent(self.precision)}: the budget of {duration(self.budget_s)} ended after "
-                f"{counted(number, 'launch', 'launches')} of {wanted}"
+                f"{counted(timed, 'launch', 'launches')} of {wanted}"
             )
             return None
         self._launched_s = now_s
-        self._ran = number + 1
+        self._ran = timed + 1
         return LaunchSpec(self.run, phases(self.run, number, seed=self.run.workloads[0].seed), tuple(says))
 
     def ran(self, run: RunSpec) -> RunSpec:

@@ -18,7 +18,8 @@ from xbench.rank.turns_phase import Watched
 from xbench.records import Comparison, Label, Slice, Timeline, TurnTaken, dump, loads
 from xbench.runs.build_records import comparison_record
 from xbench.runs.event_collector import Collector
-from xbench.spec import Effort
+from xbench.runs.launch_policy import FixedLaunches
+from xbench.spec import Effort, FabricSpec
 
 COMPUTE = [
     Slice(name="forward", start_s=0.0, end_s=0.25),
@@ -134,6 +135,17 @@ def test_timelines_and_turns_come_after_all_blocks_of_the_first_launch_alone() -
     assert set(first[:-4]) == {"profile", "parity", "block"}
     assert [phase.mode for phase in phases(run, 0)[-4:]] == ["compute", "ddp", "crossover", "optimal"]
     assert {phase.kind for phase in phases(run, 1)} == {"block"}
+
+
+def test_ranks_without_host_tuning_time_nothing_where_they_have_profiled() -> None:
+    run = run_of("compute,ddp", effort=Effort(launches=2, rounds=2)).model_copy(update={"host_tuning": False})
+    policy = FixedLaunches(run)
+    launches = [policy.next_launch(number, collector_of(run), []) for number in range(4)]
+    kinds = [{phase.kind for phase in launch.phases} if launch is not None else None for launch in launches]
+    assert kinds == [{"profile", "parity", "timeline"}, {"block"}, {"block"}, None]
+    assert policy.launches == 3
+    given = run.model_copy(update={"fabric": FabricSpec(name="cluster")})
+    assert "block" in {phase.kind for phase in phases(given, 0)}  # these ranks are started once
 
 
 def test_a_program_with_timelines_survives_its_file() -> None:
