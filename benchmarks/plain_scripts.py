@@ -4,10 +4,10 @@
 
 The scripts are those of the tutorials of DDP, Horovod, FSDP2 and ZeroRedundancyOptimizer, on ResNet-18 and a synthetic
 batch. torchrun starts them, and horovodrun the one of Horovod, which is left out if it is not built. A run is one
-launch of `xbench compare` under XBENCH_HOST_TUNING=off and one start of each script. The order alternates: xbench
-first, then the scripts first and in reverse. Of a script the median step counts, and of xbench the step of its row.
-Ratios (row over script) are paired by run, with 95 % intervals (Student's, over runs, as over launches in a
-comparison).
+`xbench compare` with one timed launch under XBENCH_HOST_TUNING=off, between two starts of each script: all of them
+before it, and in reverse after it. So a machine whose speed changes steadily is equally fast for both sides. Of a
+script the mean of its two median steps counts, and of xbench the step of its row. Ratios (row over script) are paired
+by run, with 95 % intervals (Student's, over runs, as over launches in a comparison).
 
 Both sides have the same model, batch, loss, optimizer, dtype, units of FSDP2, cores, threads and network interface:
 two ranks, a core and a thread each. Both time whole steps without a barrier between them. Two things differ, and are
@@ -196,17 +196,12 @@ def rows_step_s(rivals: list[str], steps: int, rounds: int) -> dict[str, float]:
     return {name: step_s.median for name, step_s in steps_s.items() if step_s is not None}
 
 
-def one_run(number: int, options: argparse.Namespace, cores: list[int]) -> dict[str, dict[str, float]]:
+def one_run(options: argparse.Namespace, cores: list[int]) -> dict[str, dict[str, float]]:
     """Step [s] of each rival's script and row in one run."""
-    found: dict[str, dict[str, float]] = {rival: {} for rival in options.rivals}
-    turns = ["xbench", *options.rivals]
-    for turn in turns if number % 2 == 0 else turns[::-1]:
-        if turn == "xbench":
-            for rival, step_s in rows_step_s(options.rivals, options.steps, options.rounds).items():
-                found[rival]["row"] = step_s
-        else:
-            found[turn]["script"] = script_step_s(turn, options.steps, cores)
-    return found
+    before = {rival: script_step_s(rival, options.steps, cores) for rival in options.rivals}
+    rows = rows_step_s(options.rivals, options.steps, options.rounds)
+    after = {rival: script_step_s(rival, options.steps, cores) for rival in reversed(options.rivals)}
+    return {rival: {"row": rows[rival], "script": (before[rival] + after[rival]) / 2} for rival in options.rivals}
 
 
 def judged(runs: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
@@ -267,7 +262,7 @@ def measure(options: argparse.Namespace) -> None:
     result = {"command": command, "label": "real", "image_px": PX}
     for number in range(len(runs), options.runs):
         since_s = time.monotonic()
-        runs.append(one_run(number, options, cores))
+        runs.append(one_run(options, cores))
         told = ", ".join(f"{rival} {run['row'] / run['script']:.3f}" for rival, run in runs[-1].items())
         print(f"run {number + 1} of {options.runs}, {time.monotonic() - since_s:.0f} s: {told}", flush=True)
         if options.output is not None:
