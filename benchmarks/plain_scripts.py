@@ -3,15 +3,18 @@
     python benchmarks/plain_scripts.py [--runs 8] [--steps 10] [--rivals ddp,horovod,fsdp,zero1] [--output FILE]
 
 The scripts are those of the tutorials of DDP, Horovod, FSDP2 and ZeroRedundancyOptimizer, on ResNet-18 and a synthetic
-batch. torchrun starts them, and horovodrun the one of Horovod, which is left out if it is not built. A run is one
-`xbench compare` with one timed launch under XBENCH_HOST_TUNING=off, between two starts of each script: all of them
-before it, and in reverse after it. So a machine whose speed changes steadily is equally fast for both sides. Of a
-script the mean of its two median steps counts, and of xbench the step of its row. Ratios (row over script) are paired
-by run, with 95 % intervals (Student's, over runs, as over launches in a comparison).
+batch. torchrun starts them, and horovodrun the one of Horovod, which is left out if it is not built. In a run each
+rival's script starts before and after an `xbench compare` of this mode alone, with one timed launch, under
+XBENCH_HOST_TUNING=off. So a machine whose speed changes steadily is equally fast for both sides. Of a script the mean
+of its two median steps counts, and of xbench the step of its row. Ratios (row over script) are paired by run, with
+95 % intervals (Student's, over runs, as over launches in a comparison).
+
+The mode is alone because memory belongs to a process: after the buffers of `fsdp` have been freed in it, the steps of
+`ddp` have fewer page faults there.
 
 Both sides have the same model, batch, loss, optimizer, dtype, units of FSDP2, cores, threads and network interface:
-two ranks, a core and a thread each. Both time whole steps without a barrier between them. Two things differ, and are
-what is tested: a row shares its process with the other modes, and its loop notes each step in a file. Real times.
+two ranks, a core and a thread each. Both time whole steps without a barrier between them. One thing differs, and is
+what is tested: xbench's own loop, which notes each step in a file. Real times.
 
 At the end it says which rows are within 2 % of their script, by their ratio and by their whole interval. FILE is
 written after each run. If it is there, the same command goes on behind its last run.
@@ -178,30 +181,33 @@ def script_step_s(rival: str, steps: int, cores: list[int]) -> float:
     return statistics.median(steps_of_all(per_rank_s))
 
 
-def rows_step_s(rivals: list[str], steps: int, rounds: int) -> dict[str, float]:
-    """Step [s] of each rival's row in one launch of `xbench compare` without host tuning."""
+def row_step_s(rival: str, steps: int, rounds: int) -> float:
+    """Step [s] of a rival's row in one timed launch of `xbench compare` without host tuning."""
     from xbench.records import load, of_kind
     from xbench.records.comparison import Comparison
 
     with tempfile.TemporaryDirectory() as folder:
         words = ["compare", f"{__file__}:make", "--fabric", f"local:ranks={RANKS}", "--device", "cpu", "--quick"]
-        words += ["--launches", "1", "--rounds", str(rounds), "--steps", str(steps), "--modes", ",".join(rivals)]
+        words += ["--launches", "1", "--rounds", str(rounds), "--steps", str(steps), "--modes", rival]
         command = [sys.executable, "-m", "xbench", *words, "--output", folder]
         settings = {"XBENCH_HOST_TUNING": "off", "XBENCH_PROFILE_SHARE": "0.1"}  # no rival is planned from a profile
         subprocess.run(command, env=os.environ | settings, check=True, stdout=subprocess.DEVNULL)
         (path,) = Path(folder).glob("*/record.json")
         record = of_kind(load(path), Comparison)
     assert record is not None
-    steps_s = {name: mode.step_s for name, mode in record.modes.items()}
-    return {name: step_s.median for name, step_s in steps_s.items() if step_s is not None}
+    step_s = record.modes[rival].step_s
+    assert step_s is not None
+    return step_s.median
 
 
 def one_run(options: argparse.Namespace, cores: list[int]) -> dict[str, dict[str, float]]:
     """Step [s] of each rival's script and row in one run."""
-    before = {rival: script_step_s(rival, options.steps, cores) for rival in options.rivals}
-    rows = rows_step_s(options.rivals, options.steps, options.rounds)
-    after = {rival: script_step_s(rival, options.steps, cores) for rival in reversed(options.rivals)}
-    return {rival: {"row": rows[rival], "script": (before[rival] + after[rival]) / 2} for rival in options.rivals}
+    found = {}
+    for rival in options.rivals:
+        before_s = script_step_s(rival, options.steps, cores)
+        row_s = row_step_s(rival, options.steps, options.rounds)
+        found[rival] = {"row": row_s, "script": (before_s + script_step_s(rival, options.steps, cores)) / 2}
+    return found
 
 
 def judged(runs: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
