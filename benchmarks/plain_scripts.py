@@ -6,8 +6,8 @@ The scripts are those of the tutorials of DDP, Horovod, FSDP2 and ZeroRedundancy
 batch. torchrun starts them, and horovodrun the one of Horovod, which is left out if it is not built. In a run each
 rival's script starts before and after an `xbench compare` of this mode alone, with one timed launch, under
 XBENCH_HOST_TUNING=off. So a machine whose speed changes steadily is equally fast for both sides. Of a script the mean
-of its two median steps counts, and of xbench the step of its row. Ratios (row over script) are paired by run, with
-95 % intervals (Student's, over runs, as over launches in a comparison).
+of its steps counts, as in a timed block of xbench, and of xbench the step of its row. Ratios (row over script) are
+paired by run, with 95 % intervals (Student's, over runs, as over launches in a comparison).
 
 The mode is alone because memory belongs to a process: after the buffers of `fsdp` have been freed in it, the steps of
 `ddp` have fewer page faults there.
@@ -166,7 +166,7 @@ def rank(rival: str, steps: int, cores: list[int], folder: Path) -> None:
 
 
 def script_step_s(rival: str, steps: int, cores: list[int]) -> float:
-    """Median step [s] of a script, started as its tutorial starts it."""
+    """Mean step [s] of a script, started as its tutorial starts it."""
     from xbench.stats.steps import steps_of_all
 
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "XBENCH_HOST_TUNING": "off"}
@@ -178,7 +178,7 @@ def script_step_s(rival: str, steps: int, cores: list[int]) -> float:
         words = ["--script", rival, "--steps", str(steps), "--folder", folder, "--cores", ",".join(map(str, cores))]
         subprocess.run([*start, __file__, *words], env=env, check=True, stdout=subprocess.DEVNULL)
         per_rank_s = [json.loads((Path(folder) / f"rank{number}.json").read_text()) for number in range(RANKS)]
-    return statistics.median(steps_of_all(per_rank_s))
+    return statistics.fmean(steps_of_all(per_rank_s))
 
 
 def row_step_s(rival: str, steps: int, rounds: int) -> float:
