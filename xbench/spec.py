@@ -257,7 +257,7 @@ class RunSpec(Spec):
         """True if the launch that profiles times nothing: its ranks' memory would not be that of a plain script.
 
         It is so for ranks on CPUs without host tuning (`host.tuning`): the page faults of a step depend on what the
-        process has freed before. A program that starts the ranks starts them once.
+        process has freed before. Ranks that another program starts are started once, and time their blocks there.
         """
         untuned = self.host_tuning is False and self.device == "cpu"
         return self.kind == "comparison" and untuned and self.fabric.name != "cluster"

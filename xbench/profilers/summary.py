@@ -27,7 +27,7 @@ from xbench.stats.summary import detect_warmup, median_estimate
 
 Seen = Sequence[Sequence[float | None]]
 TRIMMED = 10
-"""From so many repetitions on, the longest is no part of their mean."""
+"""Repetitions of a size from which the longest is left out of their mean."""
 
 MIN_STEPS = 3
 """Steps that count, however long the warm-up seems: a median of fewer has no meaning."""
@@ -139,8 +139,8 @@ def cost_points(raws: Sequence[Sequence[dict[str, Any]]], *, means: bool = False
     """One point per size, in ascending order, from the results of `measure_all_reduce` of each rank.
 
     A point's time is the median of its repetitions. With `means` it is their mean, for a mode that waits for many
-    collectives in a row: rare long ones are a part of each of its steps. Of TRIMMED repetitions or more the longest
-    does not count, because it is mostly the machine's.
+    collectives in a row: rare long ones are a part of each of its steps. The longest of TRIMMED or more repetitions
+    does not count. It is mostly caused by the machine.
 
     The estimated clock offsets may have an error larger than the time of a short collective. But the last rank to start
     waited for no other. So the shortest time of any rank, on its own clock, is a lower bound of the transfer without
@@ -184,7 +184,7 @@ def _median(values: Sequence[float]) -> tuple[float, Interval]:
 
 
 def _mean(values: Sequence[float]) -> tuple[float, Interval]:
-    """The mean and Student's 95 % interval of it, from 0 on. Of ten values or more the largest is left out."""
+    """The mean and Student's 95 % interval of it, cut at 0. The largest of TRIMMED or more values is left out."""
     kept = sorted(values)[:-1] if len(values) >= TRIMMED else values
     mean = statistics.fmean(kept)
     if len(kept) == 1:

@@ -27,6 +27,8 @@ from xbench.schedules.base import AttachConfig, Schedule
 from xbench.workloads.workload import Workload
 
 TURNS = 3
+"""Turns of the steps without the mode, with a unit for each block, and with one unit."""
+
 WARMUP = 2
 """Steps after attaching that do not count."""
 

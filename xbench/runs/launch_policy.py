@@ -82,14 +82,15 @@ class LaunchPolicy(ABC):
 class FixedLaunches(LaunchPolicy):
     """Policy with the effort's number of launches; one for a profile."""
 
+    launches: int
+
     def __init__(self, run: RunSpec) -> None:
         self.run = run
         self.launches = run.effort.launches + run.profiles_apart
 
     def next_launch(self, number: int, found: Collector, plans: Sequence[JobPlan]) -> LaunchSpec | None:
         """Return the launch, or None after the last."""
-        launches = self.run.effort.launches + self.run.profiles_apart
-        if number >= (launches if self.run.kind == "comparison" else 1):
+        if number >= (self.launches if self.run.kind == "comparison" else 1):
             return None
         return LaunchSpec(self.run, phases(self.run, number, seed=self.run.workloads[0].seed))
 

@@ -48,7 +48,7 @@ class HorovodHandle(Handle):
         self._parameters = list(parameters)
         self._sends = True
         self._in_flight = InFlight()
-        self._backward = BackwardEnd(lambda: self._in_flight.take(self._parameters))
+        self._backward = BackwardEnd(self._backward_ended)
         for parameter in self._parameters:
             hook: Any = parameter.register_post_accumulate_grad_hook(self._gradient_ready)  # type: ignore[no-untyped-call]
             self.at_detach(hook.remove)
@@ -56,6 +56,10 @@ class HorovodHandle(Handle):
     def _gradient_ready(self, _: Parameter) -> None:
         if self._sends and not self._backward.awaited:
             self._backward.await_end()
+
+    def _backward_ended(self) -> None:
+        if self._wrapper._handles:  # none in a world of one
+            self._in_flight.take(self._parameters)
 
     def synchronize(self) -> None:
         """See `Handle.synchronize`; does nothing when no backward pass has run."""
