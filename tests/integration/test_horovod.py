@@ -15,7 +15,7 @@ from xbench.fabrics import links, open_fabric, parse_fabric, shaped
 from xbench.records import Comparison
 
 RANKS = Path(__file__).parent / "ranks" / "horovod_steps.py"
-SCENARIOS = scenarios_of("horovod_steps.py")
+SCENARIOS = [name for name in scenarios_of("horovod_steps.py") if name != "clipped_without_a_wait"]
 HERE = horovod.obstacle() is None
 pytestmark = pytest.mark.integration
 NEEDS_HOROVOD = pytest.mark.skipif(not HERE, reason=f"{horovod.obstacle()}: {horovod.INSTALL} builds it")
@@ -23,7 +23,11 @@ NEEDS_HOROVOD = pytest.mark.skipif(not HERE, reason=f"{horovod.obstacle()}: {hor
 
 @pytest.fixture(scope="module")
 def output() -> str:
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(RANKS)]
+    return said_by(2, *SCENARIOS)
+
+
+def said_by(ranks: int, *scenarios: str) -> str:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(RANKS), *scenarios]
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=280, env=env)
     return done.stdout + done.stderr
@@ -34,6 +38,12 @@ def output() -> str:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_it_trains_what_a_hand_written_average_trains(output: str, scenario: str) -> None:
     assert output.count(f"{scenario}: ok") == 2, output[-3000:]
+
+
+@NEEDS_HOROVOD
+def test_nothing_is_in_flight_in_a_world_of_one() -> None:
+    output = said_by(1, "clipped_without_a_wait")
+    assert "clipped_without_a_wait: ok" in output, output[-3000:]
 
 
 def compared(folder: Path, modes: str, fabric: str, *more: str, workloads: tuple[str, ...] = (TINY,)) -> Comparison:

@@ -74,6 +74,18 @@ def gradients_in_flight_are_refused(rank: int, world: int) -> None:
             model.first.weight.grad.sum()
 
 
+def clipped_without_a_wait(rank: int, world: int) -> None:
+    """Horovod sends nothing in a world of one."""
+    model, optimizer = make(Net)
+    tokens, targets = batch(50, rank)
+    before = model.first.weight.detach().clone()
+    with xbench.attach(model, optimizer, schedule="horovod", wait="step"):
+        nn.functional.cross_entropy(model(tokens), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    assert not torch.equal(before, model.first.weight)
+
+
 def detach_leaves_nothing(rank: int, world: int) -> None:
     model, optimizer = make(Net)
     tokens, targets = batch(50, rank)
