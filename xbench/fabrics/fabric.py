@@ -192,8 +192,9 @@ def split_cores(
     """Cores of every rank, [host][local rank], and a warning if ranks have to share.
 
     With at least one core per rank, each gets ⌊cores / (hosts·ranks)⌋ adjacent ones, rounded down to whole physical
-    cores of `threads` hyper-threads if it gets one of these. With fewer, each gets one, in turn. Raises ValueError
-    without cores, hosts or ranks.
+    cores of `threads` hyper-threads if it gets one of these. With fewer, each gets one, and neighbouring ranks share:
+    the ranks of a host, and a group of `hsdp`, wait for the same collectives. Raises ValueError without cores, hosts or
+    ranks.
     """
     world = hosts * ranks
     if not cores or world < 1:
@@ -204,7 +205,7 @@ def split_cores(
         shares = [list(cores[rank * each : (rank + 1) * each]) for rank in range(world)]
         warning = None
     else:
-        shares = [[cores[rank % len(cores)]] for rank in range(world)]
+        shares = [[cores[rank * len(cores) // world]] for rank in range(world)]
         warning = (
             f"{world} ranks share {counted(len(cores), 'core')}: they slow each other's compute, so ratios between "
             "modes hold only for machines as short of cores as this one"

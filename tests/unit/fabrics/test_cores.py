@@ -15,7 +15,9 @@ from xbench.spec import FabricSpec
         ([0, 4, 1, 5], 2, 1, [[[0, 4]], [[1, 5]]]),
         ([0, 1, 2, 3, 4], 2, 1, [[[0, 1]], [[2, 3]]]),
         ([0, 1, 2, 3], 2, 2, [[[0], [1]], [[2], [3]]]),
-        ([0, 1], 3, 1, [[[0]], [[1]], [[0]]]),
+        ([0, 1], 3, 1, [[[0]], [[0]], [[1]]]),
+        ([0, 1], 2, 2, [[[0], [0]], [[1], [1]]]),
+        ([0, 1], 4, 1, [[[0]], [[0]], [[1]], [[1]]]),
         ([7], 2, 2, [[[7], [7]], [[7], [7]]]),
     ],
 )
@@ -46,6 +48,9 @@ def test_no_core_is_shared_while_there_are_enough(cores, hosts, ranks):
     if warning is None:
         assert len(flat) == len(set(flat))
         assert len(cores) - len(flat) < hosts * ranks
+    else:
+        loads = [flat.count(core) for core in cores]
+        assert max(loads) - min(loads) <= 1
 
 
 def test_hyper_threads_of_a_core_stand_side_by_side(tmp_path, monkeypatch):
