@@ -23,7 +23,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-POLL_S = 0.02
 ENDING_S = 3.0
 GUARD = (sys.executable, "-I", "-S", str(Path(__file__).parents[1] / "launch_guard.py"), "any")
 AGENT = (sys.executable, "-I", "-S", __file__)
@@ -57,7 +56,7 @@ def main(argv: list[str]) -> int:
             started.append(subprocess.Popen([*GUARD, *argv[5:]], env=env, start_new_session=True, pass_fds=held))
         codes: list[int | None] = [None]
         while None in codes and not any(codes):
-            time.sleep(POLL_S)
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # an agent that polled would take time from its ranks
             codes = [rank.poll() for rank in started]
         failed = [(place, rank) for place, rank in enumerate(started) if codes[place]]
         for place, rank in failed:
