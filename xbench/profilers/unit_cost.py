@@ -59,10 +59,13 @@ def measure_unit_cost(
         more_s.append([])
         units = []
         for division in (None, [blocks]):
-            with schedule.attach(replace(setup, units=division)) as handle:
+            handle = schedule.attach(replace(setup, units=division))
+            try:
                 units.append(len(handle.units or {}))
                 attached = workload.under(handle.model, handle.no_sync, handle.synchronize)
                 more_s[-1].append(_step_s(attached, steps) - alone_s)
+            finally:
+                handle.detach()  # after every error: no rank waits for another one in this group
     apart_s, joined_s = (max(0.0, statistics.median(turns)) for turns in zip(*more_s, strict=True))
     apart, joined = units
     unit_s = max(0.0, apart_s - joined_s) / (apart - joined) if apart > joined else 0.0

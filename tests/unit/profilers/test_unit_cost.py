@@ -74,3 +74,18 @@ def test_a_unit_is_the_difference_and_tensors_are_the_rest(measured: Any) -> Non
 )
 def test_times_are_not_below_zero(measured: Any, apart_s: float, joined_s: float, expected: Sequence[float]) -> None:
     assert measured(lambda units: {0: 0.0, 4: apart_s, 2: joined_s}[units]) == pytest.approx(expected)
+
+
+def test_a_failing_step_leaves_the_model_as_it_was(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    detached = []
+    monkeypatch.setattr(_Wrapped, "meets_at_detach", True, raising=False)
+    monkeypatch.setattr(_Wrapped, "detach", lambda self: detached.append(self))
+
+    def fails(units: int) -> float:
+        if units:
+            raise RuntimeError("mixed Tensor and DTensor")
+        return 0.0
+
+    with pytest.raises(RuntimeError, match="mixed"):
+        measured(fails)
+    assert len(detached) == 1
