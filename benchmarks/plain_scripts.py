@@ -14,8 +14,8 @@ A launch times one rival because memory belongs to a process: after the buffers 
 steps of `ddp` have fewer page faults there.
 
 Both sides have the same model, batch, loss, optimizer, dtype, units of FSDP2, cores, threads and network interface:
-two ranks, a core and a thread each. Both time whole steps without a barrier between them. One thing differs, and is
-what is tested: xbench's own loop, which notes each step in a file. Real times.
+two ranks, a core and a thread each. Both time whole steps without a barrier between them. Two things differ, and are
+what is tested: xbench's own loop, which notes each step in a file, and the memory that its ranks hold. Real times.
 
 At the end it says which rows are within 2 % of their script, by their ratio and by their whole interval. FILE is
 written after each run. If it is there, the same command goes on behind its last run.
@@ -191,7 +191,8 @@ def measure(options: argparse.Namespace) -> None:
             result |= {"environment": environment.capture().model_dump()}
             options.output.write_text(json.dumps(result, indent=1) + "\n")
 
-    compare(options, cores, runs, keep)
+    if len(runs) < options.runs:
+        compare(options, cores, runs, keep)
     for rival, row in judged(runs).items():
         ratio, whole = row["row_over_script"], row["interval_within_2_percent"]
         low, high = ratio["ci95"]
