@@ -192,9 +192,9 @@ def split_cores(
     """Cores of every rank, [host][local rank], and a warning if ranks have to share.
 
     With at least one core per rank, each gets ⌊cores / (hosts·ranks)⌋ adjacent ones, rounded down to whole physical
-    cores of `threads` hyper-threads if it gets one of these. With fewer, each gets one, and neighbouring ranks share:
-    the ranks of a host, and a group of `hsdp`, wait for the same collectives. Raises ValueError without cores, hosts or
-    ranks.
+    cores of `threads` hyper-threads if it gets one of these. With fewer, each gets one, and neighbouring ranks share
+    one. Ranks of one host, or of one group of `hsdp`, wait for the same collectives. Raises ValueError without cores,
+    hosts or ranks.
     """
     world = hosts * ranks
     if not cores or world < 1:

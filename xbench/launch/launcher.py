@@ -39,8 +39,7 @@ from xbench.launch_guard import GUARD
 from xbench.rank.journal import JournalReader, Take, pid_alive
 
 POLL_S = 0.2
-"""Time between two checks [s]. They run on the cores of the ranks if there are no others: at 0.05 s they and the
-agent's took a hundredth of the time of two ranks' steps."""
+"""Time between two checks [s]. If no core is left over, checks run on the cores of the ranks."""
 
 TERMINATE_S = 3.0
 KILL_S = 5.0

@@ -14,20 +14,19 @@ rank has started, and it is over when the last rank has the result:
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from xbench.errors import RunError
 from xbench.records import CostPoint, Interval, Layer, StepTimes, Tensor
-from xbench.stats.location import student_quantile
+from xbench.stats.convergence import mean_of
 from xbench.stats.stragglers import OwnSteps
 from xbench.stats.summary import detect_warmup, median_estimate
 
 Seen = Sequence[Sequence[float | None]]
 TRIMMED = 10
-"""Repetitions of a size from which the longest is left out of their mean."""
+"""With at least so many repetitions of a size, the longest is left out of the mean."""
 
 MIN_STEPS = 3
 """Steps that count, however long the warm-up seems: a median of fewer has no meaning."""
@@ -186,11 +185,8 @@ def _median(values: Sequence[float]) -> tuple[float, Interval]:
 def _mean(values: Sequence[float]) -> tuple[float, Interval]:
     """The mean and Student's 95 % interval of it, cut at 0. The largest of TRIMMED or more values is left out."""
     kept = sorted(values)[:-1] if len(values) >= TRIMMED else values
-    mean = statistics.fmean(kept)
-    if len(kept) == 1:
-        return mean, (mean, mean)
-    half = student_quantile(0.975, len(kept) - 1) * statistics.stdev(kept) / math.sqrt(len(kept))
-    return mean, (max(0.0, mean - half), mean + half)
+    found = mean_of(kept, least=0.0)
+    return found.mean, found.ci95 or (found.mean, found.mean)
 
 
 def clocks(raws: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:

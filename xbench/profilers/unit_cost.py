@@ -6,8 +6,8 @@ on the model itself, in torch's process group of backend "fake": its collectives
 right shape. With `apart` for what a unit for each block adds to a step without a mode, and `joined` for what one unit
 for all blocks adds to it:
 
-    unit = (apart − joined) / (units fewer)
-    tensor = (apart − units · unit) / tensors
+    unit = (apart − joined) / (units apart − units joined), at most apart / (units apart)
+    tensor = (apart − units apart · unit) / tensors
 
 Both are at least 0. Steps take turns, because a machine's speed changes.
 """

@@ -28,7 +28,10 @@ class Waits(NamedTuple):
 
 
 def share_cores(places: Iterable[tuple[str, frozenset[int]]]) -> bool:
-    """True if more ranks may run on some cores than there are of these. `places`: each rank's machine and cores."""
+    """True if a set of cores has more ranks than cores. `places`: each rank's machine and cores.
+
+    Sets that overlap only in part are not compared.
+    """
     return any(ranks > len(cores) for (_, cores), ranks in Counter(places).items())
 
 

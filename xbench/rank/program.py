@@ -1,8 +1,8 @@
 """Program of the ranks of one launch: its phases, decided by the parent before they start.
 
 Every rank of every job reads the same program, so ranks never have to agree on the next phase. The order is: profile,
-parity check, blocks in a balanced order, timelines. Timelines come last so that they disturb no block. Plans of an
-earlier launch are passed on, so that all launches time the same buckets.
+parity check, blocks in a balanced order, timelines. Timelines come last so that they disturb no block of
+the launch. Plans of an earlier launch are passed on, so that all launches time the same buckets.
 """
 
 from __future__ import annotations

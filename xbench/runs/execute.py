@@ -159,7 +159,7 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
             if outcome.error is None:
                 return
             recorded = self.shortages.while_recording(left)
-            if recorded is not None:  # all blocks were timed before
+            if recorded is not None:  # the launch has no block after them
                 what = f"the recorded steps and the memory of {recorded} and of later modes are incomplete"
                 self.warnings.append(f"{what}: {outcome.error}")
                 return

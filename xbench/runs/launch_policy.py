@@ -9,8 +9,8 @@ rest, while the others wait in them. The communicator is unusable until all rank
 as for any error. Ending the processes frees all memory and ends all collectives. The remaining phases run in newly
 started ranks, without that mode.
 
-A mode that runs out of memory while its steps are recorded, after all blocks of the launch, has not failed. The launch
-ends there, and a warning says so.
+A mode that runs out of memory while its steps are recorded has not failed. Recorded steps follow the blocks of the
+launch, if it has any. The launch ends there, and a warning says so.
 
 An interrupted round of blocks is timed again as a whole. Its modes are compared with each other, which is fair only
 among blocks of the same processes. Earlier measurements are kept. The new ranks belong to the same launch, so its
@@ -205,7 +205,7 @@ class OomTracker:
         return mode
 
     def while_recording(self, phases: Sequence[Phase]) -> str | None:
-        """Return the mode whose recorded steps, which follow all blocks, ran out of memory; None if none did."""
+        """Return the mode whose recorded steps, which no block follows, ran out of memory; None if none did."""
         recording = self._short is not None and phases[self._at].kind == "timeline"
         return self._short if recording else None
 
