@@ -96,11 +96,27 @@ def end(ranks: list[subprocess.Popen[bytes]]) -> None:
 
 
 def end_children_of(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """Kill what ranks that have ended left in their process groups, such as the workers of a data loader."""
+    """Kill what ranks that have ended left in their process groups, such as the workers of a data loader.
+
+    Wait until it is gone, for 3 s at most: a kill takes effect later.
+    """
+    deadline = time.monotonic() + ENDING_S
     for rank in ranks:
         # While one member lives, the group's id is not reused. A group without members does not exist.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(rank.pid, signal.SIGKILL)
+            while _lives(rank.pid) and time.monotonic() < deadline:
+                time.sleep(0.005)
+
+
+def _lives(group: int) -> bool:
+    """True if a process group has a member that is no zombie."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, _, of_group = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:3]
+            if int(of_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def tail(log: Path) -> str:
