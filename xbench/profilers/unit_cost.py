@@ -9,21 +9,31 @@ for all blocks adds to it:
     unit = (apart − joined) / (units apart − units joined), at most apart / (units apart)
     tensor = (apart − units apart · unit) / tensors
 
-Both are at least 0. Steps take turns, because a machine's speed changes.
+Both are at least 0. Steps take turns, because a machine's speed changes. A model without blocks has one unit, and all
+of its time counts for its tensors.
+
+What predictions count by themselves is left out: the time in collectives (this group copies what a real one would
+send), and the part of the update that is left to other ranks.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from xbench.model_blocks import blocks_of
 from xbench.profilers.layers import bare_step
-from xbench.schedules.base import AttachConfig, Schedule
+from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.torch_calls import SHARDED, calls_timed
+from xbench.torch_compile import plain_name
 from xbench.workloads.workload import Workload
 
 TURNS = 3
@@ -43,27 +53,36 @@ def silent_group() -> dist.ProcessGroup:
 
 
 def measure_unit_cost(
-    schedule: Schedule, group: dist.ProcessGroup, workload: Workload, steps: int
+    schedule: Schedule,
+    group: dist.ProcessGroup,
+    workload: Workload,
+    steps: int,
+    *,
+    turns: int = TURNS,
+    note: Callable[[str], object] = lambda _: None,
 ) -> tuple[float, float]:
     """This rank's cost of a unit and of a tensor [s].
 
     `group` sends nothing, so the values of the model have no meaning afterwards. `steps`: how many count in a turn.
-    Raises UsageError as `schedule` does, and whatever the model raises on such values.
+    `note` is called with a text before each step. Raises UsageError as `schedule` does, and whatever the model raises
+    on such values.
     """
     setup = AttachConfig(workload.model, workload.optimizer, group=group, wait="step")
     blocks = list(blocks_of(workload.model))
     more_s: list[list[float]] = []
     units: list[int] = []
-    for _ in range(TURNS):
-        alone_s = _step_s(workload, steps)
+    for turn in range(1, turns + 1):
+        noted = partial(note, f"steps in units, turn {turn} of {turns}")
+        alone = _step_times(workload, steps, noted)
         more_s.append([])
         units = []
-        for division in (None, [blocks]):
+        for division in (None, [blocks] if blocks else None):
             handle = schedule.attach(replace(setup, units=division))
             try:
-                units.append(len(handle.units or {}))
+                units.append(_trained_units(handle))
+                others_s = alone.update_s * (1.0 - _own_share(handle.model))
                 attached = workload.under(handle.model, handle.no_sync, handle.synchronize)
-                more_s[-1].append(_step_s(attached, steps) - alone_s)
+                more_s[-1].append(_step_times(attached, steps, noted).step_s - (alone.step_s - others_s))
             finally:
                 handle.detach()  # after every error: no rank waits for another one in this group
     apart_s, joined_s = (max(0.0, statistics.median(turns)) for turns in zip(*more_s, strict=True))
@@ -73,11 +92,38 @@ def measure_unit_cost(
     return unit_s, (apart_s - apart * unit_s) / sum(p.requires_grad for p in workload.model.parameters())
 
 
-def _step_s(workload: Workload, steps: int) -> float:
-    """Median time of a step [s]."""
-    took_s = []
-    for _ in range(WARMUP + steps):
-        begin_s = time.perf_counter()
-        bare_step(workload)
-        took_s.append(time.perf_counter() - begin_s)
-    return statistics.median(took_s[WARMUP:])
+def _trained_units(handle: Handle) -> int:
+    """Number of units that train a parameter: predictions know no others."""
+    trained = {plain_name(name) for name, parameter in handle.model.named_parameters() if parameter.requires_grad}
+    return sum(not trained.isdisjoint(names) for names in (handle.units or {}).values())
+
+
+def _own_share(model: nn.Module) -> float:
+    """Share of the trained elements that this rank updates."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    own = sum((p.to_local() if isinstance(p, DTensor) else p).numel() for p in trained)
+    return own / sum(parameter.numel() for parameter in trained)
+
+
+@dataclass(frozen=True)
+class _StepTimes:
+    """Median times [s]: of a step without its collectives, and of its update."""
+
+    step_s: float
+    update_s: float
+
+
+def _step_times(workload: Workload, steps: int, note: Callable[[], object]) -> _StepTimes:
+    """Time steps of a workload, the first few of which do not count."""
+    took_s: list[float] = []
+    update_begins_s: list[float] = []
+    ends_s: list[float] = []
+    with calls_timed(SHARDED) as in_calls_s:
+        for _ in range(WARMUP + steps):
+            note()
+            calls_s, begin_s = in_calls_s(), time.perf_counter()
+            bare_step(workload, lambda: update_begins_s.append(time.perf_counter()))
+            ends_s.append(time.perf_counter())
+            took_s.append(ends_s[-1] - begin_s - (in_calls_s() - calls_s))
+    updates_s = [end_s - begin_s for begin_s, end_s in zip(update_begins_s, ends_s, strict=True)]
+    return _StepTimes(statistics.median(took_s[WARMUP:]), statistics.median(updates_s[WARMUP:]))

@@ -10,7 +10,6 @@ at one N-th of the gradients.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from xbench.profilers.collectives import measure_collective, sizes
 from xbench.profilers.summary import clocks, cost_points
 from xbench.profilers.unit_cost import TURNS, WARMUP, measure_unit_cost, silent_group
 from xbench.profilers.unit_waits import share_cores, unit_waits
+from xbench.rank.events import Remarked
 from xbench.rank.parity_checker import gathered
 from xbench.rank.session import Session
 from xbench.records import CostModel, UnitCost
@@ -43,6 +43,9 @@ DIVISIONS = 3
 
 LEAST_STEPS, MOST_STEPS = 2, 10
 """Steps that count in a turn."""
+
+SLOW_STEP_S = 2.0
+"""Steps of this time and more take one turn. The host's time is a small part of them [s]."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,8 @@ def unit_costs(session: Session, raws: Sequence[dict[str, Any]], bare_s: float) 
     """Measure the host's time for units, by mode, on CPUs: that of the slowest rank. On a GPU the host is ahead.
 
     A unit's time includes the waits of ranks for each other, from their profiles `raws`. `bare_s`: the step without a
-    mode [s]. A mode that refuses the model, or fails on the values of a group that sends nothing, is left out. The
-    model is as in the beginning afterwards.
+    mode [s]. A mode that refuses the model, or fails on the values of a group that sends nothing, is left out with a
+    remark. The model is as in the beginning afterwards.
     """
     found: dict[str, UnitCost] = {}
     modes = [mode_info(mode.carrier).units_of for mode in session.run.modes] if session.device.type == "cpu" else []
@@ -87,7 +90,8 @@ def unit_costs(session: Session, raws: Sequence[dict[str, Any]], bare_s: float) 
     if not names:
         return found
     budget_s = SHARE * (QUICK_UNITS_S if session.run.effort.is_quick else UNITS_S)
-    steps = max(LEAST_STEPS, min(MOST_STEPS, int(budget_s / bare_s / DIVISIONS / TURNS) - WARMUP))
+    turns = TURNS if bare_s < SLOW_STEP_S else 1
+    steps = max(LEAST_STEPS, min(MOST_STEPS, int(budget_s / bare_s / DIVISIONS / turns) - WARMUP))
     try:
         silent = silent_group()
     except ImportError:  # it is no public part of torch
@@ -96,15 +100,24 @@ def unit_costs(session: Session, raws: Sequence[dict[str, Any]], bare_s: float) 
     scale = workload.scaler.state_dict() if workload.scaler is not None else {}
     for name in names:
         session.note(f"measuring units of {name}")
-        info, cost = mode_info(name), None
-        with contextlib.suppress(Exception):  # its own steps say what is wrong
-            cost = measure_unit_cost(imported(info.schedule)(), silent, workload, steps)
+        info = mode_info(name)
+        cost: tuple[float, float] | str
+        try:
+            schedule = imported(info.schedule)()
+            cost = measure_unit_cost(schedule, silent, workload, steps, turns=turns, note=session.note)
+        except Exception as error:  # its own steps say what is wrong
+            cost = str(error)
         session.snapshot.restore(workload)
-        everyone = [one for one in gathered(cost) if one is not None]
-        if len(everyone) == dist.get_world_size():
+        everyone = gathered(cost)
+        refused = [one for one in everyone if isinstance(one, str)]
+        if not refused:
             unit_s, tensor_s = (max(column) for column in zip(*everyone, strict=True))
             wait_s = _wait_s(session, raws, "all_gather" in info.collectives)
             found[name] = UnitCost(unit_s=unit_s + wait_s, tensor_s=tensor_s)
+        elif session.rank == 0:
+            session.journal.write(
+                Remarked(message=f"predictions of {name} lack the host's time for units: {refused[0]}")
+            )
     if workload.scaler is not None:
         workload.scaler.load_state_dict(scale)
     dist.destroy_process_group(silent)

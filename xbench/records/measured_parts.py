@@ -71,12 +71,12 @@ class StepTimes(Part):
 
 
 class CostPoint(Part):
-    """One all-reduce size: the slowest rank's transfer time after all had arrived, and the wait for the last."""
+    """One size of a collective: the slowest rank's transfer time after all had arrived, and the wait for the last."""
 
     nbytes: Count
-    transfer_s: Duration
+    transfer_s: Duration = Field(description="median of the repetitions; in `other_costs` their mean")
     ci95: Interval
-    wait_s: Seconds
+    wait_s: Seconds = Field(description="median of the repetitions")
     repetitions: Count
 
 

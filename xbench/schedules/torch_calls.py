@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -40,6 +42,32 @@ def watch_calls(watch: Watch, kinds: Mapping[str, str]) -> Callable[[], None]:
     for name, inner in there.items():
         setattr(dist, name, _watched(inner, kinds[name], watch))
     return undo
+
+
+@contextlib.contextmanager
+def calls_timed(kinds: Mapping[str, str]) -> Iterator[Callable[[], float]]:
+    """Time the host's calls of the collectives of `kinds` from now on. Gives a function of their time so far [s]."""
+    there = {name: getattr(dist, name) for name in kinds if hasattr(dist, name)}
+    spent_s = 0.0
+
+    def timed(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def call(*positional: Any, **named: Any) -> Any:
+            nonlocal spent_s
+            begin_s = time.perf_counter()
+            result = inner(*positional, **named)
+            spent_s += time.perf_counter() - begin_s
+            return result
+
+        return call
+
+    try:
+        for name, inner in there.items():
+            setattr(dist, name, timed(inner))
+        yield lambda: spent_s
+    finally:
+        for name, inner in there.items():
+            setattr(dist, name, inner)
 
 
 def _watched(inner: Callable[..., Any], kind: str, watch: Watch) -> Callable[..., Any]:

@@ -1,39 +1,56 @@
-"""The host's time for units and tensors, from steps of which the time is given by their units."""
+"""The host's time for units and tensors, from steps of which the time is given by their units, and of real steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from xbench.profilers import unit_cost
 from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.sharded import Fsdp
+from xbench.schedules.torch_calls import SHARDED, calls_timed
+from xbench.workloads import parse_workload, resolve
+from xbench.workloads.build import build
 
-BLOCKS = ["a", "b", "c"]
-BARE_S = 10.0
+BLOCKS = ["layers.0", "layers.1", "layers.2"]
+BARE_S, UPDATE_S = 10.0, 4.0
 
 
 class _Wrapped(Handle):
-    def __init__(self, model: nn.Module, units: int) -> None:
-        super().__init__(model)
-        self._units = units
+    """A handle whose units are of one parameter each: those of the blocks, or of the first one that is given."""
+
+    def __init__(self, setup: AttachConfig, blocks: int) -> None:
+        super().__init__(setup.model)
+        self._blocks = blocks
 
     @property
     def units(self) -> dict[str, list[str]]:
-        return {str(unit): [] for unit in range(self._units)}
+        named = {block: [f"{block}.weight"] for block in BLOCKS[: self._blocks]}
+        return {**named, "": ["root", "weight", "bias"], "frozen": ["frozen"]}
 
 
 class _Units(Schedule):
-    """Blocks and the root, or the units given and the root."""
-
-    name = "units"
-
     def attach(self, setup: AttachConfig) -> Handle:
-        return _Wrapped(setup.model, (len(BLOCKS) if setup.units is None else len(setup.units)) + 1)
+        return _Wrapped(setup, len(BLOCKS) if setup.units is None else len(setup.units))
+
+
+class _Blocks(nn.Module):
+    """Three blocks of a tensor each, a tensor of the root and a frozen one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in BLOCKS)
+        self.root = nn.Parameter(torch.zeros(4))
+        self.frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
 
 
 @dataclass
@@ -43,40 +60,62 @@ class _Workload:
     optimizer: None = None
 
     def under(self, model: Any, no_sync: object, synchronize: Callable[[], None]) -> _Workload:
-        return _Workload(self.model, len(synchronize.__self__.units))  # type: ignore[attr-defined]
+        return _Workload(self.model, len(synchronize.__self__.units) - 1)  # type: ignore[attr-defined]
+
+
+Measure = Callable[..., tuple[float, float]]
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], float]], tuple[float, float]]:
-    model = nn.Linear(2, 2)  # two tensors
-    model.register_parameter("frozen", nn.Parameter(torch.zeros(1), requires_grad=False))
+def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """Measures units with `more_s`: what so many units add to a step."""
 
-    def measure(more_s: Callable[[int], float]) -> tuple[float, float]:
-        monkeypatch.setattr(unit_cost, "_step_s", lambda workload, _: BARE_S + more_s(workload.units))
+    def measure(more_s: Callable[[int], float], model: nn.Module | None = None) -> tuple[float, float]:
+        def times(workload: Any, *_: object) -> unit_cost._StepTimes:
+            return unit_cost._StepTimes(BARE_S + more_s(workload.units), UPDATE_S)
+
+        monkeypatch.setattr(unit_cost, "_step_times", times)
         group: Any = None
-        workload: Any = _Workload(model)
+        workload: Any = _Workload(model or _Blocks())
         return unit_cost.measure_unit_cost(_Units(), group, workload, 2)
 
     return measure
 
 
-def test_a_unit_is_the_difference_and_tensors_are_the_rest(measured: Any) -> None:
-    assert measured(lambda units: 0.5 * units + 3.0 if units else 0.0) == pytest.approx((0.5, 1.5))
+def test_a_unit_is_the_difference_and_tensors_are_the_rest(measured: Measure) -> None:
+    """The unit that trains nothing counts for no unit, as in predictions."""
+    assert measured(lambda units: 0.5 * units + 3.0 if units else 0.0) == pytest.approx((0.5, 0.75))
 
 
 @pytest.mark.parametrize(
     ("apart_s", "joined_s", "expected"),
     [
-        (4.0, 6.0, (0.0, 2.0)),  # one large unit takes longer: a unit costs nothing, and the step of blocks is kept
+        (4.0, 6.0, (0.0, 1.0)),  # one large unit takes longer: a unit costs nothing, and the step of blocks is kept
         (4.0, -1.0, (1.0, 0.0)),  # all is of the units
         (-1.0, -1.0, (0.0, 0.0)),  # below the noise
     ],
 )
-def test_times_are_not_below_zero(measured: Any, apart_s: float, joined_s: float, expected: Sequence[float]) -> None:
+def test_times_are_not_below_zero(
+    measured: Measure, apart_s: float, joined_s: float, expected: Sequence[float]
+) -> None:
     assert measured(lambda units: {0: 0.0, 4: apart_s, 2: joined_s}[units]) == pytest.approx(expected)
 
 
-def test_a_failing_step_leaves_the_model_as_it_was(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smaller_update_does_not_count_as_a_gain(measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that owns a quarter updates in a quarter of the time. Predictions subtract the rest by themselves."""
+    monkeypatch.setattr(unit_cost, "_own_share", lambda _: 0.25)
+    gained_s = UPDATE_S * 0.75
+    assert measured(lambda units: 0.5 * units + 3.0 - gained_s if units else 0.0) == pytest.approx((0.5, 0.75))
+
+
+def test_a_model_without_blocks_has_one_unit_and_its_time_is_of_the_tensors(
+    measured: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "BLOCKS", [])
+    assert measured(lambda units: 3.0 if units else 0.0, nn.Linear(2, 2)) == pytest.approx((0.0, 1.5))
+
+
+def test_a_failing_step_leaves_the_model_as_it_was(measured: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     detached = []
     monkeypatch.setattr(_Wrapped, "meets_at_detach", True, raising=False)
     monkeypatch.setattr(_Wrapped, "detach", lambda self: detached.append(self))
@@ -89,3 +128,66 @@ def test_a_failing_step_leaves_the_model_as_it_was(measured: Any, monkeypatch: p
     with pytest.raises(RuntimeError, match="mixed"):
         measured(fails)
     assert len(detached) == 1
+
+
+@pytest.fixture
+def silent() -> Iterator[dist.ProcessGroup]:
+    """A group of four ranks that sends nothing, in this process."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    group = dist.group.WORLD
+    assert group is not None
+    yield group
+    dist.destroy_process_group()
+
+
+def test_real_units_and_tensors_take_time_and_every_step_is_noted(silent: dist.ProcessGroup) -> None:
+    noted: list[str] = []
+    spec = resolve(parse_workload("mobilenet_v3_small", batch_size=2, image_size=32), "cpu")
+    workload = build(spec, torch.device("cpu"))
+    _, tensor_s = unit_cost.measure_unit_cost(Fsdp(), silent, workload, 2, turns=1, note=noted.append)
+    assert tensor_s > 0
+    assert len(noted) == 3 * (unit_cost.WARMUP + 2)
+
+
+def test_a_rank_of_four_owns_a_quarter(silent: dist.ProcessGroup) -> None:
+    model = nn.Linear(4, 8)
+    optimizer = torch.optim.SGD(model.parameters())
+    handle = Fsdp().attach(AttachConfig(model, optimizer, group=silent, wait="step"))
+    assert unit_cost._own_share(handle.model) == 0.25
+    handle.detach()
+    assert unit_cost._own_share(model) == 1.0
+
+
+def test_the_time_in_collectives_is_known(silent: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = dist.all_reduce
+    monkeypatch.setattr(time, "perf_counter", iter([1.0, 1.5, 3.0, 3.25]).__next__)
+    with calls_timed(SHARDED) as spent_s:
+        dist.all_reduce(torch.zeros(1), group=silent)
+        dist.all_reduce(torch.zeros(1), group=silent)
+        assert spent_s() == 0.75
+    assert dist.all_reduce is plain
+
+
+class _Clocked:
+    """A workload whose forward pass takes 2 s, its update 1 s, and a collective between them 5 s of a clock by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(dist, "all_reduce", partial(self._passes, 5.0))
+        self.clear = self.accumulate = self.load = lambda: None
+        self.forward_loss = partial(self._passes, 2.0)
+        self.update = partial(self._passes, 1.0)
+
+    def backward(self, loss: object) -> None:
+        dist.all_reduce(torch.zeros(1))
+
+    def _passes(self, seconds: float, *_: object) -> None:
+        self.now_s += seconds
+
+
+def test_a_step_counts_without_its_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload: Any = _Clocked(monkeypatch)
+    assert unit_cost._step_times(workload, 3, lambda: None) == unit_cost._StepTimes(step_s=3.0, update_s=1.0)

@@ -1,0 +1,57 @@
+"""Costs of sharded modes in a rank's profile."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from xbench.rank import other_links
+from xbench.records import UnitCost
+from xbench.schedules import parse_modes
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A session of one rank on a CPU, which runs `fsdp` and `replicate`; `said` has the remarks."""
+    monkeypatch.setattr(other_links, "gathered", lambda value: [value])
+    monkeypatch.setattr(other_links, "silent_group", lambda: None)
+    monkeypatch.setattr(other_links.dist, "destroy_process_group", lambda group: None)
+    monkeypatch.setattr(other_links, "_wait_s", lambda *_: 0.0)
+    said: list[str] = []
+    return SimpleNamespace(
+        run=SimpleNamespace(modes=parse_modes("ddp,fsdp,replicate"), effort=SimpleNamespace(is_quick=False)),
+        device=torch.device("cpu"),
+        workload=SimpleNamespace(scaler=None),
+        snapshot=SimpleNamespace(restore=lambda workload: None),
+        note=lambda text: None,
+        rank=0,
+        journal=SimpleNamespace(write=lambda event: said.append(event.message)),
+        said=said,
+    )
+
+
+def test_a_mode_whose_units_cannot_be_measured_is_named(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(schedule: Any, *_: object, **__: object) -> tuple[float, float]:
+        if schedule.name == "fsdp":
+            raise RuntimeError("mixed dtypes")
+        return 0.002, 0.001
+
+    monkeypatch.setattr(other_links, "measure_unit_cost", measure)
+    assert other_links.unit_costs(session, [], 0.3) == {"replicate": UnitCost(unit_s=0.002, tensor_s=0.001)}
+    assert session.said == ["predictions of fsdp lack the host's time for units: mixed dtypes"]
+
+
+@pytest.mark.parametrize(("bare_s", "turns"), [(0.3, other_links.TURNS), (5.0, 1)])
+def test_slow_steps_take_one_turn(session: Any, monkeypatch: pytest.MonkeyPatch, bare_s: float, turns: int) -> None:
+    taken = []
+
+    def measure(*_: object, turns: int, **__: object) -> tuple[float, float]:
+        taken.append(turns)
+        return 0.0, 0.0
+
+    monkeypatch.setattr(other_links, "measure_unit_cost", measure)
+    other_links.unit_costs(session, [], bare_s)
+    assert taken == [turns, turns]
