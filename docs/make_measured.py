@@ -71,6 +71,8 @@ def _rows(which: str) -> str:
         return drawing_table()
     if which == "torch modes":
         return mode_errors("validation-sharded.json")
+    if which == "torch modes of four hosts":
+        return mode_errors("validation-hsdp.json")
     if which in MATRICES:
         return matrix_tables(MATRICES[which])
     return table({"one job": ONE_JOB, "two jobs": TWO_JOBS}[which])
@@ -119,7 +121,8 @@ def mode_errors(file: str) -> str:
         "| --- | --: | --: | --: | --: | --: |",
     ]
     groups = [(name,) for name in dict.fromkeys(point.mode for point in points if mode_info(point.mode).trains)]
-    for names in (*groups, ("replicate", "fsdp", "zero1")):
+    together = ("replicate", "fsdp", "zero1")
+    for names in [*groups, *([together] if {(name,) for name in together} <= set(groups) else [])]:
         own = [point for point in points if point.mode in names]
         off = [point.error for point in own]
         again = [abs(point.error_at_speed) for point in own if point.error_at_speed is not None]
