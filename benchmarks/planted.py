@@ -1,7 +1,8 @@
 """Workload with a fault on rank 1, for `slow_ranks.py` and the tests: benchmarks/planted.py:make.
 
 XBENCH_PLANT says which, and how many milliseconds longer a step takes: `backward:10` makes the backward pass slow
-before the gradients of `layers.2`, `input:10` makes the loader slow. Without it there is no fault.
+before the gradients of `layers.2`, `input:10` makes the loader slow, and `workers:60` the worker of a DataLoader
+(benchmarks/planted.py:make_loader), whose batches take 60 ms then. Without it there is no fault.
 
 The model reads its batch itself: the indices that it is given select samples, as a loader would. A step takes some
 30 ms on one core.
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 WIDTH, LAYERS, BATCH, CLASSES = 512, 6, 128, 10
 PLANT, _, SLOWER_MS = (os.environ.get("XBENCH_PLANT", "") if os.environ.get("RANK") == "1" else "").partition(":")
@@ -73,3 +75,22 @@ def make() -> tuple[nn.Module, tuple[Tensor, Tensor], nn.Module]:
     """Return model, batch and loss."""
     indices = torch.randperm(4 * BATCH)[:BATCH]
     return Net(), (indices, torch.randint(0, CLASSES, (BATCH,))), nn.CrossEntropyLoss()
+
+
+class Samples(Dataset[tuple[Tensor, Tensor]]):
+    """Indices of samples and their classes, which take a worker SLOWER_S a batch."""
+
+    def __len__(self) -> int:
+        """Return the number of samples: those of 1000 steps."""
+        return 1000 * BATCH
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        """Return a sample, late."""
+        if PLANT == "workers":
+            time.sleep(SLOWER_S / BATCH)
+        return torch.tensor(place % (4 * BATCH)), torch.tensor(place % CLASSES)
+
+
+def make_loader() -> tuple[nn.Module, DataLoader[tuple[Tensor, Tensor]], nn.Module]:
+    """Return model, loader with a worker, and loss."""
+    return Net(), DataLoader(Samples(), batch_size=BATCH, num_workers=1, drop_last=True), nn.CrossEntropyLoss()

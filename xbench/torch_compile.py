@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 WRAPPER = "_orig_mod"
+
+COMPILING = "compiling"
+"""Note of a rank in whose step torch.compile may run."""
+
+COMPILING_S = 900.0
+"""Silence that a rank with that note may keep [s], if the run's own limit is shorter. It can note nothing meanwhile."""
+
 _GRAPHED = "make_graphed_callables."
 _CUDAGRAPHS = "triton.cudagraphs"
 
@@ -49,6 +56,14 @@ def compilations() -> int:
     """Return how many pieces of code torch.compile has compiled in this process so far."""
     utils = sys.modules.get("torch._dynamo.utils")
     return int(utils.counters["frames"]["total"]) if utils is not None else 0
+
+
+def failed_to_compile(error: BaseException | None) -> bool:
+    """True for an error of torch.compile itself, as of its backend, unless memory has run out in it."""
+    raised = sys.modules.get("torch._dynamo.exc")
+    if raised is None or not isinstance(error, raised.TorchDynamoException):
+        return False
+    return "out of memory" not in str(error)
 
 
 @contextmanager

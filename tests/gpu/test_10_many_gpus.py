@@ -66,6 +66,21 @@ def test_every_schedule(copies: str, compress: str, keep: Keep) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.skipif(DRY, reason="tests/integration/test_sharded.py runs this on a CPU")
+def test_modes_of_torch(keep: Keep) -> None:
+    modes = ["ddp", "replicate", "fsdp", "auto:shard=on", "zero1", *(["hsdp"] if RANKS >= 4 else [])]
+    record = compared(DEVICE, WORKLOAD, FABRIC, ",".join(modes), *EFFORT)
+    found = figures(record)
+    assert set(found) == set(modes)
+    gates = {name: mode.parity for name, mode in record.modes.items()}
+    assert all(gate is not None and gate.ok and gate.bitwise_across_ranks for gate in gates.values()), gates
+    keep(
+        "gpus-sharded", line=10, goal="torch's sharded modes train what DDP trains", held=True,
+        finding=f"{WORKLOAD}, {RANKS} ranks over {record.fabric.backend}: prediction errors "
+        + ", ".join(f"{value:.1%}" for value in errors(found)), modes=found,
+    )  # fmt: skip
+
+
 def reference(record: Comparison, folder: Path) -> Path:
     """What nccl-tests says of these GPUs; on a CPU, a file of the very times that were measured."""
     path = folder / "times"

@@ -37,6 +37,25 @@ def make():
 """
 
 
+FAILING_BACKWARD = """
+
+def make_failing():
+    import torch._inductor.compile_fx as inductor
+    import torch._inductor.config as config
+
+    config.force_disable_caches = True
+    inner = inductor.fx_codegen_and_compile
+
+    def compiled(*args, **kwargs):
+        if kwargs.get("is_backward"):
+            raise RuntimeError("no kernel for this")
+        return inner(*args, **kwargs)
+
+    inductor.fx_codegen_and_compile = compiled
+    return make()
+"""
+
+
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     store = tmp_path_factory.mktemp("store") / "store"
@@ -72,3 +91,36 @@ def test_a_comparison_compiles_before_it_times(tmp_path: Path) -> None:
         control = record.modes["compute+compile"].step_s
         assert control is not None
         assert result.exposed_s == pytest.approx(result.step_s.median - control.median)
+
+
+def test_compiled_modes_take_every_kind_of_step(tmp_path: Path) -> None:
+    script, output = tmp_path / "mine.py", tmp_path / "runs"
+    script.write_text(FACTORY)
+    modes = ("ddp", "ddp+compile", "fsdp+compile")
+    done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", "--modes", ",".join(modes), "--quick",
+                  "--rounds", "1", "--steps", "2", "--accumulate", "2", "--clip", "0.05", "--amp", "bf16",
+                  "--checkpoint", "blocks", "--output", str(output), timeout_s=400)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(output)
+    assert isinstance(record, Comparison)
+    for name in modes:
+        assert record.modes[name].status == "ok", (name, record.modes[name].error)
+
+
+def test_a_mode_whose_backward_pass_cannot_be_compiled_is_left_out(tmp_path: Path) -> None:
+    """The graph of the backward pass is compiled in the first step that trains, after the mode was tried."""
+    script, output = tmp_path / "mine.py", tmp_path / "runs"
+    script.write_text(FACTORY + FAILING_BACKWARD)
+    modes = "ddp,ddp+compile,fsdp+compile,wfbp"
+    done = xbench("compare", f"{script}:make_failing", "--fabric", "local:ranks=2", "--modes", modes, "--quick",
+                  "--rounds", "1", "--steps", "2", "--output", str(output), timeout_s=400)  # fmt: skip
+    record = only_record(output)
+    assert isinstance(record, Comparison), done.stderr[-3000:]
+    assert record.complete, done.stderr[-3000:]
+    for name in ("ddp+compile", "fsdp+compile"):
+        failed = record.modes[name]
+        assert failed.status == "failed"
+        assert failed.error is not None
+        assert "torch.compile failed: " in failed.error
+        assert "no kernel for this" in failed.error
+    assert [record.modes[name].status for name in ("ddp", "wfbp")] == ["ok", "ok"]

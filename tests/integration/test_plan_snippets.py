@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typed_commands import said_by_two_ranks
 
 from xbench import cli
-from xbench.records import Layer, Profile, Tensor, load, loads, save
+from xbench.planning.unit_plan import SEPARATOR
+from xbench.records import Layer, Profile, Tensor, Unit, load, loads, save
+from xbench.report.snippets import units_snippet
 from xbench.schedules.ddp_tuned import supported
 
 RANK = Path(__file__).parent / "ranks" / "paste_snippets.py"
 GOLDEN = Path(__file__).parents[1] / "golden" / "profile-v1.json"
 
 
-def record(path: Path) -> Path:
-    """A profile of the ranks' model: seven layers, the last nearest the loss."""
+def record(path: Path, **step: Any) -> Path:
+    """A profile of the ranks' model: seven layers, the last nearest the loss. `step`: options of its training step."""
     found = load(GOLDEN)
     assert isinstance(found, Profile)
     layers = []
@@ -33,7 +36,9 @@ def record(path: Path) -> Path:
                 backward_s=0.03, ready_s=ready_s, share=0.1, tensors=tensors,
             )
         )  # fmt: skip
-    return save(found.model_copy(update={"layers": layers}), path)
+    spec = found.workload.spec.model_copy(update=step)
+    workload = found.workload.model_copy(update={"spec": spec})
+    return save(found.model_copy(update={"layers": layers, "workload": workload}), path)
 
 
 @pytest.mark.integration
@@ -49,6 +54,11 @@ def test_snippets_work_when_pasted(tmp_path: Path, capsys: pytest.CaptureFixture
     for name, words in asked.items():
         assert cli.main(["plan", profile, *words]) == 0
         (tmp_path / f"{name}.txt").write_text(capsys.readouterr().out)
+    stepped = str(record(tmp_path / "stepped.json", accumulate=2, amp="bf16", clip=0.05))
+    assert cli.main(["plan", stepped, "--emit", "python", "--mode", "optimal"]) == 0
+    (tmp_path / "step.txt").write_text(capsys.readouterr().out)
+    units = [Unit(name=SEPARATOR.join(paths), parameters=[]) for paths in (["0"], ["1", "2"], ["3", "4", "5"], [""])]
+    (tmp_path / "units.txt").write_text(units_snippet("auto:shard=on", units, "4 units", sums=True, tuned=True))
     assert cli.main(["plan", profile, "--emit", "json", "--modes", "ddp-tuned"]) == 0
     tuned = loads(capsys.readouterr().out)
     assert isinstance(tuned, Profile)
@@ -56,6 +66,6 @@ def test_snippets_work_when_pasted(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(bucket_bytes) > 2
     outputs = said_by_two_ranks(RANK, str(tmp_path), store=tmp_path / "store")
     for output in outputs:
-        for name in asked:
+        for name in (*asked, "step", "units"):
             assert f"{name}: ok" in output, output[-3000:]
         assert f"DDP's buckets: {', '.join(map(str, bucket_bytes))}\n" in output

@@ -126,9 +126,7 @@ def test_the_report_shows_the_memory(compared: tuple[Comparison, str]) -> None:
 
 
 def test_the_record_has_what_units_cost_the_host(compared: tuple[Comparison, str]) -> None:
-    costs = compared[0].unit_costs
-    assert set(costs) == {"fsdp", "replicate"}
-    assert all(cost.unit_s + cost.tensor_s > 0 for cost in costs.values())
+    assert set(compared[0].unit_costs) == {"fsdp", "replicate"}
 
 
 def test_a_comparison_says_how_units_were_planned(compared: tuple[Comparison, str]) -> None:

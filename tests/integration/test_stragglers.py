@@ -53,6 +53,15 @@ def test_a_slow_loader_is_named_by_a_comparison_too(tmp_path: Path) -> None:
     assert "Rank 1 holds the others back: its input, " in said
 
 
+def test_a_slow_worker_of_a_loader_is_named(tmp_path: Path) -> None:
+    """Its batches take 120 ms, and steps 30: three quarters of a step are waits that other work cannot hide."""
+    words = ("profile", "benchmarks/planted.py:make_loader", "--steps", "8", "--fabric", "local:ranks=2")
+    stragglers, said = found(tmp_path, "workers:120", *words)
+    (slow,) = stragglers.ranks
+    assert (slow.rank, slow.parts) == (1, ["input"])
+    assert "Rank 1 holds the others back: its input, " in said
+
+
 @NETNS
 @pytest.mark.netns
 def test_a_slow_link_is_named_with_its_host(tmp_path: Path) -> None:

@@ -61,11 +61,13 @@ def with_wrong_modes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]
     return installed(tmp_path_factory.mktemp("site"), "xbench_wrong_steps", modes)
 
 
-def compared(folder: Path, env: dict[str, str], modes: str, *options: str, source: str = NETWORK) -> Comparison:
+def compared(
+    folder: Path, env: dict[str, str], modes: str, *options: str, source: str = NETWORK, ranks: int = 2
+) -> Comparison:
     (folder / "train.py").write_text(source)
     done = xbench(
-        "compare", f"{folder / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--rounds", "1", "--steps",
-        "2", "--modes", modes, *options, "--output", str(folder / "runs"), env=env,
+        "compare", f"{folder / 'train.py'}:make", "--fabric", f"local:ranks={ranks}", "--quick", "--rounds", "1",
+        "--steps", "2", "--modes", modes, *options, "--output", str(folder / "runs"), env=env,
     )  # fmt: skip
     record = only_record(folder / "runs")
     assert isinstance(record, Comparison)
@@ -179,3 +181,11 @@ def test_checkpointed_blocks_under_autocast_with_foreach_kernels(
     assert (spec.checkpoint, spec.amp, spec.optimizer_impl) == ("blocks", "bf16", "foreach")
     assert (job.workload.dtype, job.step.updates_together) == ("fp32", False)
     assert {layer.kind for layer in job.layers} == {"BatchNorm1d", "Linear"}
+
+
+def test_groups_of_shards_and_planned_units_take_every_kind_of_step(tmp_path: Path) -> None:
+    modes = ("ddp", "hsdp:group=2", "auto:shard=on")
+    options = ("--accumulate", "2", "--clip", "0.05", "--amp", "bf16", "--checkpoint", "blocks")
+    record = compared(tmp_path, {}, ",".join(modes), *options, ranks=4)
+    for name in modes:
+        assert_parity(record.modes[name])

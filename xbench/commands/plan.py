@@ -181,7 +181,9 @@ def _paste_attach(planned: Planned, mode: str, json_to: str | None, console: Con
 
     path = str(Path(json_to).resolve()) if json_to else None
     measured = planned.scenario.measured
-    click.echo(attach_snippet(planned.plans[mode], path, tuned=measured.record.spec.tunes_ranks), nl=False)
+    plan, spec = planned.plans[mode], measured.record.spec
+    code = attach_snippet(plan, path, tuned=spec.tunes_ranks, workload=measured.workload.spec, device=spec.device)
+    click.echo(code, nl=False)
     if is_plain_ddp(planned.plans[mode]):
         _say(console, f"{mode} took DistributedDataParallel as it comes.")
         return
@@ -244,7 +246,7 @@ def _modes(text: str | None) -> list[str] | None:
     known = planned_modes()
     for name in found:
         if name not in known:
-            raise SpecError(f"--modes: {name!r} is not one job's schedule", hint=f"it plans {', '.join(known)}")
+            raise SpecError(f"--modes: {name!r} is not planned from a record", hint=f"these are: {', '.join(known)}")
     return found
 
 

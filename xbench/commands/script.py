@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xbench.commands.options import check_json, takes
 from xbench.errors import SpecError, unknown
 from xbench.option_fields import choice, option, read_config, whole
+
+if TYPE_CHECKING:
+    from xbench.spec import ModeSpec
 
 COMMANDS = ("compare", "profile")
 
@@ -56,9 +59,17 @@ def script(config: ScriptConfig, command: str, arguments: tuple[str, ...]) -> in
     xbench script --engine slurm --nodes 4 compare resnet50 --modes ddp,auto
     """
     _check(config)
-    processes = check_inner(command, arguments)
+    from xbench.runs.prepare import check_fabric
+    from xbench.spec import FabricSpec, processes_of
+
+    modes = check_inner(command, arguments)
+    processes = processes_of(modes) if modes else 1
     ranks = config.ranks or processes * max(1, config.gpus)
     _check_shared(processes, config.nodes, ranks, config.gpus)
+    try:
+        check_fabric(FabricSpec(name="cluster", hosts=config.nodes, ranks=ranks // processes), modes)
+    except SpecError as error:
+        raise SpecError(str(error), hint="--nodes and --ranks-per-node say how many ranks there are") from None
     check_json(str(config.output) if config.output is not None else None, "--output")
 
     from xbench import scripts
@@ -81,8 +92,8 @@ def script(config: ScriptConfig, command: str, arguments: tuple[str, ...]) -> in
     return 0
 
 
-def check_inner(command: str, arguments: tuple[str, ...]) -> int:
-    """Check the arguments of the command in the script; return the number of ranks that share each of its devices.
+def check_inner(command: str, arguments: tuple[str, ...]) -> tuple[ModeSpec, ...]:
+    """Check the arguments of the command in the script; return its modes: no mode for a profile.
 
     Raises UsageError, or click's own errors.
     """
@@ -90,9 +101,9 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
         raise unknown("command for a script", command, COMMANDS)
     from xbench.commands.compare import check_until
     from xbench.config import CompareConfig, ProfileConfig
-    from xbench.runs.prepare import check_nvtx, check_request
+    from xbench.runs.prepare import check_compressed, check_nvtx, check_request
     from xbench.schedules import chosen_copies
-    from xbench.spec import has_untuned, processes_of
+    from xbench.spec import has_untuned
 
     kind = CompareConfig if command == "compare" else ProfileConfig
     root = click.get_current_context().find_root()
@@ -114,7 +125,7 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
                 "--trace and its options read files, and a script measures",
                 hint="run xbench profile --trace FILE itself",
             )
-        return 1
+        return ()
     check_until(config)
     if config.until is not None:
         raise SpecError("--until starts the ranks again, and a script's engine starts them once", hint="leave it out")
@@ -124,7 +135,8 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> int:
             "a mode without host tuning has ranks of its own, and a script's engine starts one set",
             hint="leave it out of --modes",
         )
-    return processes_of(modes)
+    check_compressed(modes, config.compress)
+    return modes
 
 
 def _check_shared(jobs: int, nodes: int, ranks: int, gpus: int) -> None:

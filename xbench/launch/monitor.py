@@ -6,7 +6,8 @@ rank that a signal killed, one that raised an error of its own, one that ended w
 its peers. If there is no better sign than lost peers, the links are checked.
 
 A run without any sign of life is hung. The monitor watches every rank's journal and state note. If none changes for
-`silence_s`, it names the link that is down, the rank that is stopped, or the rank that is not waiting for the others.
+`silence_s`, or for COMPILING_S while a rank compiles, it names the link that is down, the rank that is stopped, or the
+rank that is not waiting for the others.
 
 The monitor starts and ends no process. It reads time and the process table through `Probes`, so tests control both.
 """
@@ -21,6 +22,7 @@ from xbench.errors import FabricError, RankError, RunError, XbenchError
 from xbench.launch.agent import describe_exit, exit_codes, last_words, lost_peers, stopped_by_agent
 from xbench.rank.events import Event, PhaseBegan, RankEnded, RankFailed, RankStarted
 from xbench.rank.journal import JournalReader, Take, pid_alive, process_state
+from xbench.torch_compile import COMPILING, COMPILING_S
 
 COLLECT_S = 1.0
 START_S = 180.0
@@ -290,6 +292,8 @@ class Monitor:
         """Return a verdict if no rank has reported for too long, or a link is down."""
         started = all(rank.pid is not None for rank in self.ranks)
         limit_s = self._silence_s if started else self._start_s
+        if any(COMPILING in rank.activity for rank in self.ranks if not rank.ended):
+            limit_s = max(limit_s, COMPILING_S)
         quiet_s = now - self._changed_s
         if quiet_s >= min(DIAGNOSE_S, limit_s / 2) and now - self._asked_s >= min(DIAGNOSE_S, limit_s / 2):
             self._asked_s = now

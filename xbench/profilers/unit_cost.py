@@ -72,7 +72,7 @@ def measure_unit_cost(
     more_s: list[list[float]] = []
     units: list[int] = []
     for turn in range(1, turns + 1):
-        noted = partial(note, f"steps in units, turn {turn} of {turns}")
+        noted = partial(note, f"measuring units, turn {turn} of {turns}")
         alone = _step_times(workload, steps, noted)
         more_s.append([])
         units = []

@@ -16,19 +16,22 @@ from xbench.stats.summary import median_estimate
 AGAIN_S, QUICK_AGAIN_S = 4.0, 0.8
 MIN_AGAIN, MAX_AGAIN = 5, 600
 SAME_SPEED = 0.02
+WITH_LOADER = 12
+"""Least number of bursts of steps with a loader, for a test of its ranks (`stragglers.ranks_behind`)."""
+
 PREPARED = 2
 """Bursts that a loader prepares in advance: torch's default `prefetch_factor`."""
 
 
-def bare_again(session: Session, step: StepTimes) -> list[list[float]]:
-    """Return the times [s] of a few seconds of bare steps, by rank. Collective.
+def bare_again(session: Session, step: StepTimes, least: int = MIN_AGAIN) -> list[list[float]]:
+    """Return the times [s] of a few seconds of bare steps, by rank, and of `least` bursts of a loader. Collective.
 
     As in the first measurement and in the blocks, steps do not wait for the device. A GPU that idles between steps
     would seem slower.
     """
     budget_s = SHARE * (QUICK_AGAIN_S if session.run.effort.is_quick else AGAIN_S)
-    least = (MIN_AGAIN + PREPARED) * session.workload.burst
-    count = max(least, min(MAX_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
+    fewest = (least + PREPARED) * session.workload.burst
+    count = max(fewest, min(MAX_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
     marks = [session.clock.mark()]
     for number in range(count + 1):
         session.note(f"step without communication, again, {number + 1} of {count + 1}")
@@ -52,13 +55,21 @@ def at_present_speed(step: StepTimes, again: Sequence[Sequence[float]]) -> StepT
     return step.model_copy(update={"uninstrumented_step_s": found.median, "uninstrumented_ci95": found.ci95})
 
 
-def with_loader(step: StepTimes, fed: Sequence[Sequence[float]], burst: int) -> StepTimes:
+def loader_cycles(steps_s: Sequence[float], burst: int) -> list[float]:
+    """Return the times [s] of steps with a loader that works ahead: `burst` of them count as one, by their mean.
+
+    The first bursts had been prepared before, and are left out.
+    """
+    return cycles_s(steps_s[PREPARED * burst :], burst)
+
+
+def with_loader(step: StepTimes, cycles: Sequence[Sequence[float]]) -> StepTimes:
     """Return the step with the wait for a loader that works ahead.
 
-    `step` is without it, and `fed` has bare steps with it [s] by rank. `burst` of them count as one, by their mean. The
-    first bursts had been prepared before. The slowest rank counts: a burst of one need not meet that of another.
+    `step` is without it, and `cycles` has the times of steps with it [s] by rank (`loader_cycles`). The slowest rank
+    counts: a burst of one need not meet that of another.
     """
-    found = max((median_estimate(cycles_s(own[PREPARED * burst :], burst)) for own in fed), key=lambda one: one.median)
+    found = max(map(median_estimate, cycles), key=lambda one: one.median)
     input_s = found.median - step.uninstrumented_step_s
     if input_s <= 0:
         return step

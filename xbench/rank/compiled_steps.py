@@ -18,7 +18,7 @@ from xbench.rank.events import Warned
 from xbench.rank.session import Session
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
-from xbench.torch_compile import compilations
+from xbench.torch_compile import COMPILING, compilations
 
 MAX_STEPS = 10
 """Steps after which a mode that still compiles is timed all the same, with a warning."""
@@ -30,7 +30,7 @@ def settle(session: Session, mode: ModeSpec, handle: Handle, what: str) -> None:
         return
     for _ in range(MAX_STEPS):
         before = compilations()
-        session.train(handle, 1, f"{what}: compiling", lambda: None)
+        session.train(handle, 1, f"{what}: {COMPILING}", lambda: None)
         compiled = torch.tensor([float(compilations() > before)], device=session.device)
         dist.all_reduce(compiled, op=dist.ReduceOp.MAX)
         if not compiled.item():

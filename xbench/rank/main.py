@@ -139,8 +139,7 @@ class Rank(Session):
             else:
                 for session in sessions:
                     rank_errors.attempt(session, mode, partial(parity.gate, session, mode))
-            if self.is_tuned:
-                tuning.return_freed_memory()  # it held several states of the network
+            tuning.return_freed_memory()  # it held several states of the network
         rank_errors.settle(self, mode)
 
     def release_references(self) -> None:
@@ -148,8 +147,7 @@ class Rank(Session):
         for session in self.sessions:
             if session.reference is not None:
                 session.reference.release()
-        if self.is_tuned:
-            tuning.return_freed_memory()
+        tuning.return_freed_memory()
 
     def refuses(self, mode: ModeSpec) -> bool:
         """True if a mode is left out (`rank_errors.refuses`)."""

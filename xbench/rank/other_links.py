@@ -29,11 +29,13 @@ from xbench.profilers.unit_cost import TURNS, WARMUP, measure_unit_cost, silent_
 from xbench.profilers.unit_waits import share_cores, unit_waits
 from xbench.rank.events import Remarked
 from xbench.rank.parity_checker import gathered
+from xbench.rank.rank_errors import message_of
 from xbench.rank.session import Session
 from xbench.records import CostModel, UnitCost
 from xbench.registry import imported
 from xbench.schedules.sharded import groups_here, shard_ranks_here
 from xbench.schedules.units import units_of
+from xbench.text import and_of
 
 UNITS_S, QUICK_UNITS_S = 12.0, 1.0
 """Time for the steps that measure the units of a mode [s]."""
@@ -81,8 +83,8 @@ def unit_costs(session: Session, raws: Sequence[dict[str, Any]], bare_s: float) 
     """Measure the host's time for units, by mode, on CPUs: that of the slowest rank. On a GPU the host is ahead.
 
     A unit's time includes the waits of ranks for each other, from their profiles `raws`. `bare_s`: the step without a
-    mode [s]. A mode that refuses the model, or fails on the values of a group that sends nothing, is left out with a
-    remark. The model is as in the beginning afterwards.
+    mode [s]. A mode that refuses the model is left out. So is one that fails on the values of a group that sends
+    nothing, with a remark. The model is as in the beginning afterwards.
     """
     found: dict[str, UnitCost] = {}
     modes = [mode_info(mode.carrier).units_of for mode in session.run.modes] if session.device.type == "cpu" else []
@@ -105,8 +107,10 @@ def unit_costs(session: Session, raws: Sequence[dict[str, Any]], bare_s: float) 
         try:
             schedule = imported(info.schedule)()
             cost = measure_unit_cost(schedule, silent, workload, steps, turns=turns, note=session.note)
-        except Exception as error:  # its own steps say what is wrong
-            cost = str(error)
+        except UsageError:  # its own steps say why
+            cost = ""
+        except Exception as error:
+            cost = message_of(error)
         session.snapshot.restore(workload)
         everyone = gathered(cost)
         refused = [one for one in everyone if isinstance(one, str)]
@@ -114,9 +118,10 @@ def unit_costs(session: Session, raws: Sequence[dict[str, Any]], bare_s: float) 
             unit_s, tensor_s = (max(column) for column in zip(*everyone, strict=True))
             wait_s = _wait_s(session, raws, "all_gather" in info.collectives)
             found[name] = UnitCost(unit_s=unit_s + wait_s, tensor_s=tensor_s)
-        elif session.rank == 0:
+        elif session.rank == 0 and refused[0]:
+            told = and_of([mode.text for mode in session.run.modes if mode_info(mode.carrier).units_of == name])
             session.journal.write(
-                Remarked(message=f"predictions of {name} lack the host's time for units: {refused[0]}")
+                Remarked(message=f"predictions of {told} lack the host's time for units: {refused[0]}")
             )
     if workload.scaler is not None:
         workload.scaler.load_state_dict(scale)

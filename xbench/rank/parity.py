@@ -62,7 +62,7 @@ from xbench.records import RANKS, Parity
 from xbench.schedules import cycle_of, defers_update
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
-from xbench.torch_compile import as_eager
+from xbench.torch_compile import COMPILING, as_eager
 
 
 def is_partial(mode: ModeSpec) -> bool:
@@ -74,6 +74,8 @@ def gate(session: Session, mode: ModeSpec) -> None:
     """Take k steps of this mode and compare them with `session.reference`. Write the verdict to the journal."""
     steps = session.run.effort.parity_steps
     what = f"gate {mode.text}"
+    if mode_info(mode.carrier).compiled:
+        what = f"{what}: {COMPILING}"
     if is_partial(mode):
         write_verdict(session, mode, agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
         return

@@ -49,7 +49,7 @@ from xbench.profilers.processor import ProcessorWatch
 from xbench.profilers.step_profile import profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
 from xbench.rank.autotune import try_candidates
-from xbench.rank.bare_steps import at_present_speed, bare_again, with_loader
+from xbench.rank.bare_steps import WITH_LOADER, at_present_speed, bare_again, loader_cycles, with_loader
 from xbench.rank.events import Remarked, StepProfiled, StragglersSought
 from xbench.rank.job_plans import complete, job_plan, with_missing
 from xbench.rank.other_links import other_costs, unit_costs
@@ -156,7 +156,12 @@ def profile_job(session: Session) -> JobPlan:
                 found.contention = _launches(session, found)
     if session.workload.loads_ahead:
         session.part("step with its loader")
-        found.step = with_loader(found.step, bare_again(session, found.step), session.workload.burst)
+        fed = bare_again(session, found.step, WITH_LOADER)
+        cycles = [loader_cycles(own, session.workload.burst) for own in fed]
+        if workers_of(session.group) > 1 and session.rank == 0:
+            ranks = ranks_behind(found.raws, again, found.waited, found.places, cycles)
+            session.journal.write(StragglersSought(ranks=ranks, links=links))
+        found.step = with_loader(found.step, cycles)
         found.keep(session)
     planner = found.planner(session)
     plans = planner.plans()

@@ -5,14 +5,16 @@ journal, and the parent makes a sentence of them.
 
 A mode that cannot be run fails, and the others continue. Ranks that took different branches would wait for each other
 for ever. So a mode that fails on one rank is left out on all. Ranks agree while no collective of the mode is in
-progress. That is after attaching, and after a parity check or a block that a schedule ended with a UsageError, which it
-raises on all ranks alike. `runs.launch_policy` handles memory that runs out within a step."""
+progress. That is after attaching, and after a parity check or a block that ended with an error that all ranks raise
+alike: a schedule's UsageError, or one of torch.compile. `runs.launch_policy` handles memory that runs out within a
+step."""
 
 from __future__ import annotations
 
 import os
 import re
 import sysconfig
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +32,10 @@ from xbench.rank.program import block_id
 from xbench.rank.session import Session
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec, RunSpec
+from xbench.torch_compile import COMPILING, failed_to_compile
+
+ALIKE_S = 60.0
+"""Time in which all ranks raise an error that they raise alike [s]."""
 
 MOST = 1200
 """Maximum length of an error's text [characters]: DDP's longest message, with the indices of a hundred parameters."""
@@ -117,8 +123,30 @@ def refusals() -> Iterator[list[str]]:
         said.append(str(error))
 
 
+@contextmanager
+def compiler_errors(session: Session, mode: ModeSpec) -> Iterator[None]:
+    """Raise UsageError in place of an error of torch.compile, if it fails on every rank of the job."""
+    try:
+        yield
+    except Exception as error:
+        if not failed_to_compile(error) or not _everywhere(session, f"compiler{session.job}-{_marker(mode)}"):
+            raise
+        raise UsageError(f"torch.compile failed: {message_of(error)}") from error
+
+
+def _everywhere(session: Session, note: str) -> bool:
+    """True if every rank of the job comes here within ALIKE_S. Other ranks are in a collective of the mode."""
+    session.board.put(f"{note}-{session.rank}", "")
+    until_s = time.monotonic() + ALIKE_S
+    while not all(session.board.has(f"{note}-{rank}") for rank in range(dist.get_world_size())):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
-    """Call `act()`. If a schedule refuses in it (`refusals`), the mode has failed.
+    """Call `act()`. If a schedule refuses in it (`refusals`), or torch.compile fails on all ranks, the mode has failed.
 
     An error in a turn ends the run, because the other job waits for its own turn.
     """
@@ -126,7 +154,7 @@ def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
         act()
         said = []
     else:
-        with refusals() as said:
+        with refusals() as said, compiler_errors(session, mode):
             act()
     if said:
         session.snapshot.restore(session.workload)
@@ -172,7 +200,11 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
             if handle.units and session.rank == 0:
                 session.journal.write(UnitsWrapped(mode=mode.text, units=handle.units))
             if mode_info(session.plans[session.job].carrier_of(mode)).refuses_late:
-                return _refusal_of_forward(session, handle)
+                if mode_info(mode.carrier).compiled:
+                    session.note(f"{mode.text}: {COMPILING}")
+                refusal = _refusal_of_forward(session, handle)
+                session.note(f"{mode.text}: tried")
+                return refusal
     except UsageError as error:
         return str(error)
     except (RuntimeError, MemoryError) as error:

@@ -46,6 +46,7 @@ from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.served_parameters import without_ignored
 from xbench.spec import ModeSpec, has_untuned
 from xbench.stats.blocks import twins
+from xbench.torch_compile import COMPILING_S
 from xbench.workloads.build import build, check_alike
 from xbench.workloads.training_step import FIRST_SCALE
 from xbench.workloads.workload import Workload
@@ -151,7 +152,9 @@ class Session(Loops):
     @property
     def _timeout(self) -> timedelta:
         """Limit of collectives. It exceeds the parent's, so that the parent can name the silent rank before that."""
-        return timedelta(seconds=2 * self.run.timeout_s + 10)
+        compiles = any(mode_info(mode.carrier).compiled for mode in self.run.modes)
+        longest_s = max(self.run.timeout_s, COMPILING_S) if compiles else self.run.timeout_s
+        return timedelta(seconds=2 * longest_s + 10)
 
     def _join(self) -> None:
         """Join the process group, and make the group of the schedules."""

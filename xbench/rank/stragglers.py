@@ -7,6 +7,7 @@ Links are compared if there are several hosts, and once: two jobs use the same o
 from __future__ import annotations
 
 import socket
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,8 +18,11 @@ from xbench.profilers.summary import own_steps
 from xbench.rank.parity_checker import gathered
 from xbench.rank.session import Session
 from xbench.records import CostModel, SlowLink, SlowRank
-from xbench.stats.stragglers import Exchanges, Pair, slow_links, slow_ranks
+from xbench.stats.stragglers import Exchanges, OwnSteps, Pair, slow_links, slow_ranks
 from xbench.units import parse_rate
+
+CONFIRMING = 5
+"""Steps with a loader that must confirm a slow rank: as few by chance are never all longer (1 of 252)."""
 
 
 class Place(NamedTuple):
@@ -42,17 +46,34 @@ def host_names(places: Sequence[Place]) -> dict[int, str]:
 
 
 def ranks_behind(
-    raws: Sequence[dict[str, Any]], again: Sequence[Sequence[float]], waited: Sequence[float], places: Sequence[Place]
+    raws: Sequence[dict[str, Any]],
+    again: Sequence[Sequence[float]],
+    waited: Sequence[float],
+    places: Sequence[Place],
+    fed: Sequence[Sequence[float]] | None = None,
 ) -> list[SlowRank]:
     """Return the slow ranks.
 
     The arguments are by rank: its steps, bare steps [s] at the end of the profile, the share of the time in which it
-    waited for its processor, and its place.
+    waited for its processor, and its place. With a loader that works ahead, `fed` has bare steps with it [s], which
+    then decide: the other steps keep one batch.
     """
     names = host_names(places)
     hosts = [names[place.host] if len(names) > 1 else None for place in places]
     ranks = own_steps(raws, waited, hosts)
-    return slow_ranks([replace(own, again_s=later_s) for own, later_s in zip(ranks, again, strict=True)])
+    if fed is None:
+        return slow_ranks([replace(own, again_s=later_s) for own, later_s in zip(ranks, again, strict=True)])
+    return slow_ranks([_fed(*one) for one in zip(ranks, again, fed, strict=True)])
+
+
+def _fed(own: OwnSteps, without_s: Sequence[float], with_s: Sequence[float]) -> OwnSteps:
+    """Return a rank's steps with its loader. They wait for batches as long as they take longer than those without.
+
+    The last ones confirm what the others show.
+    """
+    waits_s = max(0.0, statistics.median(with_s) - statistics.median(without_s))
+    parts_s = {**own.parts_s, "input": own.parts_s["input"] + waits_s}
+    return replace(own, steps_s=with_s[:-CONFIRMING], again_s=with_s[-CONFIRMING:], parts_s=parts_s)
 
 
 def links_behind(

@@ -20,7 +20,7 @@ from xbench.modes import TUNED_DDP as TUNED
 from xbench.modes import mode_info, next_forward_modes
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio, of_kind
-from xbench.report.answer import controls, is_control, paired_modes, rankings, reference_of, trusted
+from xbench.report.answer import controls, is_control, rankings, reference_of, trusted
 from xbench.report.host_gain import is_worth_it
 from xbench.report.sentences import ratio_text
 from xbench.report.snippets import (
@@ -156,7 +156,7 @@ def in_ddp(winner: str, ratios: Mapping[str, Ratio], place: str, more: str = "")
 def not_run(record: Comparison, use: str) -> list[Advice]:
     """Advise modes that were not timed and whose plans are predicted to beat that of the mode in use.
 
-    A predicted gain counts if it is larger than the error of any prediction that this run has tested.
+    A predicted gain counts if it is larger than the errors of the predictions for `ddp` and for the mode in use.
     """
     if not record.jobs or len(set(record.spec.workloads)) > 1:
         return []
@@ -165,22 +165,23 @@ def not_run(record: Comparison, use: str) -> list[Advice]:
     carrier = used.carrier if used is not None and used.carrier in plans else "ddp"
     if carrier not in plans or (used is not None and used.paired):
         return []
-    foreseen, off = Recorded(plans, record.bounds, record.spec.overlap), largest_error(record)
-    further = faster_next_forward(foreseen, carrier, ran, max(EQUIVALENT, off or 0.0))
+    foreseen, errors = Recorded(plans, record.bounds, record.spec.overlap), errors_of(record, {"ddp", carrier})
+    off = max(errors.values(), default=0.0)
+    further = faster_next_forward(foreseen, carrier, ran, max(EQUIVALENT, off))
     if not further:
         return []
     modes = dict.fromkeys(["ddp", carrier, *further])
     (told,) = next_forward_advice(foreseen, carrier, further)
-    band = f" Predictions of this run were off by up to {format_percent(off)}." if off is not None else ""
+    by = f"{'up to ' if len(errors) > 1 else ''}{format_percent(off)}"
+    band = f" The predictions for {and_of(list(errors))} were off by {by}." if errors else ""
     return [Advice(f"Not run: {told.told}{band}", compare_command(record.spec, list(modes)))]
 
 
-def largest_error(record: Comparison) -> float | None:
-    """Return the largest error of a predicted step of one job, as a share of the measured step; None without any."""
-    two = paired_modes(record)
-    tested = [one for name, one in record.modes.items() if name not in two and not is_control(name.partition("@")[0])]
-    errors = [abs(one.prediction_error) for one in tested if trusted(one) and one.prediction_error is not None]
-    return max(errors, default=None)
+def errors_of(record: Comparison, carriers: Collection[str]) -> dict[str, float]:
+    """Return how far one job's predictions for `carriers` were off, as a share of the step, by mode."""
+    names = [mode.text for mode in record.spec.modes if not mode.paired and mode.carrier in carriers]
+    tested = {name: record.modes[name] for name in names if name in record.modes and trusted(record.modes[name])}
+    return {name: abs(one.prediction_error) for name, one in tested.items() if one.prediction_error is not None}
 
 
 def faster_next_forward(
@@ -333,7 +334,8 @@ def units_lines(record: Comparison, result: ModeResult) -> str:
     told = counted(len(result.units), "unit")
     if result.ratio is not None:
         told += f", {ratio_text(result.ratio.value, result.ratio.ci95)} of {reference_of(record, result)}'s time"
-    return units_snippet(result.mode, result.units, told, sums=record.spec.backend == "gloo")
+    sums, tuned = record.spec.backend == "gloo", record.spec.tunes_ranks
+    return units_snippet(result.mode, result.units, told, sums=sums, tuned=tuned)
 
 
 def what_to_paste(record: Comparison) -> ScriptChange | None:
@@ -365,7 +367,8 @@ def what_to_paste(record: Comparison) -> ScriptChange | None:
         code = units_lines(record, best)
         return ScriptChange(f"Wrap the units of {best.mode} by fully_shard, before the optimizer is made:", code)
     if best.plan is None:
-        told = f"Use xbench.attach(model, optimizer, schedule={quoted(carrier)}): it takes no plan."
+        named = best.mode.partition("@")[0]
+        told = f"Use xbench.attach(model, optimizer, schedule={quoted(named)}): it takes no plan."
         return ScriptChange(
             told + (" Call xbench.tune_host() too, as in the measurement." if record.spec.tunes_ranks else "")
         )
@@ -379,5 +382,7 @@ def what_to_paste(record: Comparison) -> ScriptChange | None:
         return ScriptChange(f"Give DistributedDataParallel the buckets of {best.mode}:", code)
     later = " It updates parameters in the next forward pass: call handle.finish() before anything else reads them."
     put_off = later if mode_info(best.plan.carrier or carrier).puts_off else ""
-    code = attach_snippet(best.plan, told=told, tuned=tuned)
+    code = attach_snippet(
+        best.plan, told=told, tuned=tuned, workload=record.spec.workloads[0], device=record.spec.device
+    )
     return ScriptChange(f"Put {best.mode} under the training loop.{put_off}", code)

@@ -12,11 +12,15 @@ from xbench.errors import SpecError
 from xbench.modes import mode_info
 from xbench.planning.unit_plan import SEPARATOR
 from xbench.records import Plan, Unit
+from xbench.report.training_loop import loop_lines
 from xbench.schedules import parse_mode
+from xbench.spec import DeviceType, WorkloadSpec
 from xbench.text import counted, visible
 from xbench.units import format_seconds
 
 _TUNED = "xbench.tune_host()  # as in the measurement: keeps freed memory, raises Gloo's threads where it may"
+
+_FIRST_COLLECTIVE = "torch.distributed.barrier()  # Gloo's threads begin with the first collective"
 
 PLAIN_DDP = """\
 # nothing to change: DistributedDataParallel's default is what was best
@@ -55,10 +59,19 @@ def ddp_snippet(plan: Plan, caps_mib: Sequence[float], told: str | None = None, 
     )
 
 
-def attach_snippet(plan: Plan, record: str | None = None, told: str | None = None, *, tuned: bool = False) -> str:
+def attach_snippet(
+    plan: Plan,
+    record: str | None = None,
+    told: str | None = None,
+    *,
+    tuned: bool = False,
+    workload: WorkloadSpec | None = None,
+    device: DeviceType = "cpu",
+) -> str:
     """Return `xbench.attach` around a training loop, with the buckets written out or with the record that holds them.
 
-    `told` replaces the prediction in the comment. `tuned` is as in `ddp_snippet`.
+    `told` replaces the prediction in the comment. `tuned` is as in `ddp_snippet`. `workload` and `device` are those of
+    the measured step, whose options the loop has.
 
     The code expects `model`, `optimizer`, `criterion` and `batches`, and an initialised process group. Schedules with
     an early update let gradients arrive until `optimizer.step()`, as the prediction assumes. DDP's gradients have
@@ -72,7 +85,7 @@ def attach_snippet(plan: Plan, record: str | None = None, told: str | None = Non
     if not is_schedule(schedule):
         raise SpecError(f"{schedule!r} is no schedule of this xbench, so there is no line for it")
     wait = ', wait="step"' if mode_info(plan.carrier or plan.mode).early_update else ""
-    lines = [_comment(plan, told), "import xbench", ""]
+    lines = ["import xbench", ""]
     source = ""
     if mode_info(plan.mode).takes_plan and record is not None:
         source = f", plan={record!r}"
@@ -82,25 +95,26 @@ def attach_snippet(plan: Plan, record: str | None = None, told: str | None = Non
         if plan.parts is not None:
             lines.append(f"parts = {plan.parts.model_dump()!r}")
             source = ', plan={"buckets": buckets, "parts": parts}'
+    attach = f"xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait})"
+    loop = loop_lines(attach, workload, device)
+    imports = [line for line in loop if line.startswith("import ")]
     return "\n".join(
         [
+            _comment(plan, told),
+            *imports,
             *lines,
             *([_TUNED] if tuned else []),
-            f"with xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait}) as handle:",
-            "    for inputs, targets in batches:",
-            "        optimizer.zero_grad()",
-            "        loss = criterion(handle.model(inputs), targets)",
-            "        loss.backward()",
-            "        optimizer.step()",
+            *loop[len(imports) :],
             "",
         ]
     )
 
 
-def units_snippet(mode: str, units: Sequence[Unit], told: str, *, sums: bool) -> str:
+def units_snippet(mode: str, units: Sequence[Unit], told: str, *, sums: bool, tuned: bool = False) -> str:
     """Return torch's own `fully_shard` around the units of a mode that plans them, the root last.
 
-    The code expects `model` and an initialised process group. `sums`: torch sums and divides, as under Gloo.
+    The code expects `model` and an initialised process group. `sums`: torch sums and divides, as under Gloo. `tuned` is
+    as in `ddp_snippet`.
     """
     paths = [unit.name.split(SEPARATOR) for unit in units if unit.name]
     force = "model.set_force_sum_reduction_for_comms(True)  # over Gloo, some versions of torch do not average"
@@ -108,6 +122,7 @@ def units_snippet(mode: str, units: Sequence[Unit], told: str, *, sums: bool) ->
         [
             f"# {visible(f'{mode}: {told}')}",
             "# the optimizer takes model.parameters() after these lines",
+            *(["import torch", "import xbench"] if tuned else []),
             "from torch.distributed.fsdp import fully_shard",
             "",
             "units = [",
@@ -117,6 +132,7 @@ def units_snippet(mode: str, units: Sequence[Unit], told: str, *, sums: bool) ->
             "    fully_shard([model.get_submodule(path) for path in unit])",
             "fully_shard(model)",
             *([force] if sums else []),
+            *([_FIRST_COLLECTIVE, _TUNED] if tuned else []),
             "",
         ]
     )

@@ -162,7 +162,7 @@ def check_unprobed(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[M
     ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
     if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
         asked, _ = _chosen(config.fabric, 0, processes_of(modes))
-        _check_fabric(asked, workloads, modes)
+        check_fabric(asked, modes)
         check_real(asked, modes, config.collectives)
         if rootless.reexec_needed(asked):
             rootless.reexec(sys.argv)
@@ -198,7 +198,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     check_links(fabric, device)
     if rootless.reexec_needed(fabric):
         rootless.reexec(sys.argv)
-    _check_fabric(fabric, workloads, modes)
+    check_fabric(fabric, modes)
     check_real(fabric, modes, config.collectives)
     if fabric.world_size < 2:
         unplanned = [mode.text for mode in modes if mode_info(mode.name).needs_link]
@@ -254,8 +254,8 @@ def _chosen(asked: FabricSpec, gpus: int, processes: int) -> tuple[FabricSpec, s
     return fabric, reason
 
 
-def _check_fabric(fabric: FabricSpec, workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
-    """Raise SpecError for jobs or modes that a resolved fabric cannot run."""
+def check_fabric(fabric: FabricSpec, modes: Sequence[ModeSpec]) -> None:
+    """Raise SpecError for modes that a resolved fabric cannot run."""
     for mode in modes:
         needs = mode_info(mode.name).ranks
         if needs is not None:
@@ -346,12 +346,7 @@ def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compres
                 f"--backend horovod sends gradients as they are, or as fp16, and not as {compress}",
                 hint="leave --compress or --backend out",
             )
-    uncompressed = [mode.text for mode in modes if not mode_info(mode.carrier).compresses]
-    if compress is not None and uncompressed:
-        raise SpecError(
-            f"mode {uncompressed[0]!r} sends parameters and gradients as they are, and not as {compress}",
-            hint="leave --compress or the mode out",
-        )
+    check_compressed(modes, compress)
     reasons = {mode.text: why for mode in modes if (why := obstacle(mode.carrier)) is not None}
     remedies = {mode.text: mode_info(mode.carrier).remedy for mode in modes if mode.text in reasons}
     builds = {text: f"{command} builds it" for text, command in remedies.items() if command is not None}
@@ -361,6 +356,16 @@ def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compres
         raise SpecError(f"mode {first!r} cannot run here: {reasons[first]}", hint=builds.get(first))
     remedy = {text: f" ({built})" for text, built in builds.items()}
     return [f"mode {text} cannot run here: {why}{remedy.get(text, '')}" for text, why in reasons.items()]
+
+
+def check_compressed(modes: Sequence[ModeSpec], compress: Compress | None) -> None:
+    """Raise SpecError for a mode that does not compress what it sends, if it is to."""
+    uncompressed = [mode.text for mode in modes if not mode_info(mode.carrier).compresses]
+    if compress is not None and uncompressed:
+        raise SpecError(
+            f"mode {uncompressed[0]!r} sends parameters and gradients as they are, and not as {compress}",
+            hint="leave --compress or the mode out",
+        )
 
 
 def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec], collectives: Collectives) -> None:

@@ -94,8 +94,8 @@ def attach(
     `handle.synchronize()` before other code reads gradients before the step.
 
     `fsdp`, `hsdp` and `replicate` take the parameters over, and `zero1` the optimizer's state. Read parameters and
-    gradients through `handle.model`, or call `handle.finish()` first. Call `zero_grad()` of `handle.model` or of the
-    optimizer. Attributes that a loop sets on a model belong on `handle.model`. All ranks must detach together.
+    gradients through `handle.model`, or call `handle.finish()` first. Attributes that a loop sets on a model belong on
+    `handle.model`. All ranks must detach together.
     `auto:shard=on` is refused: `xbench plan RECORD --emit python --mode auto:shard=on` prints the lines of torch that
     wrap its units.
 

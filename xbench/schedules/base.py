@@ -20,6 +20,7 @@ from xbench.errors import UsageError, WorkloadError
 from xbench.records.measured_parts import Parts
 from xbench.schedules.engine import Engine, Wait, Watch
 from xbench.spec import Compress, Copies
+from xbench.torch_compile import failed_to_compile
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,9 @@ class Handle:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        refused = isinstance(error, UsageError) and not isinstance(error, WorkloadError)  # on every rank alike
-        if error is None or refused or not self.meets_at_detach:
+        refused = isinstance(error, UsageError) and not isinstance(error, WorkloadError)
+        alike = error is None or refused or failed_to_compile(error)  # on every rank
+        if alike or not self.meets_at_detach:
             self.detach()
 
 

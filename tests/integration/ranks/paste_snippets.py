@@ -1,19 +1,24 @@
 """A rank that pastes snippets of `xbench plan` into a training script and runs them, as a user would.
 
-    paste_snippets.py FOLDER    holds python.txt, file.txt and ddp.txt
+    paste_snippets.py FOLDER    holds python.txt, file.txt, ddp.txt, step.txt and units.txt
 
-Each is executed around the same small model, from the same seed, and must train what plain DDP trains.
+Each is executed around the same small model, from the same seed, and must train what plain DDP trains. step.txt
+accumulates two batches under autocast and clips, and the DDP beside it does the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 4
@@ -36,17 +41,33 @@ def train(module: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> Non
         optimizer.step()
 
 
-def reference(rank: int) -> list[torch.Tensor]:
+def train_by_two(module: DistributedDataParallel, optimizer: torch.optim.Optimizer, rank: int) -> None:
+    for number, (inputs, targets) in enumerate(batches_of(rank)):
+        with module.no_sync() if number % 2 == 0 else contextlib.nullcontext():
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = nn.functional.cross_entropy(module(inputs), targets) / 2
+            loss.backward()
+        if number % 2:
+            nn.utils.clip_grad_norm_(module.parameters(), 0.05)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def reference(rank: int, train: Callable[..., None]) -> list[torch.Tensor]:
     model = model_of()
     train(DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.1), rank)
     return [parameter.detach() for parameter in model.parameters()]
 
 
+def whole(parameter: Any) -> torch.Tensor:
+    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter.detach()
+
+
 def main() -> None:
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{os.environ['STORE']}")
-    expected = reference(rank)
-    for name in ("python", "file", "ddp"):
+    plain, by_two = reference(rank, train), reference(rank, train_by_two)
+    for name in ("python", "file", "ddp", "step", "units"):
         model = model_of()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         names = {
@@ -59,7 +80,9 @@ def main() -> None:
         if name == "ddp":
             train(names["model"], optimizer, rank)
             print("DDP's buckets:", names["model"]._get_ddp_logging_data()["rebuilt_bucket_sizes"])
-        torch.testing.assert_close([p.detach() for p in model.parameters()], expected)
+        if name == "units":
+            train(model, torch.optim.SGD(model.parameters(), lr=0.1), rank)
+        torch.testing.assert_close([whole(p) for p in model.parameters()], by_two if name == "step" else plain)
         print(f"{name}: ok", flush=True)
     dist.destroy_process_group()
 

@@ -244,7 +244,7 @@ def test_torch_is_not_needed(emit: str) -> None:
         (["--rate", "10gbits"], "--rate: '10gbits' is not a rate"),
         (["--latency", "soon"], "--latency: 'soon' is not a duration"),
         (["--modes", "optmal"], "unknown mode 'optmal'"),
-        (["--modes", "crossover"], "--modes: 'crossover' is not one job's schedule"),
+        (["--modes", "crossover"], "--modes: 'crossover' is not planned from a record"),
         (["--fabric", "local:ranks=4"], "no what-if leads there"),
         (["--fabric", "shaped:hosts=1"], "a shaped fabric needs 2 to 8 hosts"),
         (["--fabric", "shaped:hosts=4", "--rate", "1gbit"], "--fabric and --rate exclude each other"),

@@ -230,6 +230,8 @@ def test_a_pod_s_record_goes_where_the_command_says(words: list[str], capsys: py
         ),
         (["--engine", "slurm", "compare", "--reference", "single", "--modes", "ddp"], "not among the modes"),
         (["--engine", "slurm", "--ranks-per-node", "1", "compare", "--modes", "concurrent"], "needs 2 ranks a device"),
+        (["--engine", "slurm", "--ranks-per-node", "1", "compare", "--modes", "ddp,hsdp"], "needs two or more groups"),
+        (["--engine", "slurm", "compare", "--modes", "ddp,fsdp", "--compress", "bf16"], "and not as bf16"),
         (["--engine", "slurm", "tunes", "resnet18"], "unknown command for a script 'tunes'"),
         (["--engine", "slurmm", "compare"], "slurmm"),
         (["--engine", "slurm", "--time", "soon", "compare"], "not a time limit"),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from launch_world import SILENCE_S, START_S, World, block, error
 
 from xbench.errors import FabricError, RankError, RunError
-from xbench.launch.monitor import COLLECT_S, END_S
+from xbench.launch.monitor import COLLECT_S, COMPILING_S, END_S
 from xbench.rank.events import PhaseBegan, RankEnded
 
 KILLED_9 = "E0101 torch] failed (exitcode: -9) local_rank: 0 (pid: {pid}) of binary: python\n"
@@ -217,6 +217,15 @@ def test_silence_names_the_rank_that_does_not_wait(world):
     told = world.wait(1).error
     assert str(told) == "rank 1 on host 1 (ddp step 4: backward) hung: no sign of life for 60 s"
     assert "--timeout" in told.hint
+
+
+def test_a_rank_that_compiles_may_be_silent_for_longer(world):
+    world.hello_all()
+    world.journals[0, 0].note("gate ddp+compile: compiling step 1: computing")
+    assert world.monitor.poll() is None
+    assert world.wait(SILENCE_S + 1) is None
+    assert world.wait(COMPILING_S - SILENCE_S - 2) is None
+    assert "hung: no sign of life for 900 s" in str(world.wait(1).error)
 
 
 def test_silence_names_the_longest_silent_of_those_that_wait(world):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import pytest
@@ -142,12 +143,12 @@ def silent() -> Iterator[dist.ProcessGroup]:
     dist.destroy_process_group()
 
 
-def test_real_units_and_tensors_take_time_and_every_step_is_noted(silent: dist.ProcessGroup) -> None:
+def test_real_units_are_measured_and_every_step_is_noted(silent: dist.ProcessGroup) -> None:
     noted: list[str] = []
     spec = resolve(parse_workload("mobilenet_v3_small", batch_size=2, image_size=32), "cpu")
     workload = build(spec, torch.device("cpu"))
-    _, tensor_s = unit_cost.measure_unit_cost(Fsdp(), silent, workload, 2, turns=1, note=noted.append)
-    assert tensor_s > 0
+    cost_s = unit_cost.measure_unit_cost(Fsdp(), silent, workload, 2, turns=1, note=noted.append)
+    assert all(isfinite(value) and value >= 0 for value in cost_s)
     assert len(noted) == 3 * (unit_cost.WARMUP + 2)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from xbench.errors import UsageError
 from xbench.rank import other_links
 from xbench.records import UnitCost
 from xbench.schedules import parse_modes
@@ -22,7 +23,9 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(other_links, "_wait_s", lambda *_: 0.0)
     said: list[str] = []
     return SimpleNamespace(
-        run=SimpleNamespace(modes=parse_modes("ddp,fsdp,replicate"), effort=SimpleNamespace(is_quick=False)),
+        run=SimpleNamespace(
+            modes=parse_modes("ddp,fsdp,auto:shard=on,replicate"), effort=SimpleNamespace(is_quick=False)
+        ),
         device=torch.device("cpu"),
         workload=SimpleNamespace(scaler=None),
         snapshot=SimpleNamespace(restore=lambda workload: None),
@@ -41,7 +44,18 @@ def test_a_mode_whose_units_cannot_be_measured_is_named(session: Any, monkeypatc
 
     monkeypatch.setattr(other_links, "measure_unit_cost", measure)
     assert other_links.unit_costs(session, [], 0.3) == {"replicate": UnitCost(unit_s=0.002, tensor_s=0.001)}
-    assert session.said == ["predictions of fsdp lack the host's time for units: mixed dtypes"]
+    assert session.said == [
+        "predictions of fsdp and auto:shard=on lack the host's time for units: RuntimeError: mixed dtypes"
+    ]
+
+
+def test_a_mode_that_refuses_the_model_says_so_itself(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> tuple[float, float]:
+        raise UsageError("fully_shard refuses this model")
+
+    monkeypatch.setattr(other_links, "measure_unit_cost", refuse)
+    assert other_links.unit_costs(session, [], 0.3) == {}
+    assert session.said == []
 
 
 @pytest.mark.parametrize(("bare_s", "turns"), [(0.3, other_links.TURNS), (5.0, 1)])

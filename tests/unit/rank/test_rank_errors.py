@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import InternalTorchDynamoError
 
 from xbench.errors import SpecError, UsageError, WorkloadError
 from xbench.rank import rank_errors
@@ -58,17 +59,24 @@ def test_a_long_text_ends_after_a_whole_word() -> None:
 # --- modes that are refused ------------------------------------------------------------------------------------------
 
 
-def attempted(monkeypatch: pytest.MonkeyPatch, error: Exception, mode: str) -> tuple[dict[str, bool], list[Event]]:
-    """The refused modes and the journal of the only rank after a block of a mode raised this error."""
+def attempted(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, mode: str, ranks: int = 1
+) -> tuple[dict[str, bool], list[Event]]:
+    """The refused modes and the journal of the first rank, which alone raised this error in a block of a mode."""
     monkeypatch.setattr(rank_errors.dist, "all_reduce", lambda *_, **__: None)
+    monkeypatch.setattr(rank_errors.dist, "get_world_size", lambda: ranks)
+    monkeypatch.setattr(rank_errors, "ALIKE_S", 0.0)
     written: list[Event] = []
+    notes: set[str] = set()
     session: Any = SimpleNamespace(
         workload=None,
+        rank=0,
+        job=0,
         refused={},
         device=torch.device("cpu"),
         snapshot=SimpleNamespace(restore=lambda workload: None),
         journal=SimpleNamespace(write=written.append),
-        board=SimpleNamespace(put=lambda name, text: None),
+        board=SimpleNamespace(put=lambda name, text: notes.add(name), has=notes.__contains__),
     )
 
     def block() -> None:
@@ -83,6 +91,28 @@ def test_what_a_schedule_refuses_is_the_failure_of_its_mode(monkeypatch: pytest.
     assert refused == {"wfbp": True}
     assert isinstance(event, ModeFailed)
     assert (event.mode, event.message) == ("wfbp", "sparse gradients")
+
+
+def test_a_compiler_that_fails_on_every_rank_is_the_failure_of_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, (event,) = attempted(monkeypatch, InternalTorchDynamoError("no kernel"), "ddp+compile")
+    assert refused == {"ddp+compile": True}
+    assert isinstance(event, ModeFailed)
+    assert event.message == "torch.compile failed: InternalTorchDynamoError: no kernel"
+
+
+@pytest.mark.parametrize(
+    ("error", "ranks"),
+    [
+        (InternalTorchDynamoError("no space left on device"), 2),  # the other rank is in a collective
+        (InternalTorchDynamoError("CUDA out of memory. Tried to allocate 2 GiB"), 1),
+        (RuntimeError("no kernel"), 1),
+    ],
+)
+def test_a_compiler_that_fails_on_one_rank_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError, ranks: int
+) -> None:
+    with pytest.raises(type(error), match=str(error)[:10]):
+        attempted(monkeypatch, error, "ddp+compile", ranks)
 
 
 @pytest.mark.parametrize(

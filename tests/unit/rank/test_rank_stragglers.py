@@ -9,9 +9,11 @@ import pytest
 
 from xbench.profilers.host_links import PairTimes
 from xbench.rank import stragglers
+from xbench.rank.bare_steps import WITH_LOADER
 from xbench.rank.stragglers import Place, host_names, links_behind
 from xbench.records import CostModel
 from xbench.spec import FabricSpec
+from xbench.stats.stragglers import OwnSteps
 
 COST = CostModel(backend="gloo", world_size=6, alpha_s=0.0, beta_s_per_byte=1e-8, alpha_ci95=(0.0, 0.0),
                  beta_ci95=(1e-8, 1e-8), max_relative_residual=0.0, points=[])  # fmt: skip
@@ -66,3 +68,22 @@ def test_the_slower_side_of_a_pair_counts_and_the_first_rank_of_a_host_acts_for_
 )
 def test_without_links_of_their_own_nothing_is_measured(places: list[Place], fields: dict[str, Any]) -> None:
     assert links_behind(session(**fields), places, COST, GRAD_BYTES, 1.0) == []
+
+
+def own_steps(*waited: Any) -> list[OwnSteps]:
+    """Two ranks whose steps of 1 s take 0.4 s forward and 0.5 s backward, on one batch."""
+    return [OwnSteps([1.0] * 8, parts_s={"input": 0.01, "forward": 0.4, "backward": 0.5})] * 2
+
+
+@pytest.mark.parametrize(("wait_s", "named"), [(0.5, [(1, ["input"])]), (0.0, [])])
+def test_steps_with_a_loader_that_works_ahead_name_the_rank_that_waits_for_it(
+    wait_s: float, named: list[tuple[int, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stragglers, "own_steps", own_steps)
+    places = [Place(0, "a")] * 2
+    alone, fed = [[1.0] * 8] * 2, [[1.0] * WITH_LOADER, [1.0 + wait_s] * WITH_LOADER]
+    found = stragglers.ranks_behind([], alone, [0.0, 0.0], places, fed)
+    assert [(slow.rank, slow.parts) for slow in found] == named
+    assert stragglers.ranks_behind([], alone, [0.0, 0.0], places) == []  # the steps on one batch show nothing
+    moment = [[1.0] * WITH_LOADER, [1.5] * (WITH_LOADER - 5) + [1.0] * 5]
+    assert stragglers.ranks_behind([], alone, [0.0, 0.0], places, moment) == []  # the last steps must confirm it

@@ -14,6 +14,7 @@ from xbench.planning.measured import measured, read
 from xbench.planning.next_forward_search import NextForwardSearch
 from xbench.planning.scenario import Planned, replan, what_if
 from xbench.records import Comparison, ModeResult, Profile, Ratio, load
+from xbench.report import advice
 from xbench.report.advice import Advice, compare_command, fastest, in_ddp, not_run, recommendation
 from xbench.report.formats import markdown, terminal
 from xbench.report.kinds import view_of
@@ -28,7 +29,7 @@ AHEAD = (
     "priority and dear update parameters in the next forward pass, and are predicted to take 450 ms and 480 ms a step, "
     "10.0 % and 4.0 % less than auto (simulated)."
 )
-OFF = " Predictions of this run were off by up to 1.5 %."
+OFF = " The predictions for ddp and auto were off by up to 1.5 %."
 STEPS_S = {"ddp": 0.6, "auto": 0.5, "dear": 0.48, "priority": 0.45}
 
 
@@ -120,7 +121,7 @@ def test_what_was_run_is_not_advised_again() -> None:
     (rest,) = not_run(comparison([DDP, AUTO, dear]), "dear")
     assert rest == Advice(
         "Not run: priority updates parameters in the next forward pass, and is predicted to take 450 ms a step, 6.2 % "
-        f"less than dear (simulated).{OFF}",
+        f"less than dear (simulated).{OFF.replace('auto', 'dear')}",
         RUN.format("ddp,dear,priority"),
     )
 
@@ -135,6 +136,19 @@ def test_a_gain_within_the_error_of_the_run_s_predictions_is_not_advised() -> No
     control = made.mode_result("compute", 0.4, (0.6, 0.59, 0.61), "faster", buckets=1)
     control = control.model_copy(update={"prediction_error": 0.5})
     assert len(not_run(comparison([wrong, control, AUTO]), "auto")) == 1  # neither tests a prediction
+    bare = made.mode_result("wfbp", 0.7, (1.2, 1.1, 1.3), "slower", buckets=4)
+    bare = bare.model_copy(update={"prediction_error": 0.5})
+    assert len(not_run(comparison([DDP, bare, AUTO]), "auto")) == 1  # neither ddp nor the mode in use
+
+
+@pytest.mark.parametrize(
+    ("text", "written"), [("hsdp:group=2", "hsdp:group=2"), ("horovod", "horovod"), ("hsdp:group=2@b", "hsdp:group=2")]
+)
+def test_a_winner_without_a_plan_keeps_its_options(text: str, written: str) -> None:
+    won = made.mode_result(text, 0.5, (0.85, 0.83, 0.87), "faster", buckets=4)
+    changed = advice.what_to_paste(comparison([DDP, won.model_copy(update={"plan": None})]))
+    assert changed is not None
+    assert changed.told.startswith(f'Use xbench.attach(model, optimizer, schedule="{written}"): it takes no plan.')
 
 
 @pytest.mark.parametrize(
@@ -149,7 +163,7 @@ def test_without_a_winner_ddp_stays(verdict: str, ratio: tuple[float, float, flo
     found = view_of(comparison([DDP, made.mode_result("auto", 0.58, ratio, verdict, buckets=4)])).advice()
     assert found[0] == Advice(told)
     assert found[1].told.startswith("Not run: priority and dear update parameters in the next forward pass")
-    assert found[1].told.endswith(f"less than ddp (simulated).{OFF}")
+    assert found[1].told.endswith("less than ddp (simulated). The predictions for ddp were off by 1.5 %.")
 
 
 def test_ddp_s_own_argument_is_named_where_it_was_proven_and_did_not_win() -> None:

@@ -15,7 +15,16 @@ from sample_kinds import GOLDEN
 from xbench.planning.change import Change
 from xbench.planning.measured import read
 from xbench.planning.scenario import replan, what_if
-from xbench.records import AnyRecord, CalibrationPoint, CostModel, EmulatedLink, ErrorBand, FabricRecord, Scaling
+from xbench.records import (
+    AnyRecord,
+    CalibrationPoint,
+    CostModel,
+    EmulatedLink,
+    ErrorBand,
+    FabricRecord,
+    Scaling,
+    UnitCost,
+)
 from xbench.report import FORMATS
 from xbench.report.formats.junit import cases
 from xbench.report.instruments import instruments_line, parts_line
@@ -233,3 +242,17 @@ def test_two_bounds_that_look_alike_are_one() -> None:
     whole_s = made.BOUNDS.backward_overlap_bound_s
     assert " nor " in bounds_line(made.BOUNDS.model_copy(update={"overlap_bound_s": whole_s * 0.9}))
     assert " nor " not in bounds_line(made.BOUNDS.model_copy(update={"overlap_bound_s": whole_s * (1 - 1e-9)}))
+
+
+def test_all_fitted_costs_and_those_of_units_are_named() -> None:
+    """Sharded modes rest on more collectives than the all-reduce."""
+    record = made.comparison()
+    assert record.cost_model is not None
+    costs = {"all_reduce": record.cost_model, "all_gather": record.cost_model}
+    costs = {name: cost.model_copy(update={"collective": name}) for name, cost in costs.items()}
+    units = {"fsdp": UnitCost(unit_s=0.002, tensor_s=0.00025)}
+    facts = view_of(record.model_copy(update={"other_costs": costs, "unit_costs": units})).link_facts()
+    told = [text for name, text in facts if name == "cost model"]
+    assert [text.partition(" ")[0] for text in told] == ["all_reduce", "all_reduce", "all_gather"]
+    assert ["each is awaited before the next" in text for text in told] == [False, True, False]
+    assert ("units", "under fsdp a unit takes the host 2.00 ms and a tensor 250 µs, besides collectives") in facts

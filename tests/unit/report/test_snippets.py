@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.planning.plans import bucket_caps_mib
-from xbench.records import Plan
-from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp
+from xbench.records import Plan, Unit
+from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp, units_snippet
+from xbench.spec import WorkloadSpec
 
 
 def plan_of(mode: str, buckets: list[list[str]], nbytes: list[int]) -> Plan:
@@ -100,3 +101,48 @@ def test_what_attach_is_given(mode: str, record: str | None, given: dict[str, An
     plan = plan_of(mode, [["w"]], [4])
     exec(attach_snippet(plan, record), {"model": "model", "optimizer": "optimizer", "batches": []})
     assert calls == [(("model", "optimizer"), {"schedule": mode, **given})]
+
+
+def test_units_are_handed_over_with_the_tuning_of_the_ranks() -> None:
+    units = [Unit(name="layer1, layer2", parameters=["layer1.w", "layer2.w"]), Unit(name="", parameters=["w"])]
+    assert LINE not in units_snippet("auto:shard=on", units, "2 units", sums=False)
+    lines = units_snippet("auto:shard=on", units, "2 units", sums=False, tuned=True).splitlines()
+    assert lines[-2].startswith("torch.distributed.barrier()")  # Gloo's threads begin with the first collective
+    assert lines[-1] == LINE
+
+
+def loop_of(**options: Any) -> str:
+    """The loop of a snippet, without what stands before it."""
+    spec = WorkloadSpec(name="resnet18", **options)
+    text = attach_snippet(plan_of("wfbp", [["w"]], [4]), workload=spec, device="cuda")
+    return text[text.index("as handle:\n") + len("as handle:\n") :]
+
+
+def test_the_loop_has_the_measured_step() -> None:
+    assert loop_of(accumulate=4, amp="fp16", clip=0.5) == (
+        "    for number, (inputs, targets) in enumerate(batches, start=1):\n"
+        "        sends = number % 4 == 0\n"
+        "        with contextlib.nullcontext() if sends else handle.no_sync():\n"
+        '            with torch.autocast("cuda", dtype=torch.float16):\n'
+        "                loss = criterion(handle.model(inputs), targets) / 4\n"
+        "            scaler.scale(loss).backward()\n"
+        "        if sends:\n"
+        "            handle.synchronize()  # gradients have arrived before anything reads them\n"
+        "            scaler.unscale_(optimizer)\n"
+        "            torch.nn.utils.clip_grad_norm_(handle.model.parameters(), 0.5)\n"
+        "            scaler.step(optimizer)\n"
+        "            scaler.update()\n"
+        "            optimizer.zero_grad()\n"
+    )
+
+
+@pytest.mark.parametrize("amp", [None, "bf16", "fp16"])
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_gradients_are_read_only_after_they_have_arrived(amp: str | None, clip: float | None, accumulate: int) -> None:
+    loop = loop_of(amp=amp, clip=clip, accumulate=accumulate)
+    reads = [place for name in ("unscale_", "clip_grad", "scaler.step") if (place := loop.find(name)) >= 0]
+    assert all(loop.index("handle.synchronize()") < place for place in reads)
+    assert bool(reads) == (clip is not None or amp == "fp16")
+    assert loop.count("backward()") == loop.count(".step(") == 1
+    ast.parse(f"with attach as handle:\n{loop}")

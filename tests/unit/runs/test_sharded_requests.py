@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from xbench.errors import SpecError
-from xbench.runs.prepare import _check_fabric, check_available, check_real, placed
+from xbench.runs.prepare import check_available, check_fabric, check_real, placed
 from xbench.schedules import parse_modes
-from xbench.spec import FabricSpec, WorkloadSpec
+from xbench.spec import FabricSpec
 
-A = WorkloadSpec(name="resnet18")
 ALL = ("replicate", "fsdp", "auto:shard=on", "hsdp", "zero1")
 
 
@@ -34,11 +33,11 @@ def test_gradients_of_zero1_are_ddp_s_and_may_be_compressed() -> None:
 
 def test_groups_need_ranks() -> None:
     for fabric in (FabricSpec(name="local", ranks=4), FabricSpec(name="shaped", hosts=2, ranks=2, rate="1gbit")):
-        _check_fabric(fabric, [A], parse_modes("ddp,hsdp,hsdp:group=2"))
+        check_fabric(fabric, parse_modes("ddp,hsdp,hsdp:group=2"))
     with pytest.raises(SpecError, match=r"mode 'hsdp' needs two or more groups .* and 2 ranks are not"):
-        _check_fabric(FabricSpec(name="local", ranks=2), [A], parse_modes("ddp,hsdp"))
+        check_fabric(FabricSpec(name="local", ranks=2), parse_modes("ddp,hsdp"))
     with pytest.raises(SpecError, match="mode 'hsdp:group=3': 4 ranks are not two or more groups of 3"):
-        _check_fabric(FabricSpec(name="local", ranks=4), [A], parse_modes("hsdp:group=3"))
+        check_fabric(FabricSpec(name="local", ranks=4), parse_modes("hsdp:group=3"))
 
 
 def test_they_leave_two_jobs_in_one_process() -> None:

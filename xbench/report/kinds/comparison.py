@@ -53,6 +53,7 @@ from xbench.report.kinds.comparison_tables import (
 )
 from xbench.report.page.common_sections import caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Code, Facts, Section, Sentences
+from xbench.report.sharded_costs import other_cost_lines, units_lines
 from xbench.report.view import Case, Detail, MeasuredView, Row, Status, StepTrace
 from xbench.stats.blocks import twins
 from xbench.stats.steps import short_step_caution
@@ -98,6 +99,10 @@ class ComparisonView(MeasuredView[Comparison]):
 
     def contention(self) -> Contention | None:
         return self.record.jobs[0].contention if self.record.jobs else None
+
+    def link_facts(self) -> list[tuple[str, str]]:
+        costs, units = other_cost_lines(self.record), units_lines(self.record)
+        return [*super().link_facts(), *(("cost model", line) for line in costs), *(("units", line) for line in units)]
 
     def effort(self) -> str:
         return sentences.effort_line(self.record)

@@ -219,7 +219,14 @@ def snippet(tuned: Tuned, path: str) -> str:
     if is_plain_ddp(plan):
         return PLAIN_DDP
     if mode_info(tuned.schedule).reducer != "ddp" or tuned.bucket_cap_mb_list is None:
-        return attach_snippet(plan, path, measured, tuned=bool(tuned.host_tuning))
+        return attach_snippet(
+            plan,
+            path,
+            measured,
+            tuned=bool(tuned.host_tuning),
+            workload=tuned.workload.spec,
+            device="cpu" if tuned.device == "cpu" else "cuda",
+        )
     text = ddp_snippet(plan, tuned.bucket_cap_mb_list, measured, tuned=bool(tuned.host_tuning))
     unused = "    find_unused_parameters=True,\n" if tuned.unused_parameters else ""
     return text.replace("    model,\n", f"    model,\n{unused}")
