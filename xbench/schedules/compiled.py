@@ -2,6 +2,9 @@
 
 - **ddp+compile**: `torch.compile(DistributedDataParallel(model))`. torch cuts the graph at DDP's buckets (its
   DDPOptimizer), so a bucket's gradients are ready at the end of its part of the backward pass.
+- **ddp+compile:reducer=python**: the same with torch's experimental Python reducer. The backward pass is compiled too
+  (compiled autograd), with the all-reduces inside its graph. Inductor fuses them to buckets of 25 MiB and puts off
+  their waits (`fuse_ddp_with_concat_op` and `schedule_comm_wait`).
 - **fsdp+compile**: each block is compiled, then wrapped by `fully_shard`, and the root is wrapped last, as torchtitan
   does. torch's hooks around a block stay outside its graph. The root's own layers are not compiled.
 
@@ -15,6 +18,8 @@ kernels are Inductor's own, except within `torch_compile.as_eager`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
@@ -25,6 +30,7 @@ from xbench.errors import UsageError
 from xbench.model_blocks import blocks_of
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.bucketed import ComputeHandle
+from xbench.schedules.compiled_options import PYTHON, REDUCER
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.sharded import Fsdp
 from xbench.torch_compile import compiler_obstacle, regions
@@ -33,11 +39,12 @@ from xbench.torch_compile import compiler_obstacle, regions
 class CompiledDdpHandle(DdpHandle):
     """DDP's wrapper under torch.compile."""
 
-    def __init__(self, wrapper: DistributedDataParallel, setup: AttachConfig) -> None:
+    def __init__(self, wrapper: DistributedDataParallel, setup: AttachConfig, leave: Callable[[], None]) -> None:
         self._ddp: DistributedDataParallel | None = wrapper
         super().__init__(wrapper, setup.compress)
         self.model = cast(Module, torch.compile(wrapper))
         self._plain = setup.model
+        self.at_detach(leave)
         self.at_detach(self._forget)
 
     @property
@@ -53,16 +60,31 @@ class CompiledDdpHandle(DdpHandle):
 
 
 class CompiledDdp(Ddp):
-    """torch.compile around DistributedDataParallel with its defaults."""
+    """torch.compile around DistributedDataParallel with its defaults, or with the Python reducer."""
+
+    def __init__(self) -> None:
+        self._contexts = ExitStack()
 
     def attach(self, setup: AttachConfig) -> Handle:
-        """See `Ddp.attach`. Also raises UsageError for a model that is compiled already, and without a compiler."""
+        """See `Ddp.attach`. Also raises UsageError for a model that is compiled already, and without a compiler.
+
+        With the Python reducer, all backward passes of the process are compiled until the schedule is detached. It
+        raises UsageError for compressed gradients and for parameters without a gradient, which that reducer waits for.
+        """
         _check(setup.model)
-        return super().attach(setup)
+        with ExitStack() as contexts:
+            if setup.options.get(REDUCER) == PYTHON:
+                _enter_python_reducer(contexts, setup)
+            self._contexts = contexts.pop_all()
+        try:
+            return super().attach(setup)
+        except BaseException:
+            self._contexts.close()
+            raise
 
     def handle(self, wrapper: DistributedDataParallel, setup: AttachConfig) -> Handle:
         """See `Ddp.handle`."""
-        return CompiledDdpHandle(wrapper, setup)
+        return CompiledDdpHandle(wrapper, setup, self._contexts.close)
 
 
 class CompiledFsdp(Fsdp):
@@ -99,6 +121,20 @@ class CompiledCompute(Schedule):
 
         handle.at_detach(forget)
         return handle
+
+
+def _enter_python_reducer(contexts: ExitStack, setup: AttachConfig) -> None:
+    """Let DDP's constructor choose the Python reducer, and compile backward passes. Raises UsageError."""
+    if setup.compress is not None or setup.unused_parameters:
+        what = "compresses no gradients" if setup.compress is not None else "needs a gradient of every parameter"
+        raise UsageError(f"DDP's Python reducer {what}", hint=f"leave {REDUCER}={PYTHON} out")
+    from torch._dynamo import compiled_autograd
+
+    enable: Any = getattr(compiled_autograd, "_enable", None)
+    if enable is None:
+        raise UsageError("this torch has no compiled autograd, which DDP's Python reducer needs")
+    contexts.enter_context(torch._dynamo.config.patch(optimize_ddp="python_reducer"))
+    contexts.enter_context(enable(torch.compile))
 
 
 def _check(model: Module) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -51,15 +52,19 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, called: nn.Module,
         optimizer.step()
 
 
-def graphs_of(schedule: str, rank: int) -> int:
-    """Train under the schedule, compare with averages by hand, and return how many graphs Inductor compiled."""
-    graphs = 0
+def graphs_of(schedule: str, rank: int) -> tuple[int, int]:
+    """Train under the schedule, and compare with averages by hand.
+
+    Returns how many graphs Inductor compiled, and how many all-reduces are in them.
+    """
+    graphs = sent = 0
     compile_fx = inductor.compile_fx
 
-    def counted(*arguments: object, **options: object) -> object:
-        nonlocal graphs
+    def counted(graph: Any, *arguments: Any, **options: Any) -> object:
+        nonlocal graphs, sent
         graphs += 1
-        return compile_fx(*arguments, **options)  # type: ignore[arg-type]
+        sent += sum("all_reduce" in str(node.target) for node in graph.graph.nodes)
+        return compile_fx(graph, *arguments, **options)
 
     inductor.compile_fx = counted  # type: ignore[assignment]
     model, optimizer = made()
@@ -80,19 +85,28 @@ def graphs_of(schedule: str, rank: int) -> int:
     assert not regions(model)
     train(model, optimizer, model, rank)  # detached: nothing is compiled, and nothing waits
     assert compilations() == compiled
-    return graphs
+    return graphs, sent
 
 
 def ddp_is_cut_at_its_buckets(rank: int, world: int) -> None:
-    assert graphs_of("ddp+compile", rank) > 1
+    graphs, sent = graphs_of("ddp+compile", rank)
+    assert graphs > 1
+    assert sent == 0
+
+
+def the_python_reducer_is_in_the_graph(rank: int, world: int) -> None:
+    graphs, sent = graphs_of("ddp+compile:reducer=python", rank)
+    assert graphs >= 2  # forward and backward
+    assert sent > 0
+    assert torch._dynamo.config.optimize_ddp is True
 
 
 def without_communication_it_is_one_graph(rank: int, world: int) -> None:
-    assert graphs_of("compute+compile", rank) == 1
+    assert graphs_of("compute+compile", rank) == (1, 0)
 
 
 def each_block_of_fsdp_is_compiled(rank: int, world: int) -> None:
-    assert graphs_of("fsdp+compile", rank) >= 1  # equal blocks share one graph
+    assert graphs_of("fsdp+compile", rank)[0] >= 1  # equal blocks share one graph
 
 
 def models_that_are_refused(rank: int, world: int) -> None:
