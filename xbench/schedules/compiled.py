@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
+import torch._inductor.config as inductor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,6 +35,8 @@ from xbench.schedules.compiled_options import PYTHON, REDUCER
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.sharded import Fsdp
 from xbench.torch_compile import compiler_obstacle, regions
+
+DDP_MODULE = "torch.nn.parallel.distributed"
 
 
 class CompiledDdpHandle(DdpHandle):
@@ -54,7 +57,9 @@ class CompiledDdpHandle(DdpHandle):
         return self._ddp
 
     def _forget(self) -> None:
-        """Drop the graphs, which hold the wrapper. Its reducer's hooks go with it."""
+        """Drop the graphs, which hold the wrapper. Hooks of the C++ reducer go with it, and others are removed."""
+        for hook in self.ddp._accum_grad_hooks:
+            hook.remove()
         self.model, self._ddp = self._plain, None
         torch._dynamo.reset()
 
@@ -128,11 +133,17 @@ def _enter_python_reducer(contexts: ExitStack, setup: AttachConfig) -> None:
     if setup.compress is not None or setup.unused_parameters:
         what = "compresses no gradients" if setup.compress is not None else "needs a gradient of every parameter"
         raise UsageError(f"DDP's Python reducer {what}", hint=f"leave {REDUCER}={PYTHON} out")
-    from torch._dynamo import compiled_autograd
+    from torch._dynamo import compiled_autograd, trace_rules
 
     enable: Any = getattr(compiled_autograd, "_enable", None)
     if enable is None:
         raise UsageError("this torch has no compiled autograd, which DDP's Python reducer needs")
+    # DDP's constructor sets these for good, and other modes must not have them.
+    fused = {name: getattr(inductor, name) for name in ("_fuse_ddp_communication", "_fuse_ddp_bucket_size")}
+    contexts.enter_context(inductor.patch(fused))
+    if DDP_MODULE not in trace_rules.LEGACY_MOD_INLINELIST:
+        contexts.callback(trace_rules.get_legacy_mod_inlinelist.cache_clear)
+        contexts.callback(trace_rules.LEGACY_MOD_INLINELIST.discard, DDP_MODULE)
     contexts.enter_context(torch._dynamo.config.patch(optimize_ddp="python_reducer"))
     contexts.enter_context(enable(torch.compile))
 

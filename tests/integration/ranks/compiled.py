@@ -83,6 +83,7 @@ def graphs_of(schedule: str, rank: int) -> tuple[int, int]:
     for (name, a), (_, b) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-5), (name, (a - b).abs().max())
     assert not regions(model)
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
     train(model, optimizer, model, rank)  # detached: nothing is compiled, and nothing waits
     assert compilations() == compiled
     return graphs, sent
@@ -99,6 +100,8 @@ def the_python_reducer_is_in_the_graph(rank: int, world: int) -> None:
     assert graphs >= 2  # forward and backward
     assert sent > 0
     assert torch._dynamo.config.optimize_ddp is True
+    assert torch._inductor.config._fuse_ddp_communication is False
+    ddp_is_cut_at_its_buckets(rank, world)  # as before
 
 
 def without_communication_it_is_one_graph(rank: int, world: int) -> None:
