@@ -63,7 +63,7 @@ def failed_to_compile(error: BaseException | None) -> bool:
     raised = sys.modules.get("torch._dynamo.exc")
     if raised is None or not isinstance(error, raised.TorchDynamoException):
         return False
-    return "out of memory" not in str(error)
+    return not any(words in str(error) for words in ("out of memory", "can't allocate memory"))
 
 
 @contextmanager

@@ -24,13 +24,18 @@ MAX_STEPS = 10
 """Steps after which a mode that still compiles is timed all the same, with a warning."""
 
 
+def noted(mode: ModeSpec, what: str) -> str:
+    """Return the note of steps of a mode, in which its code may be compiled."""
+    return f"{what}: {COMPILING}" if mode_info(mode.carrier).compiled else what
+
+
 def settle(session: Session, mode: ModeSpec, handle: Handle, what: str) -> None:
     """Take steps until no rank has compiled in one. Do nothing for a mode that is not compiled. Collective."""
     if not mode_info(mode.carrier).compiled:
         return
     for _ in range(MAX_STEPS):
         before = compilations()
-        session.train(handle, 1, f"{what}: {COMPILING}", lambda: None)
+        session.train(handle, 1, noted(mode, what), lambda: None)
         compiled = torch.tensor([float(compilations() > before)], device=session.device)
         dist.all_reduce(compiled, op=dist.ReduceOp.MAX)
         if not compiled.item():

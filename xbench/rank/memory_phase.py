@@ -17,21 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xbench.modes import mode_info
+from xbench.rank.compiled_steps import noted
 from xbench.rank.events import MemoryMeasured
 from xbench.rank.session import Session
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec
-from xbench.torch_compile import COMPILING, cut_by_ddp
+from xbench.torch_compile import cut_by_ddp
 from xbench.workloads.memory import local_shard, saved_bytes
 from xbench.workloads.nested import tensors_in
 
 
 def measure_memory(session: Session, mode: ModeSpec) -> None:
     """Attach anew, take a first step, count a second one, and write the result. Collective over the job."""
-    what = f"memory of {mode.text}"
-    if mode_info(mode.carrier).compiled:
-        what = f"{what}: {COMPILING}"
+    what = noted(mode, f"memory of {mode.text}")
     on_gpu = session.device.type == "cuda"
     workload, cycle = session.workload, cycle_of(mode)
     before = torch.cuda.memory_allocated(session.device) if on_gpu else 0

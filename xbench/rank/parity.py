@@ -53,6 +53,7 @@ from torch import Tensor
 
 from xbench.equal_ranks import digest
 from xbench.modes import mode_info
+from xbench.rank.compiled_steps import noted
 from xbench.rank.events import ParityChecked
 from xbench.rank.parity_checker import TOLERANCE, Reference, copies, gathered, largest_difference, same_bits
 from xbench.rank.program import block_id, whole_cycles
@@ -62,7 +63,7 @@ from xbench.records import RANKS, Parity
 from xbench.schedules import cycle_of, defers_update
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec
-from xbench.torch_compile import COMPILING, as_eager
+from xbench.torch_compile import as_eager
 
 
 def is_partial(mode: ModeSpec) -> bool:
@@ -73,9 +74,7 @@ def is_partial(mode: ModeSpec) -> bool:
 def gate(session: Session, mode: ModeSpec) -> None:
     """Take k steps of this mode and compare them with `session.reference`. Write the verdict to the journal."""
     steps = session.run.effort.parity_steps
-    what = f"gate {mode.text}"
-    if mode_info(mode.carrier).compiled:
-        what = f"{what}: {COMPILING}"
+    what = noted(mode, f"gate {mode.text}")
     if is_partial(mode):
         write_verdict(session, mode, agreement(session, mode, whole_cycles(steps, cycle_of(mode))))
         return

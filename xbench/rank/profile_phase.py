@@ -159,7 +159,7 @@ def profile_job(session: Session) -> JobPlan:
         fed = bare_again(session, found.step, WITH_LOADER)
         cycles = [loader_cycles(own, session.workload.burst) for own in fed]
         if workers_of(session.group) > 1 and session.rank == 0:
-            ranks = ranks_behind(found.raws, again, found.waited, found.places, cycles)
+            ranks = ranks_behind(found.raws, again, found.waited, found.places, cycles)  # in place of those above
             session.journal.write(StragglersSought(ranks=ranks, links=links))
         found.step = with_loader(found.step, cycles)
         found.keep(session)

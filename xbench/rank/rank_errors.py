@@ -27,12 +27,13 @@ from xbench.errors import UsageError, WorkloadError
 from xbench.gpu_errors import Explanation, explain
 from xbench.host.tuning import raise_gloo_threads
 from xbench.modes import mode_info
+from xbench.rank.compiled_steps import noted
 from xbench.rank.events import ModeFailed, UnitsWrapped
 from xbench.rank.program import block_id
 from xbench.rank.session import Session
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec, RunSpec
-from xbench.torch_compile import COMPILING, failed_to_compile
+from xbench.torch_compile import failed_to_compile
 
 ALIKE_S = 60.0
 """Time in which all ranks raise an error that they raise alike [s]."""
@@ -200,10 +201,9 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
             if handle.units and session.rank == 0:
                 session.journal.write(UnitsWrapped(mode=mode.text, units=handle.units))
             if mode_info(session.plans[session.job].carrier_of(mode)).refuses_late:
-                if mode_info(mode.carrier).compiled:
-                    session.note(f"{mode.text}: {COMPILING}")
+                session.note(noted(mode, f"trying {mode.text}"))
                 refusal = _refusal_of_forward(session, handle)
-                session.note(f"{mode.text}: tried")
+                session.note(f"tried {mode.text}")
                 return refusal
     except UsageError as error:
         return str(error)

@@ -22,7 +22,7 @@ from xbench.stats.stragglers import Exchanges, OwnSteps, Pair, slow_links, slow_
 from xbench.units import parse_rate
 
 CONFIRMING = 5
-"""Steps with a loader that must confirm a slow rank: as few by chance are never all longer (1 of 252)."""
+"""Steps with a loader that must confirm a slow rank. By chance, five are longer than five others in 1 of 252 cases."""
 
 
 class Place(NamedTuple):

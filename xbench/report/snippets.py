@@ -96,15 +96,14 @@ def attach_snippet(
             lines.append(f"parts = {plan.parts.model_dump()!r}")
             source = ', plan={"buckets": buckets, "parts": parts}'
     attach = f"xbench.attach(model, optimizer, schedule={quoted(schedule)}{source}{wait})"
-    loop = loop_lines(attach, workload, device)
-    imports = [line for line in loop if line.startswith("import ")]
+    imports, loop = loop_lines(attach, workload, device)
     return "\n".join(
         [
             _comment(plan, told),
             *imports,
             *lines,
             *([_TUNED] if tuned else []),
-            *loop[len(imports) :],
+            *loop,
             "",
         ]
     )

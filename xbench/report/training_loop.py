@@ -10,8 +10,8 @@ from xbench.spec import DeviceType, WorkloadSpec
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
-def loop_lines(attach: str, spec: WorkloadSpec | None, device: DeviceType) -> list[str]:
-    """Return the lines of a loop in the context `attach`, the call of `xbench.attach`.
+def loop_lines(attach: str, spec: WorkloadSpec | None, device: DeviceType) -> tuple[list[str], list[str]]:
+    """Return the imports and the lines of a loop in the context `attach`, the call of `xbench.attach`.
 
     The code expects `criterion` and `batches`, besides what `attach` uses. `spec` is the workload with the options of
     its step; None is a step without options. `device`: 'cpu' or 'cuda'.
@@ -28,7 +28,7 @@ def loop_lines(attach: str, spec: WorkloadSpec | None, device: DeviceType) -> li
     imports = ["import contextlib"] if spec.accumulate > 1 else []
     if any("torch." in line for line in [*before, *body]):
         imports.append("import torch")
-    return [*imports, *lines]
+    return imports, lines
 
 
 def _passes(spec: WorkloadSpec, device: DeviceType) -> list[str]:

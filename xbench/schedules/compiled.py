@@ -57,18 +57,13 @@ class CompiledDdpHandle(DdpHandle):
         return self._ddp
 
     def _forget(self) -> None:
-        """Drop the graphs, which hold the wrapper. Hooks of the C++ reducer go with it, and others are removed."""
-        for hook in self.ddp._accum_grad_hooks:
-            hook.remove()
+        """Drop the graphs, which hold the wrapper. Hooks of its C++ reducer go with it."""
         self.model, self._ddp = self._plain, None
         torch._dynamo.reset()
 
 
 class CompiledDdp(Ddp):
     """torch.compile around DistributedDataParallel with its defaults, or with the Python reducer."""
-
-    def __init__(self) -> None:
-        self._contexts = ExitStack()
 
     def attach(self, setup: AttachConfig) -> Handle:
         """See `Ddp.attach`. Also raises UsageError for a model that is compiled already, and without a compiler.
@@ -77,11 +72,10 @@ class CompiledDdp(Ddp):
         raises UsageError for compressed gradients and for parameters without a gradient, which that reducer waits for.
         """
         _check(setup.model)
-        with ExitStack() as contexts:
-            if setup.options.get(REDUCER) == PYTHON:
-                _enter_python_reducer(contexts, setup)
-            self._contexts = contexts.pop_all()
+        self._contexts = ExitStack()
         try:
+            if setup.options.get(REDUCER) == PYTHON:
+                _enter_python_reducer(self._contexts, setup)
             return super().attach(setup)
         except BaseException:
             self._contexts.close()
@@ -89,6 +83,8 @@ class CompiledDdp(Ddp):
 
     def handle(self, wrapper: DistributedDataParallel, setup: AttachConfig) -> Handle:
         """See `Ddp.handle`."""
+        for hook in wrapper._accum_grad_hooks:  # of the Python reducer
+            self._contexts.callback(hook.remove)
         return CompiledDdpHandle(wrapper, setup, self._contexts.close)
 
 

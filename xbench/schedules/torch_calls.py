@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -33,24 +33,15 @@ def watch_calls(watch: Watch, kinds: Mapping[str, str]) -> Callable[[], None]:
 
     A call that waits for its collective still does: it starts it, and waits. Its bytes are those of its largest tensor.
     """
-    there = {name: getattr(dist, name) for name in kinds if hasattr(dist, name)}
-
-    def undo() -> None:
-        for name, inner in there.items():
-            setattr(dist, name, inner)
-
-    for name, inner in there.items():
-        setattr(dist, name, _watched(inner, kinds[name], watch))
-    return undo
+    return _replaced(kinds, lambda name, inner: _watched(inner, kinds[name], watch))
 
 
 @contextlib.contextmanager
-def calls_timed(kinds: Mapping[str, str]) -> Iterator[Callable[[], float]]:
+def calls_timed(kinds: Iterable[str]) -> Iterator[Callable[[], float]]:
     """Time the host's calls of the collectives of `kinds` from now on. Gives a function of their time so far [s]."""
-    there = {name: getattr(dist, name) for name in kinds if hasattr(dist, name)}
     spent_s = 0.0
 
-    def timed(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(_name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)
         def call(*positional: Any, **named: Any) -> Any:
             nonlocal spent_s
@@ -61,13 +52,24 @@ def calls_timed(kinds: Mapping[str, str]) -> Iterator[Callable[[], float]]:
 
         return call
 
+    undo = _replaced(kinds, timed)
     try:
-        for name, inner in there.items():
-            setattr(dist, name, timed(inner))
         yield lambda: spent_s
     finally:
+        undo()
+
+
+def _replaced(names: Iterable[str], wrapped: Callable[[str, Callable[..., Any]], Any]) -> Callable[[], None]:
+    """Put `wrapped(name, function)` in the place of functions of `torch.distributed`. Returns what undoes this."""
+    there = {name: getattr(dist, name) for name in names if hasattr(dist, name)}
+
+    def undo() -> None:
         for name, inner in there.items():
             setattr(dist, name, inner)
+
+    for name, inner in there.items():
+        setattr(dist, name, wrapped(name, inner))
+    return undo
 
 
 def _watched(inner: Callable[..., Any], kind: str, watch: Watch) -> Callable[..., Any]:

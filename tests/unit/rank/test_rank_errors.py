@@ -105,6 +105,7 @@ def test_a_compiler_that_fails_on_every_rank_is_the_failure_of_its_mode(monkeypa
     [
         (InternalTorchDynamoError("no space left on device"), 2),  # the other rank is in a collective
         (InternalTorchDynamoError("CUDA out of memory. Tried to allocate 2 GiB"), 1),
+        (InternalTorchDynamoError("DefaultCPUAllocator: can't allocate memory"), 1),
         (RuntimeError("no kernel"), 1),
     ],
 )
