@@ -13,9 +13,9 @@ from xbench.records import Comparison
 pytestmark = pytest.mark.integration
 RANKS = Path(__file__).parent / "ranks" / "sharded.py"
 OF_TWO = (
-    "trained_as_by_hand", "looked_at_between_steps", "in_shards_while_attached", "one_rank_has_a_parameter_s_state",
-    "accumulated_gradients", "blocks_in_one_unit", "shards_are_of_the_callers_group", "models_that_are_refused",
-    "a_rank_that_raises_alone_does_not_wait",
+    "trained_as_by_hand", "every_unit_sums", "looked_at_between_steps", "in_shards_while_attached",
+    "one_rank_has_a_parameter_s_state", "accumulated_gradients", "blocks_in_one_unit",
+    "shards_are_of_the_callers_group", "models_that_are_refused", "a_rank_that_raises_alone_does_not_wait",
 )  # fmt: skip
 LAYERS, LAYER_BYTES = 6, 64 * 1024
 

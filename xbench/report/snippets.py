@@ -116,13 +116,17 @@ def units_snippet(mode: str, units: Sequence[Unit], told: str, *, sums: bool, tu
     as in `ddp_snippet`.
     """
     paths = [unit.name.split(SEPARATOR) for unit in units if unit.name]
-    force = "model.set_force_sum_reduction_for_comms(True)  # over Gloo, some versions of torch do not average"
+    force = [
+        "for module in model.modules():",
+        "    if isinstance(module, FSDPModule):",
+        "        module.set_force_sum_reduction_for_comms(True)  # over Gloo, some versions of torch do not average",
+    ]
     return "\n".join(
         [
             f"# {visible(f'{mode}: {told}')}",
             "# the optimizer takes model.parameters() after these lines",
             *(["import torch", "import xbench"] if tuned else []),
-            "from torch.distributed.fsdp import fully_shard",
+            f"from torch.distributed.fsdp import {'FSDPModule, ' if sums else ''}fully_shard",
             "",
             "units = [",
             *(f"    {unit!r}," for unit in paths),
@@ -130,7 +134,7 @@ def units_snippet(mode: str, units: Sequence[Unit], told: str, *, sums: bool, tu
             "for unit in units:",
             "    fully_shard([model.get_submodule(path) for path in unit])",
             "fully_shard(model)",
-            *([force] if sums else []),
+            *(force if sums else []),
             *([_FIRST_COLLECTIVE, _TUNED] if tuned else []),
             "",
         ]

@@ -18,8 +18,8 @@ all-reduce. On a GPU the next unit's all-gather overlaps computation. Over Gloo 
 after `fully_shard`. While the schedule is attached, the user's model has no values: `Handle.finish` puts the whole
 parameters, gradients and state back into it, and the next forward pass takes them from there. Detaching does the same.
 
-**Gloo.** Some versions of torch sum where ReduceOp.AVG is asked for (pytorch issue 162338). So torch sums and divides,
-which `set_force_sum_reduction_for_comms` asks for, over any backend but NCCL.
+**Gloo.** Some versions of torch sum where ReduceOp.AVG is asked for (pytorch issue 162338), and others divide the whole
+buffer after it, not this rank's part. So torch sums and divides in every unit, over any backend but NCCL.
 """
 
 from __future__ import annotations
@@ -288,9 +288,10 @@ class Fsdp(Schedule):
         except (AssertionError, NotImplementedError, ValueError) as error:  # torch refuses the model so
             said = " ".join(str(error).split())[:300]
             raise UsageError(f"fully_shard refuses this model: {said}") from None
-        root: Any = twin
         if dist.get_backend(setup.group) != "nccl":
-            root.set_force_sum_reduction_for_comms(True)
+            for module in twin.modules():
+                if isinstance(module, FSDPModule):
+                    module.set_force_sum_reduction_for_comms(True)  # of this unit alone
         return ShardedHandle(setup, twin, merged(units, divided))
 
     def check(self, setup: AttachConfig) -> str:

@@ -6,6 +6,7 @@ blocks of seven features, which no number of ranks here divides.
 
 from __future__ import annotations
 
+import functools
 import sys
 from functools import partial
 from typing import Any
@@ -97,6 +98,29 @@ def trained_as_by_hand(rank: int, world: int) -> None:
             same_state(optimizer, theirs, (schedule, kind))
             assert float(buffer) == 3, "buffers are the model's own"
             assert "step" not in vars(optimizer)
+
+
+def every_unit_sums(rank: int, world: int) -> None:
+    """Gloo does not average in some versions of torch, so each unit sums and divides."""
+    for schedule in IN_SHARDS:
+        model, optimizer, handle = attached(schedule, None)
+        ops: list[Any] = []
+        with pytest.MonkeyPatch.context() as patched:
+            for name in ("reduce_scatter_tensor", "reduce_scatter_single", "all_reduce"):
+                if hasattr(dist, name):
+                    patched.setattr(dist, name, noting_op(getattr(dist, name), ops))
+            train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=handle.synchronize)
+        assert ops == [dist.ReduceOp.SUM] * len(handle.units), (schedule, ops)
+        handle.detach()
+
+
+def noting_op(call: Any, ops: list[Any]) -> Any:
+    @functools.wraps(call)
+    def noting(*args: Any, **named: Any) -> Any:
+        ops.append(named["op"])
+        return call(*args, **named)
+
+    return noting
 
 
 def shards_are_of_the_callers_group(rank: int, world: int) -> None:

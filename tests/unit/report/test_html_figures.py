@@ -265,8 +265,8 @@ def test_planned_units_are_pasted_as_lines_of_torch() -> None:
     assert found.code is not None
     compile(found.code, "pasted", "exec")
     assert "    ['a.0', 'a.1'],\n    ['a.2'],\n]" in found.code
-    assert found.code.endswith("\nmodel.set_force_sum_reduction_for_comms(True)  # over Gloo, some versions of torch "
-                               "do not average\n")  # fmt: skip
+    assert found.code.endswith("\n        module.set_force_sum_reduction_for_comms(True)  # over Gloo, some versions "
+                               "of torch do not average\n")  # fmt: skip
 
 
 def test_two_jobs_have_no_lines_to_paste() -> None:
