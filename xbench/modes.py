@@ -264,7 +264,7 @@ _OURS = (
     ModeInfo("zero1", "DDP with optimizer state in shards (ZeroRedundancyOptimizer)",
              "xbench.schedules.zero1:Zero1", forecast=_FORECASTS + "zero1", collectives=("broadcast",),
              **{**_TORCHS, "reducer": "ddp", "compresses": True}),
-    ModeInfo("ddp+compile", "DDP with the model under torch.compile, cut at DDP's buckets",
+    ModeInfo("ddp+compile", "DDP with the model under torch.compile, cut at DDP's buckets; :reducer=",
              "xbench.schedules.compiled:CompiledDdp", takes_plan=False, reducer="ddp", paced_by="ddp",
              options="xbench.schedules.compiled_options:checked", **_COMPILED),
     ModeInfo("fsdp+compile", "FSDP2 with each block under torch.compile",

@@ -5,8 +5,9 @@ The difference of two trained networks is relative to the update of the training
     difference(p) = size(a - b) / (size(b - start) + 100 ε size(b) + least)
 
 `a` is the schedule's value, `b` the reference's, `start` the common initial value, `ε` the dtype's. `size` is the
-largest magnitude, or the mean for compressed gradients. `least` is 10⁻³ of the largest update if a sum over ranks may
-have another order, else 0. Integers, booleans and complex numbers are compared by their bits: they differ by 0 or by 1.
+largest magnitude, or the mean for compressed gradients and for compiled steps. `least` is 10⁻³ of the largest update if
+sums may have another order, else 0. Integers, booleans and complex numbers are compared by their bits: they differ by 0
+or by 1.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from xbench.records import Parity
 from xbench.workloads.workload import Workload
 
 TOLERANCE = 0.02
-COMPRESSED_TOLERANCE = 0.25
-"""Tolerance of means: half of the smallest error of a wrong schedule, and many times the rounding to bf16."""
+MEAN_TOLERANCE = 0.25
+"""Tolerance of means: half of the smallest error of a wrong schedule, and many times the rounding to bf16, or that of
+compiled kernels (`rank.parity`)."""
 
 COMPRESSED_MOMENTUM = 0.05
 """Tolerance of means of first moments: ten times the rounding to bf16 if ranks cancel as independent samples do."""
@@ -58,6 +60,8 @@ class Reference:
     ddp_refusal: str | None = None
     not_shown: str | None = None
     """Reason why a schedule that passes has not been shown to train the same network."""
+    not_shown_compiled: str | None = None
+    """The same for a compiled step, whose tolerance is wider."""
     comparable: bool = True
     """True if a difference from these states is evidence about a schedule."""
     buffer: str | None = None
@@ -199,6 +203,7 @@ class ParityChecker:
         momentum: Mapping[str, Tensor] | None = None,
         norms: Sequence[float | None] = (),
         compressed: bool = False,
+        compiled: bool = False,
         comparable: bool = True,
     ) -> None:
         self._workload = workload
@@ -207,10 +212,10 @@ class ParityChecker:
         self._norms = norms
         self._group = group
         self._comparable = comparable
-        self._size = mean if compressed else largest
-        self._tolerance = COMPRESSED_TOLERANCE if compressed else TOLERANCE
-        self._momentum_tolerance = COMPRESSED_MOMENTUM if compressed else TOLERANCE
-        self._reordered = dist.get_world_size(group) > 2  # a sum of two is the same in either order
+        self._size = mean if compressed or compiled else largest
+        self._tolerance = MEAN_TOLERANCE if compressed or compiled else TOLERANCE
+        self._momentum_tolerance = COMPRESSED_MOMENTUM if compressed and not compiled else self._tolerance
+        self._reordered = compiled or dist.get_world_size(group) > 2  # a sum of two is the same in either order
         self._taken = 0
         self._differences: dict[str, float] = {}
         self._moments: dict[str, float] = {}
@@ -331,5 +336,5 @@ def compressed(compress: str) -> str:
     """Return the record's remark on a run whose gradients are compressed."""
     return (
         f"fp32 gradients travel as {compress}, in every mode; the parity check compares mean differences with DDP's "
-        f"exact steps (tolerance {COMPRESSED_TOLERANCE:g} in place of {TOLERANCE:g} of the largest)"
+        f"exact steps (tolerance {MEAN_TOLERANCE:g} in place of {TOLERANCE:g} of the largest)"
     )

@@ -20,6 +20,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -29,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from xbench.equal_ranks import digest
 from xbench.errors import UsageError, WorkloadError
 from xbench.gpu_errors import shortage
+from xbench.modes import mode_info
 from xbench.rank import parity_power
 from xbench.rank.parity_checker import ParityChecker, Reference, copies, gathered, momentum_of, size_of
 from xbench.rank.parity_power import Gradients
@@ -104,14 +106,11 @@ def make(session: Session) -> Reference:
         reference.buffer = _uneven(buffers)
     world_size = dist.get_world_size()
     if world_size > 1:
-        reference.not_shown = parity_power.not_shown(
-            session.workload,
-            session.snapshot,
-            lambda: checker_of(session, reference),
-            local,
-            averaged,
-            note=session.note,
-        )
+        test = partial(parity_power.not_shown, session.workload, session.snapshot, local=local, averaged=averaged,
+                       note=session.note)  # fmt: skip
+        reference.not_shown = test(lambda: checker_of(session, reference))
+        if any(mode_info(mode.carrier).compiled for mode in session.run.modes):
+            reference.not_shown_compiled = test(lambda: checker_of(session, reference, compiled=True))
     elif (workers := workers_of(session.group)) > 1:
         reference.not_shown = (
             f"one rank stands for all {workers} workers, so a schedule that does not average would pass"
@@ -247,10 +246,10 @@ def _averaged(
     return made, judged, local, averaged, buffers
 
 
-def checker_of(session: Session, reference: Reference, *, exact: bool = False) -> ParityChecker:
+def checker_of(session: Session, reference: Reference, *, exact: bool = False, compiled: bool = False) -> ParityChecker:
     """Return a new checker. `exact`: gradients are not compressed, even if the run compresses them.
 
-    Verdicts use the real process group, also if collectives are emulated.
+    `compiled`: it judges a compiled step. Verdicts use the real process group, also if collectives are emulated.
     """
     return ParityChecker(
         session.workload,
@@ -259,6 +258,7 @@ def checker_of(session: Session, reference: Reference, *, exact: bool = False) -
         momentum=reference.momentum,
         norms=reference.norms,
         compressed=session.run.compress is not None and not exact,
+        compiled=compiled,
         comparable=reference.comparable,
     )
 
