@@ -106,11 +106,11 @@ def make(session: Session) -> Reference:
         reference.buffer = _uneven(buffers)
     world_size = dist.get_world_size()
     if world_size > 1:
-        test = partial(parity_power.not_shown, session.workload, session.snapshot, local=local, averaged=averaged,
-                       note=session.note)  # fmt: skip
-        reference.not_shown = test(lambda: checker_of(session, reference))
+        why_not_shown = partial(parity_power.not_shown, session.workload, session.snapshot, local=local,
+                                averaged=averaged, note=session.note)  # fmt: skip
+        reference.not_shown = why_not_shown(lambda: checker_of(session, reference))
         if any(mode_info(mode.carrier).compiled for mode in session.run.modes):
-            reference.not_shown_compiled = test(lambda: checker_of(session, reference, compiled=True))
+            reference.not_shown_compiled = why_not_shown(lambda: checker_of(session, reference, compiled=True))
     elif (workers := workers_of(session.group)) > 1:
         reference.not_shown = (
             f"one rank stands for all {workers} workers, so a schedule that does not average would pass"

@@ -6,9 +6,8 @@ blocks of seven features, which no number of ranks here divides.
 
 from __future__ import annotations
 
-import functools
 import sys
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -115,7 +114,7 @@ def every_unit_sums(rank: int, world: int) -> None:
 
 
 def noting_op(call: Any, ops: list[Any]) -> Any:
-    @functools.wraps(call)
+    @wraps(call)
     def noting(*args: Any, **named: Any) -> Any:
         ops.append(named["op"])
         return call(*args, **named)
