@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 import pytest
@@ -62,8 +61,6 @@ def test_collectives_of_groups_are_measured_for_hsdp(tmp_path: Path) -> None:
     assert {name: cost.world_size for name, cost in costs.items()} == dict.fromkeys(
         ("all_gather:group=2", "reduce_scatter:group=2", "all_reduce:group=2"), 2
     )
-    starts_apart = costs["all_gather:group=2"].points
-    assert statistics.median(point.wait_s for point in starts_apart) >= 0.5e-3, "ranks start a millisecond apart"
     largest = {name: cost.points[-1].nbytes for name, cost in costs.items()}
     assert largest["all_reduce:group=2"] == largest["all_gather:group=2"] / 2
     predicted = record.modes["hsdp"].predicted_step_s

@@ -178,6 +178,41 @@ def test_ranks_of_one_kernel_have_the_same_clock_and_without_its_identity_nobody
     assert collectives._kernel_identity() != collectives._kernel_identity()
 
 
+@pytest.mark.parametrize(
+    ("name", "apart"),
+    [("all_gather", True), ("reduce_scatter", True), ("all_reduce", True), ("broadcast", False)],
+)
+def test_ranks_on_cpus_start_one_after_the_other_in_changing_order(monkeypatch, name, apart):
+    world, repetitions, tick_s = 3, 4, 2.0**-14
+
+    def waits_of(rank):
+        """The time from the alignment to the call in each repetition [s], on a clock that every reading moves."""
+        clock = FakeClock()
+        group, aligned_s, waits_s = FakeGroup(clock, 0.0, 0.0, world=world), [], []
+
+        def perf_counter():
+            clock.advance(tick_s)
+            return clock.now_s
+
+        monkeypatch.setattr(group, "get_rank", lambda group: rank)
+        monkeypatch.setattr(group, "all_reduce", lambda tensor, group: aligned_s.append(clock.now_s))
+        monkeypatch.setattr(collectives, "dist", group)
+        monkeypatch.setattr(collectives, "workers_of", group.get_world_size)
+        monkeypatch.setattr(timed_calls, "workers_of", group.get_world_size)
+        monkeypatch.setattr(collectives, "time", types.SimpleNamespace(perf_counter=perf_counter))
+        call = timed_calls.CALLS[name](1024, torch.device("cpu"), None)
+        monkeypatch.setattr(call, "run", lambda nbytes: waits_s.append(clock.now_s - aligned_s[-1]))
+        runs = collectives._Repetitions(call, [1024], torch.device("cpu"), None, clock, note=print)
+        runs.repeat_in_mixed_order([repetitions])
+        return waits_s
+
+    ranks = [waits_of(rank) for rank in range(world)]
+    for count in range(repetitions):
+        waits_s = [ranks[rank][count] for rank in range(world)]
+        order = [(rank + count + 1) % world if apart else 0 for rank in range(world)]
+        assert waits_s == pytest.approx([place * collectives.STAGGER_S for place in order], abs=2 * tick_s)
+
+
 class FakeStore:
     """A store, and a peer behind it whose clock is 5 s ahead; each message takes a time of its own [ns]."""
 
