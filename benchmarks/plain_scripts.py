@@ -14,8 +14,8 @@ A launch times one rival because memory belongs to a process: after the buffers 
 steps of `ddp` have fewer page faults there.
 
 Both sides have the same model, batch, loss, optimizer, dtype, units of FSDP2, cores, threads and network interface:
-two ranks, a core and a thread each. Both time whole steps without a barrier between them. Two things differ, and are
-what is tested: xbench's own loop, which notes each step in a file, and the memory that its ranks hold. Real times.
+two ranks, a core and a thread each. Both time whole steps after the same warm-up, without a barrier between them. Two
+things differ, and are what is tested: xbench's own loop, which notes each step in a file, and the memory that its ranks hold. Real times.
 
 At the end it says which rows are within 2 % of their script, by their ratio and by their whole interval. FILE is
 written after each run. If it is there, the same command goes on behind its last run.
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from tutorial_scripts import PX, SCRIPTS
+from tutorial_scripts import PX, SCRIPTS, WARMUP
 
 from xbench import environment, horovod
 from xbench.config import RunConfig
@@ -126,7 +126,7 @@ def compare(options: argparse.Namespace, cores: list[int], runs: Runs, keep: Cal
             modes=parse_modes(",".join(options.rivals)),
             fabric=parse_fabric(f"local:ranks={RANKS}"),
             device="cpu",
-            effort=Effort(rounds=options.rounds, steps=options.steps, profile_steps=3),
+            effort=Effort(rounds=options.rounds, steps=options.steps, warmup_steps=WARMUP, profile_steps=3),
             output=Path(folder),
         )
         result = execute(config, Console(stderr=True), BesideScripts(options, cores, runs, keep))
