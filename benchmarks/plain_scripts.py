@@ -15,7 +15,8 @@ steps of `ddp` have fewer page faults there.
 
 Both sides have the same model, batch, loss, optimizer, dtype, units of FSDP2, cores, threads and network interface:
 two ranks, a core and a thread each. Both time whole steps after the same warm-up, without a barrier between them. Two
-things differ, and are what is tested: xbench's own loop, which notes each step in a file, and the memory that its ranks hold. Real times.
+things differ, and are what is tested: xbench's own loop, which notes each step in a file, and the memory that its ranks
+hold. Real times.
 
 At the end it says which rows are within 2 % of their script, by their ratio and by their whole interval. FILE is
 written after each run. If it is there, the same command goes on behind its last run.
