@@ -63,6 +63,9 @@ RIVALS = tuple(SCRIPTS)
 RANKS = 2
 WITHIN = 0.02
 
+VARIABLES = ("MALLOC_", "PLAIN_SCRIPTS_BROADCAST_STATE")
+"""Beginnings of the variables that are part of the command: runs of other settings do not mix in one file."""
+
 Runs = list[dict[str, dict[str, float]]]
 
 
@@ -184,7 +187,8 @@ def measure(options: argparse.Namespace) -> None:
     os.sched_setaffinity(0, cores)  # else xbench gives a rank all cores of its share, and a script one
     options.rivals = rivals_here(options.rivals)
     words = f"--runs {options.runs} --steps {options.steps} --rounds {options.rounds} --rivals"
-    command = f"python benchmarks/plain_scripts.py {words} {','.join(options.rivals)}"
+    given = [f"{name}={os.environ[name]} " for name in sorted(os.environ) if name.startswith(VARIABLES)]
+    command = f"{''.join(given)}python benchmarks/plain_scripts.py {words} {','.join(options.rivals)}"
     runs = kept_runs(options.output, command)
 
     def keep() -> None:

@@ -202,7 +202,7 @@ def test_ranks_on_cpus_start_one_after_the_other_in_changing_order(monkeypatch, 
         monkeypatch.setattr(collectives, "time", types.SimpleNamespace(perf_counter=perf_counter))
         call = timed_calls.CALLS[name](1024, torch.device("cpu"), None)
         monkeypatch.setattr(call, "run", lambda nbytes: waits_s.append(clock.now_s - aligned_s[-1]))
-        runs = collectives._Repetitions(call, [1024], torch.device("cpu"), None, clock, note=print)
+        runs = collectives._Repetitions(call, [1024], torch.device("cpu"), None, clock, note=lambda _: None)
         runs.repeat_in_mixed_order([repetitions])
         return waits_s
 
