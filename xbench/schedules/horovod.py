@@ -13,6 +13,10 @@ Horovod never removes its hooks. They are on the nodes that accumulate gradients
 alive. So detaching releases the nodes, and sets those that a user's graph still holds to never send again.
 
 A parameter that no rank used gets a gradient of zeros, as in Horovod, where DDP leaves it without one.
+
+Scripts for Horovod broadcast the optimizer's state before they train, which allocates it. Attaching allocates the
+momentum of SGD likewise (`allocate_momentum`). If the first step allocates it, later steps may take longer: where glibc
+places it among the gradients decides how much memory it returns to the kernel and asks for again.
 """
 
 from __future__ import annotations
@@ -22,9 +26,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.nn import Module, Parameter
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from xbench.errors import UsageError
 from xbench.horovod.options import Settings
@@ -118,6 +123,7 @@ class Horovod(Schedule):
         handle = HorovodHandle(setup.model, wrapper, trainable(setup.model).values())
         before = functools.partial(_before_step, handle, TrainableSet(setup.model, optimizer))
         handle.at_detach(optimizer.register_step_pre_hook(before).remove)
+        allocate_momentum(optimizer)
         return handle
 
     def check(self, setup: AttachConfig) -> None:
@@ -146,6 +152,22 @@ class Horovod(Schedule):
                     f"Horovod sends only contiguous memory, and parameter {name!r} has another layout",
                     hint="is the model in channels-last?",
                 )
+
+
+def allocate_momentum(optimizer: Optimizer) -> None:
+    """Give SGD zeros as the momentum of parameters that have none yet, where that does not change its first step.
+
+    The first step sets the momentum to the gradient g. From zeros it computes momentum · 0 + (1 - dampening) · g, which
+    equals g without dampening. Other optimizers are left alone, and so are subclasses of SGD.
+    """
+    if type(optimizer) is not SGD:
+        return
+    for group in optimizer.param_groups:
+        if not group["momentum"] or group["dampening"]:
+            continue
+        for parameter in group["params"]:
+            if parameter.requires_grad and not optimizer.state.get(parameter):
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def _before_step(

@@ -109,6 +109,13 @@ def detach_leaves_nothing(rank: int, world: int) -> None:
     assert wrapper() is None
 
 
+def momentum_is_allocated_before_the_first_step(rank: int, world: int) -> None:
+    model, optimizer = make(Net)
+    with xbench.attach(model, optimizer, schedule="horovod", wait="step"):
+        assert {id(p) for p in optimizer.state} == {id(p) for p in model.parameters() if p.requires_grad}
+        assert not any(state["momentum_buffer"].any() for state in optimizer.state.values())
+
+
 def refusals(rank: int, world: int) -> None:
     def refused(model: nn.Module, words: str, **how: object) -> None:
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
