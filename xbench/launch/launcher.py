@@ -38,8 +38,8 @@ from xbench.launch.monitor import AgentWatch, AuxiliaryWatch, Monitor, Probes, R
 from xbench.launch_guard import GUARD
 from xbench.rank.journal import JournalReader, Take, pid_alive
 
-POLL_S = 0.2
-"""Time between two checks [s]. If no core is left over, checks run on the cores of the ranks."""
+POLL_S = 0.5
+"""Time between two checks [s]. If no core is left over, checks run on the cores of the ranks and take 1 to 2 ms each."""
 
 TERMINATE_S = 3.0
 KILL_S = 5.0
