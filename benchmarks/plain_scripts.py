@@ -13,9 +13,6 @@ in a comparison).
 A launch times one rival because memory belongs to a process: after the buffers of `fsdp` have been freed in it, the
 steps of `ddp` have fewer page faults there.
 
-PLAIN_SCRIPTS_BROADCAST_STATE=no leaves the broadcast of the optimizer's state out of Horovod's script. Like a row, the
-script then allocates that state in its first step, and not before it.
-
 Both sides have the same model, batch, loss, optimizer, dtype, units of FSDP2, cores, threads and network interface:
 two ranks, a core and a thread each. Both time whole steps after the same warm-up, without a barrier between them. Two
 things differ, and are what is tested: xbench's own loop, which notes each step in a file, and the memory that its ranks
@@ -63,8 +60,8 @@ RIVALS = tuple(SCRIPTS)
 RANKS = 2
 WITHIN = 0.02
 
-VARIABLES = ("MALLOC_", "PLAIN_SCRIPTS_BROADCAST_STATE")
-"""Beginnings of the variables that are part of the command: runs of other settings do not mix in one file."""
+VARIABLES = "MALLOC_"
+"""Beginning of the variables that are part of the command: runs of other settings do not mix in one file."""
 
 Runs = list[dict[str, dict[str, float]]]
 

@@ -22,9 +22,6 @@ WARMUP = 5
 PX = int(os.environ.get("PLAIN_SCRIPTS_PX", "128"))
 """Width and height of the images. They are in the environment because xbench calls `make` without arguments."""
 
-BROADCASTS_STATE = os.environ.get("PLAIN_SCRIPTS_BROADCAST_STATE", "yes") != "no"
-"""False if Horovod's script leaves out the broadcast of the optimizer's state, which allocates that state."""
-
 BATCH = 8
 LR, MOMENTUM = 0.01, 0.9
 """Those of xbench's SGD."""
@@ -69,8 +66,7 @@ def horovod(steps: int) -> Iterator[None]:
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    if BROADCASTS_STATE:
-        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     for _ in range(steps):
         optimizer.zero_grad()
         criterion(model(images), labels).backward()

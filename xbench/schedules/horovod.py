@@ -15,8 +15,7 @@ alive. So detaching releases the nodes, and sets those that a user's graph still
 A parameter that no rank used gets a gradient of zeros, as in Horovod, where DDP leaves it without one.
 
 Scripts for Horovod broadcast the optimizer's state before they train, which allocates it. Attaching allocates the
-momentum of SGD likewise (`allocate_momentum`). If the first step allocates it, later steps may take longer: where glibc
-places it among the gradients decides how much memory it returns to the kernel and asks for again.
+momentum of SGD likewise (`allocate_momentum`), so that a measured step is that of such a script.
 """
 
 from __future__ import annotations
