@@ -60,8 +60,8 @@ RIVALS = tuple(SCRIPTS)
 RANKS = 2
 WITHIN = 0.02
 
-VARIABLES = "MALLOC_"
-"""Beginning of the variables that are part of the command: runs of other settings do not mix in one file."""
+ALLOCATOR_PREFIX = "MALLOC_"
+"""Prefix of the environment variables that the stored command names. A file holds runs of one setting only."""
 
 Runs = list[dict[str, dict[str, float]]]
 
@@ -184,7 +184,7 @@ def measure(options: argparse.Namespace) -> None:
     os.sched_setaffinity(0, cores)  # else xbench gives a rank all cores of its share, and a script one
     options.rivals = rivals_here(options.rivals)
     words = f"--runs {options.runs} --steps {options.steps} --rounds {options.rounds} --rivals"
-    given = [f"{name}={os.environ[name]} " for name in sorted(os.environ) if name.startswith(VARIABLES)]
+    given = [f"{name}={os.environ[name]} " for name in sorted(os.environ) if name.startswith(ALLOCATOR_PREFIX)]
     command = f"{''.join(given)}python benchmarks/plain_scripts.py {words} {','.join(options.rivals)}"
     runs = kept_runs(options.output, command)
 

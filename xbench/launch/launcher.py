@@ -39,7 +39,7 @@ from xbench.launch_guard import GUARD
 from xbench.rank.journal import JournalReader, Take, pid_alive
 
 POLL_S = 0.5
-"""Time between two checks [s]. Without a core left over, checks take 1 to 2 ms each on the cores of the ranks."""
+"""Time between two checks [s]. If no core is left over, each check takes 1 to 2 ms on a core of the ranks."""
 
 TERMINATE_S = 3.0
 KILL_S = 5.0

@@ -38,7 +38,7 @@ def trained(allocated: bool, **options: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("implementation", [{}, {"foreach": True}, {"foreach": False}, {"fused": True}])
 @pytest.mark.parametrize("more", [{}, {"nesterov": True}, {"weight_decay": 0.01}, {"maximize": True}])
-def test_training_is_equal_to_the_bit(implementation: dict[str, Any], more: dict[str, Any]) -> None:
+def test_training_is_the_same_without_tolerance(implementation: dict[str, Any], more: dict[str, Any]) -> None:
     options = {"momentum": 0.9} | implementation | more
     with_it, without = trained(True, **options), trained(False, **options)
     for name, value in with_it.items():
