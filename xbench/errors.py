@@ -8,11 +8,12 @@
     ├── UsageError         exit 2   a value that cannot work, found before anything is launched
     │   ├── SpecError      exit 2   a workload, mode, fabric or option
     │   ├── WorkloadError  exit 2   a model or factory that cannot be built or run
-    │   └── RecordError    exit 2   a result file that cannot be read
+    │   ├── RecordError    exit 2   a result file that cannot be read
+    │   └── AlikeError     exit 2   a refusal in a training loop that every rank raises at the same point
     └── Interrupted        exit 130 the user pressed Ctrl-C
 
 `str(error)` is one sentence. `hint` names the next command or the nearest valid value; `detail` holds a traceback or a
-log, shown under `--debug`. Only `cli.py` prints errors.
+log, shown under `--debug`. Only `cli.py` prints errors. In a traceback, the hint follows the message as a note.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class XbenchError(Exception):
         super().__init__(message)
         self.hint = hint
         self.detail = detail
+        if hint is not None:
+            self.add_note(f"hint: {hint}")
 
 
 class RunError(XbenchError):
@@ -76,6 +79,13 @@ class WorkloadError(UsageError):
 
 class RecordError(UsageError):
     """A result file that is broken, foreign, or of a newer schema."""
+
+
+class AlikeError(UsageError):
+    """A refusal of a schedule that every rank raises at the same point of the training loop.
+
+    After it, ranks may exchange data to detach. Every other error may be of one rank alone, and the others do not wait.
+    """
 
 
 class Interrupted(XbenchError):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 
 import pytest
 
@@ -24,6 +25,11 @@ def test_an_error_carries_a_hint_and_a_detail() -> None:
     error = XbenchError("it broke", hint="mend it", detail="Traceback ...")
     assert (str(error), error.hint, error.detail) == ("it broke", "mend it", "Traceback ...")
     assert (XbenchError("it broke").hint, XbenchError("it broke").detail) == (None, None)
+
+
+def test_a_traceback_shows_the_hint() -> None:
+    shown = traceback.format_exception_only(XbenchError("it broke", hint="mend it"))
+    assert shown == ["xbench.errors.XbenchError: it broke\n", "hint: mend it\n"]
 
 
 @pytest.mark.parametrize(
