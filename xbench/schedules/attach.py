@@ -32,7 +32,7 @@ from xbench.planning.partial import backward_s_of
 from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured, of_kind
 from xbench.schedules import parse_mode
 from xbench.schedules.base import AttachConfig, Handle, Schedule
-from xbench.schedules.checks import check_names
+from xbench.schedules.checks import check_names, warn_of_others
 from xbench.schedules.engine import Wait
 from xbench.schedules.served_parameters import ignored, trainable, without_ignored
 from xbench.spec import Compress, Copies
@@ -159,6 +159,8 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
     unused = setup.unused_parameters or (isinstance(plan, Tuned) and plan.unused_parameters)
     setup = replace(setup, buckets=buckets, parts=parts, options=options, unused_parameters=unused)
     handle = kind().attach(replace(setup, backward_s=_backward_s(plan)))
+    if isinstance(setup.optimizer, Optimizer):
+        warn_of_others(model, setup.optimizer, stacklevel=3)
     _ATTACHED.add(model)
     handle.at_detach(lambda: _ATTACHED.discard(model))
     if raises:
@@ -231,7 +233,7 @@ def _broadcast_state(model: Module, group: dist.ProcessGroup | None) -> None:
     with torch.no_grad():
         for _, tensor in _left_to_us(model, (*model.named_parameters(), *model.named_buffers())):
             value = tensor.detach().contiguous().clone()
-            dist.broadcast(value, src=source, group=group)
+            dist.broadcast(value.reshape(-1).view(torch.uint8), src=source, group=group)  # backends know few dtypes
             tensor.copy_(value)
 
 

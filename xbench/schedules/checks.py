@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 
+import torch.distributed as dist
 from torch.nn import Module, Parameter
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
@@ -12,7 +14,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim import LBFGS, Optimizer
 
-from xbench.errors import SpecError, UsageError, nearest
+from xbench.errors import AlikeError, SpecError, UsageError, nearest
 from xbench.torch_compile import plain_name
 
 BUCKET_BYTES = 4 * 1024 * 1024
@@ -59,10 +61,18 @@ class TrainableSet:
         self._frozen = [(plain_name(name), p) for name, p in model.named_parameters() if not p.requires_grad]
         self._served = {id(p) for p in model.parameters() if p.requires_grad}
         self._held = group_ids(optimizer)
-        self._registered = _REGISTRATIONS.counted()
+        self._registered = self._known_at = _REGISTRATIONS.counted()
+        self._known = {id(parameter) for parameter in model.parameters()}
+
+    def concerns(self, optimizer: Optimizer) -> bool:
+        """True if the optimizer holds a parameter that the model has, or had at attach."""
+        if self._known_at != _REGISTRATIONS.number:
+            self._known |= {id(parameter) for parameter in self._model.parameters()}
+            self._known_at = _REGISTRATIONS.number
+        return any(id(parameter) in self._known for group in optimizer.param_groups for parameter in group["params"])
 
     def check(self) -> None:
-        """Raise UsageError for a parameter of the model that has become trainable since.
+        """Raise AlikeError for a parameter of the model that has become trainable since.
 
         All parameters are looked at only after a module was given a parameter or a module, or the groups have changed.
         """
@@ -74,12 +84,29 @@ class TrainableSet:
             for name, parameter in self._model.named_parameters():
                 if parameter.requires_grad and id(parameter) not in self._served:
                     self._refuse(plain_name(name))
+            if held != self._held and isinstance(self._optimizer, Optimizer):
+                warn_of_others(self._model, self._optimizer)
             self._held, self._registered = held, registered
 
     def _refuse(self, name: str) -> None:
-        raise UsageError(
+        raise AlikeError(
             f"parameter {name!r} has become trainable since the schedule was attached, and its gradients are not sent",
             hint="detach the schedule, unfreeze or add parameters on all ranks, and attach it again",
+        )
+
+
+def warn_of_others(model: Module, optimizer: Optimizer, stacklevel: int = 2) -> None:
+    """Warn of trainable parameters in the optimizer that the model does not have, where ranks average gradients."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return
+    known = set(map(id, model.parameters()))
+    held = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    others = [parameter for parameter in held if parameter.requires_grad and id(parameter) not in known]
+    if others:
+        warnings.warn(
+            f"the optimizer holds {len(others)} trainable parameter(s) that the attached model does not have, the first "
+            f"of shape {tuple(others[0].shape)}: the schedule does not average their gradients",
+            stacklevel=stacklevel + 1,
         )
 
 

@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle, Schedule
-from xbench.schedules.checks import TrainableSet
 from xbench.schedules.engine import Watch
+from xbench.schedules.groups import workers_of
+from xbench.schedules.loop_guard import LoopGuard
 from xbench.schedules.served_parameters import own_gradients, trainable
 from xbench.spec import Compress
 
@@ -103,13 +103,10 @@ class Ddp(Schedule):
             setup.model, process_group=setup.group, find_unused_parameters=setup.unused_parameters, **options
         )
         handle = self.handle(wrapper, setup)
-        trained = TrainableSet(setup.model, setup.optimizer)
-        checked_at = (
-            setup.optimizer.register_step_pre_hook
-            if isinstance(setup.optimizer, Optimizer)
-            else (wrapper.register_forward_pre_hook)
-        )
-        handle.at_detach(checked_at(lambda *_: trained.check()).remove)
+        averages = workers_of(setup.group) > 1
+        guard = LoopGuard(setup.model, setup.optimizer, parameters, averages=averages, wrapper=wrapper)
+        guard.watch_first_pass()
+        handle.at_detach(guard.remove)
 
         def detach() -> None:
             # The reducer removes its hooks when it is destroyed, and it is part of a reference cycle.

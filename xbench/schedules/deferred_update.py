@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
@@ -30,6 +29,7 @@ from xbench.schedules.checks import group_ids
 from xbench.schedules.early_update import PER_PARAMETER, group_of
 from xbench.schedules.groups import waits_on_stream
 from xbench.schedules.launch_queue import QueuedCollective
+from xbench.schedules.loop_guard import has_step_hooks_of_others
 from xbench.torch_compile import regions
 
 Carrier = Literal["exchange", "streams"]
@@ -69,8 +69,11 @@ def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
 
 def refuse_step_hooks(optimizer: Optimizer, name: str, own: int = 0) -> None:
     """Raise UsageError if the optimizer, or every one, has step hooks beside `own` pre-hooks of the schedule `name`."""
-    of_all = _global_optimizer_pre_hooks or _global_optimizer_post_hooks
-    if of_all or len(optimizer._optimizer_step_pre_hooks) > own or optimizer._optimizer_step_post_hooks:
+    if (
+        has_step_hooks_of_others()
+        or len(optimizer._optimizer_step_pre_hooks) > own
+        or optimizer._optimizer_step_post_hooks
+    ):
         raise UsageError(
             f"{name} puts updates off into the next forward pass, and the optimizer has step hooks, which "
             "would find neither gradients nor new parameters"

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
@@ -42,17 +43,18 @@ from xbench.errors import UsageError
 from xbench.schedules import chosen_copies
 from xbench.schedules.bucket import Bucket, CommBucket, Work, finish
 from xbench.schedules.bucket_kinds import bucket_of
-from xbench.schedules.checks import TrainableSet, check_cover
+from xbench.schedules.checks import check_cover
 from xbench.schedules.early_update import PER_PARAMETER, EarlyUpdates, first_half, group_of
 from xbench.schedules.groups import waits_on_stream, workers_of
 from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hooks, with_wait
 from xbench.schedules.in_flight import InFlight
+from xbench.schedules.loop_guard import LoopGuard, has_step_hooks_of_others, refuse_node_hooks
 from xbench.schedules.served_parameters import ENGINES, engine_of, own_gradients, refuse_sparse, trainable
 from xbench.spec import Compress, Copies
 
 Wait = Literal["backward", "step"]
-TWICE = "a gradient was accumulated twice before its bucket was waited for"
-TWICE_HINT = "run all backward passes of a step but the last under handle.no_sync(); synchronize() ends a skipped step"
+TWICE = "a backward pass began before the gradients of the last one were waited for"
+TWICE_HINT = "call handle.synchronize() where no step follows a backward pass; accumulate under handle.no_sync()"
 
 
 class Watch(Protocol):
@@ -112,22 +114,23 @@ class Engine:
         self._build(plan)
         self._next = 0
         self._end = BackwardEnd(self._backward_ended)
-        self._trained = TrainableSet(model, optimizer)
+        refuse_node_hooks(self.parameters)
         self._enabled = True
         self._early = EarlyUpdates()
         self._in_flight = InFlight()
         self._handles: list[RemovableHandle] = []
         if optimizer is not None and wait == "step":
             takes_hooks(optimizer)
-            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
-            self._handles.append(optimizer.register_step_post_hook(self._after_step))
-        elif isinstance(optimizer, Optimizer):
-            self._handles.append(optimizer.register_step_pre_hook(self._check_step))
+            self._handles.append(optimizer.register_step_pre_hook(torch.compiler.disable(self._before_step)))
+            self._handles.append(optimizer.register_step_post_hook(torch.compiler.disable(self._after_step)))
         self.takes_later_hooks = False
         """True for hooks that are registered later and only mark the time."""
         self._hooks: list[dict[int, Any]] = []
         """Hooks of each parameter by id, in their order; ours have the ids `_hook_ids`."""
         self._hook_ids: list[int] = []
+        self._guard = LoopGuard(
+            model, optimizer, self.parameters, averages=self.communicate, check_ended=self._check_ended
+        )
         for name, parameter in self.parameters.items():
             ENGINES[id(parameter)] = self
             handle = parameter.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
@@ -160,9 +163,11 @@ class Engine:
 
         def ready(parameter: Tensor) -> None:
             if not self._enabled:
+                self._guard.passes += 1
                 self._kept[name] = None
                 return
             if not self._end.awaited:
+                self._guard.passes += 1
                 self._start(parameter)
             if parameter.grad is None:  # an autograd function returned None: no gradient on this rank
                 return
@@ -186,7 +191,8 @@ class Engine:
         """Mark one accumulated gradient; launch full buckets in order."""
         if bucket.filled[index]:
             raise UsageError(
-                TWICE, hint="nested backward passes share a parameter: checkpoint with use_reentrant=False"
+                "a gradient was accumulated twice before its bucket was sent",
+                hint="nested backward passes share a parameter: checkpoint with use_reentrant=False",
             )
         bucket.fill(index)
         if not bucket.waiting:
@@ -233,7 +239,7 @@ class Engine:
 
         A later hook runs after the gradient was handed to its collective.
         """
-        self._trained.check()
+        self._guard.trained.check()
         if self.takes_later_hooks or sum(map(len, self._hooks)) == len(self._hooks):
             return
         for name, hooks, own in zip(self.parameters, self._hooks, self._hook_ids, strict=True):
@@ -291,14 +297,10 @@ class Engine:
         if self._end.awaited:
             raise UsageError("gradients are not averaged before the backward pass that computes them has ended")
 
-    def _check_step(self, *_: Any) -> None:
-        """Raise UsageError before a step whose gradients were not averaged.
-
-        A backward pass that computes none of the served gradients, after layers were frozen and unfrozen, calls no hook
-        of this engine.
-        """
+    def _check_step(self) -> None:
+        """Raise UsageError before a step whose gradients were not averaged."""
         self._check_ended()
-        self._trained.check()
+        self._guard.trained.check()
 
     def _synchronize_step(self) -> None:
         """Wait for the gradients of a closure's backward pass."""
@@ -323,6 +325,7 @@ class Engine:
         self._check_step()
         # Other hooks of the optimizer see the gradients that its step sees: all of them.
         alone = len(optimizer._optimizer_step_pre_hooks) == 1 and len(optimizer._optimizer_step_post_hooks) == 1
+        alone = alone and not has_step_hooks_of_others()
         early = alone and type(optimizer) in PER_PARAMETER and self.communicate
         if not early or self._next == 0 or self._learn_order:
             self.synchronize()
@@ -385,6 +388,7 @@ class Engine:
         """
         if self._handles:
             self._end.forget()
+            self._guard.remove()
             try:
                 if self._next == len(self.buckets):
                     self.synchronize()

@@ -48,7 +48,15 @@ class BackwardEnd:
         return True
 
     def await_end(self) -> None:
-        """Await the end of the running pass; called from a hook on a gradient."""
+        """Await the end of the running pass; called from a hook on a gradient.
+
+        Raises UsageError under compiled autograd, which compiles hooks and has no end that calls back.
+        """
+        if torch.compiler.is_compiling():
+            raise UsageError(
+                "the backward pass is compiled (compiled autograd), and xbench's schedules cannot follow it",
+                hint="leave compiled autograd out: torch.compile of the model alone is served",
+            )
 
         def pass_ended() -> None:
             node = torch._C._current_autograd_node()

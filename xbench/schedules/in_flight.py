@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -19,12 +20,11 @@ from xbench.errors import UsageError
 
 
 class StandIn(Tensor):
-    """A tensor without memory in the place of a gradient. Any operation on it raises UsageError with SAID and HINT."""
+    """A tensor without memory in the place of a gradient. Any operation on it raises UsageError: SAID with a hint."""
 
     SAID = "gradients are used before they are averaged, by clipping, a GradScaler or another backward pass"
-    HINT = (
-        "call handle.synchronize() before that, and all backward passes of a step but the last under handle.no_sync()"
-    )
+    HINT = "call handle.synchronize() before that"
+    HINT_IN_BACKWARD = "run all backward passes of a step but the last under handle.no_sync()"
 
     @staticmethod
     def __new__(cls, like: Tensor) -> StandIn:
@@ -41,7 +41,8 @@ class StandIn(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> NoReturn:
-        raise UsageError(cls.SAID, hint=cls.HINT)
+        in_backward = torch._C._current_graph_task_id() >= 0
+        raise UsageError(cls.SAID, hint=cls.HINT_IN_BACKWARD if in_backward else cls.HINT)
 
 
 class InFlight:

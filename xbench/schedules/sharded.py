@@ -208,7 +208,7 @@ class StandInOfShard(StandIn):
     """Stands on a parameter of the plain model in the place of its gradient, which is in shards."""
 
     SAID = "gradients of the plain model are used, and the schedule has them in shards"
-    HINT = "take those of handle.model, as in clip_grad_norm_(handle.model.parameters(), 1.0)"
+    HINT = HINT_IN_BACKWARD = "take those of handle.model, as in clip_grad_norm_(handle.model.parameters(), 1.0)"
 
 
 def _move_buffers(from_model: Module, to_model: Module) -> None:

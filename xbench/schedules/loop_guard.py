@@ -1,0 +1,262 @@
+"""Checks of a training loop while a schedule is attached: before forward passes, in backward, and at optimizers' steps.
+
+A schedule sees gradients through hooks on the parameters that it serves. Code that trains past these hooks would train
+each rank alone: a layer that was added later, gradients of `torch.autograd.grad`, a step inside the backward pass,
+another wrapper around the model. So the guard also looks at every forward pass of the model with gradients, and at
+every step of a torch optimizer that holds a parameter of the model, whoever made that optimizer.
+
+Code that torch.compile traces is not looked at: hooks of a compiled forward pass return at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
+
+from xbench.errors import AlikeError, UsageError
+from xbench.schedules.checks import TrainableSet
+
+_GUARDS: weakref.WeakSet[LoopGuard] = weakref.WeakSet()
+_STEP_HOOKS: list[RemovableHandle] = []
+"""Hooks of every optimizer's step, while there are guards."""
+
+
+class _LastStep(NamedTuple):
+    """State at the last step of an optimizer: backward passes so far, and the first gradient with its version."""
+
+    passes: int
+    gradient: weakref.ref[Tensor] | None = None
+    version: int = 0
+
+
+class LoopGuard:
+    """Guard of the loop that trains `model`, until `remove`. `parameters` are those that the schedule serves.
+
+    `averages`: gradients are averaged with other ranks. `wrapper`: the DistributedDataParallel that the schedule itself
+    has put around the model. `check_ended` raises while a backward pass is under way.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        optimizer: Optimizer | None,
+        parameters: Mapping[str, Parameter],
+        *,
+        averages: bool,
+        wrapper: Module | None = None,
+        check_ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.passes = 0
+        """A number that grows with every backward pass that hooks see."""
+        self._counts = averages
+        self.trained = TrainableSet(model, optimizer)
+        self._model = model
+        self._parameters = parameters
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._averages = averages
+        self._wrapper = wrapper
+        self._check_ended = check_ended
+        self._kinds = _kinds(parameters)
+        self._steps: weakref.WeakKeyDictionary[Optimizer, _LastStep] = weakref.WeakKeyDictionary()
+        self._handles = [model.register_forward_pre_hook(_BeforeForward(self._before_forward))]
+        for name, parameter in parameters.items():
+            if parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+                self._handles += _refuse_removal(name, parameter)
+        if not _STEP_HOOKS:
+            _STEP_HOOKS.append(register_optimizer_step_pre_hook(torch.compiler.disable(_before_steps)))
+            _STEP_HOOKS.append(register_optimizer_step_post_hook(torch.compiler.disable(_after_steps)))
+        _GUARDS.add(self)
+
+    def watch_first_pass(self) -> None:
+        """Let hooks on the parameters see the first backward pass, for a schedule without hooks of its own.
+
+        They are removed then, because they cost time. Later passes are not counted.
+        """
+
+        def seen(_: Tensor) -> None:
+            if not torch.compiler.is_compiling():
+                self._counts = False
+                for handle in handles:
+                    handle.remove()
+
+        handles = [p.register_post_accumulate_grad_hook(seen) for p in self._parameters.values()]  # type: ignore[no-untyped-call]
+        self._handles += handles
+
+    def remove(self) -> None:
+        """Remove all hooks."""
+        while self._handles:
+            self._handles.pop().remove()
+        _GUARDS.discard(self)
+        while _STEP_HOOKS and not _GUARDS:
+            _STEP_HOOKS.pop().remove()
+
+    def _before_forward(self) -> None:
+        """Raise UsageError for a forward pass whose gradients the schedule would not average."""
+        self.trained.check()
+        active = DistributedDataParallel._active_ddp_module
+        around = active is not None and active is not self._wrapper
+        if around and any(module is self._model for module in active.modules()):
+            raise AlikeError(
+                "the model is wrapped in DistributedDataParallel, which averages the gradients that the attached "
+                "schedule averages",
+                hint="call handle.model itself, or attach no schedule where a trainer wraps the model",
+            )
+        if _kinds(self._parameters) != self._kinds:
+            self._refuse_kinds()
+
+    def _refuse_kinds(self) -> None:
+        for (name, parameter), before in zip(self._parameters.items(), self._kinds, strict=True):
+            if (now := (parameter.dtype, parameter.device)) != before:
+                raise AlikeError(
+                    f"parameter {name!r} was {before[0]} on {before[1]} when the schedule was attached, and now it is "
+                    f"{now[0]} on {now[1]}",
+                    hint="detach the schedule, convert or move the model on all ranks, and attach it again",
+                )
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Raise UsageError before a step on gradients that are not averaged."""
+        if not self.trained.concerns(optimizer):
+            return
+        if torch._C._current_graph_task_id() >= 0 and self._averages:
+            self._refuse_step_in_backward(optimizer)
+        self._check_ended()
+        self.trained.check()
+        last = self._steps.get(optimizer, _LastStep(0))
+        if self._counts and self.passes == last.passes:
+            self._refuse_unseen(optimizer, last)
+
+    def _refuse_step_in_backward(self, optimizer: Optimizer) -> None:
+        for parameter in _held(optimizer):
+            if parameter.grad is not None and (name := self._names.get(id(parameter))) is not None:
+                raise UsageError(
+                    f"an optimizer steps inside the backward pass, in a hook of parameter {name!r} or of another one, "
+                    "on gradients that are not averaged yet",
+                    hint="step after the backward pass",
+                )
+
+    def _refuse_unseen(self, optimizer: Optimizer, last: _LastStep) -> None:
+        """Raise UsageError for gradients that no backward pass has brought since the last step.
+
+        Those of the last step may be used again, and zeros may stand in the place of gradients.
+        """
+        served = [p for p in _held(optimizer) if p.grad is not None and id(p) in self._names]
+        if not served:
+            return
+        first = served[0].grad
+        assert first is not None
+        if last.gradient is not None and last.gradient() is first and last.version == first._version:
+            return
+        for parameter in served:
+            if parameter.grad is not None and bool(parameter.grad.any()):
+                raise UsageError(
+                    f"parameter {self._names[id(parameter)]!r} has a gradient, and no backward pass since the last "
+                    "step has computed it, so it is not averaged over ranks",
+                    hint="compute gradients by loss.backward() while the schedule is attached, and not by "
+                    "torch.autograd.grad",
+                )
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Note what this step has used."""
+        if self._counts and self.trained.concerns(optimizer):
+            served = (p.grad for p in _held(optimizer) if p.grad is not None and id(p) in self._names)
+            first = next(served, None)
+            seen = (None, 0) if first is None else (weakref.ref(first), first._version)
+            self._steps[optimizer] = _LastStep(self.passes, *seen)
+
+
+class _BeforeForward:
+    """Hook of the guarded model. A copy of the model, and one that is saved and loaded, have one that does nothing."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+
+    def __call__(self, _module: Module, _inputs: Any) -> None:
+        """Check a forward pass with gradients, unless torch.compile is tracing it."""
+        if not torch.compiler.is_compiling() and torch.is_grad_enabled():
+            self._check()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A function of the standard library that does nothing, so that a saved model does not need xbench."""
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def _before_steps(optimizer: Optimizer, *_: Any) -> None:
+    for guard in list(_GUARDS):
+        guard.before_step(optimizer)
+
+
+def _after_steps(optimizer: Optimizer, *_: Any) -> None:
+    for guard in list(_GUARDS):
+        guard.after_step(optimizer)
+
+
+def has_step_hooks_of_others() -> bool:
+    """True if there are hooks of every optimizer's step beside those of guards."""
+    own = {handle.id for handle in _STEP_HOOKS}
+    return any(number not in own for number in (*_global_optimizer_pre_hooks, *_global_optimizer_post_hooks))
+
+
+def refuse_node_hooks(parameters: Mapping[str, Parameter]) -> None:
+    """Raise UsageError for a parameter whose AccumulateGrad node has a hook.
+
+    It runs after every hook of the parameter itself, and would use a gradient that is being sent.
+    """
+    for name, parameter in parameters.items():
+        with torch.enable_grad():
+            grad_fn: Any = parameter.expand_as(parameter).grad_fn
+        node = grad_fn.next_functions[0][0]
+        del grad_fn
+        own = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
+        for hooks in gc.get_referents(node):
+            if isinstance(hooks, dict) and hooks and not any(hooks is one for one in own):
+                raise UsageError(
+                    f"the AccumulateGrad node of parameter {name!r} has a hook, which would use the gradient while "
+                    "that is sent",
+                    hint="register it by parameter.register_post_accumulate_grad_hook, before the schedule is attached",
+                )
+
+
+def _held(optimizer: Optimizer) -> chain[Parameter]:
+    return chain.from_iterable(group["params"] for group in optimizer.param_groups)
+
+
+def _kinds(parameters: Mapping[str, Parameter]) -> list[tuple[torch.dtype, torch.device]]:
+    return [(parameter.dtype, parameter.device) for parameter in parameters.values()]
+
+
+def _refuse_removal(name: str, parameter: Parameter) -> list[RemovableHandle]:
+    """Hooks before and after those of a parameter, which raise UsageError if one between removes the gradient."""
+    there = False
+
+    def before(_: Tensor) -> None:
+        nonlocal there
+        there = parameter.grad is not None
+
+    def after(_: Tensor) -> None:
+        if there and parameter.grad is None:
+            raise UsageError(
+                f"a hook of parameter {name!r} removes its gradient in the backward pass, before it is averaged",
+                hint="use gradients after the backward pass, and freeze parameters by requires_grad_(False)",
+            )
+
+    register: Any = parameter.register_post_accumulate_grad_hook
+    first, last = register(before), register(after)
+    parameter._post_accumulate_grad_hooks.move_to_end(first.id, last=False)  # type: ignore[attr-defined]
+    return [first, last]
