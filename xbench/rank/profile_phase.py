@@ -26,7 +26,8 @@ of several dtypes, gradients of the others are sent uncompressed but predicted a
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -167,7 +168,7 @@ def profile_job(session: Session) -> JobPlan:
     plans = planner.plans()
     if found.cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
         session.part("candidates of auto")
-        with refusals():
+        with _refusals(session, "candidates of auto were not tried"):
             plans["auto"] = try_candidates(session, planner, plans, missing, sometimes_missing=sometimes)
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
     event = event.model_copy(update={"other_costs": found.other_costs, "unit_costs": found.unit_costs})
@@ -242,12 +243,19 @@ def _under_load(
     steps = min(UNDER_LOAD_STEPS, int(UNDER_LOAD_S / UNDER_LOAD_ROUNDS / plan.predicted_step_s) - 1)
     if steps < MIN_UNDER_LOAD:
         return False
-    with refusals() as said:
+    with _refusals(session, "times of layers under traffic were not measured") as said:
         ready_s = ready_under_load(session, with_missing(plan.buckets, found.unused), steps)
         found.layers = with_loaded(found.layers, ready_s, name)
-    if said and session.rank == 0:
-        session.journal.write(Remarked(message=f"times of layers under traffic were not measured: {said[0]}"))
     return not said
+
+
+@contextmanager
+def _refusals(session: Session, what: str) -> Iterator[list[str]]:
+    """Catch a schedule's refusal (`rank_errors.refusals`), and remark `what` it has prevented."""
+    with refusals() as said:
+        yield said
+    if said and session.rank == 0:
+        session.journal.write(Remarked(message=f"{what}: {said[0]}"))
 
 
 def _launches(session: Session, found: _Measured) -> ContentionRecord:
@@ -330,7 +338,7 @@ def engine_cost(
     session: Session, buckets: list[list[str]], step_s: float, grad_bytes: int, wire: torch.dtype
 ) -> EngineCost:
     """Measure the cost of our engine's hooks and copies in a step of `step_s` [s] on this rank."""
-    with refusals():
+    with _refusals(session, "the cost of the engine's hooks was not measured"):
         return measure_engine_cost(
             session.workload.last_micro_step(),
             _engines(session),

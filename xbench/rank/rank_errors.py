@@ -11,6 +11,7 @@ step."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sysconfig
@@ -29,7 +30,6 @@ from xbench.host.tuning import raise_gloo_threads
 from xbench.modes import mode_info
 from xbench.rank.compiled_steps import noted
 from xbench.rank.events import ModeFailed, UnitsWrapped
-from xbench.rank.program import block_id
 from xbench.rank.session import Session
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec, RunSpec
@@ -183,7 +183,7 @@ def _agreed(session: Session, mode: ModeSpec, refused: str | None) -> bool:
 
 
 def _marker(mode: ModeSpec) -> str:
-    return f"refused-{block_id('', mode)}"
+    return f"refused-{hashlib.sha256(mode.text.encode()).hexdigest()}"
 
 
 def _refusal(session: Session, mode: ModeSpec) -> str | None:

@@ -60,13 +60,14 @@ class Bucket:
         # Gradients are sent with their parameter's own strides where they are dense (channels-last stays
         # channels-last).
         self.like = [p if is_dense(p) else torch.empty(p.size(), dtype=p.dtype, device="meta") for p in parameters]
+        self.dtype = grad_dtype(parameters[0])
         self.filled = [False] * len(parameters)
         self.waiting = len(parameters)
 
     @property
     def grad_bytes(self) -> int:
         """Bytes of the gradients [B], without the flags, and before compression."""
-        return sum(parameter.numel() * parameter.element_size() for parameter in self.parameters)
+        return sum(parameter.numel() for parameter in self.parameters) * self.dtype.itemsize
 
     def fill(self, index: int) -> None:
         """Record that this parameter's gradient has been accumulated."""
@@ -179,7 +180,7 @@ class FlatBucket(CommBucket):
 
     def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype, pieces: int = 1) -> None:
         super().__init__(parameters, scale)
-        self.narrowed = wire != parameters[0].dtype
+        self.narrowed = wire != self.dtype
         sizes = [*(p.numel() for p in parameters), len(parameters)]
         self.layout = Layout.of(sizes, max(1, self.align_bytes // wire.itemsize))
         unit = pieces * (WIDE_BYTES // wire.itemsize) if pieces > 1 else 1
@@ -189,7 +190,7 @@ class FlatBucket(CommBucket):
         self.views = slices(self.flat, self.layout, [*self.like, self.flags])[:-1]
         at_once = self.flat.is_cpu and len(parameters) > 1 and self.grad_bytes <= AT_ONCE_BYTES
         in_a_row = self.align_bytes == 1 and all(view.is_contiguous() for view in self.views)
-        self._all_marks = torch.ones(len(parameters), dtype=parameters[0].dtype) if at_once and in_a_row else None
+        self._all_marks = torch.ones(len(parameters), dtype=self.dtype) if at_once and in_a_row else None
 
     def fill(self, index: int) -> None:
         """Copy this parameter's gradient in, scaled, unless one call copies all."""
@@ -272,7 +273,7 @@ class FlatBucket(CommBucket):
 
     def sent(self, index: int) -> Tensor:
         """See `CommBucket.sent`."""
-        return self.views[index].to(self.parameters[index].dtype)
+        return self.views[index].to(self.dtype)
 
 
 class FusedBucket(FlatBucket):
@@ -282,7 +283,7 @@ class FusedBucket(FlatBucket):
 
     def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype, pieces: int = 1) -> None:
         super().__init__(parameters, scale, wire, pieces)
-        self.all_marks = torch.ones(len(parameters), dtype=parameters[0].dtype, device=parameters[0].device)
+        self.all_marks = torch.ones(len(parameters), dtype=self.dtype, device=parameters[0].device)
         count = len(parameters)
         self.back = Layout(self.layout.elements[:count], self.layout.offsets[:count], self.layout.length)
 
@@ -297,7 +298,7 @@ class FusedBucket(FlatBucket):
         for index, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
             gradient = parameter.grad if self.filled[index] else self._earlier(index)
             absent = gradient is None
-            gradients.append(torch.zeros_like(view, dtype=parameter.dtype) if absent else laid_out_as(view, gradient))
+            gradients.append(torch.zeros_like(view, dtype=self.dtype) if absent else laid_out_as(view, gradient))
         if self.waiting:
             marks = self._marks().to(marks)
         pack([*gradients, marks], self.flat, self.layout, self.scale)
@@ -326,6 +327,11 @@ def started(work: dist.Work | None) -> dist.Work:
 def start_all_reduce(tensor: Tensor, group: dist.ProcessGroup | None) -> dist.Work:
     """Start an all-reduce of the tensor, in place."""
     return started(dist.all_reduce(tensor, group=group, async_op=True))
+
+
+def grad_dtype(parameter: Tensor) -> torch.dtype:
+    """The dtype of the parameter's gradients, which `Tensor.grad_dtype` may set."""
+    return getattr(parameter, "grad_dtype", None) or parameter.dtype
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
-from xbench.schedules.bucket import CommBucket, FlatBucket, FusedBucket, Work, laid_out_as
+from xbench.schedules.bucket import CommBucket, FlatBucket, FusedBucket, Work, grad_dtype, laid_out_as
 from xbench.spec import Compress, Copies
 
 
@@ -22,7 +22,8 @@ def bucket_of(
     """
     if copies == "coalesced":
         return CoalescedBucket(parameters, scale)
-    wire = torch.bfloat16 if compress == "bf16" and parameters[0].dtype == torch.float32 else parameters[0].dtype
+    own = grad_dtype(parameters[0])
+    wire = torch.bfloat16 if compress == "bf16" and own == torch.float32 else own
     return (FusedBucket if copies == "fused" else FlatBucket)(parameters, scale, wire, pieces)
 
 
@@ -31,7 +32,7 @@ class CoalescedBucket(CommBucket):
 
     def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
         super().__init__(parameters, scale)
-        self.flags = torch.zeros(len(parameters), dtype=parameters[0].dtype, device=parameters[0].device)
+        self.flags = torch.zeros(len(parameters), dtype=self.dtype, device=parameters[0].device)
         self.tensors: list[Tensor] = []
 
     def complete(self) -> None:
@@ -47,7 +48,7 @@ class CoalescedBucket(CommBucket):
                 parameter.grad = gradient.clone() if is_shared(gradient) else gradient
                 self.tensors.append(parameter.grad)
             elif parameter.grad is None:
-                self.tensors.append(torch.zeros_like(like, device=parameter.device))
+                self.tensors.append(torch.zeros_like(like, dtype=self.dtype, device=parameter.device))
             else:
                 self.tensors.append(laid_out_as(like, parameter.grad.clone()))
         torch._foreach_mul_([*self.tensors, self.flags], self.scale)

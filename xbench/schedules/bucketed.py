@@ -33,6 +33,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from xbench.schedules.base import AttachConfig, Handle, Overlapped, Schedule
+from xbench.schedules.bucket import grad_dtype
 from xbench.schedules.engine import Watch
 from xbench.schedules.served_parameters import trainable
 
@@ -67,7 +68,7 @@ class Single(Overlapped):
         if setup.buckets is None:
             by_dtype: dict[object, list[str]] = {}
             for name, parameter in reversed(trainable(setup.model).items()):
-                by_dtype.setdefault(parameter.dtype, []).append(name)
+                by_dtype.setdefault(grad_dtype(parameter), []).append(name)
             setup = replace(setup, buckets=list(by_dtype.values()))
         return super().attach(setup)
 

@@ -15,6 +15,7 @@ from torch.nn.modules.module import (
 from torch.optim import LBFGS, Optimizer
 
 from xbench.errors import AlikeError, SpecError, UsageError, nearest
+from xbench.schedules.bucket import grad_dtype
 from xbench.torch_compile import plain_name
 
 BUCKET_BYTES = 4 * 1024 * 1024
@@ -104,7 +105,7 @@ def warn_of_others(model: Module, optimizer: Optimizer, stacklevel: int = 2) -> 
     others = [parameter for parameter in held if parameter.requires_grad and id(parameter) not in known]
     if others:
         warnings.warn(
-            f"the optimizer holds {len(others)} trainable parameter(s) that the attached model does not have, the first "
+            f"the optimizer holds {len(others)} trainable parameter(s) that the attached model has not, the first "
             f"of shape {tuple(others[0].shape)}: the schedule does not average their gradients",
             stacklevel=stacklevel + 1,
         )
@@ -171,7 +172,7 @@ def check_cover(buckets: Sequence[Sequence[str]], parameters: Mapping[str, Param
             if name in seen:
                 raise SpecError(f"the plan has parameter {name!r} twice")
             seen.add(name)
-        dtypes = {parameters[name].dtype for name in names}
+        dtypes = {grad_dtype(parameters[name]) for name in names}
         if len(dtypes) > 1:
             raise SpecError(
                 f"the bucket that starts with {names[0]!r} mixes dtypes", hint="never two dtypes in a bucket"
@@ -195,10 +196,11 @@ def default_buckets(parameters: Mapping[str, Parameter], most_bytes: int = BUCKE
     found: list[list[str]] = []
     dtype, filled = None, 0
     for name, parameter in reversed(list(parameters.items())):
-        nbytes = parameter.numel() * parameter.element_size()
-        if parameter.dtype != dtype or filled + nbytes > most_bytes:
+        own = grad_dtype(parameter)
+        nbytes = parameter.numel() * own.itemsize
+        if own != dtype or filled + nbytes > most_bytes:
             found.append([])
-            dtype, filled = parameter.dtype, 0
+            dtype, filled = own, 0
         found[-1].append(name)
         filled += nbytes
     return found

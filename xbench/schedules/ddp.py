@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.bucket import grad_dtype
 from xbench.schedules.engine import Watch
 from xbench.schedules.groups import workers_of
 from xbench.schedules.loop_guard import LoopGuard
@@ -96,6 +97,9 @@ class Ddp(Schedule):
         if not dist.is_initialized():
             raise UsageError("DDP needs an initialised process group", hint="start the script with torchrun")
         parameters = trainable(setup.model)
+        for name, parameter in parameters.items():
+            if grad_dtype(parameter) != parameter.dtype:
+                raise UsageError(f"parameter {name!r} has gradients of another dtype, which DDP does not take")
         options = self.options(setup)
         if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters:
             options["init_sync"] = False
@@ -105,7 +109,7 @@ class Ddp(Schedule):
         handle = self.handle(wrapper, setup)
         averages = workers_of(setup.group) > 1
         guard = LoopGuard(setup.model, setup.optimizer, parameters, averages=averages, wrapper=wrapper)
-        guard.watch_first_pass()
+        guard.probe()
         handle.at_detach(guard.remove)
 
         def detach() -> None:

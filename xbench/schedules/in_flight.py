@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from xbench.errors import UsageError
+from xbench.schedules.bucket import grad_dtype
 
 
 class StandIn(Tensor):
@@ -27,10 +28,10 @@ class StandIn(Tensor):
     HINT_IN_BACKWARD = "run all backward passes of a step but the last under handle.no_sync()"
 
     @staticmethod
-    def __new__(cls, like: Tensor) -> StandIn:
-        """Make one with the shape, strides, dtype and device of `like`."""
+    def __new__(cls, like: Tensor, dtype: torch.dtype | None = None) -> StandIn:
+        """Make one with the shape, strides and device of `like`, and its dtype or another."""
         made: StandIn = Tensor._make_wrapper_subclass(
-            cls, like.size(), strides=like.stride(), dtype=like.dtype, device=like.device
+            cls, like.size(), strides=like.stride(), dtype=dtype or like.dtype, device=like.device
         )
         return made
 
@@ -60,7 +61,7 @@ class InFlight:
         for parameter in parameters:
             stand_in = self._stand_ins.get(id(parameter))
             if stand_in is None:
-                stand_in = self._stand_ins[id(parameter)] = StandIn(parameter.detach())
+                stand_in = self._stand_ins[id(parameter)] = StandIn(parameter.detach(), grad_dtype(parameter))
             if parameter.grad is not None:
                 self.held[id(parameter)] = parameter.grad
             self._taken.add(id(parameter))

@@ -65,7 +65,6 @@ class LoopGuard:
     ) -> None:
         self.passes = 0
         """A number that grows with every backward pass that hooks see."""
-        self._counts = averages
         self.trained = TrainableSet(model, optimizer)
         self._model = model
         self._parameters = parameters
@@ -75,6 +74,7 @@ class LoopGuard:
         self._check_ended = check_ended
         self._kinds = _kinds(parameters)
         self._steps: weakref.WeakKeyDictionary[Optimizer, _LastStep] = weakref.WeakKeyDictionary()
+        self._probes: dict[int, RemovableHandle] = {}
         self._handles = [model.register_forward_pre_hook(_BeforeForward(self._before_forward))]
         for name, parameter in parameters.items():
             if parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
@@ -84,25 +84,28 @@ class LoopGuard:
             _STEP_HOOKS.append(register_optimizer_step_post_hook(torch.compiler.disable(_after_steps)))
         _GUARDS.add(self)
 
-    def watch_first_pass(self) -> None:
-        """Let hooks on the parameters see the first backward pass, for a schedule without hooks of its own.
+    def probe(self) -> None:
+        """See backward passes through a hook on each parameter, for a schedule without hooks of its own.
 
-        They are removed then, because they cost time. Later passes are not counted.
+        Hooks cost time, so only the one that is called first stays. A step before which it was not called puts the
+        others on again, and the step after it is refused if none of them was called.
         """
 
-        def seen(_: Tensor) -> None:
-            if not torch.compiler.is_compiling():
-                self._counts = False
-                for handle in handles:
-                    handle.remove()
+        def seen(parameter: Tensor) -> None:
+            if torch.compiler.is_compiling():
+                return
+            self.passes += 1
+            for key in [key for key in self._probes if key != id(parameter)]:
+                self._probes.pop(key).remove()
 
-        handles = [p.register_post_accumulate_grad_hook(seen) for p in self._parameters.values()]  # type: ignore[no-untyped-call]
-        self._handles += handles
+        for parameter in self._parameters.values() if self._averages else ():
+            if id(parameter) not in self._probes:
+                self._probes[id(parameter)] = parameter.register_post_accumulate_grad_hook(seen)  # type: ignore[no-untyped-call]
 
     def remove(self) -> None:
         """Remove all hooks."""
-        while self._handles:
-            self._handles.pop().remove()
+        for handle in (*self._handles, *self._probes.values()):
+            handle.remove()
         _GUARDS.discard(self)
         while _STEP_HOOKS and not _GUARDS:
             _STEP_HOOKS.pop().remove()
@@ -139,7 +142,7 @@ class LoopGuard:
         self._check_ended()
         self.trained.check()
         last = self._steps.get(optimizer, _LastStep(0))
-        if self._counts and self.passes == last.passes:
+        if self._averages and self.passes == last.passes:
             self._refuse_unseen(optimizer, last)
 
     def _refuse_step_in_backward(self, optimizer: Optimizer) -> None:
@@ -163,6 +166,9 @@ class LoopGuard:
         assert first is not None
         if last.gradient is not None and last.gradient() is first and last.version == first._version:
             return
+        if 0 < len(self._probes) < len(self._parameters):
+            self.probe()
+            return
         for parameter in served:
             if parameter.grad is not None and bool(parameter.grad.any()):
                 raise UsageError(
@@ -174,7 +180,7 @@ class LoopGuard:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Note what this step has used."""
-        if self._counts and self.trained.concerns(optimizer):
+        if self._averages and self.trained.concerns(optimizer):
             served = (p.grad for p in _held(optimizer) if p.grad is not None and id(p) in self._names)
             first = next(served, None)
             seen = (None, 0) if first is None else (weakref.ref(first), first._version)
@@ -256,7 +262,10 @@ def _refuse_removal(name: str, parameter: Parameter) -> list[RemovableHandle]:
                 hint="use gradients after the backward pass, and freeze parameters by requires_grad_(False)",
             )
 
+    hooks: Any = parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+    earlier = dict(hooks)
+    hooks.clear()
     register: Any = parameter.register_post_accumulate_grad_hook
-    first, last = register(before), register(after)
-    parameter._post_accumulate_grad_hooks.move_to_end(first.id, last=False)  # type: ignore[attr-defined]
-    return [first, last]
+    first = register(before)
+    hooks.update(earlier)  # torch calls hooks in the order of insertion
+    return [first, register(after)]

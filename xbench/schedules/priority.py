@@ -96,7 +96,7 @@ def cuts(bucket: FlatBucket, nbytes: int) -> tuple[list[int], list[int]]:
 
     A part has `nbytes`; the last has the remainder and the flags.
     """
-    element = bucket.parameters[0].element_size()
+    element = bucket.dtype.itemsize
     each = max(1, nbytes // element)
     full = max(0, -(-bucket.grad_bytes // (each * element)) - 1)
     bounds = [*(number * each for number in range(full + 1)), bucket.flat.numel()]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
+from torch.nn.parameter import is_lazy
 
 from xbench.errors import UsageError
 from xbench.schedules.checks import refuse_wrapped
@@ -66,9 +67,14 @@ def trainable(model: Module) -> dict[str, Parameter]:
     found: dict[str, Parameter] = {}
     left_out = ignored(model)
     for full_name, p in model.named_parameters():
+        name = plain_name(full_name)
+        if is_lazy(p) or (p.is_meta and p.requires_grad):
+            raise UsageError(
+                f"parameter {name!r} has no values yet",
+                hint="run a forward pass, or move the model from the meta device, before the schedule is attached",
+            )
         if not p.requires_grad or full_name in left_out:
             continue
-        name = plain_name(full_name)
         if name in found:
             raise UsageError(f"two parameters are both called {name!r} in a plan", hint="rename one of them")
         found[name] = p
