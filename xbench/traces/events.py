@@ -107,8 +107,6 @@ class RankTrace:
     backend: str | None = None
     device: str | None = None
     is_gpu: bool = False
-    is_truncated: bool = False
-    """True where the file ended in the middle."""
     marked_steps: list[Mark] = field(default_factory=list)
     optimizer_s: list[tuple[float, float]] = field(default_factory=list)
     scaler_s: list[tuple[float, float]] = field(default_factory=list)

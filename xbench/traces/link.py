@@ -40,7 +40,7 @@ _OTHER_TIMES = (
     (re.compile(r"#.*\bBlocking Enabled"), ("blocking_collectives", False), "with the host's wait after each", "-z"),
     (re.compile(r"#.*\bcputime\b"), ("cpu_time", False), "of the launches on the CPU", "-C"),
 )
-"""How the header tells other times than those of an all-reduce, the usual value in `-J`, and the option to leave out."""
+"""How the header tells times that are not those of an all-reduce, the usual value in `-J`, and the option at fault."""
 _HINT = "give the output of all_reduce_perf, as text or from -J, NCCL Inspector's JSON, or a CSV of bytes and time_us"
 
 

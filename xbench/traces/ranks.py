@@ -48,10 +48,7 @@ def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
 
 
 def _same_steps(ranks: Sequence[RankSteps]) -> list[RankSteps]:
-    """The steps that all ranks have: by their marks' numbers, or without marks those that were traced last.
-
-    A file that ended in the middle lacks its last steps, so the first ones are the same then.
-    """
+    """The steps that all ranks have: by their marks' numbers, or without marks those that were traced last."""
     numbers = [{step.number: step for step in rank.steps if step.number is not None} for rank in ranks]
     if all(numbers):
         both = set(numbers[0]).intersection(*numbers[1:])
@@ -63,8 +60,7 @@ def _same_steps(ranks: Sequence[RankSteps]) -> list[RankSteps]:
             for rank, mine in zip(ranks, numbers, strict=True)
         ]
     count = min(len(rank.steps) for rank in ranks)
-    is_cut = any(rank.trace.is_truncated for rank in ranks)
-    return [RankSteps(rank.name, rank.trace, rank.steps[:count] if is_cut else rank.steps[-count:]) for rank in ranks]
+    return [RankSteps(rank.name, rank.trace, rank.steps[-count:]) for rank in ranks]
 
 
 def _span(numbers: Collection[int]) -> str:
