@@ -39,7 +39,7 @@ _GZIP_WINDOW = 31  # zlib: a gzip header and the largest window
 
 
 class TraceFile:
-    """One trace file. Iterate over `events()` first; the other attributes are complete afterwards."""
+    """One trace file: an iterable of its events. The other attributes are complete after an iteration."""
 
     def __init__(self, path: Path, on_progress: Callable[[float], None] | None = None) -> None:
         """`on_progress` is called with the share of the file that has been read, in [0, 1]."""
@@ -52,11 +52,13 @@ class TraceFile:
         self._on_progress = on_progress
         self._text = ""
         self._at = 0
-        self._ended = False
         self._decode = json.JSONDecoder(strict=False).raw_decode
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the events in file order. Raises UsageError for a file that is not a trace or cannot be read."""
+        self.header.clear()
+        self.broken.clear()
+        self.is_truncated, self._text, self._at = False, "", 0
         try:
             size = max(1, self.path.stat().st_size)
             with self.path.open("rb") as raw:
@@ -194,7 +196,6 @@ class TraceFile:
     def _read_more(self) -> bool:
         chunk = next(self._refill, None)
         if chunk is None:
-            self._ended = True
             return False
         self._text = self._text[self._at :] + chunk
         self._at = 0

@@ -45,7 +45,7 @@ def read_traces(
     hosts: set[str] = set()
     for path in paths:
         file = TraceFile(path, partial(on_progress, path) if on_progress is not None else None)
-        trace = collect(file.events(), file.header)
+        trace = collect(file, file.header)
         if file.is_truncated:
             raise UsageError(
                 f"{path} ends in the middle, so what its steps did last is not known",
@@ -55,6 +55,7 @@ def read_traces(
         if file.broken:
             count = counted(len(file.broken), "value of it is", "values of it are")
             cautions.append(f"{path.name}: {count} no JSON and left out; the first is {file.broken[0]}.")
+        cautions.extend(f"{path.name}: {remark}." for remark in trace.remarks)
         if isinstance(file.header.get("host_name"), str):
             hosts.add(file.header["host_name"])
     found = traced_profile(

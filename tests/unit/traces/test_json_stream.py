@@ -20,7 +20,7 @@ EVENTS = [{"ph": "X", "name": f"é{index}\n", "ts": index + 0.5, "args": {"dims"
 
 def read(path: Path) -> tuple[TraceFile, list[dict[str, object]]]:
     file = TraceFile(path)
-    return file, list(file.events())
+    return file, list(file)
 
 
 @given(st.integers(1, 300), st.sampled_from([None, 1]), st.booleans())
@@ -179,6 +179,6 @@ def test_progress_ends_with_the_whole_file(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "t.json"
     path.write_text(json.dumps(EVENTS), encoding="utf-8")
     shares: list[float] = []
-    list(TraceFile(path, shares.append).events())
+    list(TraceFile(path, shares.append))
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
