@@ -10,6 +10,7 @@ _BYTES = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "long": 8, "int": 4
 _BYTES |= {"float8_e4m3fn": 1, "float8_e5m2": 1, "short": 2, "c10::half": 2, "c10::bfloat16": 2}
 _DTYPES = {"float": "float32", "double": "float64", "half": "float16", "c10::half": "float16"}
 _DTYPES |= {"bfloat16": "bfloat16", "c10::bfloat16": "bfloat16"}
+_DTYPES |= {"c10::complex<float>": "complex64", "c10::complex<double>": "complex128"}
 
 
 def size_of(args: Mapping[str, Any]) -> tuple[int | None, str | None]:
@@ -53,12 +54,25 @@ def shape_of(args: Mapping[str, Any]) -> tuple[tuple[int, ...], str] | None:
         return None
     if not all(isinstance(size, int) and 0 <= size < 2**40 for size in dims[0]):
         return None
-    dtype = str(types[0]).lower() if isinstance(types, list) and types else "float"
+    if is_undefined(args):
+        return None
+    dtype = (str(types[0]).lower() if isinstance(types, list) and types else "") or "float"
     return tuple(dims[0]), _DTYPES.get(dtype, dtype)
 
 
+def is_undefined(args: Mapping[str, Any]) -> bool:
+    """True for the recorded shape of no tensor: neither dims nor a dtype."""
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    return isinstance(dims, list) and isinstance(types, list) and dims[:1] == [[]] and types[:1] == [""]
+
+
 def number_of(value: object) -> float | None:
-    """Return a finite number; None for anything else."""
+    """Return a finite number, also from text; None for anything else."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if math.isfinite(value) and abs(value) < 1e18 else None

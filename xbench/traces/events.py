@@ -2,21 +2,27 @@
 
 Times are in seconds from the first event of the file. Names follow Kineto's, from torch 1.13 to today's: once,
 categories were capitalized, and only a kernel's name told a collective.
+
+Events are checked against each other. One that lies far from all others is left out. A kernel ends when the next launch
+of its stream has begun. A collective whose kernel has no name is what the host called when it launched it. `remarks`
+count what was left out or cut.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from xbench.traces.arguments import integer_of, number_of, shape_of, shaped, size_of
+from xbench.text import counted
+from xbench.traces.arguments import integer_of, is_undefined, number_of, shape_of, shaped, size_of
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -25,9 +31,26 @@ ACCUMULATE = "torch::autograd::AccumulateGrad"
 _CATEGORIES = {"operator": "cpu_op", "runtime": "cuda_runtime", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
+_HOST = ("cpu_op", "user_annotation")
+_READ = (*_DEVICE, *_LAUNCHES, *_HOST)
 _NO_WORK = ("ProfilerStep", "Optimizer.", "DistributedDataParallel", "c10d::", "record_param_comms", "nccl:", "gloo:")
 """Host operators that only mark a span or launch a collective; torch 1.13 wrote marks as operators."""
 _COPY_BACK = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+
+MAX_GAP_US = 60e6
+"""A few events that are farther from all others than this have no place in the trace [us]."""
+
+MAX_FAR_SHARE = 0.01
+"""Largest share of the events that may be left out for being far from the others."""
+
+ROUNDING_S = 2e-6
+"""Times may be rounded by this [s]."""
+
+NEAR_CALLS = 32
+"""Calls of collectives, of all threads, among which those that launched a kernel are sought."""
+
+UNKNOWN = "unknown"
+"""Kind of a collective that neither its kernel nor the host names."""
 
 GRADIENT_KINDS = ("all_reduce", "reduce_scatter")
 """Collectives that carry gradients."""
@@ -35,7 +58,8 @@ GRADIENT_KINDS = ("all_reduce", "reduce_scatter")
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 _ANNOTATED = re.compile(r"(?:nccl|gloo|mpi|ucc):_?(\w+)")
 _OPERATION = re.compile(r"c10d::_?(\w+?)_?$")
-_KERNEL = re.compile(r"nccl\w*?(AllReduce|AllGather|ReduceScatter|Broadcast|SendRecv|Reduce)", re.IGNORECASE)
+_LIBRARY = re.compile(r"(?:n|r|ms)ccl", re.IGNORECASE)
+_KERNEL = re.compile(r"(?:n|r|ms)ccl\w*?(AllReduce|AllGather|ReduceScatter|Broadcast|SendRecv|Reduce)", re.IGNORECASE)
 _KINDS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -107,8 +131,6 @@ class RankTrace:
     backend: str | None = None
     device: str | None = None
     is_gpu: bool = False
-    is_truncated: bool = False
-    """True where the file ended in the middle."""
     marked_steps: list[Mark] = field(default_factory=list)
     optimizer_s: list[tuple[float, float]] = field(default_factory=list)
     scaler_s: list[tuple[float, float]] = field(default_factory=list)
@@ -121,6 +143,12 @@ class RankTrace:
     forward_s: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Span of the forward operator by sequence number."""
     collectives: list[Collective] = field(default_factory=list)
+    processes: list[str] = field(default_factory=list)
+    """Processes that ran backward passes."""
+    lost_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    """Launches of kernels that are not in the trace."""
+    remarks: list[str] = field(default_factory=list)
+    """What was left out or cut, and what is missing."""
     work_start_s: FloatArray = field(default_factory=lambda: np.empty(0))
     work_end_s: FloatArray = field(default_factory=lambda: np.empty(0))
     work_launched_s: FloatArray = field(default_factory=lambda: np.empty(0))
@@ -133,68 +161,112 @@ class RankTrace:
 class _Seen:
     """Compact columns of the events that are too many to keep as objects."""
 
+    starts: array[float] = field(default_factory=lambda: array("d"))  # of all events
     spans: array[float] = field(default_factory=lambda: array("d"))  # start, end, thread of host operators; copy back?
-    launches: array[float] = field(default_factory=lambda: array("d"))  # correlation, start
+    launches: array[float] = field(default_factory=lambda: array("d"))  # correlation, start, thread, of a kernel?
     kernels: array[float] = field(default_factory=lambda: array("d"))  # correlation, start, end, shape, stream, a copy?
-    streams: dict[str, int] = field(default_factory=dict)
+    streams: dict[tuple[str, str, bool], int] = field(default_factory=dict)  # device, stream, of collectives?
     kernel_shapes: dict[tuple[str, str, str], int] = field(default_factory=dict)  # name, grid and block
-    device_collectives: list[tuple[int, Collective]] = field(default_factory=list)
-    host_collectives: list[tuple[Collective, bool]] = field(default_factory=list)  # and: the library's own span
+    device_collectives: list[Collective] = field(default_factory=list)  # number n is the kernel of shape -1 - n
+    host_collectives: list[tuple[Collective, str, int]] = field(default_factory=list)  # and: who told it, and thread
+    processes: set[str] = field(default_factory=set)
+    undefined_s: list[float] = field(default_factory=list)  # starts of operators that accumulate no gradient
+    latest: float = -math.inf  # end of the host's events
+    timeless: int = 0
+    far: int = 0
+    cut: int = 0
 
 
 def collect(events: Iterable[Mapping[str, Any]], header: Mapping[str, Any]) -> RankTrace:
-    """Reduce the events of one rank. `header` is read after the events, when the stream has filled it."""
+    """Reduce the events of one rank, which are read again if some lie far from the others.
+
+    `header` is read after the events, when the stream has filled it.
+    """
+    trace, seen = _read(events, -math.inf, math.inf)
+    low, high = _frame(seen.starts)
+    if len(seen.starts) and (low > min(seen.starts) or high < max(seen.starts) or seen.latest > high + MAX_GAP_US):
+        trace, seen = _read(events, low, high)
+    _take_header(trace, header)
+    _finish(trace, seen)
+    return trace
+
+
+def _read(events: Iterable[Mapping[str, Any]], low: float, high: float) -> tuple[RankTrace, _Seen]:
+    """Take the events that start between two times [us]. An event that ends long after the second ends there."""
     trace, seen = RankTrace(), _Seen()
     origin: float | None = None
     for event in events:
         if event.get("ph") != "X":
             continue
         start, length = number_of(event.get("ts")), number_of(event.get("dur"))
+        category = str(event.get("cat", "")).lower()
+        category = _CATEGORIES.get(category, category)
         if start is None or length is None or length < 0:
-            continue
-        origin = start if origin is None else origin
-        start_s = (start - origin) / 1e6
-        _take(trace, seen, event, start_s, start_s + length / 1e6)
-    _take_header(trace, header)
-    _finish(trace, seen)
-    return trace
+            seen.timeless += category in _READ
+        elif not low <= start <= high:
+            seen.far += category in _READ
+        else:
+            if start + length > high + MAX_GAP_US and category not in _DEVICE:
+                length = high - start
+                seen.cut += category in _READ
+            origin = start if origin is None else origin
+            start_s = (start - origin) / 1e6
+            seen.starts.append(start)
+            seen.latest = max(seen.latest, start + (length if category in _HOST else 0.0))
+            _take(trace, seen, event, category, (start_s, start_s + length / 1e6))
+    return trace, seen
 
 
-def _take(trace: RankTrace, seen: _Seen, event: Mapping[str, Any], start_s: float, end_s: float) -> None:
-    category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
-    category = _CATEGORIES.get(category, category)
-    args = event.get("args")
+def _frame(starts_us: array[float]) -> tuple[float, float]:
+    """First and last start [us] without the few that are far from all others."""
+    starts = np.sort(np.frombuffer(starts_us, dtype=np.float64))
+    groups = np.split(starts, np.flatnonzero(np.diff(starts) > MAX_GAP_US) + 1)
+    near = [group for group in groups if len(group) > max(1.0, MAX_FAR_SHARE * len(starts))] or groups
+    return (near[0][0], near[-1][-1]) if len(starts) else (-math.inf, math.inf)
+
+
+def _take(trace: RankTrace, seen: _Seen, event: Mapping[str, Any], category: str, span: tuple[float, float]) -> None:
+    name, args = str(event.get("name", "")), event.get("args")
     args = args if isinstance(args, dict) else {}
+    thread = integer_of(event.get("tid")) or 0
     if category in _DEVICE:
-        _take_device(seen, event, args, category != "kernel", (start_s, end_s))
+        _take_device(seen, event, args, category != "kernel", span)
     elif category in _LAUNCHES:
         correlation = number_of(args.get("correlation"))
         if correlation is not None:
-            seen.launches.extend((correlation, start_s))
-    elif category in ("cpu_op", "user_annotation"):
-        thread = integer_of(event.get("tid")) or 0
-        _take_host(trace, seen, name, args, (start_s, end_s), thread)
+            seen.launches.extend((correlation, span[0], thread, "LaunchKernel" in name))
+    elif category in _HOST:
+        if name.startswith(NODE):
+            seen.processes.add(str(event.get("pid")))
+        _take_host(trace, seen, name, args, span, thread)
         if category == "cpu_op" and not name.startswith(_NO_WORK):
-            seen.spans.extend((start_s, end_s, thread, name == _COPY_BACK))
+            seen.spans.extend((*span, thread, name == _COPY_BACK))
 
 
 def _take_device(
     seen: _Seen, event: Mapping[str, Any], args: Mapping[str, Any], is_copy: bool, span: tuple[float, float]
 ) -> None:
     name, (start_s, end_s) = str(event.get("name", "")), span
-    correlation = integer_of(args.get("correlation"))
     named = _KERNEL.search(name)
     kind = _kind(str(args.get("Collective name", ""))) or (_kind(named.group(1)) if named else None)
+    if kind is None and _LIBRARY.search(name) and not is_copy:
+        kind = UNKNOWN
     if kind is None:
         shape = (name, str(args.get("grid")), str(args.get("block")))
         number = seen.kernel_shapes.setdefault(shape, len(seen.kernel_shapes))
-        stream = seen.streams.setdefault(str(args.get("stream", event.get("tid"))), len(seen.streams))
-        seen.kernels.extend((-1.0 if correlation is None else correlation, start_s, end_s, number, stream, is_copy))
-        return
+    else:
+        seen.device_collectives.append(_told(kind, span, args))
+        number = -len(seen.device_collectives)
+    place = (str(event.get("pid")), str(args.get("stream", event.get("tid"))), kind is not None)
+    correlation, stream = integer_of(args.get("correlation")), seen.streams.setdefault(place, len(seen.streams))
+    seen.kernels.extend((-1.0 if correlation is None else correlation, start_s, end_s, number, stream, is_copy))
+
+
+def _told(kind: str, span: tuple[float, float], args: Mapping[str, Any]) -> Collective:
+    """The collective of a kernel, or of the host's record of its parameters."""
     nbytes, dtype = size_of(args)
     size = integer_of(args.get("Group size")) or 0
-    found = Collective(kind, start_s, start_s, end_s, nbytes, dtype, size if size > 0 else None)
-    seen.device_collectives.append((-1 if correlation is None else correlation, found))
+    return Collective(kind, span[0], *span, nbytes, dtype, size if size > 0 else None)
 
 
 def _take_host(
@@ -210,21 +282,19 @@ def _take_host(
     elif name.startswith(NODE):
         sequence = integer_of(args.get("Sequence number"))
         trace.nodes.append(Node(name[len(NODE) :], start_s, end_s, thread, sequence))
-    elif (annotated := _ANNOTATED.fullmatch(name)) is not None:
-        kind = _kind(annotated.group(1))
+    elif name == "record_param_comms" and (kind := _kind(str(args.get("Collective name", "")))) is not None:
+        seen.host_collectives.append((_told(kind, span, args), "parameters", thread))
+    elif (told := _ANNOTATED.fullmatch(name) or _OPERATION.fullmatch(name)) is not None:
+        kind = _kind(told.group(1))
         if kind is not None:
-            nbytes, dtype = shaped(args)
-            seen.host_collectives.append((Collective(kind, start_s, start_s, end_s, nbytes, dtype), True))
-        return
-    elif (operation := _OPERATION.fullmatch(name)) is not None:
-        kind = _kind(operation.group(1))
-        if kind is not None:
-            nbytes, dtype = shaped(args)
-            seen.host_collectives.append((Collective(kind, start_s, start_s, end_s, nbytes, dtype), False))
+            teller = "call" if name.startswith("c10d") else "library"
+            seen.host_collectives.append((Collective(kind, start_s, *span, *shaped(args)), teller, thread))
     elif name == ACCUMULATE:
         shape = shape_of(args)
         if shape is not None:
             trace.gradient_shapes[start_s] = shape
+        elif is_undefined(args):
+            seen.undefined_s.append(start_s)
     elif integer_of(args.get("Fwd thread id")) == 0 and (number := integer_of(args.get("Sequence number"))) is not None:
         known = trace.forward_s.get(number)
         if known is None or end_s - start_s > known[1] - known[0]:
@@ -242,17 +312,45 @@ def _take_header(trace: RankTrace, header: Mapping[str, Any]) -> None:
 
 
 def _finish(trace: RankTrace, seen: _Seen) -> None:
+    trace.processes = sorted(seen.processes)
     trace.marked_steps.sort()
     trace.optimizer_s.sort()
     trace.step_ends_s = sorted([*trace.optimizer_s, *trace.scaler_s])
     trace.nodes.sort(key=lambda node: node.start_s)
-    trace.is_gpu = bool(seen.kernels)
+    _drop_undefined(trace, seen)
+    trace.is_gpu = any(number >= 0 for number in seen.kernels[3::6])
     if trace.is_gpu:
         _finish_device(trace, seen)
     else:
         _finish_host(trace, seen)
     trace.collectives.sort(key=lambda one: one.launched_s)
     _tell_others(trace)
+    unknown = sum(one.kind == UNKNOWN for one in trace.collectives)
+    trace.remarks = [
+        what.format(counted(number, one))
+        for number, one, what in (
+            (seen.timeless, "event", "left out {} without a time, or with a negative one"),
+            (seen.far, "event", "left out {} far from all others"),
+            (seen.cut, "event", "cut {} that went on beyond the next one of the stream, or beyond all others"),
+            (unknown, "kernel", "{} of collectives that nothing names"),
+            (
+                len(trace.lost_s),
+                "kernel",
+                "{} missing that the host launched",
+            ),
+        )
+        if number
+    ]
+
+
+def _drop_undefined(trace: RankTrace, seen: _Seen) -> None:
+    """Drop the nodes that were given no gradient to accumulate, as those of weights with an update of their own."""
+    undefined = np.sort(np.array(seen.undefined_s))
+    bounds = [np.searchsorted(undefined, [node.start_s, node.end_s]) for node in trace.nodes if len(undefined)]
+    if bounds:
+        trace.nodes = [
+            node for node, (low, high) in zip(trace.nodes, bounds, strict=True) if not node.is_gradient or low == high
+        ]
 
 
 def _tell_others(trace: RankTrace) -> None:
@@ -267,27 +365,76 @@ def _tell_others(trace: RankTrace) -> None:
 
 
 def _finish_device(trace: RankTrace, seen: _Seen) -> None:
-    launches = np.frombuffer(seen.launches, dtype=np.float64).reshape(-1, 2)
+    launches = np.frombuffer(seen.launches, dtype=np.float64).reshape(-1, 4)
     launches = launches[np.argsort(launches[:, 0], kind="stable")]
-    kernels = np.frombuffer(seen.kernels, dtype=np.float64).reshape(-1, 6)
+    kernels = np.frombuffer(seen.kernels, dtype=np.float64).reshape(-1, 6).copy()
+    kernels = kernels[np.lexsort((kernels[:, 1], kernels[:, 4]))]
+    seen.cut += _cut(kernels)
+    last_s = kernels[:, 1].max()
+    endless = kernels[:, 2] > last_s + MAX_GAP_US / 1e6
+    kernels[endless, 2] = last_s
+    seen.cut += int(endless.sum())
+    of_kernels, ran = launches[:, 3] == 1, np.isin(launches[:, 0], kernels[:, 0])
+    if np.any(of_kernels & ran):  # else nothing links the two
+        trace.lost_s = np.sort(launches[of_kernels & ~ran, 1])
+    calls = sorted(seen.host_collectives, key=lambda call: call[0].start_s)
+    of_collectives = kernels[:, 3] < 0
+    for row in kernels[of_collectives]:
+        found = seen.device_collectives[-1 - int(row[3])]
+        place = _launch_of(launches, row[:1])[0]
+        found.end_s = float(row[2])
+        found.launched_s = float(launches[place, 1]) if place >= 0 else found.start_s
+        if found.kind == UNKNOWN and place >= 0:
+            _name(found, calls, int(launches[place, 2]))
+        trace.collectives.append(found)
+    kernels = kernels[~of_collectives]
     computing = np.unique(kernels[kernels[:, 5] == 0, 4])
     kernels = kernels[np.isin(kernels[:, 4], computing)]  # copies on another stream fetch input beside the work
     kernels = kernels[np.argsort(kernels[:, 1], kind="stable")]
     trace.work_start_s, trace.work_end_s = kernels[:, 1], kernels[:, 2]
-    trace.work_launched_s = _launched(launches, kernels[:, 0], kernels[:, 1])
-    for correlation, found in seen.device_collectives:
-        found.launched_s = float(_launched(launches, np.array([correlation]), np.array([found.start_s]))[0])
-        trace.collectives.append(found)
+    place = _launch_of(launches, kernels[:, 0])
+    trace.work_launched_s = kernels[:, 1].copy()
+    trace.work_launched_s[place >= 0] = launches[place[place >= 0], 1]
     trace.compute_slowdown = _slowdown(kernels, trace.collectives)
 
 
-def _launched(launches: FloatArray, correlations: FloatArray, otherwise_s: FloatArray) -> FloatArray:
-    """Return when each was launched by its correlation; `otherwise_s` where the trace does not have the launch."""
+def _cut(kernels: FloatArray) -> int:
+    """End kernels, sorted by stream and start, that outlast the next launch of their stream, where that began.
+
+    Returns how many there were. A dependent launch may begin before its predecessor ends, but not end before it.
+    Kernels of one launch may run side by side: those of a CUDA graph.
+    """
+    if not len(kernels):
+        return 0
+    correlation, stream = kernels[:, 0], kernels[:, 4]
+    opens = (stream[1:] != stream[:-1]) | (correlation[1:] != correlation[:-1]) | (correlation[1:] < 0)
+    first = np.concatenate([[0], np.flatnonzero(opens) + 1])
+    group = np.concatenate([[0], np.cumsum(opens)])
+    after = np.append(first[1:], len(kernels))[group]
+    following = np.minimum(after, len(kernels) - 1)
+    goes_on = (after < len(kernels)) & (stream[following] == stream)
+    long = goes_on & (kernels[:, 2] > kernels[following, 2] + ROUNDING_S)
+    kernels[long, 2] = kernels[following[long], 1]
+    return int(long.sum())
+
+
+def _launch_of(launches: FloatArray, correlations: FloatArray) -> npt.NDArray[np.intp]:
+    """Row of the launch of each correlation; -1 where the trace does not have it."""
     if not len(launches):
-        return otherwise_s
+        return np.full(len(correlations), -1)
     place = np.minimum(np.searchsorted(launches[:, 0], correlations), len(launches) - 1)
-    found: FloatArray = np.where(launches[place, 0] == correlations, launches[place, 1], otherwise_s)
-    return found
+    return np.where(launches[place, 0] == correlations, place, -1)
+
+
+def _name(kernel: Collective, calls: Sequence[tuple[Collective, str, int]], thread: int) -> None:
+    """Give a kernel without a name what the host's calls tell that were open when it was launched, innermost last."""
+    until = bisect.bisect_right(calls, kernel.launched_s, key=lambda call: call[0].start_s)
+    for call, _, of in calls[max(0, until - NEAR_CALLS) : until]:
+        if of == thread and kernel.launched_s <= call.end_s:
+            kernel.kind = call.kind
+            kernel.group_size = call.group_size or kernel.group_size
+            if call.nbytes is not None and call.dtype is not None:
+                kernel.nbytes, kernel.dtype = call.nbytes, call.dtype
 
 
 def _slowdown(kernels: FloatArray, collectives: Iterable[Collective]) -> float | None:
@@ -328,8 +475,8 @@ def _finish_host(trace: RankTrace, seen: _Seen) -> None:
     spans = spans[spans[:, 0] >= before]  # an operator inside another one adds nothing
     spans = spans[spans[:, 3] == 0]
     trace.work_start_s, trace.work_end_s, trace.work_launched_s = spans[:, 0], spans[:, 1], spans[:, 0]
-    own = [one for one, is_library in seen.host_collectives if is_library]
-    called = [one for one, is_library in seen.host_collectives if not is_library]
+    own = [one for one, teller, _ in seen.host_collectives if teller == "library"]
+    called = [one for one, teller, _ in seen.host_collectives if teller == "call"]
     if not any(one.kind == "all_reduce" for one in called) and any(one.kind == "reduce_scatter" for one in called):
         for one in own:  # Gloo reduce-scatters by an all-reduce
             one.kind = "reduce_scatter" if one.kind == "all_reduce" else one.kind

@@ -8,6 +8,8 @@
 | CSV | a column of sizes (`bytes`) and one of times (`seconds`, `time_ms` or `time_us`) |
 
 Gradients are reduced in place, so in-place times come first. Of several values for one size, the median counts.
+A launcher may put a label before each line of nccl-tests (`mpirun --tag-output`, `srun -l`, timestamps). A row that
+contradicts itself is refused, and so is a file whose times are not those of one all-reduce.
 """
 
 from __future__ import annotations
@@ -33,6 +35,12 @@ SECONDS = {"seconds": 1.0, "time_s": 1.0, "transfer_s": 1.0, "time_ms": 1e-3, "m
 _TEST = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?\s*$")
 _RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\b.*?\bon\s+(\S+)\s+device")
 _ROOT = re.compile(r"-?\d{1,9}")
+_OTHER_TIMES = (
+    (re.compile(r"#.*\bagg iters:\s*(?!1\b)\d"), ("aggregated_iterations", 1), "of several all-reduces at once", "-m"),
+    (re.compile(r"#.*\bBlocking Enabled"), ("blocking_collectives", False), "with the host's wait after each", "-z"),
+    (re.compile(r"#.*\bcputime\b"), ("cpu_time", False), "of the launches on the CPU", "-C"),
+)
+"""How the header tells times that are not those of an all-reduce, the usual value in `-J`, and the option at fault."""
 _HINT = "give the output of all_reduce_perf, as text or from -J, NCCL Inspector's JSON, or a CSV of bytes and time_us"
 
 
@@ -80,34 +88,35 @@ def link_cost(paths: Sequence[Path], *, world_size: int | None = None, backend: 
 def read_link(path: Path) -> LinkTimes:
     """Read one file, whatever its format. Raises UsageError for anything that is not one."""
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             head = file.read(1 << 16)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     if head.lstrip().startswith("{"):
         found = _inspector(path) if '"coll_perf"' in head else _json(path)
-    elif _is_csv(head):
-        found = _csv(path)
     else:
         found = _text(path)
+        if not found.seconds and _is_csv(head):
+            found = _csv(path)
     if not found.seconds:
         raise UsageError(f"{path} holds no time of an all-reduce", hint=_HINT)
     return found
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         yield from file
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One row of nccl-tests: size [B], time [s], and bandwidths [GB/s] of the algorithm and of the bus, as printed."""
+    """One row of nccl-tests: size [B], time [s], bandwidths [GB/s] of the algorithm and of the bus, wrong values."""
 
     nbytes: int
     seconds: float
     algorithm: float | None
     bus: float | None
+    wrong: float | None
 
 
 def _text(path: Path) -> LinkTimes:
@@ -116,6 +125,8 @@ def _text(path: Path) -> LinkTimes:
     hosts: set[str] = set()
     largest: _Row | None = None
     for line in _lines(path):
+        for pattern, _, what, option in _OTHER_TIMES:
+            _check_times(path, pattern.search(line) is not None, what, option)
         if (test := _TEST.search(line)) is not None:
             _check_collective(path, test.group(1))
         elif (rank := _RANK.search(line)) is not None:
@@ -125,6 +136,7 @@ def _text(path: Path) -> LinkTimes:
             runs[-1].add(number)
             hosts.add(rank.group(2))
         elif (row := _row(path, line.split())) is not None:
+            _check_row(path, row)
             seconds[row.nbytes].append(row.seconds)
             largest = row if largest is None or row.nbytes > largest.nbytes else largest
     told = sorted({len(run) for run in runs})
@@ -134,6 +146,29 @@ def _text(path: Path) -> LinkTimes:
     if largest is not None and world_size is not None:
         _check_bus(path, largest, world_size)
     return LinkTimes(dict(seconds), world_size, len(hosts) or None)
+
+
+def _check_times(path: Path, is_other: bool, what: str, option: str) -> None:
+    if is_other:
+        raise UsageError(
+            f"{path} has times {what}, and T(M) is of one all-reduce", hint=f"run all_reduce_perf without {option}"
+        )
+
+
+def _check_row(path: Path, row: _Row) -> None:
+    """Refuse a row whose sums are wrong, or whose time is not that of its bandwidth (printed with two decimals)."""
+    told = row.nbytes / row.seconds / 1e9
+    if row.algorithm is not None and abs(row.algorithm - told) > 0.0051 + 0.01 * told:
+        raise UsageError(
+            f"{path}: the row of {row.nbytes} B contradicts itself: {row.seconds * 1e6:.4g} µs are {told:.3g} GB/s, "
+            f"and its algbw is {row.algorithm:.3g}",
+            hint="-C 1 puts the CPU's time in place of the transfer's: run all_reduce_perf without it",
+        )
+    if row.wrong is not None and row.wrong >= 1:  # older versions print the largest error, which is far below 1
+        raise UsageError(
+            f"{path}: the row of {row.nbytes} B has {row.wrong:g} wrong values, so this link does not work",
+            hint="repair it, and measure again",
+        )
 
 
 def _check_bus(path: Path, row: _Row, world_size: int) -> None:
@@ -153,12 +188,17 @@ def _check_bus(path: Path, row: _Row, world_size: int) -> None:
 
 
 def _row(path: Path, words: Sequence[str]) -> _Row | None:
-    """Return what a row of nccl-tests says; None for any other line.
+    """Return what a row of nccl-tests says, after any label; None for any other line."""
+    return next((row for start in range(len(words) - 5) if (row := _bare_row(path, words[start:])) is not None), None)
+
+
+def _bare_row(path: Path, words: Sequence[str]) -> _Row | None:
+    """Return what a row says that begins with its size; None for anything else.
 
     After size, count and names come the root (since 2.11) and the columns out-of-place and in-place, of one length.
     The root of an all-reduce is -1.
     """
-    if len(words) < 6 or not words[0].isdecimal() or not words[1].isdecimal() or not words[2].isalnum():
+    if not words[0].isdecimal() or not words[1].isdecimal() or not words[2].isalnum():
         return None
     rest = list(words[2:])
     names = []
@@ -178,12 +218,13 @@ def _row(path: Path, words: Sequence[str]) -> _Row | None:
     size = int(words[0])
     if columns is None or not size:
         return None
-    return _Row(size, (_number(columns[0]) or 0.0) / 1e6, _number(columns[1]), _number(columns[2]))
+    values = [_number(column) for column in columns[:4]]
+    return _Row(size, (values[0] or 0.0) / 1e6, *values[1:])
 
 
 def _json(path: Path) -> LinkTimes:
     try:
-        document = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        document = json.loads(path.read_text(encoding="utf-8-sig", errors="replace"))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not whole JSON", hint=_HINT) from error
     results = document.get("results") if isinstance(document, dict) else None
@@ -193,22 +234,24 @@ def _json(path: Path) -> LinkTimes:
     if isinstance(arguments, list) and arguments:
         _check_collective(path, Path(str(arguments[0])).name.removesuffix("_perf"))
     config = document.get("config")
-    devices = config.get("devices") if isinstance(config, dict) else None
+    config = config if isinstance(config, dict) else {}
+    for _, (key, usual), what, option in _OTHER_TIMES:
+        _check_times(path, config.get(key, usual) != usual, what, option)
+    devices = config.get("devices")
     used = [one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
     ranks = {str(one.get("rank", place)) for place, one in enumerate(used)}
     hosts = {str(one.get("hostname")) for one in used}
     seconds: dict[int, list[float]] = defaultdict(list)
     for row in results:
         size = row.get("size") if isinstance(row, dict) else None
-        micros = next((time for key in ("in_place", "out_of_place") if (time := _time_of(row, key))), None)
-        if isinstance(size, int) and 0 < size < 2**62 and micros:
-            seconds[size].append(micros / 1e6)
+        sides = [row.get(key) for key in ("in_place", "out_of_place")] if isinstance(row, dict) else []
+        side = next((one for one in sides if isinstance(one, dict) and (_number(one.get("time")) or 0.0) > 0), None)
+        if isinstance(size, int) and 0 < size < 2**62 and side is not None:
+            values = [_number(side.get(key)) for key in ("time", "alg_bw", "bus_bw", "nwrong")]
+            found = _Row(size, (values[0] or 0.0) / 1e6, *values[1:])
+            _check_row(path, found)
+            seconds[size].append(found.seconds)
     return LinkTimes(dict(seconds), len(ranks) or None, len(hosts) or None)
-
-
-def _time_of(row: Any, key: str) -> float | None:
-    part = row.get(key) if isinstance(row, dict) else None
-    return _number(part.get("time")) if isinstance(part, dict) else None
 
 
 def _inspector(path: Path) -> LinkTimes:

@@ -25,13 +25,16 @@ from xbench.traces.link import link_cost, read_link
 from xbench.traces.ranks import RECORD_IT, RankSteps
 from xbench.traces.sizes import Parameter, Sizes, gradient_sizes
 from xbench.traces.steps import Sent, TracedStep
-from xbench.units import format_bytes, format_percent
+from xbench.units import format_bytes, format_duration, format_percent
 
 OFF_THE_LINE = 0.25
 """Largest relative residual of T(M) that is not worth a caution."""
 
 ALIKE = 1.1
 """Sizes of collectives closer than this ratio make one point of T(M)."""
+
+NOTABLE = 0.01
+"""Share of a step beyond which the exposed communication without gradients is worth a caution."""
 
 FIT_POINTS = 20
 """About as many points are fitted, each size in proportion to how often it was sent."""
@@ -366,6 +369,13 @@ def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], cost: Cos
         found.append(
             f"All collectives had {format_bytes(points[0].nbytes)}, so T(M) of other sizes is extrapolated, "
             "without a latency."
+        )
+    others_s = statistics.median(step.exposed_others_s for rank in ranks for step in rank.steps)
+    if others_s > NOTABLE * statistics.median(step.period_s for rank in ranks for step in rank.steps):
+        kinds = sorted({one.kind for rank in ranks for step in rank.steps for one in step.others})
+        found.append(
+            f"{format_duration(others_s)} of the exposed communication a step belong to collectives that carry no "
+            f"gradients ({', '.join(kinds)}). No plan changes them."
         )
     passes = statistics.mode(step.passes for rank in ranks for step in rank.steps)
     if passes > 1:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from xbench.errors import UsageError
-from xbench.traces.events import GRADIENT_KINDS, RankTrace
+from xbench.text import and_of
+from xbench.traces.events import GRADIENT_KINDS, ROUNDING_S, UNKNOWN, RankTrace
 from xbench.traces.steps import TracedStep, steps_of
 
 RECORD_IT = "record it around several steps of training on two or more ranks (docs/traces.md)"
@@ -26,10 +27,11 @@ def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
     """Return the same steps of each trace.
 
     Raises UsageError, in one sentence, for a trace without a backward pass, collectives of gradients or a whole step,
-    for two traces of one rank, and for traces of different runs or of different steps.
+    for a trace of several ranks, for two traces of one rank, and for traces of different runs or of different steps.
     """
     found = []
     for name, trace in traces:
+        _check_one_process(name, trace)
         steps = steps_of(trace)
         if not steps or trace.world_size == 1:
             told, hint = _missing(trace)
@@ -47,11 +49,22 @@ def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
     return _same_steps(found) if len(found) > 1 else found
 
 
-def _same_steps(ranks: Sequence[RankSteps]) -> list[RankSteps]:
-    """The steps that all ranks have: by their marks' numbers, or without marks those that were traced last.
+def _check_one_process(name: str, trace: RankTrace) -> None:
+    """Refuse the traces of several ranks in one file: their processes differ, or their steps overlap."""
+    told = f"backward passes of processes {and_of(trace.processes)}" if len(trace.processes) > 1 else ""
+    for spans in ([(mark.since_s, mark.until_s) for mark in trace.marked_steps], trace.optimizer_s):
+        for (since_s, until_s), (after_s, end_s) in pairwise(spans):
+            if since_s + ROUNDING_S < after_s < until_s - ROUNDING_S and until_s + ROUNDING_S < end_s:
+                told = told or "steps that overlap"
+    if told:
+        raise UsageError(
+            f"{name} holds {told}, so it is of several ranks",
+            hint="give each rank's file by itself: --trace rank0.json --trace rank1.json",
+        )
 
-    A file that ended in the middle lacks its last steps, so the first ones are the same then.
-    """
+
+def _same_steps(ranks: Sequence[RankSteps]) -> list[RankSteps]:
+    """The steps that all ranks have: by their marks' numbers, or without marks those that were traced last."""
     numbers = [{step.number: step for step in rank.steps if step.number is not None} for rank in ranks]
     if all(numbers):
         both = set(numbers[0]).intersection(*numbers[1:])
@@ -63,8 +76,7 @@ def _same_steps(ranks: Sequence[RankSteps]) -> list[RankSteps]:
             for rank, mine in zip(ranks, numbers, strict=True)
         ]
     count = min(len(rank.steps) for rank in ranks)
-    is_cut = any(rank.trace.is_truncated for rank in ranks)
-    return [RankSteps(rank.name, rank.trace, rank.steps[:count] if is_cut else rank.steps[-count:]) for rank in ranks]
+    return [RankSteps(rank.name, rank.trace, rank.steps[-count:]) for rank in ranks]
 
 
 def _span(numbers: Collection[int]) -> str:
@@ -81,6 +93,11 @@ def _missing(trace: RankTrace) -> tuple[str, str]:
     kinds = sorted({one.kind for one in trace.collectives})
     if not kinds:
         return "it holds no collective", RECORD_IT
+    if kinds == [UNKNOWN]:
+        return (
+            "neither the kernels of its collectives nor the host's calls say what they do",
+            "record the host's activity, too: ProfilerActivity.CPU",
+        )
     if not set(kinds) & set(GRADIENT_KINDS):
         return f"its collectives ({', '.join(kinds)}) carry no gradients", RECORD_IT
     if not any(one.may_carry_gradients for one in trace.collectives):
@@ -89,6 +106,11 @@ def _missing(trace: RankTrace) -> tuple[str, str]:
         return (
             f"its gradients are reduced in groups of {of} of its {trace.world_size} ranks, never over all of them",
             "plans are for gradients that all ranks average: trace a run without tensor parallelism or HSDP",
+        )
+    if len(trace.lost_s):
+        return (
+            f"its steps lack kernels that the host launched ({len(trace.lost_s)} in all)",
+            "call torch.cuda.synchronize() before the profiler stops, or trace fewer steps",
         )
     if len(trace.marked_steps) > len(trace.step_ends_s) > 0:
         return (

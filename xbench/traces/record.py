@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from xbench.errors import UsageError
 from xbench.planning.bounds import bounds
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
@@ -13,6 +14,7 @@ from xbench.planning.step import StepModel
 from xbench.record_files import now
 from xbench.records import Environment, FabricRecord, Plan, Profile, WorkloadRecord
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
+from xbench.text import counted
 from xbench.traces.events import RankTrace, collect
 from xbench.traces.json_stream import TraceFile
 from xbench.traces.profile import TracedProfile, traced_profile
@@ -35,18 +37,25 @@ def read_traces(
 
     `command` is the command line for the record. `model` is the workload whose parameters were trained. `links` are
     files of T(M), which replaces what the traces show of it. `on_progress` gets a file and the share of it that was
-    read. Raises UsageError for a file that is not such a trace, and as `ranks_of` and `traced_profile` do.
+    read. Raises UsageError for a file that is not such a trace or ends in the middle, and as `ranks_of` and
+    `traced_profile` do.
     """
     traces: list[tuple[str, RankTrace]] = []
     cautions: list[str] = []
     hosts: set[str] = set()
     for path in paths:
         file = TraceFile(path, partial(on_progress, path) if on_progress is not None else None)
-        trace = collect(file.events(), file.header)
-        trace.is_truncated = file.is_truncated
-        traces.append((path.name, trace))
+        trace = collect(file, file.header)
         if file.is_truncated:
-            cautions.append(f"{path.name} ends in the middle; what it holds up to there was read.")
+            raise UsageError(
+                f"{path} ends in the middle, so what its steps did last is not known",
+                hint="copy it again, or record fewer steps: a trace does not end with its last step, but with kernels",
+            )
+        traces.append((path.name, trace))
+        if file.broken:
+            count = counted(len(file.broken), "value of it is", "values of it are")
+            cautions.append(f"{path.name}: {count} no JSON and left out; the first is {file.broken[0]}.")
+        cautions.extend(f"{path.name}: {remark}." for remark in trace.remarks)
         if isinstance(file.header.get("host_name"), str):
             hosts.add(file.header["host_name"])
     found = traced_profile(

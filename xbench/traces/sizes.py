@@ -18,7 +18,7 @@ from xbench.units import format_bytes
 ALIKE = 0.01
 """Largest share of what was sent that may be padding, as sharded modes add it."""
 
-ITEM_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+ITEM_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import bisect
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,9 @@ SHARDED_KINDS = ("all_gather", "reduce_scatter")
 
 NEXT_TO_NOTHING = 0.01
 """Share of the bytes sent in the optimizer's step below which what was sent before it is no gradient."""
+
+MAX_LOST = 0.01
+"""Largest share of a step's kernels that may be missing."""
 
 _BACKWARD = re.compile(r"Backward\d*$")
 
@@ -64,6 +67,8 @@ class TracedStep:
     waited_s: float
     exposed_s: float
     """Time in which a collective ran and nothing computed: exposed communication by the usual definition."""
+    exposed_others_s: float
+    """The part of it in which no collective of gradients or of sharded parameters ran."""
     ready_s: tuple[float, ...]
     gradients: tuple[Node, ...]
     layers: tuple[TracedLayer, ...]
@@ -75,6 +80,8 @@ class TracedStep:
     """Backward passes that sent gradients. All but the last do so in what is called the forward part here."""
     number: int | None = None
     """N of `ProfilerStep#N`, where the profiler marked the step."""
+    lost: float = 0.0
+    """Share of the kernels launched in the step that are not in the trace."""
 
     @property
     def optimizer_s(self) -> float:
@@ -90,9 +97,12 @@ class TracedStep:
 def steps_of(trace: RankTrace) -> list[TracedStep]:
     """Return the whole steps of a trace that sent gradients, in order; empty where there are none.
 
-    Steps whose number of gradients is not the usual one are left out: a step that was cut off, or another phase.
+    Steps whose number of gradients is not the usual one are left out: a step that was cut off, or another phase. So are
+    steps that lack many kernels, or kernels and collectives.
     """
     found = [step for step in _steps(trace, windows_of(trace)) if step is not None]
+    sent = max((len(step.sent) for step in found), default=0)
+    found = [step for step in found if not step.lost or (step.lost <= MAX_LOST and len(step.sent) == sent)]
     if not found:
         return []
     usual = Counter(len(step.gradients) for step in found).most_common(1)[0][0]
@@ -135,7 +145,11 @@ def _steps(trace: RankTrace, windows: Sequence[Window]) -> list[TracedStep | Non
             found.append(None)
             continue
         layers = _layers(trace, work, carried.nodes)
-        found.append(_step(work, window, carried, layers, inside, begin_s, period_s))
+        lost, ran = (
+            int(np.diff(np.searchsorted(times_s, [since_s, until_s]))[0]) for times_s in (trace.lost_s, work.launches_s)
+        )
+        step = _step(work, window, carried, layers, inside, begin_s, period_s)
+        found.append(replace(step, lost=lost / max(1, lost + ran)))
     return found
 
 
@@ -230,6 +244,7 @@ def _step(
     ready = [max(0.0, work.done_s(node.end_s) - backward_at_s) for node in gradients]
     last_s = max(one.end_s for one in sending)
     sharded = [one for one in inside if one.kind in SHARDED_KINDS]
+    exposed_s = work.idle_s([(one.start_s, one.end_s) for one in inside], begin_s, begin_s + period_s)
     spans = [(one.start_s, one.end_s) for one in sending]
     blocked = [(one.start_s, one.end_s) for one in [*sharded, *carried.earlier]]
     forward_waited_s = work.idle_s(blocked, begin_s, backward_at_s)
@@ -240,7 +255,8 @@ def _step(
         forward_s=max(0.0, backward_at_s - begin_s - forward_waited_s),
         backward_s=max(0.0, backward_end_s - backward_at_s - backward_waited_s),
         waited_s=waited_s + forward_waited_s + backward_waited_s,
-        exposed_s=work.idle_s([*spans, *blocked], begin_s, begin_s + period_s),
+        exposed_s=exposed_s,
+        exposed_others_s=exposed_s - work.idle_s([*spans, *blocked], begin_s, begin_s + period_s),
         ready_s=tuple(np.maximum.accumulate(ready).tolist()),
         gradients=tuple(gradients),
         layers=tuple(layers),

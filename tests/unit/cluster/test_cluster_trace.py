@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,18 +95,22 @@ def test_a_malformed_row_is_refused_or_skipped_and_listed(tmp_path: Path, row: s
         load_trace(str(path))
     assert str(raised.value).startswith(f"{path}: row 3: ")
     assert reason in str(raised.value)
-    assert str(raised.value).endswith("(2 such rows)")
-    assert raised.value.hint == "rows=skip leaves such rows out and lists them"
+    assert str(raised.value).endswith("(2 bad rows in all)")
+    assert raised.value.hint == "rows=skip leaves bad rows out and lists them"
     trace = load_trace(f"{path},rows=skip")
     assert [job.name for job in trace.jobs] == ["a", "b"]
     assert [(bad.file, bad.row) for bad in trace.skipped] == [(str(path), 3), (str(path), 5)]
     assert reason in trace.skipped[0].reason
 
 
-def test_a_trace_of_bad_rows_alone_is_none(tmp_path: Path) -> None:
-    path = write(tmp_path / "my.csv", HEADER, "a,1,1,0")
-    with pytest.raises(SpecError, match="has no jobs"):
+@pytest.mark.parametrize(
+    ("rows", "hint"), [(["a,1,1,0"], "1 bad row skipped"), (["a,1,1,0", "b"], "2 bad rows skipped"), ([], "a row")]
+)
+def test_a_trace_of_bad_rows_alone_is_none(tmp_path: Path, rows: list[str], hint: str) -> None:
+    path = write(tmp_path / "my.csv", HEADER, *rows)
+    with pytest.raises(SpecError, match="has no jobs") as caught:
         load_trace(f"{path},rows=skip")
+    assert hint in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -172,13 +182,59 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "broken.csv.gz").write_bytes(b"no gzip")
     for text, said in (
-        ("missing.csv", "there is no trace at"),
+        ("missing.csv", "there is no file"),
         ("bytes.csv", "is not text in UTF-8"),
         ("broken.csv.gz", "cannot be unpacked"),
         (".", "cannot be read"),
     ):
         with pytest.raises(SpecError, match=said):
             load_trace(str(tmp_path / text))
+
+
+def packed_tar(text: bytes) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        member = tarfile.TarInfo("trace-data/cluster_job_log")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
+    return data.getvalue()
+
+
+JOBS = b'[{"status": "Pass", "jobid": "application_1_0001"}]'
+GOOD = f"{HEADER}\na,1,1,5\n".encode()
+
+
+@pytest.mark.parametrize("kind", ["philly:", "itp:", "alibaba:", ""])
+@pytest.mark.parametrize("packed", [bytes, gzip.compress, bz2.compress])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (JOBS, "JSON"),
+        (b'\xef\xbb\xbf\n{"jobs": 3}', "JSON"),
+        (b"<!DOCTYPE html><html></html>", "HTML or XML"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
+        (b"PK\x03\x04\x14\x00", "a zip archive"),
+        (b"PAR1\x15\x04\x00\x00", "binary data"),
+        (packed_tar(JOBS), "a tar archive"),
+    ],
+)
+def test_another_format_is_named(
+    tmp_path: Path, kind: str, packed: Callable[[bytes], bytes], content: bytes, what: str
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(packed(content))
+    if what == "a tar archive" and kind in ("itp:", "alibaba:"):
+        what = "holds no .csv file"
+    with pytest.raises(SpecError, match=what) as caught:
+        load_trace(f"{kind}{path}")
+    assert "\\x00" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_a_packed_csv_is_read_whatever_its_name(tmp_path: Path, packed: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "my.csv"
+    path.write_bytes(packed(GOOD))
+    assert [job.name for job in load_plain(path).jobs] == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ A step has four layers with one gradient each. On the GPU, backward starts at 31
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,12 @@ def gpu_events(
         found.append(event("user_annotation", "Optimizer.step#SGD.step", base + 600, 20))
         launch("kernel", "sgd", base + 601, base + 610, 50, 1, grid=[3], block=[1])
     return queued(found)
+
+
+def without(events: list[Event], drop: Callable[[Event], bool]) -> list[Event]:
+    """The events without some, and without the launches of kernels among these."""
+    gone = {one["args"].get("correlation") for one in events if drop(one)} - {None}
+    return [one for one in events if not drop(one) and one["args"].get("correlation") not in gone]
 
 
 def queued(events: list[Event]) -> list[Event]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from kineto import LAYERS, READY, STEP, event, gpu_events, header, queued
+from kineto import LAYERS, READY, STEP, event, gpu_events, header, queued, without
 
 from xbench.traces.events import collect
 from xbench.traces.profile import traced_profile
@@ -31,13 +31,11 @@ def micro_batches(count: int, *, ends: Callable[[int], bool], sends_all: bool = 
 
     Only these send, unless `sends_all`. Micro-batches before `first` are not in the trace.
     """
-    return [
-        one
-        for one in gpu_events(steps=count)
-        if batch_of(one) >= first
-        and (ends(batch_of(one)) or not one["name"].startswith(("Optimizer", "sgd")))
-        and (ends(batch_of(one)) or sends_all or not one["name"].startswith("nccl"))
-    ]
+    left_out = ("Optimizer", "sgd") if sends_all else ("Optimizer", "sgd", "nccl")
+    return without(
+        gpu_events(steps=count),
+        lambda one: batch_of(one) < first or (not ends(batch_of(one)) and one["name"].startswith(left_out)),
+    )
 
 
 def every(number: int) -> Callable[[int], bool]:
@@ -170,11 +168,10 @@ def test_the_statistics_of_sync_batch_norm_are_no_gradients() -> None:
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_step_that_a_scaler_skipped_is_a_step(marked: bool) -> None:
     """It has no optimizer's mark, and the update of the scaler ends it."""
-    events = [
-        one
-        for one in gpu_events(steps=5, marked=marked)
-        if batch_of(one) not in (1, 3) or not one["name"].startswith(("Optimizer", "sgd"))
-    ]
+    events = without(
+        gpu_events(steps=5, marked=marked),
+        lambda one: batch_of(one) in (1, 3) and one["name"].startswith(("Optimizer", "sgd")),
+    )
     events += [event("cpu_op", "aten::_amp_update_scale_", STEP * batch + 630, 3) for batch in range(5)]
     found = steps(events)
     assert [step.period_s for step in found] == pytest.approx([STEP * US] * (5 if marked else 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ EVENTS = [{"ph": "X", "name": f"é{index}\n", "ts": index + 0.5, "args": {"dims"
 
 def read(path: Path) -> tuple[TraceFile, list[dict[str, object]]]:
     file = TraceFile(path)
-    return file, list(file.events())
+    return file, list(file)
 
 
 @given(st.integers(1, 300), st.sampled_from([None, 1]), st.booleans())
@@ -42,6 +43,95 @@ def test_a_gzip_file_and_a_bare_array_are_read(tmp_path: Path) -> None:
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(json.dumps(EVENTS).encode()))
     assert read(path)[1] == EVENTS
+
+
+@pytest.mark.parametrize("word", ["inf", "-inf", "nan", "-nan(ind)", "Infinity", "-Infinity", "NaN", "None"])
+def test_a_word_in_place_of_a_number_breaks_no_event(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": EVENTS}).replace('"ts": 7.5', f'"ts": {word}'), encoding="utf-8")
+    file, events = read(path)
+    assert [one for one in events if one["name"] != "é7\n"] == [one for one in EVENTS if one["name"] != "é7\n"]
+    assert (len(events), file.broken, file.is_truncated) == (20, [], False)
+
+
+BROKEN = {
+    "bare quotes": ('"é7\\n"', '"call "f" of {x}"'),
+    "an odd quote": ('"é7\\n"', '"call "f of {x}'),
+    "an odd escape": ('"é7\\n"', r'"C:\x"'),
+    "a trailing comma": ('"ts": 7.5, "args"', '"ts": 7.5,, "args"'),
+    "a missing colon": ('"ts": 7.5', '"ts" 7.5'),
+    "a number of another language": ('"ts": 7.5', '"ts": 1.#INF'),
+    "an endless number": ('"ts": 7.5', f'"ts": {"7" * 5000}'),
+    "an event written into another": ('"name": "é7\\n"', '"na'),
+    "a brace too many": ('"ts": 7.5', '"ts": 7.5}'),
+}
+
+
+@pytest.mark.parametrize("chunk", [7, 1 << 20])
+@pytest.mark.parametrize(("old", "new"), BROKEN.values(), ids=list(BROKEN))
+def test_a_broken_event_is_left_out_and_the_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, chunk: int
+) -> None:
+    monkeypatch.setattr(json_stream, "CHUNK_BYTES", chunk)
+    path = tmp_path / "t.json"
+    keys = {"schemaVersion": 12, "info": {"rank": 1}}
+    text = json.dumps({"traceEvents": EVENTS, **keys}, ensure_ascii=False)
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    file, events = read(path)
+    assert [one for one in events if one.get("name") != "é7\n"] == [one for one in EVENTS if one["name"] != "é7\n"]
+    assert file.header == keys
+    assert (file.broken[0] in ("event 8", "event 9"), file.is_truncated) == (True, False)
+
+
+def test_the_last_event_may_be_the_broken_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    text = json.dumps({"traceEvents": EVENTS, "info": {"rank": 1}}).replace('"ts": 19.5', '"ts" 19.5')
+    path.write_text(text, encoding="utf-8")
+    file, events = read(path)
+    assert (events, file.header) == (EVENTS[:-1], {"info": {"rank": 1}})
+    assert (file.broken, file.is_truncated) == (["event 20"], False)
+
+
+def test_a_broken_value_of_the_header_hides_no_events(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    text = json.dumps({"schemaVersion": 1, "note": 2, "traceEvents": EVENTS, "rank": 1})
+    path.write_text(text.replace('"note": 2', '"note": run {of} "Monday", [x'), encoding="utf-8")
+    file, events = read(path)
+    assert (events, file.header["schemaVersion"], file.header["rank"]) == (EVENTS, 1, 1)
+    assert (file.broken, file.is_truncated) == (["the header"], False)
+
+
+def test_what_other_writers_add_changes_nothing(tmp_path: Path) -> None:
+    text = json.dumps({"traceEvents": EVENTS})
+    path = tmp_path / "t.json"
+    for content in (
+        b"\xef\xbb\xbf" + text.encode(),
+        gzip.compress(text.encode()) + bytes(512),
+        gzip.compress(text[:300].encode()) + gzip.compress(text[300:].encode()),
+        text.replace('"ph": "X", ', '"ph": "B", "ph": "X", ', 1).encode(),
+        text.replace("é7".encode("ascii", "backslashreplace").decode(), "é7").replace("\\n", "\n").encode(),
+        text[:-1].encode() + b', "traceName": "/tmp/cut in the he',
+    ):
+        path.write_bytes(content)
+        file, events = read(path)
+        assert (events, file.broken, file.is_truncated) == (EVENTS, [], False)
+
+
+@pytest.mark.parametrize("first", [{"traceEvents": EVENTS}, EVENTS])
+def test_two_traces_in_one_file_are_refused(tmp_path: Path, first: object) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(f"{json.dumps(first)}\n{json.dumps(first)}", encoding="utf-8")
+    with pytest.raises(UsageError, match="more than one trace"):
+        read(path)
+
+
+def test_another_packing_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("t.json", json.dumps(EVENTS))
+    with pytest.raises(UsageError, match="is packed by zip"):
+        read(path)
 
 
 @pytest.mark.parametrize(("packed", "share"), [(False, 0.3), (False, 0.6), (False, 0.95), (True, 0.95)])
@@ -89,6 +179,6 @@ def test_progress_ends_with_the_whole_file(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "t.json"
     path.write_text(json.dumps(EVENTS), encoding="utf-8")
     shares: list[float] = []
-    list(TraceFile(path, shares.append).events())
+    list(TraceFile(path, shares.append))
     assert shares == sorted(shares)
     assert shares[-1] == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,75 @@ ROWS = """\
         1024           256     float     sum      -1    35.00    0.03    0.05       0
      1048576        262144     float     sum      -1   134.00    {}    {}       0
 """
+
+
+def labelled(text: str, label: Callable[[int], str]) -> str:
+    return "".join(label(number) + line for number, line in enumerate(text.splitlines(keepends=True)))
+
+
+LABELS: dict[str, Callable[[int], str]] = {
+    "mpirun --tag-output": lambda number: "[1,0]<stdout>:",
+    "srun -l": lambda number: "0: ",
+    "kubectl --timestamps": lambda number: f"2026-03-01T10:00:00.{number}Z ",
+    "docker compose": lambda number: "worker-0  | ",
+    "pdsh and ts": lambda number: f"node1: Mar 01 10:00:{number:02} ",
+    "epoch": lambda number: f"{1760671907 + number} ",
+}
+
+
+@pytest.mark.parametrize("label", LABELS.values(), ids=list(LABELS))
+def test_a_launchers_label_before_each_line_changes_nothing(tmp_path: Path, label: Callable[[int], str]) -> None:
+    bare, path = tmp_path / "bare.txt", tmp_path / "log.txt"
+    bare.write_text(HEAD + NEW + TAIL, encoding="utf-8")
+    path.write_text(labelled("NCCL_DEBUG=WARN, and a comma\n" + HEAD + NEW + TAIL, label), encoding="utf-8")
+    assert read_link(path) == read_link(bare)
+    path.write_text(labelled(HEAD.replace("all_reduce", "alltoall") + NEW, label), encoding="utf-8")
+    with pytest.raises(UsageError, match="is of alltoall"):
+        read_link(path)
+
+
+AGGREGATED = "# nThread 1 nGpus 1 iters: 20 agg iters: {} validation: 1 graph: 0\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "why", "hint"),
+    [
+        (HEAD + NEW.replace("134.00", "4.10"), "row of 1048576 B contradicts itself", "-C 1"),
+        (HEAD + NEW.replace("134.00    7.82   11.74       0", "134.00    7.82   11.74       7"),
+         "row of 1048576 B has 7 wrong values", "repair"),
+        (AGGREGATED.format(16) + HEAD + NEW, "times of several all-reduces at once", "without -m"),
+        ("# Blocking Enabled: wait for completion and barrier after each collective \n" + HEAD + NEW,
+         "the host's wait after each", "without -z"),
+        ("#  size  count  type  redop  root  cputime  algbw  busbw  #wrong\n" + HEAD + NEW, "on the CPU", "without -C"),
+        ('{"config": {"aggregated_iterations": 4}, "results": []}', "several all-reduces at once", "without -m"),
+        ('{"config": {"blocking_collectives": true}, "results": []}', "wait after each", "without -z"),
+        ('{"results": [{"size": 1048576, "in_place": {"time": 4.1, "alg_bw": 7.82}}]}', "contradicts itself", "-C 1"),
+        ('{"results": [{"size": 8, "in_place": {"time": 4.1, "nwrong": 2}}]}', "has 2 wrong values", "repair"),
+    ],
+)  # fmt: skip
+def test_times_that_are_not_those_of_a_right_all_reduce_are_refused(
+    tmp_path: Path, content: str, why: str, hint: str
+) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(UsageError, match=why) as caught:
+        read_link(path)
+    assert hint in str(caught.value.hint)
+
+
+def test_bandwidths_of_two_decimals_tell_nothing_of_small_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(ranks_to(8) + ROWS.splitlines()[0].replace("0.05", "0.06") + "\n", encoding="utf-8")
+    assert read_link(path).seconds == {1024: [pytest.approx(35e-6)]}
+
+
+def test_usual_values_of_a_header_say_nothing(tmp_path: Path) -> None:
+    path, config = tmp_path / "log", {"aggregated_iterations": 1, "blocking_collectives": False, "graph": 4}
+    path.write_text(AGGREGATED.format(1) + HEAD + NEW, encoding="utf-8")
+    assert read_link(path).world_size == 4
+    results = [{"size": 1048576, "in_place": {"time": 134.0, "alg_bw": 7.825, "bus_bw": 11.74, "nwrong": 0}}]
+    path.write_text(json.dumps({"config": config, "results": results}), encoding="utf-8")
+    assert read_link(path).seconds == {1048576: [pytest.approx(134e-6)]}
 
 
 @pytest.mark.parametrize("rows", [NEW, ONE_SIDED, WITHOUT_ROOT, WITH_TIMESTAMP])
@@ -145,7 +215,7 @@ def test_a_link_needs_ranks_and_two_sizes(tmp_path: Path) -> None:
         link_cost([one], world_size=2)
     four, eight = tmp_path / "four.txt", tmp_path / "eight.txt"
     four.write_text(HEAD + NEW, encoding="utf-8")
-    eight.write_text(HEAD.replace(RANKS, ranks_to(8)) + ROWS.format(8.26, 14.46), encoding="utf-8")
+    eight.write_text(HEAD.replace(RANKS, ranks_to(8)) + ROWS.format(7.82, 13.69), encoding="utf-8")
     with pytest.raises(UsageError, match="of 4 and of 8 ranks"):
         link_cost([four, eight])
 
@@ -178,8 +248,8 @@ def test_two_runs_of_one_file_are_of_the_same_ranks(tmp_path: Path) -> None:
         (4, "7.82", "7.82", False),  # a reduce
         (2, "7.82", "7.82", True),
         (2, "7.82", "3.91", False),
-        (8, "0.03", "0.05", True),  # too small to tell
-        (8, "8.26", "7.23", False),
+        (8, "7.82", "13.69", True),
+        (8, "7.82", "6.84", False),
         (8, "N/A", "N/A", True),
     ],
 )

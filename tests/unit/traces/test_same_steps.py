@@ -15,7 +15,7 @@ from xbench.traces.ranks import ranks_of
 US = 1e-6
 
 
-def trace(rank: int, *, until: int = 5, since: int = 0, marked: bool = True, is_truncated: bool = False) -> RankTrace:
+def trace(rank: int, *, until: int = 5, since: int = 0, marked: bool = True) -> RankTrace:
     """Steps `since` to `until` of a run whose step n takes n extra us for its last bucket."""
     events: list[dict[str, Any]] = gpu_events(steps=until, marked=marked)
     kept = []
@@ -25,9 +25,7 @@ def trace(rank: int, *, until: int = 5, since: int = 0, marked: bool = True, is_
             one["dur"] += step
         if step >= since:
             kept.append(one)
-    found = collect(kept, header(rank=rank))
-    found.is_truncated = is_truncated
-    return found
+    return collect(kept, header(rank=rank))
 
 
 def waits(*traces: RankTrace) -> list[list[float]]:
@@ -52,11 +50,9 @@ def test_one_rank_keeps_all_its_steps() -> None:
     assert waits(trace(0, until=4)) == [[0, 1, 2, 3]]
 
 
-def test_without_marks_the_last_steps_are_the_same_unless_a_file_was_cut() -> None:
+def test_without_marks_the_last_steps_are_the_same() -> None:
     """Without marks the first step of a trace is cut off, so step 0 is none."""
     assert waits(trace(0, since=1, marked=False), trace(1, marked=False)) == [[2, 3, 4]] * 2
-    cut = trace(0, until=3, marked=False, is_truncated=True)
-    assert waits(cut, trace(1, marked=False)) == [[1, 2]] * 2
 
 
 @pytest.mark.parametrize(("marked", "count", "is_told"), [(False, 2, True), (False, 1, False), (True, 2, False)])

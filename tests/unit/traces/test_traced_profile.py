@@ -221,8 +221,20 @@ def test_a_record_is_saved_loaded_and_planned_again(tmp_path: Path) -> None:
     assert [(bucket.gradients, bucket.nbytes) for bucket in record.traced.buckets] == [(1, 4000), (2, 4000), (4, 8000)]
 
 
-def test_a_truncated_trace_is_read_with_a_caution(tmp_path: Path) -> None:
-    file = write(tmp_path / "rank0.json", gpu_events(steps=6))
-    file.write_bytes(file.read_bytes()[:-4000])
-    record = read_traces([file], "xbench profile")
-    assert record.warnings[0].startswith("rank0.json ends in the middle")
+@pytest.mark.parametrize("cut", [4000, 200000])
+def test_a_trace_that_was_cut_is_refused(tmp_path: Path, cut: int) -> None:
+    """What is there would be steps without their last kernels."""
+    file = write(tmp_path / "rank0.json", gpu_events(steps=30))
+    file.write_bytes(file.read_bytes()[:-cut])
+    with pytest.raises(UsageError, match="ends in the middle"):
+        read_traces([file], "xbench profile")
+
+
+def test_a_broken_event_is_left_out_with_a_caution(tmp_path: Path) -> None:
+    whole = write(tmp_path / "rank0.json", gpu_events())
+    mark = event("python_function", "MARK", 0, 9)
+    file = write(tmp_path / "odd.json", [mark, *gpu_events()])
+    file.write_text(file.read_text(encoding="utf-8").replace("MARK", 'a "b" c'), encoding="utf-8")
+    record, plain = read_traces([file], "xbench profile"), read_traces([whole], "xbench profile")
+    assert (record.layers, record.step) == (plain.layers, plain.step)
+    assert record.warnings[0] == "odd.json: 1 value of it is no JSON and left out; the first is event 1."

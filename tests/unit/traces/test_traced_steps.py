@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from kineto import LAYERS, READY, STEP, event, gpu_events, header
+from kineto import LAYERS, READY, STEP, event, gpu_events, header, without
 
 from xbench.traces.events import collect
 from xbench.traces.steps import TracedStep, steps_of
@@ -70,12 +70,7 @@ def test_a_step_that_was_cut_off_is_left_out() -> None:
 def test_a_micro_batch_that_sends_nothing_belongs_to_the_step_that_sends() -> None:
     """Two backward passes a step, of which only the second sends: gradient accumulation under `no_sync`."""
     quiet = [one for one in gpu_events(steps=6, marked=False) if "Optimizer" not in one["name"]]
-    events = []
-    for one in quiet:
-        step = int((one["ts"] - 5e9) // STEP)
-        if step % 2 == 0 and one["name"].startswith("nccl"):
-            continue
-        events.append(one)
+    events = without(quiet, lambda one: int((one["ts"] - 5e9) // STEP) % 2 == 0 and one["name"].startswith("nccl"))
     marks = [event("user_annotation", f"ProfilerStep#{n}", 2 * n * STEP, 2 * STEP) for n in range(3)]
     found = steps([*marks, *events])
     assert len(found) == 3
@@ -91,7 +86,7 @@ def test_the_shared_trace_closes_its_buckets_at_the_same_gradients_in_every_step
     from xbench.traces.json_stream import TraceFile
 
     file = TraceFile(path)
-    found = steps_of(collect(file.events(), file.header))
+    found = steps_of(collect(file, file.header))
     assert [len(step.ready_s) for step in found] == [161] * 3
     assert [[sent.gradients for sent in step.sent] for step in found] == [[2, 17, 29, 80, 161]] * 3
     assert [step.period_s for step in found] == pytest.approx([0.2221, 0.2197, 0.2249], abs=1e-4)
@@ -127,13 +122,13 @@ def test_copies_of_averaged_gradients_are_part_of_the_wait() -> None:
     assert copied.exposed_s == bare.exposed_s
 
 
-def with_copies(stream: int) -> list[dict[str, object]]:
-    """Each step with a copy of 200 us for the next batch, launched at 315 and running 340 to 540."""
+def with_copies(stream: int, launched: float = 315, start: float = 340, length: float = 200) -> list[dict[str, object]]:
+    """Each step with a copy for the next batch."""
     events = gpu_events(collective_us=30)
     for step in range(3):
         told = {"correlation": 9000 + step}
-        events.append(event("cuda_runtime", "cudaMemcpyAsync", step * STEP + 315, 1, 3, **told))
-        copy = event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", step * STEP + 340, 200, stream, **told)
+        events.append(event("cuda_runtime", "cudaMemcpyAsync", step * STEP + launched, 0.5, 3, **told))
+        copy = event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", step * STEP + start, length, stream, **told)
         copy["args"]["stream"] = stream
         events.append(copy)
     return events
@@ -147,5 +142,6 @@ def test_copies_of_a_prefetcher_delay_no_gradient() -> None:
 
 
 def test_copies_among_kernels_are_work() -> None:
-    found = steps(with_copies(stream=7))[0]
-    assert found.ready_s == pytest.approx([12 * US] + [230 * US] * 3)
+    """It is launched before the first gradient is handed over, and ends at 329."""
+    found = steps(with_copies(stream=7, launched=307, start=323, length=6))[0]
+    assert found.ready_s == pytest.approx([19 * US, *(ready * US for ready in READY[1:])])

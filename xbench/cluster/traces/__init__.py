@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -34,6 +34,7 @@ from xbench.cluster.traces.reading import Table
 from xbench.errors import RecordError, SpecError, unknown
 from xbench.registry import Registry, imported
 from xbench.spec import known_options, parse_int, parse_options
+from xbench.text import counted
 
 RowsPolicy = Literal["refuse", "skip"]
 ROWS: tuple[RowsPolicy, ...] = ("refuse", "skip")
@@ -122,18 +123,19 @@ class Rows:
                 self.bad.append(BadRow(table.file, row, str(problem)))
         return [item for item in parsed if item is not None]
 
-    def trace(self, jobs: Iterable[Job], notes: Iterable[str] = ()) -> Trace:
+    def trace(self, jobs: Iterable[Job], notes: Sequence[str] = ()) -> Trace:
         """The trace of these jobs, by arrival. Raises SpecError for bad rows, unless they are to be skipped."""
         if self.bad and self.policy == "refuse":
-            count = len(self.bad)
-            more = f" ({count} such rows)" if count > 1 else ""
-            raise SpecError(f"{self.bad[0]}{more}", hint="rows=skip leaves such rows out and lists them")
+            more = f" ({len(self.bad)} bad rows in all)" if len(self.bad) > 1 else ""
+            raise SpecError(f"{self.bad[0]}{more}", hint="rows=skip leaves bad rows out and lists them")
         ordered = sorted(jobs, key=lambda job: job.arrival_s)
         if not ordered:
-            raise SpecError(f"{self.source} has no jobs", hint=f"{len(self.bad)} rows were skipped")
+            skipped = [f"{counted(len(self.bad), 'bad row')} skipped"] if self.bad else []
+            hint = "; ".join([*skipped, *notes]) or "below the header, a row describes a job"
+            raise SpecError(f"{self.source} has no jobs", hint=hint)
         return Trace(self.source, tuple(ordered), tuple(self.bad), tuple(notes))
 
-    def rigid(self, rows: Iterable[RigidRow], notes: Iterable[str] = ()) -> Trace:
+    def rigid(self, rows: Iterable[RigidRow], notes: Sequence[str] = ()) -> Trace:
         """As `trace`. Arrivals count from the first row's; speeds on other numbers of GPUs are unknown."""
         rows = list(rows)
         began_s = min((row.arrival_s for row in rows), default=0.0)

@@ -8,6 +8,7 @@ Blank lines at the end of a file are not rows.
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
@@ -42,6 +43,15 @@ _UNPACKED: dict[bytes, Callable[[io.BytesIO], gzip.GzipFile | bz2.BZ2File | lzma
     b"\xfd7zXZ": lzma.LZMAFile,
 }
 """Decompressors by the first bytes of a file."""
+
+_OTHER = {
+    b"[": "JSON",
+    b"{": "JSON",
+    b"<": "HTML or XML",
+    b"PK\x03\x04": "a zip archive",
+    b"version https://git-lfs": "a pointer of Git LFS",
+}
+"""Formats that are given in place of a CSV, by the first bytes of the unpacked file."""
 
 T = TypeVar("T")
 
@@ -96,12 +106,22 @@ def read_table(path: Path, needed: Sequence[str], allowed: Sequence[str] | None 
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, unpacked if its name ends in `.gz`. Raises SpecError."""
+    """The text of a CSV, unpacked if necessary. Raises SpecError for a file of another format."""
     with _as_spec_errors(path):
-        data = read_regular(path, MAX_BYTES)
-        if path.name.endswith(".gz"):
-            data = read_bounded(gzip.GzipFile(fileobj=io.BytesIO(data)), MAX_BYTES, str(path))
-        return _decoded(data, str(path))
+        data = _unpacked(read_regular(path, MAX_BYTES), path)
+    bare = data.removeprefix(codecs.BOM_UTF8).lstrip()
+    other = next((name for magic, name in _OTHER.items() if bare.startswith(magic)), None)
+    if data[257:262] == b"ustar":
+        other = "a tar archive"
+    text = "" if other is not None else _decoded(data, str(path))
+    if "\0" in text:
+        other = "binary data"
+    if other is not None:
+        raise SpecError(
+            f"{path} is {other}, and not a CSV",
+            hint="give a CSV; xbench cluster traces fetch gets the public traces in the form that is read",
+        )
+    return text
 
 
 def is_archive(path: Path) -> bool:
@@ -133,9 +153,7 @@ def _as_spec_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise SpecError(
-            f"there is no trace at {path}", hint="xbench cluster traces fetch gets the public ones"
-        ) from None
+        raise SpecError(f"there is no file {path}", hint="xbench cluster traces fetch gets the public traces") from None
     except _BROKEN as error:
         raise SpecError(f"{path} cannot be unpacked: {error}") from None
     except OSError as error:
@@ -146,7 +164,8 @@ def _as_spec_errors(path: Path) -> Iterator[None]:
 
 def _unpacked(data: bytes, path: Path) -> bytes:
     """The data, decompressed if necessary. Raises OSError for more than MAX_BYTES."""
-    opener = next((opener for magic, opener in _UNPACKED.items() if data.startswith(magic)), None)
+    default = _UNPACKED[b"\x1f\x8b"] if path.name.endswith(".gz") else None
+    opener = next((opener for magic, opener in _UNPACKED.items() if data.startswith(magic)), default)
     if opener is None:
         return data
     with opener(io.BytesIO(data)) as stream:
