@@ -126,8 +126,8 @@ def measure_contention(
     `transfer_s` is T [s] of a size [B], equal on every rank. It decides the number of collectives in a stream, on all
     ranks alike. No size above `most_bytes` is tried, and none that takes longer than MAX_S. The call trains the model.
     It takes about 7 s, or 3 s if `quick`. `wire` is the dtype in which an fp32 gradient is sent; sizes are those of the
-    gradients. If the `model_communicates` itself, computation and collectives do not run at once. Raises ValueError for a
-    group of one, and all errors of the backend.
+    gradients. If the `model_communicates` itself, computation and collectives do not run at once. Raises ValueError for
+    a group of one, and all errors of the backend.
     """
     if workers_of(group) < 2:
         raise ValueError("contention needs at least two ranks")

@@ -157,8 +157,8 @@ def profile_job(session: Session) -> JobPlan:
         with session.workload.without_waits():
             again = bare_again(session, found.step)
             found.step = at_present_speed(found.step, again)
-            if not found.model_communicates:  # a rank that failed on values without a meaning would leave the others
-                found.unit_costs = unit_costs(session, found.raws, found.step.uninstrumented_step_s)  # at the same speed
+            if not found.model_communicates:  # its values would have no meaning, and might stop one rank alone
+                found.unit_costs = unit_costs(session, found.raws, found.step.uninstrumented_step_s)
         found.keep(session)
         if session.rank == 0:
             ranks = ranks_behind(found.raws, again, found.waited, found.places)

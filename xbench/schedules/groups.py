@@ -30,7 +30,7 @@ def waits_on_stream(group: dist.ProcessGroup | None, device: torch.device) -> bo
 
 
 def collectives_begun() -> int:
-    """Number of collectives that this process has begun in all of its process groups. A group that keeps none adds 0."""
+    """Number of collectives that this process has begun, in all of its process groups that count them."""
     begun = 0
     for group in dist.distributed_c10d._world.pg_map:
         with suppress(RuntimeError):

@@ -211,6 +211,12 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
     notes = []
     if not workload.model.training:
         notes.append(f"{spec.title}: the factory's model is in evaluation mode, and is measured so: .train() ends it")
+    if not workload.batch_size:
+        _, _, name = spec.title.rpartition(":")
+        notes.append(
+            f"{spec.title}: its tensors do not tell how many samples its batch has, so each batch counts as one "
+            f"sample; {name}.batch_size = N tells it"
+        )
     if variation != "samples":
         workload = replace(workload, spec=spec.model_copy(update={"variation": variation}))
     return Tried(workload, estimate, notes + variation_notes)
@@ -223,10 +229,14 @@ def _measure_steps(workload: Workload, steps: int = 0) -> Footprint:
         parameters = dict(workload.model.named_parameters())
         estimate, loss = footprint(workload)
         _check_loss(workload, loss)
+        trained: dict[int, Tensor] = {}
         for step in range(steps):
             if step:
                 workload.load()
-            (workload.forward_loss() if step else loss).backward()  # type: ignore[no-untyped-call]
+                loss = workload.forward_loss()
+            before, trained = trained, trial.trained_by(loss)
+            loss.backward()  # type: ignore[no-untyped-call]
+            trial.check_trained(workload, [tensor for key, tensor in trained.items() if key in before])
             trial.check_parameters(workload.spec.title, workload.model, parameters)
         workload.model.zero_grad(set_to_none=True)
     except WorkloadError:
