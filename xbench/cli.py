@@ -200,7 +200,10 @@ def _another_rank_says_it() -> bool:
 
 def _complain(sentence: str, hint: str | None) -> None:
     sentence = defused(cut(one_line(sentence), MAX_CHARACTERS))
-    tail = f"\n  hint: {defused(cut(one_line(hint), MAX_CHARACTERS))}" if hint else ""
+    tail = ""
+    if hint:
+        first, *code = cut(hint, MAX_CHARACTERS).split("\n")  # lines of code to paste stay as they are
+        tail = "\n    ".join([f"\n  hint: {defused(one_line(first))}", *map(defused, code)])
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     label = click.style("error:", fg="red", bold=True) if colour else "error:"
     click.echo(f"{label} {sentence}{tail}", err=True)

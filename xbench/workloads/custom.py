@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
-from xbench.errors import WorkloadError, nearest
+from xbench.errors import WorkloadError
 from xbench.spec import Variation, WorkloadSpec
 from xbench.text import cut
 from xbench.workloads.batches import Batch, Loader, checked, is_loader, kind_of
@@ -61,6 +61,7 @@ from xbench.workloads.nested import (
     with_each,
     with_parts,
 )
+from xbench.workloads.user_script import check_factory, factory_hint
 from xbench.workloads.workload import Recipe
 
 _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets), or a DataLoader of such batches"
@@ -139,17 +140,14 @@ class FactoryRecipe(Recipe):
         return ", ".join(shapes[:3]) + more
 
     def _factory(self, file: Path, name: str) -> Callable[[], Any]:
+        check_factory(self.spec.title, file, name)
         module = load_file(file.absolute())
         factory = getattr(module, name, None)
         if callable(factory):
             function: Callable[[], Any] = factory
             return function
-        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        close = nearest(name, functions)
         what = "is not a function" if factory is not None else "does not exist"
-        raise WorkloadError(
-            f"{self.spec.title}: {name!r} {what} in {file.name}", hint=f"did you mean {close!r}?" if close else None
-        )
+        raise WorkloadError(f"{self.spec.title}: {name!r} {what} in {file.name}", hint=factory_hint(file.name, name))
 
     def _check_result(self, result: Any) -> tuple[nn.Module, Any, Callable[[Any, Any], Tensor]]:
         def wrong(what: str) -> WorkloadError:

@@ -32,6 +32,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from xbench.errors import SpecError, WorkloadError, XbenchError
@@ -46,11 +47,12 @@ from xbench.spec import DeviceType, WorkloadSpec
 from xbench.torch_compile import Recordings, compiled_inside, recorded_by, regions
 from xbench.workloads import trial
 from xbench.workloads.build import build
-from xbench.workloads.catalog import facts_of, family_of
+from xbench.workloads.catalog import facts_of, family_of, split_factory
 from xbench.workloads.memory import Footprint, available_bytes, check_fits, footprint
 from xbench.workloads.nested import tensors_in
 from xbench.workloads.parse import resolve
 from xbench.workloads.probe import answer_alone
+from xbench.workloads.user_script import differing
 from xbench.workloads.workload import Workload
 
 _USUAL_SIZES = (96, 128, 160, 192, 224, 256, 299, 384, 448, 512)
@@ -211,6 +213,8 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
     notes = []
     if not workload.model.training:
         notes.append(f"{spec.title}: the factory's model is in evaluation mode, and is measured so: .train() ends it")
+    if (parts := split_factory(spec.name)) is not None and (unlike := differing(Path(parts[0]), spec)) is not None:
+        notes.append(unlike)
     if not workload.batch_size:
         _, _, name = spec.title.rpartition(":")
         notes.append(
