@@ -61,7 +61,7 @@ from xbench.workloads.nested import (
     with_each,
     with_parts,
 )
-from xbench.workloads.user_script import check_factory, factory_hint
+from xbench.workloads.user_script import FACTORY, check_factory, factory_hint
 from xbench.workloads.workload import Recipe
 
 _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets), or a DataLoader of such batches"
@@ -147,7 +147,9 @@ class FactoryRecipe(Recipe):
             function: Callable[[], Any] = factory
             return function
         what = "is not a function" if factory is not None else "does not exist"
-        raise WorkloadError(f"{self.spec.title}: {name!r} {what} in {file.name}", hint=factory_hint(file.name, name))
+        raise WorkloadError(
+            f"{self.spec.title}: {name!r} {what} in {file.name}", hint=factory_hint(file.name), lines=FACTORY
+        )
 
     def _check_result(self, result: Any) -> tuple[nn.Module, Any, Callable[[Any, Any], Tensor]]:
         def wrong(what: str) -> WorkloadError:

@@ -31,7 +31,7 @@ from xbench.workloads.catalog import (
     sequence_facts_of,
     split_factory,
 )
-from xbench.workloads.user_script import factories_in, factory_hint
+from xbench.workloads.user_script import FACTORY, factories_in, factory_hint
 
 _LIMITS = {
     "batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1),
@@ -255,6 +255,7 @@ def _check_factory(text: str) -> None:
         raise SpecError(
             f"{text!r} does not name a factory: a file and, after a colon, a function without arguments",
             hint=f"write {file}:{made[0]}" if made else factory_hint(file),
+            lines=() if made else FACTORY,
         )
     file, _ = parts
     folder, close = Path(file).parent, None

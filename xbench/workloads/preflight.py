@@ -13,7 +13,7 @@ runs a preflight; only that rank's GPU is then used. It writes one object to std
     {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "torch": "2.15.0", "torchvision": "0.29.2", "nccl": null,
      "cuda": null, "free_bytes": 123,
      "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123, "warnings": []}, ...],
-     "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ...}}
+     "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ..., "lines": []}}
 
 `gpu` is the 3 of "cuda:3". `free_bytes` is the free memory of the machine; null on GPUs. With "auto", a GPU that
 exists and cannot be used is an error, unless CUDA_VISIBLE_DEVICES hides all GPUs.
@@ -79,6 +79,7 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
     except XbenchError as error:
         kind = type(error).__name__
         answer["error"] = {"type": kind, "message": str(error), "hint": error.hint, "detail": error.detail}
+        answer["error"]["lines"] = error.lines
     except Exception as error:
         message = f"the workloads could not be checked: {type(error).__name__}: {trial.message_of(error)}"
         answer["error"] = {"type": "XbenchError", "message": message, "hint": None, "detail": traceback.format_exc()}

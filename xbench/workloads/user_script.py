@@ -11,12 +11,14 @@ from pathlib import Path
 
 from xbench.errors import WorkloadError, nearest
 from xbench.spec import WorkloadSpec
-from xbench.text import and_of
+from xbench.text import and_of, cut, visible
 
-FACTORY = """def make():
-    model = MyModel()  # not wrapped in DistributedDataParallel
-    inputs, targets = torch.randn(8, 3, 224, 224), torch.randint(1000, (8,))  # or a DataLoader in place of both
-    return model, (inputs, targets), torch.nn.CrossEntropyLoss()"""
+FACTORY = (
+    "def make():",
+    "    model = MyModel()  # not wrapped in DistributedDataParallel",
+    "    inputs, targets = torch.randn(8, 3, 224, 224), torch.randint(1000, (8,))  # or a DataLoader in place of both",
+    "    return model, (inputs, targets), torch.nn.CrossEntropyLoss()",
+)
 """The lines that a training script lacks."""
 
 OPTIMIZERS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw"}
@@ -27,9 +29,9 @@ TRAINING = ("backward", "init_process_group")
 """Functions that a training script calls and a factory does not."""
 
 
-def factory_hint(file: str, name: str = "make") -> str:
-    """Hint for a file without a factory: the lines to add, and the name to give."""
-    return f"add such a function, and give {file}:{name}:\n{FACTORY.replace('make', name, 1)}"
+def factory_hint(file: str) -> str:
+    """Hint above the lines of a factory."""
+    return f"add a factory to it, as below, and give {visible(cut(file, 100))}:make"
 
 
 def read(title: str, file: Path) -> ast.Module | None:
@@ -63,8 +65,9 @@ def check_factory(title: str, file: Path, name: str) -> None:
     words = {getattr(node, key, None) for node in ast.walk(tree) for key in ("id", "attr", "name", "asname")}
     if name not in words and not words & {"*", "globals", "setattr"}:
         close = nearest(name, [one.name for one in tree.body if isinstance(one, ast.FunctionDef)])
-        hint = f"did you mean {close!r}?" if close else factory_hint(file.name, name)
-        raise WorkloadError(f"{title}: {name!r} does not exist in {file.name}", hint=hint)
+        hint = f"did you mean {close!r}?" if close else factory_hint(file.name)
+        lines = () if close else FACTORY
+        raise WorkloadError(f"{title}: {name!r} does not exist in {file.name}", hint=hint, lines=lines)
     function = next((one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
     if function is None or function.decorator_list or not words.intersection(TRAINING):
         return
@@ -73,6 +76,7 @@ def check_factory(title: str, file: Path, name: str) -> None:
             f"{title}: {name!r} returns nothing, as the main function of a training script, and xbench runs the steps "
             "itself",
             hint=factory_hint(file.name),
+            lines=FACTORY,
         )
 
 

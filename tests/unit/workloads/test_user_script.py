@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from xbench import cli
 from xbench.errors import SpecError, WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads import parse_workload, preflight
@@ -27,6 +28,7 @@ def main(steps=3):
 """
 
 
+LINES = "\n".join(FACTORY)
 WITH_MODEL = f"""
 import torch
 from torch import nn
@@ -34,7 +36,7 @@ from torch import nn
 def MyModel():
     return nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(588, 1000))
 
-{FACTORY}
+{LINES}
 
 """
 
@@ -50,11 +52,19 @@ def test_a_script_without_a_factory_gets_its_lines_and_is_not_run(tmp_path: Path
     file.write_text(SCRIPT)
     missing = refused(file, "make")
     assert "'make' does not exist in train.py" in str(missing)
-    assert FACTORY in (missing.hint or "")
+    assert "train.py:make" in (missing.hint or "")
+    assert tuple(missing.lines) == FACTORY
     main = refused(file, "main")
     assert "'main' returns nothing, as the main function of a training script" in str(main)
-    assert FACTORY in (main.hint or "")
-    assert len(FACTORY.splitlines()) == 4
+    assert tuple(main.lines) == FACTORY
+    assert len(FACTORY) == 4
+
+
+def test_the_lines_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(SCRIPT)
+    assert cli.main(["compare", str(file)]) == 2
+    assert capsys.readouterr().err.endswith("".join(f"\n    {line}" for line in FACTORY) + "\n")
 
 
 def test_the_lines_of_a_factory_are_one(tmp_path: Path) -> None:
@@ -66,9 +76,9 @@ def test_the_lines_of_a_factory_are_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        (SCRIPT, FACTORY),
+        (SCRIPT, "train.py:make"),
         ("def load(path):\n    return 1\ndef made():\n    return 1\n", "train.py:made"),
-        ("def f(:", FACTORY),
+        ("def f(:", "train.py:make"),
     ],
 )
 def test_a_file_alone_is_told_its_factory_or_the_lines_of_one(tmp_path: Path, text: str, hint: str) -> None:
@@ -76,6 +86,7 @@ def test_a_file_alone_is_told_its_factory_or_the_lines_of_one(tmp_path: Path, te
     with pytest.raises(SpecError, match="does not name a factory") as caught:
         parse_workload(str(tmp_path / "train.py"))
     assert hint in (caught.value.hint or "")
+    assert bool(caught.value.lines) == (hint == "train.py:make")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
