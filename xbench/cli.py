@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         code, sentence, hint = _explain(error, arguments)
         if not (isinstance(error, (SpecError, click.ClickException)) and _another_rank_says_it()):
-            _complain(sentence, hint)
+            _complain(sentence, hint, getattr(error, "lines", ()))
         if debug:
             click.echo(defused((getattr(error, "detail", None) or traceback.format_exc()).rstrip()), err=True)
         return code
@@ -198,9 +198,10 @@ def _another_rank_says_it() -> bool:
     return ours is not None and ours.rank > 0 and not ours.bare
 
 
-def _complain(sentence: str, hint: str | None) -> None:
+def _complain(sentence: str, hint: str | None, lines: Sequence[str]) -> None:
     sentence = defused(cut(one_line(sentence), MAX_CHARACTERS))
     tail = f"\n  hint: {defused(cut(one_line(hint), MAX_CHARACTERS))}" if hint else ""
+    tail += "".join(f"\n    {defused(one)}" for one in lines)
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     label = click.style("error:", fg="red", bold=True) if colour else "error:"
     click.echo(f"{label} {sentence}{tail}", err=True)

@@ -13,7 +13,8 @@
     └── Interrupted        exit 130 the user pressed Ctrl-C
 
 `str(error)` is one sentence. `hint` names the next command or the nearest valid value; `detail` holds a traceback or a
-log, shown under `--debug`. Only `cli.py` prints errors. In a traceback, the hint follows the message as a note.
+log, shown under `--debug`. Only `cli.py` prints errors. In a traceback, the hint follows the message as a note. `lines`
+are code to paste, printed below the hint as they are.
 """
 
 from __future__ import annotations
@@ -34,17 +35,20 @@ class XbenchError(Exception):
     """The root of every error: `str(error)` is one sentence.
 
     `exit_code` is the exit code of the command line. `hint` names the next command or the nearest valid value, `detail`
-    is a traceback or a log; both may be None.
+    is a traceback or a log; both may be None. `lines` are lines of code to paste, with their indentation.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None, detail: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, detail: str | None = None, lines: Iterable[str] = ()
+    ) -> None:
         super().__init__(message)
         self.hint = hint
         self.detail = detail
+        self.lines = list(lines)
         if hint is not None:
-            self.add_note(f"hint: {hint}")
+            self.add_note("\n  ".join([f"hint: {hint}", *self.lines]))
 
 
 class RunError(XbenchError):

@@ -129,6 +129,46 @@ def test_the_wait_for_a_loader_is_a_part_of_every_step_and_its_workers_end(tmp_p
     assert not any(psutil.pid_exists(pid) for pid in workers)
 
 
+GATHERED = """
+import torch
+import torch.distributed.nn
+from torch import nn
+
+
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.image, self.text = nn.Linear(32, 16), nn.Linear(24, 16)
+
+    def forward(self, image, text):
+        pair = self.image(image), self.text(text)
+        image, text = (torch.cat(torch.distributed.nn.all_gather(one)) for one in pair)
+        return image @ text.t()
+
+
+def make():
+    loss = lambda logits, _: nn.functional.cross_entropy(logits, torch.arange(len(logits)))
+    return Towers(), ((torch.randn(16, 32), torch.randn(16, 24)), None), loss
+"""
+
+
+def test_a_model_with_collectives_of_its_own_trains_in_every_mode(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GATHERED)
+    modes = ("ddp", "wfbp", "dear", "auto", "replicate")
+    done = xbench(
+        *("compare", f"{tmp_path / 'train.py'}:make", *SHORT, "--modes", ",".join(modes), "--timeout", "30s"),
+        *("--output", str(tmp_path / "runs")),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = only_record(tmp_path / "runs")
+    assert isinstance(record, Comparison)
+    assert [(mode, result.status) for mode, result in record.modes.items()] == [(mode, "ok") for mode in modes]
+    assert "the model has collectives of its own" in " ".join(done.stdout.split())
+    assert record.contention is not None
+    assert record.contention.points == []
+    assert record.unit_costs == {}
+
+
 def test_ranks_whose_models_start_apart_are_told_so(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, torch\nfrom torch import nn\n\n\ndef make():\n    torch.manual_seed(os.getpid())\n"

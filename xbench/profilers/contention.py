@@ -8,7 +8,8 @@ Three runs of the same two activities, on every rank:
   launched ahead to keep both threads of the backend busy.
 - *both*: steps in the computing thread, and the same all-reduces from another. The slow-down of the computation is the
   time that a size took over the progress in that time (passed marks, in undisturbed seconds). The slow-down of a
-  collective is its time over its time alone.
+  collective is its time over its time alone. It is left out for a model with collectives of its own: each rank runs
+  another number of these steps, and two threads would begin collectives in an order that differs by rank.
 
 A fourth run has no overlap: steps that end backward with an all-reduce of one element alternate with bare steps. The
 extra time of the ranks' slowest step, beyond T, is the cost of a meeting: the wait for the slowest rank, and threads
@@ -118,13 +119,15 @@ def measure_contention(
     note: Callable[[str], None],
     quick: bool = False,
     wire: torch.dtype = torch.float32,
+    model_communicates: bool = False,
 ) -> Measured:
     """Run all measurements; every rank of `group` must call it together. CPU ranks only.
 
     `transfer_s` is T [s] of a size [B], equal on every rank. It decides the number of collectives in a stream, on all
     ranks alike. No size above `most_bytes` is tried, and none that takes longer than MAX_S. The call trains the model.
     It takes about 7 s, or 3 s if `quick`. `wire` is the dtype in which an fp32 gradient is sent; sizes are those of the
-    gradients. Raises ValueError for a group of one, and all errors of the backend.
+    gradients. If the `model_communicates` itself, computation and collectives do not run at once. Raises ValueError for
+    a group of one, and all errors of the backend.
     """
     if workers_of(group) < 2:
         raise ValueError("contention needs at least two ranks")
@@ -141,8 +144,9 @@ def measure_contention(
     measuring = _Measuring(workload, group, note, wire)
     measuring.rest(_rested_bytes(transfer_s, most_bytes), QUICK_RESTS if quick else RESTS)
     measuring.alone(streams(ALONE_S * share))
-    again = [] if quick else streams(TOGETHER_S * share)[::-1]
-    measuring.together([*streams(TOGETHER_S * share), *again])
+    if not model_communicates:
+        again = [] if quick else streams(TOGETHER_S * share)[::-1]
+        measuring.together([*streams(TOGETHER_S * share), *again])
     measuring.meet(QUICK_MEETINGS if quick else MAX_MEETINGS)
     measuring.found.least_s = transfer_s(4.0)
     workload.optimizer.zero_grad(set_to_none=True)

@@ -10,6 +10,9 @@ follow those of the quiet step and the quiet link:
   times with one collective per tensor, and the host's cost of launches (`profilers.launches`);
 - if `auto` is to run, a few steps of the best candidates (`rank.autotune`).
 
+A model may have collectives of its own, as a loss over all ranks' features has. So every rank runs the same number of
+steps in each measurement. Those that cannot are left out for such a model, with a remark.
+
 Steps with batches of a loader are timed as they are, with the wait for the batch. The measurements under traffic, of
 contention and of launches are of the computation, so their steps keep the first batch. So do all parts of a step whose
 loader works ahead. Its workers hand out batches in bursts, one of each worker, so single steps say little. Its wait is
@@ -63,7 +66,7 @@ from xbench.rank.unit_plans import units_by_mode
 from xbench.records import Contention as ContentionRecord
 from xbench.records import CostModel, Layer, Plan, StepTimes, UnitCost
 from xbench.schedules.engine import Engine
-from xbench.schedules.groups import workers_of
+from xbench.schedules.groups import collectives_begun, workers_of
 from xbench.spec import RunSpec
 from xbench.torch_compile import plain_name
 
@@ -71,6 +74,10 @@ COLLECTIVES_S, QUICK_COLLECTIVES_S = 6.0, 2.4
 UNDER_LOAD_ROUNDS = 2
 UNDER_LOAD_STEPS = 5
 MIN_UNDER_LOAD = 2
+COMMUNICATES = (
+    "the model has collectives of its own, so the slow-down of computation and traffic by each other was not measured, "
+    "nor the host's time for units, and predictions lack both"
+)
 UNDER_LOAD_S = 60.0
 """Limit of the predicted time of all rounds [s]. Longer rounds have fewer steps, and none run if under two remain."""
 
@@ -85,6 +92,8 @@ class _Measured:
     wire: torch.dtype
     places: list[Place]
     waited: list[float]
+    model_communicates: bool
+    """True if the model itself begins collectives in a step, as a contrastive loss over all ranks does."""
     cost: CostModel | None = None
     contention: ContentionRecord | None = None
     other_costs: dict[str, CostModel] = field(default_factory=dict)
@@ -142,12 +151,15 @@ def profile_job(session: Session) -> JobPlan:
                 _load_each(session, found, found.cost)
             found.keep(session)
             if on_cpu:
+                if found.model_communicates and session.rank == 0:
+                    session.journal.write(Remarked(message=COMMUNICATES))
                 found.contention = _contention(session, found, found.cost)
         session.part("step without communication")
         with session.workload.without_waits():
             again = bare_again(session, found.step)
             found.step = at_present_speed(found.step, again)
-            found.unit_costs = unit_costs(session, found.raws, found.step.uninstrumented_step_s)  # at the same speed
+            if not found.model_communicates:  # its values would have no meaning, and might stop one rank alone
+                found.unit_costs = unit_costs(session, found.raws, found.step.uninstrumented_step_s)
         found.keep(session)
         if session.rank == 0:
             ranks = ranks_behind(found.raws, again, found.waited, found.places)
@@ -185,16 +197,15 @@ def _quiet_step(session: Session) -> _Measured:
     """Measure layers and step, without communication."""
     effort = session.run.effort
     session.part("layers")
-    watch = ProcessorWatch()
+    watch, before = ProcessorWatch(), collectives_begun()
     with session.workload.without_waits():
         raw = profile_step(
             session.workload, session.clock, steps=effort.profile_steps, warmup=effort.warmup_steps, note=session.note
         )
-    everyone = gathered((raw.raw(), watch.use().waited_share, place_of(session)))
-    raws = [raw for raw, _, _ in everyone]
-    waited, places = [waited for _, waited, _ in everyone], [place for _, _, place in everyone]
+    own = raw.raw(), watch.use().waited_share, place_of(session), collectives_begun() > before
+    raws, waited, places, communicates = map(list, zip(*gathered(own), strict=True))
     layers, step = summarise(raws)
-    return _Measured(raws, layers, step, wire_of(session.run, layers), places, waited)
+    return _Measured(raws, layers, step, wire_of(session.run, layers), places, waited, any(communicates))
 
 
 def _collectives_s(session: Session) -> float:
@@ -288,6 +299,7 @@ def _contention(session: Session, found: _Measured, cost: CostModel) -> Contenti
             note=session.note,
             quick=session.run.effort.is_quick,
             wire=found.wire,
+            model_communicates=found.model_communicates,
         )
         contention = summarise_contention(gathered(both))
     buckets = with_missing(found.exact_plan().buckets, found.unused)

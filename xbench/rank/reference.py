@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -159,11 +160,22 @@ def _rehearsed(session: Session, attach: Callable[[Any], Handle]) -> str | None:
     except (UsageError, RuntimeError) as error:
         if shortage(type(error).__name__, str(error)) is not None:
             raise
-        return " ".join(str(error).split()).rstrip(".")
+        return " ".join(str(error).split()).rstrip(".") + _unsent_buffer(session, alone)
     finally:
         session.snapshot.restore(session.workload)
         dist.destroy_process_group(alone)
     return None
+
+
+def _unsent_buffer(session: Session, group: Any) -> str:
+    """Return a clause on the first buffer that this backend cannot broadcast, as Gloo cannot int16; '' without one."""
+    for name, buffer in session.workload.model.named_buffers():
+        try:
+            dist.broadcast(torch.zeros(1, dtype=buffer.dtype, device=buffer.device), dist.get_rank(), group=group)
+        except RuntimeError:
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            return f": DDP broadcasts buffers, and {dist.get_backend(group)} cannot send {name!r}, which is {dtype}"
+    return ""
 
 
 def _by_ddp(session: Session) -> Reference:

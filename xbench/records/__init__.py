@@ -76,6 +76,7 @@ from xbench.records.measured_parts import Tensor as Tensor
 from xbench.records.measured_parts import Timeline as Timeline
 from xbench.records.measured_parts import TurnTaken as TurnTaken
 from xbench.records.measured_parts import UnitCost as UnitCost
+from xbench.records.parts import NOT_TRACED as NOT_TRACED
 from xbench.records.parts import Environment as Environment
 from xbench.records.parts import Estimate as Estimate
 from xbench.records.parts import FabricRecord as FabricRecord

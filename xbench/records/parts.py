@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Label = Literal["real", "emulated", "simulated"]
 Verdict = Literal["reference", "faster", "slower", "equivalent", "inconclusive"]
 Interval = tuple[float, float]
+NOT_TRACED = "not in the trace"
+"""Text in place of what a profiler's trace does not tell."""
+
 MAX_INTEGER = 2**63 - 1
 """Largest size, count or seed. Python's integers have no limit, but those above 1e308 cannot be divided."""
 
@@ -147,7 +150,7 @@ class WorkloadRecord(Part):
     parameters: Count
     tensors: Count
     grad_bytes: Count
-    batch_size: Count = Field(description="samples a rank and step")
+    batch_size: Count = Field(description="samples a rank and step; 0: not known")
     input: Text = Field(description="for people: '3×128×128 images', '64 tokens'")
     loader: Text | None = Field(
         None, description="what every step takes its batches from, 'DataLoader with 2 workers'; null: one fixed batch"
@@ -162,6 +165,25 @@ class WorkloadRecord(Part):
     def dtype(self) -> str:
         """Data types of the trainable parameters, and so of the gradients: 'fp32', 'bf16', 'fp32 and bf16'."""
         return self.parameter_dtypes or self.spec.dtype
+
+    @property
+    def samples(self) -> int:
+        """Samples a rank and step. A batch counts as one sample if the number of its samples is not known."""
+        return self.batch_size or self.spec.accumulate
+
+    @property
+    def training(self) -> str:
+        """The training step, for people: 'batch 2 × 8 of 32 tokens, fp32 with bf16 autocast, adamw, clipped to 1'."""
+        spec = self.spec
+        if self.input == NOT_TRACED:
+            return self.dtype
+        times = f"{spec.accumulate} × " if spec.accumulate > 1 else ""
+        batch = f"batch {times}{self.batch_size // spec.accumulate or '(untold size)'} of {self.input}"
+        kernels = f"{spec.optimizer_impl} " if spec.optimizer_impl != "default" else ""
+        amp = f" with {spec.amp} autocast" if spec.amp is not None else ""
+        clip = f", clipped to {spec.clip:g}" if spec.clip is not None else ""
+        again = f", {spec.checkpoint} checkpointed" if spec.checkpoint is not None else ""
+        return f"{batch}, {self.dtype}{amp}, {kernels}{spec.optimizer}{clip}{again}"
 
 
 class FabricRecord(Part):

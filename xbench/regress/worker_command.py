@@ -102,11 +102,11 @@ def _resolved(order: JobRequest) -> tuple[JobResult, RunSpec, JobPlan]:
         environment=environment.capture(found.environment_facts()),
         workload=record,
         resolved={
-            "run": run.model_dump(mode="json"), "plan": plan.model_dump(mode="json"), "batch": record.batch_size
+            "run": run.model_dump(mode="json"), "plan": plan.model_dump(mode="json"), "batch": record.samples
         },
         takes_turns=True,
         planned=planned if order.planned else {},
-        samples_per_step=record.batch_size * run.fabric.world_size,
+        samples_per_step=record.samples * run.fabric.world_size,
         failed={mode.text: "not possible on one rank" for mode in modes if mode not in run.modes},
         warnings=notes,
     )  # fmt: skip

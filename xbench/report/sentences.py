@@ -47,16 +47,8 @@ COST_COLUMNS = (
 
 def workload_line(workload: WorkloadRecord) -> str:
     """Format a workload: 'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, …'."""
-    micro_steps = workload.spec.accumulate
-    each = workload.batch_size // micro_steps
-    batch = f"batch {f'{micro_steps} × ' if micro_steps > 1 else ''}{each} of {workload.input}, " if each else ""
-    clip = f", clipped to {workload.spec.clip:g}" if workload.spec.clip is not None else ""
-    kernels = f"{workload.spec.optimizer_impl} " if workload.spec.optimizer_impl != "default" else ""
-    optimizer = f", {kernels}{workload.spec.optimizer}{clip}" if batch else ""  # a trace tells neither
-    amp = f" with {workload.spec.amp} autocast" if workload.spec.amp is not None else ""
-    again = f", {workload.spec.checkpoint} checkpointed" if workload.spec.checkpoint is not None else ""
     return (
-        f"{workload.title}: {batch}{workload.dtype}{amp}{optimizer}{again}; "
+        f"{workload.title}: {workload.training}; "
         f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "
         f"{format_bytes(workload.grad_bytes)} of gradients a step"
     )

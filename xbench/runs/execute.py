@@ -73,7 +73,7 @@ def execute(config: RunConfig, console: Console, policy: LaunchPolicy | None = N
     progress = Progress(console, launches=policy.launches, run=run)
     for item in found.workloads[: 1 if len(set(run.workloads)) == 1 else None]:
         told = item.record
-        progress.say(f"{told.title}: {told.input}, batch {told.batch_size} a rank, {told.dtype}, {run.device}")
+        progress.say(f"{told.title}, each rank: {told.training}; {run.device}")
     for note in notes:
         progress.say(note)
     name = "-".join(dict.fromkeys(_safe(spec.title) for spec in run.workloads))
@@ -100,7 +100,7 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
         self.policy = policy
         self.plans: list[JobPlan] = []
         records = [item.record for item in found.workloads]
-        self.collector = Collector(run, [one.batch_size for one in records], [one.burst for one in records])
+        self.collector = Collector(run, [one.samples for one in records], [one.burst for one in records])
         self.shortages = OomTracker([mode.text for mode in run.modes])
 
     def frame(self) -> RunFrame:

@@ -31,7 +31,7 @@ def measured(folder: Path) -> Profile | Comparison:
     """Rebuild the record of a profile, comparison or tuning. Raises RecordError."""
     stored = read_frame(folder, RunFrame)
     workloads = stored.workloads
-    found = Collector(stored.run, [one.batch_size for one in workloads], [one.burst for one in workloads])
+    found = Collector(stored.run, [one.samples for one in workloads], [one.burst for one in workloads])
     found.failed.update(stored.failed)
     make = profile_record if stored.run.kind == "profile" else comparison_record
 

@@ -1,9 +1,11 @@
-"""Facts about a process group that schedules depend on: its workers, and what a wait for one of its collectives costs.
+"""Facts about process groups that schedules depend on: workers, the cost of a wait, and collectives so far.
 
 A process group of our own states them as attributes: `workers` of an emulated link, and `waits_on_stream`.
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -25,3 +27,12 @@ def waits_on_stream(group: dist.ProcessGroup | None, device: torch.device) -> bo
     if stated is not None:
         return stated
     return device.type == "cuda" and dist.is_initialized() and "nccl" in dist.get_backend(group)
+
+
+def collectives_begun() -> int:
+    """Number of collectives that this process has begun, in all of its process groups that count them."""
+    begun = 0
+    for group in dist.distributed_c10d._world.pg_map:
+        with suppress(RuntimeError):
+            begun += group._get_sequence_number_for_group()
+    return begun

@@ -12,7 +12,7 @@ from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.record_files import now
-from xbench.records import Environment, FabricRecord, Plan, Profile, WorkloadRecord
+from xbench.records import NOT_TRACED, Environment, FabricRecord, Plan, Profile, WorkloadRecord
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 from xbench.text import counted
 from xbench.traces.events import RankTrace, collect
@@ -21,8 +21,6 @@ from xbench.traces.profile import TracedProfile, traced_profile
 from xbench.traces.ranks import ranks_of
 from xbench.traces.sizes import Parameter
 from xbench.version import __version__
-
-UNKNOWN = "not in the trace"
 
 
 def read_traces(
@@ -141,7 +139,7 @@ def _workload(found: TracedProfile, spec: WorkloadSpec) -> WorkloadRecord:
         tensors=len(tensors),
         grad_bytes=sum(tensor.bytes for tensor in tensors),
         batch_size=0,
-        input=UNKNOWN,
+        input=NOT_TRACED,
         parameter_dtypes=None if dtypes == ["float32"] else " and ".join(dtypes),
     )
 
@@ -149,10 +147,10 @@ def _workload(found: TracedProfile, spec: WorkloadSpec) -> WorkloadRecord:
 def _environment(trace: RankTrace, world_size: int, hosts: Sequence[str]) -> Environment:
     return Environment(
         hostname=hosts[0] if hosts else "traced machine",
-        cpu=UNKNOWN,
+        cpu=NOT_TRACED,
         cores=0,
         memory_bytes=0,
-        python=UNKNOWN,
+        python=NOT_TRACED,
         torch=None,
         device=trace.device or ("unknown GPU" if trace.is_gpu else "cpu"),
         device_count=world_size if trace.is_gpu else 0,

@@ -18,7 +18,7 @@ but the first varies it, as a fixed batch (`workloads.custom`). The other batche
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -27,7 +27,7 @@ from torch import Tensor
 from xbench.child_processes import keep_garbage_from_children
 from xbench.errors import WorkloadError
 from xbench.text import counted, cut, one_line
-from xbench.workloads.nested import Inputs, tensors_in
+from xbench.workloads.nested import Inputs, is_named, samples_of, tensors_in
 
 Batch = tuple[Inputs, Any]
 """Inputs and targets."""
@@ -36,18 +36,24 @@ Batch = tuple[Inputs, Any]
 class Loader:
     """Batches of `source` in the memory of the host. `opened` is the context in which an epoch begins.
 
-    Raises WorkloadError for a DataLoader whose last batch is smaller than the others.
+    `time_first`: whether the model may take time as the first dimension (`nested.samples_of`). Raises WorkloadError for
+    a DataLoader whose last batch is smaller than the others.
     """
 
     def __init__(
-        self, title: str, source: Iterable[Any], opened: Callable[[], AbstractContextManager[object]] = nullcontext
+        self,
+        title: str,
+        source: Iterable[Any],
+        opened: Callable[[], AbstractContextManager[object]] = nullcontext,
+        *,
+        time_first: bool = False,
     ) -> None:
         keep_garbage_from_children()  # workers are forks
         self.epoch = 0
         """Number of the epoch, from 0 on."""
-        self._title, self._source, self._opened = title, source, opened
+        self._title, self._source, self._opened, self._time_first = title, source, opened, time_first
         self._taken = 0
-        self._samples = 0
+        self._samples: int | None = None
         self._check_last()
         self._iterator: Iterator[Any] = self._raising(self._begin)
 
@@ -67,8 +73,8 @@ class Loader:
         """The next batch. Raises WorkloadError without one, for one of another size, and for errors of the source."""
         batch = self._raising(self._next)
         inputs, targets = checked(batch, f"{self._title}: its {type(self._source).__name__}")
-        samples = next(tensors_in(inputs)).shape[0]
-        if self._taken and samples != self._samples:
+        samples = samples_of(inputs, targets, self._time_first) or self._samples
+        if self._samples is not None and samples is not None and samples != self._samples:
             raise WorkloadError(
                 f"{self._title}: batch {self._taken + 1} of its {type(self._source).__name__} has "
                 f"{counted(samples, 'sample')} and the others {self._samples}, and steps must be equal to be compared",
@@ -180,7 +186,7 @@ class Feed:
 
 def is_loader(value: Any) -> bool:
     """True for what can be iterated and is no batch itself."""
-    return hasattr(value, "__iter__") and not isinstance(value, tuple | list | dict | str | bytes | Tensor)
+    return hasattr(value, "__iter__") and not isinstance(value, tuple | list | Mapping | str | bytes | Tensor)
 
 
 def checked(batch: Any, whose: str, hint: str | None = None) -> Batch:
@@ -193,11 +199,13 @@ def checked(batch: Any, whose: str, hint: str | None = None) -> Batch:
         return WorkloadError(f"{whose} {what}", hint=hint or "each of its batches is (inputs, targets)")
 
     if not isinstance(batch, tuple | list) or len(batch) != 2:
+        if isinstance(batch, Mapping):
+            hint = "a batch is (inputs, targets): (batch, None) for a model that computes its loss from the inputs"
         raise wrong(f"returned {kind_of(batch)} as its batch and not (inputs, targets)")
     inputs, targets = batch
-    if not isinstance(inputs, Tensor | tuple | list | dict):
+    if not isinstance(inputs, Tensor | tuple | list | Mapping):
         raise wrong(f"returned {kind_of(inputs)} as inputs, which is not a tensor, tuple or dict")
-    if isinstance(inputs, dict) and not all(isinstance(key, str) for key in inputs):
+    if isinstance(inputs, Mapping) and not all(isinstance(key, str) for key in inputs):
         raise wrong("returned a dict of inputs whose keys are not all argument names")
     first = next(tensors_in(inputs), None)
     if first is None:
@@ -209,6 +217,6 @@ def checked(batch: Any, whose: str, hint: str | None = None) -> Batch:
 
 def kind_of(value: Any) -> str:
     """A value by its type, for a sentence: 'a tuple of 3', 'None', 'a Tensor'."""
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list) and not is_named(value):
         return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"a {type(value).__name__}"

@@ -39,7 +39,7 @@ from xbench.spec import WorkloadSpec
 from xbench.torch_compile import regions
 from xbench.workloads.batches import Feed
 from xbench.workloads.catalog import WORKLOADS, family_of
-from xbench.workloads.nested import tensors_in, with_each
+from xbench.workloads.nested import with_each
 from xbench.workloads.workload import Recipe, Workload
 
 BATCH_SEED = 1000
@@ -76,7 +76,7 @@ def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workloa
         inputs=first[0],
         targets=first[1],
         loss=recipe.loss,
-        batch_size=spec.batch_size or int(next(tensors_in(inputs)).shape[0]),
+        batch_size=spec.batch_size or recipe.batch_size,
         input_description=recipe.input_description(),
         feed=feed,
     )

@@ -24,6 +24,10 @@ ranks start):
 
 Repeating samples creates no new values: codes stay codes, and labels stay with their samples, in the inputs too. It has
 no effect on a single sample or on equal samples; hence the other variations. Shapes, dtypes and memory formats stay.
+
+`nested.samples_of` finds the number of samples. Where it finds none, a DataLoader's `batch_size` tells it, or else the
+attribute `batch_size` of the factory. If nothing does, it is not claimed, and figures per sample are per batch. Rank
+variations then take the first dimension of the first tensor.
 """
 
 from __future__ import annotations
@@ -39,13 +43,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
-from xbench.errors import WorkloadError, nearest
+from xbench.errors import WorkloadError
 from xbench.spec import Variation, WorkloadSpec
+from xbench.text import cut
 from xbench.workloads.batches import Batch, Loader, checked, is_loader, kind_of
 from xbench.workloads.catalog import WORKLOADS, split_factory
 from xbench.workloads.loading import as_script, load_file, raised
-from xbench.workloads.nested import Inputs, tensors_in, with_each
+from xbench.workloads.nested import (
+    Inputs,
+    is_named,
+    samples_of,
+    sizes_of,
+    takes_time_first,
+    tensors_in,
+    with_each,
+    with_parts,
+)
+from xbench.workloads.user_script import FACTORY, check_factory, factory_hint
 from xbench.workloads.workload import Recipe
 
 _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets), or a DataLoader of such batches"
@@ -67,6 +83,8 @@ class FactoryRecipe(Recipe):
         self._file: Path | None = None
         self._batch: Batch | None = None
         self._source: Iterable[Any] | None = None
+        self._declared: int | None = None
+        self._time_first = False
         self._loss: Callable[[Any, Any], Tensor]
 
     def model(self) -> nn.Module:
@@ -78,6 +96,7 @@ class FactoryRecipe(Recipe):
             try:
                 factory = WORKLOADS.load(self.spec.name) if parts is None else self._factory(Path(parts[0]), parts[1])
                 _check_takes_nothing(self.spec.title, factory)
+                self._declared = _declared_size(self.spec.title, factory)
                 result = factory()
             except WorkloadError:
                 raise
@@ -94,41 +113,42 @@ class FactoryRecipe(Recipe):
         else:
             self._batch = checked(batch, self.spec.title, _WANTED)
         check_model(self.spec.title, model)
+        self._time_first = takes_time_first(model)
         return model
 
     def batch(self, rank: int) -> tuple[Inputs, Any]:
         """The factory's batch or its loader's first, varied for every rank but the first. Raises WorkloadError."""
         if self._source is not None:
-            self.loader = Loader(self.spec.title, self._source, partial(as_script, self._file))
+            opened = partial(as_script, self._file)
+            self.loader = Loader(self.spec.title, self._source, opened, time_first=self._time_first)
             self._batch = self.loader.take()
         assert self._batch is not None
-        return vary(self._batch, rank, self.spec.variation or "samples")
+        told = self._declared or samples_of(*self._batch, self._time_first) or getattr(self._source, "batch_size", None)
+        self.batch_size = told if isinstance(told, int) else 0
+        variation = self.spec.variation or "samples"
+        return vary(self._batch, rank, variation, self.batch_size, time_first=self._time_first)
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         """The factory's loss."""
         return self._loss(outputs, targets)
 
     def input_description(self) -> str:
-        """Shape and dtype of each input tensor, without the batch: '16 float32, 3×8×8 int64'."""
+        """Shape and dtype of each input tensor, without the batch: '16 float32, 3×8×8 uint8', '32 tokens (int64)'."""
         assert self._batch is not None
-        shapes = [
-            f"{'×'.join(str(size) for size in tensor.shape[1:]) or '1'} {str(tensor.dtype).removeprefix('torch.')}"
-            for tensor in tensors_in(self._batch[0])
-        ]
+        shapes = [_described(tensor, self.batch_size, self._time_first) for tensor in tensors_in(self._batch[0])]
         more = f" and {len(shapes) - 3} more" if len(shapes) > 3 else ""
         return ", ".join(shapes[:3]) + more
 
     def _factory(self, file: Path, name: str) -> Callable[[], Any]:
+        check_factory(self.spec.title, file, name)
         module = load_file(file.absolute())
         factory = getattr(module, name, None)
         if callable(factory):
             function: Callable[[], Any] = factory
             return function
-        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        close = nearest(name, functions)
         what = "is not a function" if factory is not None else "does not exist"
         raise WorkloadError(
-            f"{self.spec.title}: {name!r} {what} in {file.name}", hint=f"did you mean {close!r}?" if close else None
+            f"{self.spec.title}: {name!r} {what} in {file.name}", hint=factory_hint(file.name), lines=FACTORY
         )
 
     def _check_result(self, result: Any) -> tuple[nn.Module, Any, Callable[[Any, Any], Tensor]]:
@@ -167,6 +187,29 @@ def _check_takes_nothing(title: str, factory: Callable[..., Any]) -> None:
             f"{title} needs {', '.join(needed)}, and a factory is called without arguments",
             hint="give defaults, or write a function that calls it with values",
         )
+
+
+def _declared_size(title: str, factory: Callable[..., Any]) -> int | None:
+    """Number of samples that a factory declares in its attribute `batch_size`; None without. Raises WorkloadError."""
+    size = getattr(factory, "batch_size", None)
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise WorkloadError(
+            f"{title}: its attribute batch_size is {cut(repr(size), 60)} and must be the samples of its batch",
+            hint="make.batch_size = 32",
+        )
+    return size
+
+
+def _described(tensor: Tensor, samples: int, time_first: bool) -> str:
+    """One sample of an input, or all of a tensor that has no dimension of so many samples."""
+    sizes, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    axis = _axis_of(tensor, samples, time_first)
+    if axis is not None:
+        del sizes[axis]
+    shape = "×".join(map(str, sizes)) or "1"
+    if axis is not None and len(sizes) == 1 and tensor.dtype in (torch.int32, torch.int64):
+        return f"{shape} tokens ({dtype})"
+    return f"{shape} {dtype}"
 
 
 def _has_process_group() -> bool:
@@ -212,17 +255,29 @@ def check_model(title: str, model: nn.Module) -> None:
                 )
 
 
-def vary(batch: tuple[Inputs, Any], rank: int, variation: Variation = "samples") -> tuple[Inputs, Any]:
-    """The batch (inputs, targets) of a rank. Draws from torch's generator, which the caller has seeded for the rank."""
+def vary(
+    batch: tuple[Inputs, Any],
+    rank: int,
+    variation: Variation = "samples",
+    samples: int | None = None,
+    *,
+    time_first: bool = False,
+) -> tuple[Inputs, Any]:
+    """The batch (inputs, targets) of a rank. Draws from torch's generator, which the caller has seeded for the rank.
+
+    `samples`: their number; None or 0: the first dimension of the first tensor. `time_first`: whether they may be the
+    second dimension of a tensor (`nested.samples_of`).
+    """
     inputs, targets = batch
     if rank == 0 or variation == "none":
         return batch
-    samples = next(tensors_in(inputs)).shape[0]
+    samples = samples or next(tensors_in(inputs)).shape[0]
     if variation == "samples":
         if samples == 1:
             return batch
-        order = drawn(samples)
-        return with_each(batch, lambda x: picked(x, order) if x.dim() and x.shape[0] == samples else x)  # type: ignore[no-any-return]
+        choose = partial(chosen, order=drawn(samples), time_first=time_first)
+        several = isinstance(inputs, tuple | list) and not is_named(inputs)
+        return with_parts(inputs, choose) if several else choose(inputs), choose(targets)
     if variation == "noise":
         return with_each(inputs, noisy), targets
 
@@ -231,6 +286,32 @@ def vary(batch: tuple[Inputs, Any], rank: int, variation: Variation = "samples")
         return x.roll(rank, 1) if is_sequence else x
 
     return with_each(inputs, rolled), targets
+
+
+def chosen(value: Any, order: Tensor, time_first: bool = False) -> Any:
+    """The samples of `order` in each tensor, list and packed sequence that has as many; the rest as it is."""
+    if isinstance(value, Tensor):
+        if value.is_nested and value.size(0) == len(order):
+            parts = value.unbind()
+            return torch.nested.nested_tensor([parts[index] for index in order.tolist()], layout=value.layout)
+        axis = _axis_of(value, len(order), time_first)
+        return value if axis is None else picked(value, order, axis)
+    if isinstance(value, PackedSequence):
+        if value.batch_sizes[0] != len(order):
+            return value
+        parts = unpack_sequence(value)
+        return pack_sequence([parts[index] for index in order.tolist()], enforce_sorted=value.sorted_indices is None)
+    if isinstance(value, tuple | list) and not is_named(value) and len(value) == len(order):
+        items = [sizes_of(item, time_first) or set() for item in value]
+        if any(items) and not any(len(order) in sizes for sizes in items):
+            return type(value)(with_each(value[index], Tensor.clone) for index in order.tolist())
+    return with_parts(value, lambda part: chosen(part, order, time_first))
+
+
+def _axis_of(tensor: Tensor, samples: int, time_first: bool) -> int | None:
+    """Dimension of a tensor that has so many samples: its first one, or the second if time may be the first."""
+    axes = range(min(tensor.dim(), 2 if time_first else 1))
+    return next((axis for axis in axes if tensor.shape[axis] == samples), None)
 
 
 def drawn(samples: int) -> Tensor:
@@ -242,9 +323,9 @@ def drawn(samples: int) -> Tensor:
     return half.sort().values.repeat_interleave(2)[:samples]
 
 
-def picked(tensor: Tensor, order: Tensor) -> Tensor:
+def picked(tensor: Tensor, order: Tensor, axis: int = 0) -> Tensor:
     """These samples of a tensor, in its memory format; a leaf, as the factory's tensor is."""
-    samples = tensor.detach().index_select(0, order.to(tensor.device))
+    samples = tensor.detach().index_select(axis, order.to(tensor.device))
     if tensor.layout == torch.strided:
         samples = torch.empty_like(tensor, requires_grad=False).copy_(samples)
     return samples.requires_grad_(tensor.requires_grad)

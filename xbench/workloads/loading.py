@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from xbench.errors import WorkloadError
+from xbench.workloads.user_script import FACTORY, factory_hint
 
 PRIVATE = "xbench_workload_"
 _TAIL_CHARACTERS = 2000
@@ -137,8 +138,10 @@ def raised(title: str, error: BaseException, file: Path | None, last_line: str =
     if _TWICE in text:
         return WorkloadError(
             f"{title} cannot be built: {location} makes a process group, and xbench has already made one",
-            hint="guard it: if not torch.distributed.is_initialized()",
+            hint="guard it: if not torch.distributed.is_initialized(); or if this is a training script, "
+            + factory_hint(file.name if file is not None else "the file"),
             detail=detail,
+            lines=FACTORY,
         )
     return WorkloadError(
         f"{title} cannot be built: {location} raised {type(error).__name__}: {text}",

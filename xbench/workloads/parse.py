@@ -31,6 +31,7 @@ from xbench.workloads.catalog import (
     sequence_facts_of,
     split_factory,
 )
+from xbench.workloads.user_script import FACTORY, factories_in, factory_hint
 
 _LIMITS = {
     "batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1),
@@ -66,7 +67,7 @@ def parse_workload(text: str, **options: Any) -> WorkloadSpec:
 
     An option that is None gets the device's default later. Raises SpecError for an unknown name (with the nearest), an
     unknown or malformed option, a size out of range or not applicable, and a factory whose file does not exist. The
-    file is not opened.
+    file is not run.
     """
     text = text.strip()
     if not text.isprintable():
@@ -85,7 +86,9 @@ def parse_workload(text: str, **options: Any) -> WorkloadSpec:
             name, inline_options = plain, {key.replace("-", "_"): value for key, value in inline.items()}
             known_options(plain, inline_options, _OPTIONS)
     values = {key: value for key, value in {**options, **inline_options}.items() if value is not None}
-    checked = {key: _option(name, key, value) for key, value in values.items()}
+    checked = {
+        key: _option(name, key if key in inline_options else f"--{key}", key, value) for key, value in values.items()
+    }
     try:
         spec = WorkloadSpec.model_validate({"name": name, **checked})
     except ValidationError as error:
@@ -199,12 +202,13 @@ def _image_sizes(spec: WorkloadSpec, device: DeviceType) -> tuple[int, int]:
     return facts.cpu if device == "cpu" else facts.cuda
 
 
-def _option(name: str, key: str, value: Any) -> Any:
-    flag = key.replace("_", "-")
+def _option(name: str, written: str, key: str, value: Any) -> Any:
+    """The value of option `key`, which the user has `written` as '--clip', or as 'clip' within the workload."""
+    flag = written.replace("_", "-")
     if key in _LIMITS:
         return parse_int(name, flag, str(value), *_LIMITS[key])
     if key == "clip":
-        return _norm(name, str(value))
+        return _norm(name, flag, f"{value:g}" if isinstance(value, float) else str(value))
     if value not in _CHOICES[key]:
         close = nearest(str(value), _CHOICES[key])
         raise SpecError(f"{name!r}: {flag}={value} is not {' or '.join(_CHOICES[key])}",
@@ -212,7 +216,7 @@ def _option(name: str, key: str, value: Any) -> Any:
     return value
 
 
-def _norm(name: str, value: str) -> float:
+def _norm(name: str, flag: str, value: str) -> float:
     """Parse the largest norm of gradients. Raises SpecError."""
     try:
         norm = float(value)
@@ -220,7 +224,7 @@ def _norm(name: str, value: str) -> float:
         norm = math.nan
     if 0 < norm <= MAX_CLIP:
         return norm
-    raise SpecError(f"{name!r}: clip={cut(value, 100)} is not above 0 and up to {MAX_CLIP:g}", hint="try clip=1")
+    raise SpecError(f"{name!r}: {flag}={cut(value, 100)} is not above 0 and up to {MAX_CLIP:g}", hint=f"try {flag}=1")
 
 
 def _check_image_size(spec: WorkloadSpec) -> None:
@@ -246,16 +250,21 @@ def _check_not_a_module(text: str) -> None:
 def _check_factory(text: str) -> None:
     parts = split_factory(text)
     if parts is None:
+        file = f"{text.partition('.py')[0]}.py"
+        made = factories_in(Path(file))
         raise SpecError(
             f"{text!r} does not name a factory: a file and, after a colon, a function without arguments",
-            hint=f"write {text.partition('.py')[0]}.py:make",
+            hint=f"write {file}:{made[0]}" if made else factory_hint(file),
+            lines=() if made else FACTORY,
         )
-    file = Path(parts[0])
-    folder, close = file.parent, None
+    file, _ = parts
+    folder, close = Path(file).parent, None
     try:
-        if file.is_file():
+        if Path(file).is_file():
             return
-        close = nearest(file.name, [other.name for other in folder.glob("*.py")])
-    except (OSError, ValueError):  # an impossible file name, or an unreadable folder
+        close = nearest(Path(file).name, [other.name for other in folder.glob("*.py")])
+    except PermissionError:
+        raise SpecError(f"{file!r} cannot be read: permission denied") from None
+    except (OSError, ValueError):  # an impossible file name
         pass
-    raise SpecError(f"there is no file {parts[0]!r}", hint=f"did you mean {str(folder / close)!r}?" if close else None)
+    raise SpecError(f"there is no file {file!r}", hint=f"did you mean {str(folder / close)!r}?" if close else None)

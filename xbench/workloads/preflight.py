@@ -13,7 +13,7 @@ runs a preflight; only that rank's GPU is then used. It writes one object to std
     {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "torch": "2.15.0", "torchvision": "0.29.2", "nccl": null,
      "cuda": null, "free_bytes": 123,
      "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123, "warnings": []}, ...],
-     "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ...}}
+     "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ..., "lines": []}}
 
 `gpu` is the 3 of "cuda:3". `free_bytes` is the free memory of the machine; null on GPUs. With "auto", a GPU that
 exists and cannot be used is an error, unless CUDA_VISIBLE_DEVICES hides all GPUs.
@@ -32,6 +32,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from xbench.errors import SpecError, WorkloadError, XbenchError
@@ -46,11 +47,12 @@ from xbench.spec import DeviceType, WorkloadSpec
 from xbench.torch_compile import Recordings, compiled_inside, recorded_by, regions
 from xbench.workloads import trial
 from xbench.workloads.build import build
-from xbench.workloads.catalog import facts_of, family_of
+from xbench.workloads.catalog import facts_of, family_of, split_factory
 from xbench.workloads.memory import Footprint, available_bytes, check_fits, footprint
 from xbench.workloads.nested import tensors_in
 from xbench.workloads.parse import resolve
 from xbench.workloads.probe import answer_alone
+from xbench.workloads.user_script import differing
 from xbench.workloads.workload import Workload
 
 _USUAL_SIZES = (96, 128, 160, 192, 224, 256, 299, 384, 448, 512)
@@ -77,6 +79,7 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
     except XbenchError as error:
         kind = type(error).__name__
         answer["error"] = {"type": kind, "message": str(error), "hint": error.hint, "detail": error.detail}
+        answer["error"]["lines"] = error.lines
     except Exception as error:
         message = f"the workloads could not be checked: {type(error).__name__}: {trial.message_of(error)}"
         answer["error"] = {"type": "XbenchError", "message": message, "hint": None, "detail": traceback.format_exc()}
@@ -211,6 +214,14 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
     notes = []
     if not workload.model.training:
         notes.append(f"{spec.title}: the factory's model is in evaluation mode, and is measured so: .train() ends it")
+    if (parts := split_factory(spec.name)) is not None and (unlike := differing(Path(parts[0]), spec)) is not None:
+        notes.append(unlike)
+    if not workload.batch_size:
+        _, _, name = spec.title.rpartition(":")
+        notes.append(
+            f"{spec.title}: its tensors do not tell how many samples its batch has, so each batch counts as one "
+            f"sample; {name}.batch_size = N tells it"
+        )
     if variation != "samples":
         workload = replace(workload, spec=spec.model_copy(update={"variation": variation}))
     return Tried(workload, estimate, notes + variation_notes)
@@ -223,10 +234,14 @@ def _measure_steps(workload: Workload, steps: int = 0) -> Footprint:
         parameters = dict(workload.model.named_parameters())
         estimate, loss = footprint(workload)
         _check_loss(workload, loss)
+        trained: dict[int, Tensor] = {}
         for step in range(steps):
             if step:
                 workload.load()
-            (workload.forward_loss() if step else loss).backward()  # type: ignore[no-untyped-call]
+                loss = workload.forward_loss()
+            before, trained = trained, trial.trained_by(loss)
+            loss.backward()  # type: ignore[no-untyped-call]
+            trial.check_trained(workload, [tensor for key, tensor in trained.items() if key in before])
             trial.check_parameters(workload.spec.title, workload.model, parameters)
         workload.model.zero_grad(set_to_none=True)
     except WorkloadError:

@@ -116,7 +116,8 @@ def probe(
         ) from None
     if failure is not None:
         kind = getattr(errors, failure["type"], XbenchError)
-        raise kind(failure["message"], hint=failure["hint"], detail=failure["detail"])
+        told = {key: failure.get(key) for key in ("hint", "detail")}
+        raise kind(failure["message"], **told, lines=failure.get("lines", ()))
     return Preflight.model_validate(answer)
 
 

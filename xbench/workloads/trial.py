@@ -12,7 +12,7 @@ import os
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +24,10 @@ from torch import Tensor, nn
 
 from xbench.errors import WorkloadError
 from xbench.spec import Variation, WorkloadSpec
-from xbench.text import cut, one_line
+from xbench.text import counted, cut, one_line
 from xbench.workloads.build import BATCH_SEED, build, seed_all
 from xbench.workloads.custom import vary
+from xbench.workloads.nested import takes_time_first, tensors_in
 from xbench.workloads.workload import Workload
 
 ALIKE = 1e-3
@@ -78,6 +79,40 @@ def check_parameters(title: str, model: nn.Module, before: dict[str, nn.Paramete
             )
 
 
+def trained_by(loss: Tensor) -> dict[int, Tensor]:
+    """Tensors that a backward pass from `loss` gives gradients, by their `id`."""
+    found: dict[int, Tensor] = {}
+    seen: set[Any] = set()
+    ahead = [loss.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        ahead += [one for one, _ in node.next_functions]
+        if node.name() == "torch::autograd::AccumulateGrad":
+            found[id(node.variable)] = node.variable  # type: ignore[attr-defined]
+    return found
+
+
+def check_trained(workload: Workload, trained: Iterable[Tensor]) -> None:
+    """Raise WorkloadError if steps train a tensor that is neither a parameter of the model nor part of the batch.
+
+    `trained`: tensors that get a gradient in every step. Those that a forward pass makes anew are not among them.
+    """
+    known = {id(one) for one in (*workload.model.parameters(), *tensors_in([workload.inputs, workload.targets]))}
+    foreign = [tensor for tensor in trained if id(tensor) not in known]
+    if foreign:
+        shapes = ", ".join("×".join(map(str, tensor.shape)) or "one number" for tensor in foreign[:3])
+        raise WorkloadError(
+            f"{workload.spec.title}: a step gives gradients to {counted(len(foreign), 'tensor')} outside of the model "
+            f"({shapes}{', …' if len(foreign) > 3 else ''}), as parameters of a loss are, and nothing would send them "
+            "or update them",
+            hint="make the loss a part of the model, which takes the targets too and returns the loss; or "
+            "requires_grad_(False) for what is not trained",
+        )
+
+
 def varied(workload: Workload) -> Varied:
     """Try the variations on rank 0's and rank 1's batches, from the same state of the model."""
     title = workload.spec.title
@@ -87,7 +122,8 @@ def varied(workload: Workload) -> Varied:
     for variation, description in _DESCRIPTIONS.items():
         try:
             seed_all(workload.spec.seed + BATCH_SEED + 1)
-            inputs, targets = vary((workload.inputs, workload.targets), 1, variation)
+            batch, time_first = (workload.inputs, workload.targets), takes_time_first(workload.model)
+            inputs, targets = vary(batch, 1, variation, workload.batch_size, time_first=time_first)
             varied_gradients = _gradient(replace(workload, inputs=inputs, targets=targets), buffers)
         except Exception as error:
             failures.append(f"{description} makes the model raise {type(error).__name__}: {message_of(error, 120)}")
@@ -96,11 +132,11 @@ def varied(workload: Workload) -> Varied:
         if not difference(gradients, varied_gradients) < ALIKE:
             notes = [f"{title}: the ranks' batches differ by {description}, for {failures[0]}"] if failures else []
             return Varied(variation, notes)
-    notes = [
-        f"{title}: all ranks have (nearly) equal gradients, because no variation of the batch changes them, so a "
-        "schedule that never averages would train the same network; a batch of several different samples would tell"
-    ]
-    return Varied("none", notes)
+    equal = f"{title}: all ranks have (nearly) equal gradients, so a schedule that never averages would pass"
+    if failures:
+        return Varied("none", [f"{equal}: {'; '.join(failures)}"])
+    why = "no variation of the batch changes them; a batch of several different samples would tell"
+    return Varied("none", [f"{equal}: {why}"])
 
 
 _DESCRIPTIONS: dict[Variation, str] = {

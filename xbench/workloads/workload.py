@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from xbench.records import WorkloadRecord
 from xbench.spec import WorkloadSpec
 from xbench.workloads.batches import Feed, Loader
-from xbench.workloads.nested import Inputs
+from xbench.workloads.nested import Inputs, is_named
 from xbench.workloads.training_step import TrainingStep
 
 SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -37,6 +37,8 @@ class Recipe(ABC):
     computes_nothing = False
     loader: Loader | None = None
     """Source of further batches, known once `batch` was called; None: there is one batch."""
+    batch_size: int = 0
+    """Samples of a batch that the recipe itself chooses, known once `batch` was called; 0: they cannot be told."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
         self.spec = spec
@@ -62,8 +64,8 @@ class Recipe(ABC):
 class Workload(TrainingStep):
     """A model with everything that one training step needs. The caller owns the loop.
 
-    `batch_size` counts the samples of one micro-step. `inputs` and `targets` are the current batch, of the `feed` if
-    there is one.
+    `batch_size` counts the samples of one micro-step; 0: not known. `inputs` and `targets` are the current batch, of
+    the `feed` if there is one.
     """
 
     spec: WorkloadSpec
@@ -106,14 +108,14 @@ class Workload(TrainingStep):
         return super().on_one_batch() if self.feed is None else self.feed.held()
 
     def outputs(self, model: nn.Module | None = None) -> Any:
-        """The model's outputs: `model(x)` for a tensor, `model(*x)` for a tuple or list, `model(**x)` for a dict.
+        """The model's outputs: `model(*x)` for a tuple or list, `model(**x)` for a mapping, else `model(x)`.
 
-        `model` replaces the workload's own when a schedule wraps it.
+        A named tuple is one object. `model` replaces the workload's own when a schedule wraps it.
         """
         network = self.model if model is None else model
-        if isinstance(self.inputs, dict):
+        if isinstance(self.inputs, Mapping):
             return network(**self.inputs)
-        if isinstance(self.inputs, tuple | list):
+        if isinstance(self.inputs, tuple | list) and not is_named(self.inputs):
             return network(*self.inputs)
         return network(self.inputs)
 

@@ -9,12 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from xbench.profilers import contention
 from xbench.profilers.contention import Measured, Progress, Stream, summarise_contention
 from xbench.records import ContentionPoint
+from xbench.schedules.groups import collectives_begun
 from xbench.workloads.training_step import TrainingStep
+from xbench.workloads.trial import group_of_one
 
 
 def stream(nbytes: int, in_flight: int, each_s: float, count: int = 4) -> Stream:
@@ -147,3 +150,41 @@ def test_a_meeting_costs_what_the_slowest_step_takes_longer_beyond_the_link() ->
     cheap = [Measured(met_s=[1.0], bare_s=[1.25], least_s=0.25)]
     assert summarise_contention(cheap).meeting_s == 0.0
     assert summarise_contention([Measured(), Measured()]).meeting_s == 0.0
+
+
+class Tiny(TrainingStep):
+    def __init__(self) -> None:
+        self.model = nn.Linear(3, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def forward_loss(self) -> Tensor:
+        return self.model(torch.ones(4, 3)).sum()
+
+
+@pytest.mark.parametrize("communicates", [True, False])
+def test_a_model_with_collectives_of_its_own_runs_no_steps_beside_others(
+    monkeypatch: pytest.MonkeyPatch, communicates: bool
+) -> None:
+    monkeypatch.setattr(contention, "workers_of", lambda group: 2)
+    monkeypatch.setattr(contention, "MAX_MEETINGS", 0)
+    threads: set[str] = set()
+    monkeypatch.setattr(contention, "_send", lambda *_: threads.add(contention.threading.current_thread().name))
+    with group_of_one():
+        found = contention.measure_contention(
+            Tiny(), None, lambda size: 1e-3, most_bytes=4096, note=lambda _: None, model_communicates=communicates
+        )
+    assert len(found.alone) == 2
+    assert len(found.together) == (0 if communicates else 4)
+    assert threads == {"MainThread"} | (set() if communicates else {"xbench-collectives"})
+    if communicates:
+        assert summarise_contention([found]).points == []
+
+
+def test_collectives_of_every_group_are_counted() -> None:
+    with group_of_one():
+        other = dist.new_group([0])
+        before = collectives_begun()
+        dist.all_reduce(torch.zeros(1))
+        dist.all_gather([torch.zeros(1)], torch.zeros(1), group=other)
+        assert collectives_begun() == before + 2
+    assert not dist.is_initialized()

@@ -227,6 +227,16 @@ def test_every_batch_has_the_dtype_of_the_run(tmp_path: Path) -> None:
     assert (workload.inputs.dtype, workload.targets.dtype) == (torch.bfloat16, torch.int64)
 
 
+def test_batches_whose_tensors_differ_in_size_may_have_equal_numbers_of_samples() -> None:
+    images = [torch.ones(3, 8 + index) for index in range(6)]
+    loader = Loader("train.py:make", [(((images[:4],), torch.ones(4))), (((images[2:],), torch.ones(4)))])
+    assert [len(loader.take()[1]) for _ in range(2)] == [4, 4]
+    smaller = Loader("train.py:make", [(((images[:4],), torch.ones(4))), (((images[:3],), torch.ones(3)))])
+    smaller.take()
+    with pytest.raises(WorkloadError, match="batch 2 of its list has 3 samples and the others 4"):
+        smaller.take()
+
+
 def test_a_live_job_refuses_a_loader(tmp_path: Path) -> None:
     record = made(tmp_path, "DataLoader(DATA, batch_size=2, num_workers=1)").describe()
     with pytest.raises(WorkloadError, match="from a DataLoader with 1 worker, and a live job takes the samples of one"):

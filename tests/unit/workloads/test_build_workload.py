@@ -1,6 +1,7 @@
 """What `build` makes: shapes, sizes, seeds, dtypes, on CPU and meta."""
 
 import random
+from collections import UserDict, namedtuple
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from xbench.workloads.text import IGNORED, Block, Transformer
 from xbench.workloads.workload import make_optimizer
 
 CPU, META = torch.device("cpu"), torch.device("meta")
+Point = namedtuple("Point", "x y")
 SMALL = ["resnet18:batch-size=2,image-size=32", "transformer-tiny", "synthetic:layers=3,bytes=256,compute=2"]
 
 
@@ -188,7 +190,15 @@ def test_meta_allocates_nothing():
 
 
 @pytest.mark.parametrize(
-    ("inputs", "expected"), [((2, 3), [2, 3]), ([2, 3], [2, 3]), ({"b": 3, "a": 2}, [2, 3]), (2, [2])]
+    ("inputs", "expected"),
+    [
+        ((2, 3), [2, 3]),
+        ([2, 3], [2, 3]),
+        ({"b": 3, "a": 2}, [2, 3]),
+        (UserDict(b=3, a=2), [2, 3]),
+        (2, [2]),
+        (Point(2, 3), [Point(2, 3)]),
+    ],
 )
 def test_inputs_reach_the_model_as_documented(inputs, expected):
     class Echo(nn.Module):

@@ -49,6 +49,7 @@ def test_the_example_is_short_and_trains():
         ("(torch.randn(4, 3), torch.ones(4))", "3 float32, 1 float32"),
         ("{'x': torch.randn(4, 3), 'scale': torch.ones(4)}", "3 float32, 1 float32"),
         ("[torch.randn(4, 3), torch.tensor([2, 2, 2, 2])]", "3 float32, 1 int64"),
+        ("UserDict(x=torch.randn(4, 3), scale=torch.ones(4))", "3 float32, 1 float32"),
     ],
 )
 def test_inputs_may_be_tuples_lists_and_dicts(write, inputs, description):
@@ -56,6 +57,7 @@ def test_inputs_may_be_tuples_lists_and_dicts(write, inputs, description):
         "class Net(nn.Module):\n"
         "    def __init__(self):\n        super().__init__()\n        self.linear = nn.Linear(3, 2)\n"
         "    def forward(self, x, scale):\n        return self.linear(x) * scale.unsqueeze(1)\n"
+        "from collections import UserDict\n"
         f"def make():\n    return Net(), ({inputs}, torch.tensor([0, 1, 0, 1])), LOSS\n"
     )
     workload = make(text)
@@ -94,6 +96,38 @@ def test_every_rank_gets_the_same_model_and_its_own_batch(write):
         places = [zero.inputs.tolist().index(sample) for sample in workload.inputs.tolist()]
         assert torch.equal(workload.targets, zero.targets[places])
     assert torch.equal(make(text, 1).inputs, one.inputs)
+
+
+@pytest.mark.parametrize(
+    ("batch", "more", "size", "description"),
+    [
+        ("(torch.randn(9, 4, 3), torch.zeros(9, 4))", "", 9, "4×3 float32"),
+        ("(torch.randn(9, 4, 3), torch.zeros(7))", "", 0, "9×4×3 float32"),
+        ("(torch.randn(9, 4, 3), torch.zeros(7))", "make.batch_size = 7\n", 7, "9×4×3 float32"),
+        ("(torch.zeros(9, 4, dtype=torch.int64), None)", "", 9, "4 tokens (int64)"),
+        # of an nn.LSTM, whose first dimension is time
+        ("(torch.randn(9, 4, 3), torch.zeros(9, 4))", "MODEL.add_module('rnn', nn.LSTM(3, 2))\n", 0, "9×4×3 float32"),
+        ("(torch.randn(9, 4, 3), torch.zeros(4))", "MODEL.add_module('rnn', nn.LSTM(3, 2))\n", 4, "9×3 float32"),
+        (
+            "DataLoader(TensorDataset(torch.randn(16, 4, 3), torch.zeros(16, 4)), 8)",
+            "from torch.utils.data import DataLoader, TensorDataset\nMODEL.add_module('rnn', nn.LSTM(3, 2))\n",
+            8,
+            "4×3 float32",
+        ),
+    ],
+)
+def test_the_size_of_a_batch_is_found_declared_or_not_claimed(write, batch, more, size, description):
+    workload = make(write(f"def make():\n    return MODEL, {batch}, LOSS\n{more}"))
+    assert (workload.batch_size, workload.input_description) == (size, description)
+    record = workload.describe()
+    assert (record.batch_size, record.samples) == (size, size or 1)
+    assert record.training.startswith(f"batch {size or '(untold size)'} of {description}")
+
+
+@pytest.mark.parametrize("size", ["0", "'4'", "2.0"])
+def test_a_declared_size_is_a_number_of_samples(write, size):
+    with pytest.raises(WorkloadError, match="batch_size is"):
+        make(write(f"def make():\n    return MODEL, (torch.ones(4, 3), 1), LOSS\nmake.batch_size = {size}\n"))
 
 
 def test_bf16_converts_the_factorys_model_and_batch(write):

@@ -24,7 +24,7 @@ def made(file: Path) -> Workload:
 
 
 def refused(file: Path, text: str) -> WorkloadError:
-    file.write_text(text)
+    file.write_text(f"{text}make = None\n")
     with pytest.raises(WorkloadError) as caught:
         made(file)
     assert "\n" not in str(caught.value)

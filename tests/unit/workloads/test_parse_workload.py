@@ -185,9 +185,10 @@ def test_options_of_the_step_apply_to_every_workload() -> None:
 
 @pytest.mark.parametrize("norm", ["0", "-1", "nan", "inf", "1e10", "much"])
 def test_a_norm_is_above_zero(norm: str) -> None:
-    with pytest.raises(SpecError, match=f"clip={norm} is not above 0 and up to 1e\\+09") as raised:
-        parse_workload("resnet50", clip=norm)
-    assert raised.value.hint == "try clip=1"
+    for text, options, written in (("resnet50", {"clip": norm}, "--clip"), (f"resnet50:clip={norm}", {}, "clip")):
+        with pytest.raises(SpecError, match=f" {written}={norm} is not above 0 and up to 1e\\+09") as raised:
+            parse_workload(text, **options)
+        assert raised.value.hint == f"try {written}=1"
 
 
 def test_autocast_is_for_weights_in_fp32() -> None:

@@ -230,6 +230,7 @@ def test_a_driver_that_is_too_old_is_refused_unless_the_cpu_was_asked_for(monkey
         "message": f"--device auto takes GPUs, and can use none: {told}",
         "hint": "update the driver, or install a torch that was built for CUDA 11.8 or older; or try --device cpu",
         "detail": None,
+        "lines": [],
     }
     assert error("cuda")["message"] == f"--device cuda: {told}"
     assert error("cpu") is None

@@ -52,6 +52,88 @@ def line_of(text: str, body: str) -> int:
     return 1 + next(number for number, line in enumerate((HEAD + body).splitlines()) if text in line)
 
 
+MARGIN = """
+from functools import partial
+model, scale = nn.Linear(3, 2), nn.Parameter(torch.tensor(2.0))
+
+class Margin(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.centres = nn.Parameter(torch.randn(5, 2))
+
+    def forward(self, features, labels):
+        return nn.functional.cross_entropy(features @ self.centres.t(), labels)
+
+    def other(self, features, labels):
+        return self(features, labels)
+
+margin = Margin()
+
+def given(margin, features, labels):
+    return margin(features, labels)
+
+def scaled(features, labels):
+    return (scale * features).square().mean()
+
+def of_attribute():
+    def loss(features, labels):
+        return loss.margin(features, labels)
+    loss.margin = margin
+    return loss
+
+class Unregistered(nn.Linear):
+    def forward(self, x):
+        return self.parts[0](super().forward(x))
+
+unregistered = Unregistered(3, 2)
+unregistered.parts = [nn.Linear(2, 2)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape"),
+    [
+        ("margin", "5×2"),
+        ("margin.other", "5×2"),
+        ("partial(given, margin)", "5×2"),
+        ("lambda features, labels: margin(features, labels)", "5×2"),
+        ("of_attribute()", "5×2"),
+        ("scaled", "one number"),
+        ("nn.CrossEntropyLoss()|unregistered", "2×2, 2"),
+    ],
+)
+def test_parameters_outside_of_the_model_are_refused(write: Writer, loss: str, shape: str) -> None:
+    loss, _, model = loss.partition("|")
+    batch = "(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))"
+    error = refused(write(f"{MARGIN}\ndef make():\n    return {model or 'model'}, {batch}, {loss}\n"))
+    assert f"outside of the model ({shape})" in str(error)
+    assert "make the loss a part of the model" in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # a teacher without gradients, a penalty on the model's own weights, a gradient by the inputs
+        "    def loss(o, t):\n        with torch.no_grad():\n            aim = margin(o, t)\n"
+        "        return (o.square().mean() - aim) + model.weight.square().sum()\n"
+        "    return model, (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), loss\n",
+        "    x = torch.randn(4, 3, requires_grad=True)\n"
+        "    return model, (x, x), lambda o, x: torch.autograd.grad(o.sum(), x, create_graph=True)[0].square().sum()\n",
+        "    class Forces(nn.Linear):\n        def forward(self, x):\n            x = x.detach().requires_grad_()\n"
+        "            return torch.autograd.grad(super().forward(x).square().sum(), x, create_graph=True)[0]\n"
+        "    return Forces(3, 2), (torch.randn(4, 3), None), lambda o, _: o.square().mean()\n",
+    ],
+)
+def test_what_a_step_does_not_train_may_be_outside_of_the_model(write: Writer, body: str) -> None:
+    preflight.examine_one(write(f"{MARGIN}\ndef make():\n{body}"), torch.device("cpu"))
+
+
+def test_a_batch_that_does_not_tell_its_size_is_told_of(write: Writer) -> None:
+    body = "def make():\n    return nn.Linear(3, 2), (torch.randn(5, 4, 3), torch.zeros(9)), lambda o, t: o.mean()\n"
+    tried = preflight.examine_one(write(body), torch.device("cpu"))
+    assert any("make.batch_size = N" in one for one in tried.warnings)
+
+
 def test_a_state_that_is_kept_in_the_graph_is_found_in_the_second_step(write: Writer) -> None:
     body = NET + (
         "    def forward(self, x):\n"
@@ -134,7 +216,7 @@ def test_a_factory_that_makes_a_process_group_is_told_to_guard_it(write: Writer)
     assert str(error) == (
         "train.py:make cannot be built: train.py:5 makes a process group, and xbench has already made one"
     )
-    assert error.hint == "guard it: if not torch.distributed.is_initialized()"
+    assert "if not torch.distributed.is_initialized()" in (error.hint or "")
     guarded = write(body.format("if not dist.is_initialized(): "))
     assert preflight.examine_one(guarded, torch.device("cpu")).warnings == []
     assert not dist.is_initialized()

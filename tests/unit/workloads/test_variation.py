@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from typing import Any, NamedTuple
+
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from xbench.spec import WorkloadSpec
 from xbench.workloads.custom import drawn, vary
+from xbench.workloads.nested import samples_of, tensors_in, with_each
 from xbench.workloads.trial import difference, varied
 from xbench.workloads.workload import Workload
 
@@ -20,7 +25,7 @@ def _seeded() -> None:
 
 
 def workload(model, inputs, targets, loss=CROSS_ENTROPY) -> Workload:
-    return Workload(WorkloadSpec(name="train.py:make"), model, inputs, targets, loss, 4, "")
+    return Workload(WorkloadSpec(name="train.py:make"), model, inputs, targets, loss, 0, "")
 
 
 @pytest.mark.parametrize("samples", [2, 3, 4, 31])
@@ -122,6 +127,23 @@ def test_a_variation_that_the_model_refuses_is_told() -> None:
     ]
 
 
+def test_where_every_variation_raises_it_is_said_with_what() -> None:
+    class Once(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not torch.equal(x, self.known):
+                raise ValueError("no other batch")
+            return super().forward(x)
+
+    x = torch.randn(8, 4)
+    model = Once(4, 3)
+    model.known = x
+    variation, (told,) = varied(workload(model, x, torch.randint(0, 3, (8,))))
+    assert variation == "none"
+    assert "repeating some samples makes the model raise ValueError: no other batch" in told
+    assert "noise on the inputs makes the model raise" in told
+    assert "would tell" not in told
+
+
 def test_where_nothing_changes_the_gradient_it_is_said() -> None:
     class Bag(nn.Module):
         def __init__(self) -> None:
@@ -149,3 +171,91 @@ def test_gradients_are_compared_by_norm() -> None:
     assert difference(a, [torch.tensor([3.0, 0.0]), torch.tensor([4.0]), torch.tensor([5.0])]) == pytest.approx(1.0)
     assert difference([torch.zeros(2)], [torch.zeros(2)]) == 0.0
     assert not difference(a, [torch.tensor([float("nan"), 0.0]), torch.tensor([4.0]), None]) < 1
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    mask: torch.Tensor
+
+
+def of(*sizes: int) -> torch.Tensor:
+    return torch.zeros(sizes)
+
+
+def jagged(*lengths: int) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.randn(length, 2) for length in lengths], layout=torch.jagged)
+
+
+IMAGES = [of(3, 40 + 8 * index, 64) for index in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "time_first", "samples"),
+    [
+        (of(8, 5), of(8), False, 8),
+        (of(8, 5), None, False, 8),
+        ({"x": of(8, 5), "flag": True, "scale": of()}, {"a": of(8), "b": of(8, 3)}, False, 8),
+        ([of(8, 5), of(8, 2)], (of(8), of(8)), False, 8),
+        ((of(2, 5), of(2, 2)), None, False, 2),  # two arguments are no list of two samples
+        ((of(50, 4),), of(4), False, None),
+        (of(8, 5), of(200), False, None),
+        # time first, or perhaps not
+        (of(50, 4, 16), of(50, 4), True, None),
+        (of(50, 4, 16), of(50, 4), False, 50),
+        (of(50, 4, 16), of(4), True, 4),
+        (of(32, 50, 16), of(32), True, 32),
+        # a list of samples, or of what all samples have
+        ((IMAGES, [{"boxes": of(2 + index % 3, 4)} for index in range(8)]), None, False, 8),
+        ((IMAGES,), of(8), False, 8),
+        ((IMAGES,), None, False, None),
+        (([of(8, 2), of(8, 3)],), of(8), False, 8),
+        ((IMAGES[:1],), [{"boxes": of(2, 4)}], False, 1),
+        # one object
+        (Pair(of(8, 5), of(8)), of(8), False, 8),
+        (pack_sequence([of(3, 2), of(2, 2)]), of(2), False, 2),
+        (jagged(3, 5, 2, 7), of(4), True, 4),
+        (UserDict(x=of(8, 5)), of(8), False, 8),
+    ],
+)
+def test_the_number_of_samples_is_what_all_parts_of_a_batch_agree_on(
+    inputs: Any, targets: Any, time_first: bool, samples: int | None
+) -> None:
+    assert samples_of(inputs, targets, time_first) == samples
+
+
+def test_a_sample_of_a_list_is_one_of_its_items() -> None:
+    images = [torch.full((3, 4 + index), float(index)) for index in range(6)]
+    labels = torch.arange(6)
+    (found, _), targets = vary(((images, None), labels), 1, samples=6)
+    assert [int(image[0, 0]) for image in found] == targets.tolist() != labels.tolist()
+    assert [image.shape for image in found] == [(3, 4 + label) for label in targets.tolist()]
+
+
+def test_a_sample_of_a_time_first_batch_is_a_column() -> None:
+    numbers = torch.arange(6)
+    found, targets = vary((numbers.repeat(4, 1), numbers), 1, samples=6, time_first=True)
+    assert found.shape == (4, 6)
+    assert found[0].tolist() == targets.tolist() != numbers.tolist()
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_a_sample_of_packed_and_jagged_batches_is_a_sequence(is_sorted: bool) -> None:
+    lengths = [5, 4, 3, 2] if is_sorted else [2, 5, 3, 4]
+    sequences = [torch.full((length, 2), float(length)) for length in lengths]
+    wanted = torch.tensor(lengths)
+    packed, targets = vary((pack_sequence(sequences, enforce_sorted=is_sorted), wanted), 1, samples=4)
+    assert [len(one) for one in unpack_sequence(packed)] == targets.tolist() != lengths
+    nested, targets = vary((torch.nested.nested_tensor(sequences, layout=torch.jagged), wanted), 1, samples=4)
+    assert [len(one) for one in nested.unbind()] == targets.tolist() != lengths
+
+
+def test_nests_keep_their_types() -> None:
+    class Encoding(UserDict[str, Any]):
+        pass
+
+    nest = {"pair": Pair(of(2, 3), of(2)), "more": Encoding(ids=of(2)), "packed": pack_sequence([of(3, 2), of(2, 2)])}
+    found = with_each(nest, lambda tensor: tensor + 1)
+    assert [type(part) for part in found.values()] == [type(part) for part in nest.values()]
+    assert all(bool((tensor == 1).all()) for tensor in tensors_in(found))
+    assert not any(bool(tensor.any()) for tensor in tensors_in(nest))
+    assert torch.equal(found["packed"].batch_sizes, nest["packed"].batch_sizes)
