@@ -82,6 +82,40 @@ def test_a_larger_model_that_is_expected_passes_untimed_and_the_key_is_called_st
 
 
 @ANSWERS
+def test_what_base_alone_has_is_no_change_of_this_tree(root: Path) -> None:
+    git(root, "checkout", "-b", "feature")
+    git(root, "commit", "--allow-empty", "-m", "ours")
+    git(root, "checkout", "main")
+    (root / "parameters").write_text("9")
+    git(root, "add", "-A")
+    git(root, "commit", "-m", "a smaller model")
+    git(root, "checkout", "feature")
+    record, said = checked(root, base="main", layers=("deterministic",))
+    assert verdicts(record) == {"collectives": "equivalent"}
+    parted = git(root, "rev-parse", "HEAD~1")
+    assert record.base is not None
+    assert record.base.revision == parted
+    (warned,) = [warning for warning in record.warnings if "1 commit ahead" in warning]
+    assert parted[:10] in warned
+    assert warned in said
+
+
+@ANSWERS
+def test_a_file_that_git_ignores_is_named_where_base_fails_without_it(root: Path) -> None:
+    (root / ".gitignore").write_text("*.pt\n")
+    (root / "sample.pt").touch()
+    (root / "needs").write_text("sample.pt")
+    git(root, "add", "-A")
+    git(root, "commit", "-m", "a file that is not in git")
+    record, said = checked(root, base="HEAD", layers=("deterministic",))
+    (case,) = record.cases
+    (failure,) = record.failures
+    assert (case.verdict, failure.side) == ("not comparable", "base")
+    for text in (said, case.reason, failure.reason):
+        assert "'sample.pt' is ignored by git" in text
+
+
+@ANSWERS
 def test_a_slow_down_that_was_put_in_on_purpose_is_found_and_named(root: Path) -> None:
     record, _ = checked(root, base="HEAD", slow_step=1.1)
     assert verdicts(record)["step_time"] == "regressed"
