@@ -25,7 +25,7 @@ from xbench.regress.checkout import Checkout, Incomparable, Repository, empty_su
 from xbench.regress.judge import floors_of, judge, launch_floors, suspected, worth_timing
 from xbench.regress.metrics import METRICS, workload_change
 from xbench.regress.pairs import AS_ASKED
-from xbench.regress.record import find_baseline, folder_of, noise_of, read_baseline
+from xbench.regress.record import any_baseline, find_baseline, folder_of, noise_of, read_baseline
 from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.stats.regression import MIN_PAIRS
@@ -129,9 +129,14 @@ class Checking:
     def against_baseline(self) -> Kept[Regression]:
         """Measure head now, and compare it with a stored base. Raises RecordError for an unreadable one."""
         self.against = "baseline"
-        given = self.request.baseline
+        given, folder = self.request.baseline, folder_of(self.request.folder)
         if given is not None:  # its errors are raised before anything is launched
             read_baseline(given)
+        elif not any_baseline(folder):
+            raise SpecError(
+                f"there is nothing to compare with: no --base, and no baseline under {str(folder)!r}",
+                hint="--base HEAD~1 measures that revision beside this tree; xbench regress record stores a baseline",
+            )
         tree, own = head_tree(self.request)
         return self._ended(lambda: self._stored(tree, own))
 
@@ -142,7 +147,7 @@ class Checking:
         folder = folder_of(self.request.folder)
         stored, path, why = find_baseline(self.request.baseline, folder, self.head.environment)
         if stored is None:
-            self._no_base(why or "there is no baseline")
+            self._warn(why or "there is no baseline")
             return
         self.base = stored.side
         self.say(f"the baseline is {path}, made {stored.created} of {stored.side.source}")

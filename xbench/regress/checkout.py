@@ -151,6 +151,23 @@ class Repository:
                     _git(self.root, "worktree", "prune")
 
 
+def published(checkout: Path) -> str | None:
+    """Return 'git+https://HOST/PATH@COMMIT' for the commit of a checkout, if a remote has it; else None.
+
+    An address of ssh becomes that of https.
+    """
+    commit = _git(checkout, "rev-parse", "--verify", "--quiet", "HEAD").stdout.strip()
+    at = _git(
+        checkout, "for-each-ref", "--count=1", "--format=%(refname:lstrip=2)", "--contains", commit, "refs/remotes"
+    )
+    remote = at.stdout.strip().partition("/")[0]
+    if not commit or not remote:
+        return None
+    url = _git(checkout, "remote", "get-url", remote).stdout.strip()
+    url = re.sub(r"^(?:ssh://)?[\w.-]+@([\w-]+(?:\.[\w-]+)+)(?::\d+/|[:/])", r"https://\1/", url)
+    return f"git+{url}@{commit}"
+
+
 def _needs(root: Path) -> set[str]:
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import shlex
+import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from xbench.errors import SpecError, nearest
+from xbench.distribution import NAME, local_path, source
+from xbench.errors import SpecError, XbenchError, listed, nearest
 from xbench.record_files import MIB, read_regular
-from xbench.regress.checkout import Repository
+from xbench.regress.checkout import Repository, published
+from xbench.text import one_line
 from xbench.workloads import parse_workload
 from xbench.workloads.catalog import split_factory
+from xbench.workloads.libraries import split_library
 
 SUITE = Path("xbench.toml")
 WORKFLOW = Path(".github/workflows/xbench.yml")
 IGNORE = Path(".gitignore")
 IGNORED = ("/results/runs/",)
 """Ignored records of single runs. Baselines and noise floors beside them should be committed."""
-
-ACTION = "OWNER/xbench@v1"
-_ACTION = re.compile(r"[\w.-]+/[\w./-]+@[\w./-]+", re.ASCII)
 
 _SUITE = """\
 # What CI watches of this project's training step: xbench regress check --base origin/main
@@ -47,32 +51,43 @@ jobs:
       - uses: actions/checkout@v4
         with:
           fetch-depth: 0
-      - uses: {action}
+      - uses: actions/setup-python@v5
         with:
-          layer: deterministic   # on a machine of your own (runs-on: self-hosted), both times steps as well
-          install: {install}
+          python-version: "{python}"
+{install}
+      # on a machine of your own (runs-on: self-hosted), --layer both times steps as well
+      - run: xbench regress check --base "${{{{ github.event.pull_request.base.sha }}}}" --layer deterministic
 """
 
 
-def start(workload: str, folder: Path, action: str = ACTION) -> list[Path]:
+def start(workload: str | None, folder: Path, install: str | None = None) -> list[Path]:
     """Write all three for a workload of the repository whose root is `folder`. Return the files written.
 
+    Without a workload, take the only factory in the files of `folder`. `install` is the shell command that installs
+    xbench in CI; without it, xbench comes from where this one came.
+
     Raises SpecError before anything is written: for a workload that does not exist or is outside the repository, for a
-    folder that is no repository's root, for an action that GitHub could not find, and for a file that already exists.
+    folder that is no repository's root, for an xbench that CI cannot fetch, and for a file that already exists.
     """
     folder = folder.resolve()
     _check_root(folder)
+    workload = workload if workload is not None else _only_factory(folder)
     spec = parse_workload(workload)
     parts = split_factory(spec.name)
     if parts is not None:
         file = _inside(Path(parts[0]), folder)
         _check_function(file, parts[1])
         workload = f"{file.as_posix()}:{parts[1]}"
-    if _ACTION.fullmatch(action) is None:
-        raise SpecError(f"--action: {action!r} is not OWNER/REPOSITORY@REF", hint=f"write it like {ACTION}")
+    library = split_library(spec.name)
+    given = one_line(install or "")
+    lines = [given or f"python -m pip install {_requirement(library[0] if library is not None else None)}"]
+    lines += _needs(folder)
     texts = {
         SUITE: _SUITE.format(name=_quoted(parts[1] if parts else spec.title), workload=_quoted(workload)),
-        WORKFLOW: _WORKFLOW.format(action=action, install=_install(folder)),
+        WORKFLOW: _WORKFLOW.format(
+            python=".".join(map(str, sys.version_info[:2])),
+            install="\n".join(f"      - run: {_quoted(line)}" for line in lines),
+        ),
     }
     there = next((path for path in texts if (folder / path).exists() or (folder / path).is_symlink()), None)
     if there is not None:
@@ -118,12 +133,68 @@ def _check_function(file: Path, name: str) -> None:
         raise SpecError(f"{str(file)!r} has no function {name!r}", hint=hint)
 
 
-def _install(folder: Path) -> str:
-    """Return the command that installs xbench, and the project's own requirements."""
-    words = ['python -m pip install "$GITHUB_ACTION_PATH"']
-    words += ["-r requirements.txt"] if (folder / "requirements.txt").is_file() else []
+def _only_factory(folder: Path) -> str:
+    """Return 'models.py:make' if it is the only factory in the files of the folder. Raises SpecError."""
+    found = [f"{file.name}:{name}" for file in sorted(folder.glob("*.py")) for name in _factories(file)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SpecError(
+            f"the files of this folder have {len(found)} functions that may make a workload",
+            hint=f"name one of {listed(found)}, as in xbench regress init {found[0]}",
+        )
+    raise SpecError(
+        "no file of this folder has a function that returns (model, batch, loss), and no workload is named",
+        hint="write one, or name a model, as in xbench regress init resnet18",
+    )
+
+
+def _factories(file: Path) -> list[str]:
+    """Return the functions of a file that take no argument and return three values. Nothing is imported."""
+    try:
+        statements = ast.parse(read_regular(file, MIB)).body
+    except (OSError, SyntaxError, ValueError, XbenchError):
+        return []
+    return [
+        one.name
+        for one in statements
+        if isinstance(one, ast.FunctionDef)
+        and len(one.args.posonlyargs + one.args.args) == len(one.args.defaults)
+        and None not in one.args.kw_defaults
+        and any(
+            isinstance(inner, ast.Return) and isinstance(inner.value, ast.Tuple) and len(inner.value.elts) == 3
+            for inner in ast.walk(one)
+        )
+    ]
+
+
+def _requirement(extra: str | None) -> str:
+    """Return this xbench as a quoted requirement that pip can fetch elsewhere. Raises SpecError if there is none."""
+    name = f"{NAME}[{extra}]" if extra is not None else NAME
+    came = source()
+    url, path = str(came.get("url", "")), local_path(str(came.get("url", "")))
+    if path is not None and "dir_info" in came:
+        address = published(path)
+    elif "vcs_info" in came:
+        address = f"git+{url}@{came['vcs_info'].get('commit_id', '')}"
+    else:
+        address = url
+    if address is None or urlsplit(address).scheme not in ("https", "git+https"):
+        raise SpecError(
+            f"CI cannot fetch this xbench, which came from {str(path or url or 'a package index')!r}",
+            hint="--install gives the command that installs it, as in --install "
+            f"'python -m pip install \"{NAME} @ git+https://HOST/xbench@REF\"'",
+        )
+    parts = urlsplit(address)
+    without_password = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return shlex.quote(f"{name} @ {without_password}")
+
+
+def _needs(folder: Path) -> list[str]:
+    """Return the command that installs the project's own requirements; none if it states none."""
+    words = ["-r requirements.txt"] if (folder / "requirements.txt").is_file() else []
     words += ["-e ."] if any((folder / name).is_file() for name in ("pyproject.toml", "setup.py")) else []
-    return " ".join(words)
+    return [" ".join(["python -m pip install", *words])] if words else []
 
 
 def _ignore(path: Path) -> bool:

@@ -20,7 +20,7 @@ from regress_fakes import MACHINE
 from regress_tree import FAKE, SUITE, checked, git, request, stored, verdicts
 from rich.console import Console
 
-from xbench.errors import Interrupted, RunError
+from xbench.errors import Interrupted, RunError, SpecError
 from xbench.records import AnyRecord, Baseline, Noise, Regression, load, save
 from xbench.regress import exit_code
 from xbench.regress import record as recording
@@ -272,8 +272,14 @@ def test_without_a_baseline_everything_is_missing_and_the_folders_that_are_there
     shutil.move(path.parent, other)
     record, said = checked(root)
     assert set(verdicts(record).values()) == {"missing"}
-    assert "there are some of cpu-of-another" in said
+    assert "but of cpu-of-another" in said
+    assert record.failures == []
+    assert any("nothing was compared" in warning for warning in record.warnings)
     assert (exit_code(record, strict=False), exit_code(record, strict=True)) == (0, 5)
+    shutil.rmtree(other)
+    with pytest.raises(SpecError, match="nothing to compare with") as caught:
+        checked(root)
+    assert "--base" in str(caught.value.hint)
 
 
 @ANSWERS
