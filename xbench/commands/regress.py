@@ -87,8 +87,11 @@ def init_command(workload: str | None, install: str | None) -> int:
     """
     from xbench.regress.init_files import start
 
-    for path in start(workload, Path.cwd(), install):
+    files, no_workflow = start(workload, Path.cwd(), install)
+    for path in files:
         click.echo(f"wrote {path}", err=True)
+    if no_workflow is not None:
+        click.echo(f"wrote no workflow: {no_workflow}", err=True)
     click.echo("commit them, then: xbench regress check --base HEAD~1", err=True)
     return 0
 

@@ -7,13 +7,17 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from xbench.distribution import NAME, local_path, source
 from xbench.errors import SpecError, XbenchError, listed, nearest
 from xbench.record_files import MIB, read_regular
 from xbench.regress.checkout import Repository, published
+from xbench.regress.suite import load_suite
+from xbench.spec import WorkloadSpec
 from xbench.text import one_line
 from xbench.workloads import parse_workload
 from xbench.workloads.catalog import split_factory
@@ -60,43 +64,67 @@ jobs:
 """
 
 
-def start(workload: str | None, folder: Path, install: str | None = None) -> list[Path]:
-    """Write all three for a workload of the repository whose root is `folder`. Return the files written.
+class Written(NamedTuple):
+    """Files that `start` has written, and the reason why the workflow is not among them, with what to do."""
 
-    Without a workload, take the only factory in the files of `folder`. `install` is the shell command that installs
-    xbench in CI; without it, xbench comes from where this one came.
+    files: list[Path]
+    no_workflow: str | None = None
+
+
+def start(workload: str | None, folder: Path, install: str | None = None) -> Written:
+    """Write the files that the repository whose root is `folder` lacks. A file that is there is left as it is.
+
+    The suite is for the workload; without one, for the only factory in the files of `folder`. `install` is the shell
+    command that installs xbench in CI; without it, xbench comes from where this one came. If CI cannot fetch that, the
+    workflow is not written.
 
     Raises SpecError before anything is written: for a workload that does not exist or is outside the repository, for a
-    folder that is no repository's root, for an xbench that CI cannot fetch, and for a file that already exists.
+    folder that is no repository's root, and if a file that was asked for already exists.
     """
     folder = folder.resolve()
     _check_root(folder)
-    workload = workload if workload is not None else _only_factory(folder)
-    spec = parse_workload(workload)
-    parts = split_factory(spec.name)
-    if parts is not None:
-        file = _inside(Path(parts[0]), folder)
-        _check_function(file, parts[1])
-        workload = f"{file.as_posix()}:{parts[1]}"
-    library = split_library(spec.name)
-    given = one_line(install or "")
-    lines = [given or f"python -m pip install {_requirement(library[0] if library is not None else None)}"]
-    lines += _needs(folder)
-    texts = {
-        SUITE: _SUITE.format(name=_quoted(parts[1] if parts else spec.title), workload=_quoted(workload)),
-        WORKFLOW: _WORKFLOW.format(
-            python=".".join(map(str, sys.version_info[:2])),
-            install="\n".join(f"      - run: {_quoted(line)}" for line in lines),
-        ),
-    }
-    there = next((path for path in texts if (folder / path).exists() or (folder / path).is_symlink()), None)
-    if there is not None:
-        raise SpecError(f"there is a {str(there)!r} already, and it is left as it is", hint="move it away first")
+    there = [path for path in (SUITE, WORKFLOW) if (folder / path).exists() or (folder / path).is_symlink()]
+    asked = [path for path, given in ((SUITE, workload), (WORKFLOW, install)) if given is not None]
+    left = next((path for path in there if path in asked or len(there) == 2), None)
+    if left is not None:
+        raise SpecError(f"there is a {str(left)!r} already, and it is left as it is", hint="move it away first")
+    texts: dict[Path, str] = {}
+    if SUITE not in there:
+        spec, workload = _found(workload, folder)
+        name = (split_factory(spec.name) or ("", spec.title))[1]
+        texts[SUITE] = _SUITE.format(name=_quoted(name), workload=_quoted(workload))
+        names = [spec.name]
+    else:
+        names = [parse_workload(check.workload).name for check in load_suite(folder / SUITE).checks]
+    no_workflow = None
+    if WORKFLOW not in there:
+        try:
+            texts[WORKFLOW] = _workflow(one_line(install or "") or _installing(names), folder)
+        except SpecError as error:
+            no_workflow = f"{error}; {error.hint}"
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         with (folder / path).open("x", encoding="utf-8") as stream:
             stream.write(text)
-    return [*texts, *([IGNORE] if _ignore(folder / IGNORE) else [])]
+    return Written([*texts, *([IGNORE] if _ignore(folder / IGNORE) else [])], no_workflow)
+
+
+def _found(workload: str | None, folder: Path) -> tuple[WorkloadSpec, str]:
+    """Return the workload, and its text for a suite in `folder`. Raises SpecError."""
+    text = workload if workload is not None else _only_factory(folder)
+    spec = parse_workload(text)
+    parts = split_factory(spec.name)
+    if parts is None:
+        return spec, text
+    file = _inside(Path(parts[0]), folder)
+    _check_function(file, parts[1])
+    return spec, f"{file.as_posix()}:{parts[1]}"
+
+
+def _workflow(install: str, folder: Path) -> str:
+    lines = [install, *_needs(folder)]
+    runs = "\n".join(f"      - run: {_quoted(line)}" for line in lines)
+    return _WORKFLOW.format(python=".".join(map(str, sys.version_info[:2])), install=runs)
 
 
 def _check_root(folder: Path) -> None:
@@ -168,26 +196,29 @@ def _factories(file: Path) -> list[str]:
     ]
 
 
-def _requirement(extra: str | None) -> str:
-    """Return this xbench as a quoted requirement that pip can fetch elsewhere. Raises SpecError if there is none."""
-    name = f"{NAME}[{extra}]" if extra is not None else NAME
+def _installing(workloads: Iterable[str]) -> str:
+    """Return the command that installs this xbench elsewhere, with the libraries of these workloads.
+
+    Raises SpecError for an xbench that cannot be fetched.
+    """
+    extras = sorted({library[0] for library in map(split_library, workloads) if library is not None})
+    name = f"{NAME}[{','.join(extras)}]" if extras else NAME
     came = source()
-    url, path = str(came.get("url", "")), local_path(str(came.get("url", "")))
+    url = str(came.get("url", ""))
+    path = local_path(url)
+    address: str | None = url
     if path is not None and "dir_info" in came:
         address = published(path)
     elif "vcs_info" in came:
         address = f"git+{url}@{came['vcs_info'].get('commit_id', '')}"
-    else:
-        address = url
     if address is None or urlsplit(address).scheme not in ("https", "git+https"):
         raise SpecError(
             f"CI cannot fetch this xbench, which came from {str(path or url or 'a package index')!r}",
-            hint="--install gives the command that installs it, as in --install "
-            f"'python -m pip install \"{NAME} @ git+https://HOST/xbench@REF\"'",
+            hint="name a command that installs it there: xbench regress init --install 'python -m pip install …'",
         )
     parts = urlsplit(address)
     without_password = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    return shlex.quote(f"{name} @ {without_password}")
+    return f"python -m pip install {shlex.quote(f'{name} @ {without_password}')}"
 
 
 def _needs(folder: Path) -> list[str]:

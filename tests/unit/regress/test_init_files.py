@@ -64,11 +64,23 @@ def test_what_is_there_is_left_and_nothing_else_is_written(
     (repository / there).parent.mkdir(parents=True, exist_ok=True)
     (repository / there).write_text("mine\n")
     before = everything(repository)
-    assert cli.main(["regress", "init", "models.py:make"]) == 2
-    assert capsys.readouterr().err == (
-        f"error: there is a {there!r} already, and it is left as it is\n  hint: move it away first\n"
-    )
+    assert cli.main(["regress", "init", "models.py:make", "--install", "pip install x"]) == 2
+    assert f"there is a {there!r} already" in capsys.readouterr().err
     assert everything(repository) == before
+
+
+def test_a_second_call_writes_what_is_missing_alone(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(init_files, "source", dict)
+    assert cli.main(["regress", "init", "hf/bert"]) == 0
+    suite = (repository / "xbench.toml").read_text()
+    monkeypatch.setattr(init_files, "source", lambda: FETCHED)
+    assert cli.main(["regress", "init"]) == 0
+    assert (repository / "xbench.toml").read_text() == suite
+    assert "'xbench-schedules[hf] @ git+https://" in runs_of(repository)[0]
+    assert cli.main(["regress", "init"]) == 2
+    assert "already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -201,9 +213,9 @@ def test_ci_installs_xbench_from_where_it_came_and_else_asks(
     if requirement is not None:
         assert runs_of(repository)[0] == f"python -m pip install '{requirement}'"
         return
-    assert code == 2
-    assert "--install" in capsys.readouterr().err
-    assert everything(repository) == before
+    assert code == 0
+    assert "xbench regress init --install" in capsys.readouterr().err
+    assert everything(repository).keys() - before.keys() == {"xbench.toml", ".gitignore"}
 
 
 def test_a_model_of_a_library_brings_its_extra(repository: Path) -> None:
