@@ -217,6 +217,16 @@ def spare_columns(console: Console, table: Table) -> int:
     return console.width - console.measure(table, options=unlimited).maximum
 
 
+def breaks_words(console: Console, table: Table) -> bool:
+    """True if the table is too wide for the console even with each cell folded between its words."""
+    room = spare_columns(console, table)
+    for column in table.columns:
+        cells = [str(cell) for cell in (column.header, *column.cells)]
+        words = cells if column.no_wrap else [word for cell in cells for word in cell.split()]
+        room += max(map(cell_len, cells)) - max(map(cell_len, words))
+    return room < 0
+
+
 def headline(console: Console, sentences: Iterable[str]) -> None:
     """Print the answer with its first sentence emphasised."""
     for number, sentence in enumerate(sentences):
