@@ -95,6 +95,7 @@ def _folded(text: Text, width: int) -> Text:
     for line in lines[:-1]:
         line.rstrip()
     folded = Text("\n", end=text.end).join(lines)
+    folded.plain = folded.plain.replace(UNBROKEN, " ")
     folded.no_wrap, folded.overflow = True, "ignore"
     return folded
 

@@ -153,7 +153,7 @@ def test_a_path_that_needs_quotes_and_an_install_of_one_s_own(repository: Path) 
     (odd / "nets.py").write_text("make = object\n")
     (repository / "pyproject.toml").unlink()
     (repository / "requirements.txt").touch()
-    own = 'pip install "xbench: ours" # {quick}'
+    own = 'pip install "ours: xbench-schedules" # {quick}'
     assert cli.main(["regress", "init", f"{odd}/nets.py:make", "--install", own]) == 0
     (check,) = load_suite(repository / "xbench.toml").checks
     assert check.workload == 'a "b" ü/nets.py:make'

@@ -149,7 +149,7 @@ def test_wrong_names_and_sizes_are_refused(monkeypatch, text, message, hint):
 )
 def test_a_missing_library_is_one_sentence_with_its_package(monkeypatch, text, prefix, package):
     monkeypatch.setattr(libraries, "_is_installed", lambda prefix: False)
-    with pytest.raises(SpecError, match=rf"^{prefix}/ names models of \w+, which is not installed$") as caught:
+    with pytest.raises(SpecError, match=rf"^{prefix}/ names models of \w+, which is not installed\b") as caught:
         parse_workload(text)
     assert caught.value.hint.startswith(f"pip install '{package}>=")
     assert caught.value.exit_code == 2
