@@ -53,6 +53,27 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+UNBROKEN = "\ue000"
+"""Stands for a space where no line may end. Printing puts the space back."""
+
+_WORD = r"""(?:'[^'\n]+'|"[^"\n]+"|[^\s()'"]*[^\s()'".,;:])"""
+_NO_PROSE = rf"(?=['\"/-]|[A-Z]+\b|[^\s()]*[\w~][./=:@_,\[-]\w){_WORD}"
+_TO_PASTE = re.compile(
+    r'[\w.]+ = (?:"[^"\n]*"|\[[^\]\n]*\])'  # an assignment
+    r"|\bxbench\.\w+\([^()\n]*\)"  # a call
+    rf"|\b(?:xbench|git|pip|apt-get) [a-z][\w-]*(?:(?: {_WORD}){{0,2}}? {_NO_PROSE})*"  # a command
+    rf"|--\w[\w-]* {_WORD}"  # an option and its value
+)
+
+
+def unbroken(text: str) -> str:
+    """Return the text with every space inside a line to paste replaced by UNBROKEN, so that folding keeps it whole.
+
+    Such lines are commands with their options, assignments, and calls of xbench.
+    """
+    return _TO_PASTE.sub(lambda found: found[0].replace(" ", UNBROKEN), text)
+
+
 def quoted(text: str, most: int = 60) -> str:
     """Return the text in quotes, cut to `most` characters first."""
     return repr(cut(text, most))

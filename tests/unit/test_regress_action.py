@@ -126,11 +126,6 @@ def test_the_page_s_snippets_parse_and_their_commands_do(snippet: dict[str, Any]
                 assert context.params["base"]
 
 
-def test_the_github_snippet_gives_the_action_inputs_that_it_has() -> None:
-    (step,) = [one for one in SNIPPETS[0]["jobs"]["regress"]["steps"] if "xbench" in one["uses"]]
-    assert set(step["with"]) <= set(ACTION["inputs"])
-
-
 def test_this_project_s_own_suite_is_read_and_ci_runs_its_deterministic_layer() -> None:
     from xbench.records import Baseline, load
     from xbench.regress import load_suite

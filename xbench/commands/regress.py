@@ -76,20 +76,22 @@ _layer_option = click.option(
 
 
 @regress.command("init", short_help="Write a suite and a GitHub workflow for your own model.")
-@click.argument("workload", shell_complete=complete_workload)
-@click.option("--action", metavar="OWNER/REPO@REF", default="OWNER/xbench@v1", show_default=True,
-              help="Where the workflow finds the action of xbench.")  # fmt: skip
-def init_command(workload: str, action: str) -> int:
+@click.argument("workload", required=False, shell_complete=complete_workload)
+@click.option("--install", metavar="COMMAND",
+              help="Command that installs xbench in CI.  [default: pip, from where this xbench came]")  # fmt: skip
+def init_command(workload: str | None, install: str | None) -> int:
     """Write xbench.toml, .github/workflows/xbench.yml and lines of .gitignore for WORKLOAD, such as models.py:make.
 
-    Run it in the root of your repository. A file that is there already is never overwritten.
+    Run it in the root of your repository. Without WORKLOAD, its files are searched for a function that returns
+    (model, batch, loss). A file that is there already is never overwritten.
     """
-    from xbench.regress.init_files import ACTION, WORKFLOW, start
+    from xbench.regress.init_files import start
 
-    for path in start(workload, Path.cwd(), action):
+    files, no_workflow = start(workload, Path.cwd(), install)
+    for path in files:
         click.echo(f"wrote {path}", err=True)
-    if action == ACTION:
-        click.echo(f"in {WORKFLOW}, put the owner of your copy of xbench in place of OWNER", err=True)
+    if no_workflow is not None:
+        click.echo(f"wrote no workflow: {no_workflow}", err=True)
     click.echo("commit them, then: xbench regress check --base HEAD~1", err=True)
     return 0
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from xbench.commands.completing import complete_workload
+from xbench.distribution import install_extra
 from xbench.errors import SpecError
 from xbench.modes import MODES
 from xbench.schedules import obstacle
@@ -27,7 +28,6 @@ from xbench.workloads.libraries import (
     LIBRARIES,
     check_installed,
     check_known,
-    install,
     library_models,
     library_summary,
     split_library,
@@ -144,7 +144,7 @@ def _print_libraries() -> None:
     click.echo()
     for prefix, module in LIBRARIES.items():
         count = len(library_models(prefix))
-        remedy = f"xbench workloads {prefix}/ lists them" if count else install(prefix)
+        remedy = f"xbench workloads {prefix}/ lists them" if count else install_extra(prefix)
         click.echo(f"{prefix}/NAME: {f'{count} ' if count else ''}models of {module}: {remedy}")
 
 

@@ -85,6 +85,7 @@ from xbench.records.parts import Label as Label
 from xbench.records.parts import Ratio as Ratio
 from xbench.records.parts import Verdict as Verdict
 from xbench.records.parts import WorkloadRecord as WorkloadRecord
+from xbench.records.regression import MAX_PAIRS as MAX_PAIRS
 from xbench.records.regression import Baseline as Baseline
 from xbench.records.regression import Case as Case
 from xbench.records.regression import Check as Check

@@ -33,6 +33,8 @@ RegressionVerdict = Literal[
     "regressed", "changed", "improved", "expected", "equivalent", "inconclusive", "not comparable", "missing"
 ]
 SideName = Literal["base", "head"]
+MAX_PAIRS = 200
+"""Most launch pairs that a check may be asked for."""
 
 
 class Case(NamedTuple):
@@ -83,7 +85,9 @@ class Suite(Part):
     """`[regress]` of xbench.toml, validated. `xbench.regress.suite.load_suite` reads it."""
 
     budget_minutes: float = Field(10.0, strict=True, gt=0, le=1440, description="for one check of the whole suite")
-    pairs: int | None = Field(None, strict=True, ge=1, le=200, description="launch pairs; None: as many as it takes")
+    pairs: int | None = Field(
+        None, strict=True, ge=1, le=MAX_PAIRS, description="launch pairs; None: as many as it takes"
+    )
     alpha: float = Field(0.01, strict=True, gt=0, le=0.2, description="of one check of the whole suite, by Holm")
     confirm: bool = Field(True, strict=True, description="whether a suspicion needs fresh launches that agree")
     in_turns: bool = Field(

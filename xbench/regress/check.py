@@ -21,14 +21,15 @@ from xbench.errors import SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD, now
 from xbench.records import Baseline, Check, Failure, Noise, NoiseFloor, Regression, Side
-from xbench.regress.checkout import Checkout, Incomparable, Repository, empty_submodules, other_needs, short
+from xbench.regress.checkout import Checkout, Incomparable, Repository, empty_submodules, left_out, other_needs, short
 from xbench.regress.judge import floors_of, judge, launch_floors, suspected, worth_timing
 from xbench.regress.metrics import METRICS, workload_change
 from xbench.regress.pairs import AS_ASKED
-from xbench.regress.record import find_baseline, folder_of, noise_of, read_baseline
+from xbench.regress.record import any_baseline, find_baseline, folder_of, noise_of, read_baseline
 from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.stats.regression import MIN_PAIRS
+from xbench.text import counted
 from xbench.version import __version__
 
 
@@ -56,10 +57,17 @@ class Checking:
     def against_revision(self, revision: str) -> Kept[Regression]:
         """Measure both sides now. Raises SpecError for a revision that does not exist."""
         repository = Repository.around(self.request.folder)
-        commit = repository.commit_of(revision)
+        named = repository.commit_of(revision)
+        commit, ahead = repository.branch_point(named)
         tree, own = head_tree(self.request)
-        self.say(f"base is {short(commit)} ({revision}), head is {tree.title}")
-        with repository.checked_out(commit) as root:
+        if ahead:
+            self._warn(
+                f"{revision} is {counted(ahead, 'commit')} ahead of where this tree branched off; "
+                f"base is their merge base {short(commit)}, because what came later is no change of this tree"
+            )
+        title = revision if commit == named else f"merge base with {revision}"
+        self.say(f"base is {short(commit)} ({title}), head is {tree.title}")
+        with repository.checked_out(commit, self._warn) as root:
             title = f"base revision {short(commit)}"
             base = Checkout("base", root, root / repository.here, repository.root, title)
             self._note_needs(root, repository.root)
@@ -78,12 +86,14 @@ class Checking:
         source = f"revision {short(commit)}"
         self.base = self.measuring.build(base, source, commit)
         if self.base is None:
+            self._explain(base)
             self.head = self.measuring.look(head, head.title, own)  # its failures count
             return
         names = [check.name for check in self.measuring.checks]
         changed = [name for name in names if workload_change(name, self.base, self.head) is not None]
         self.head = self.measuring.look(head, head.title, own, uncounted=changed)
         self.base = self.measuring.look(base, source, commit, uncounted=changed)
+        self._explain(base)
         self.measuring.first_launches((base, head), self._worth_timing())
         if not self.measuring.timeable:
             return
@@ -104,17 +114,29 @@ class Checking:
 
     def _note_needs(self, base: Path, head: Path) -> None:
         for told in filter(None, (other_needs(base, head), empty_submodules(base))):
-            self.warnings.append(told)
-            self.say(told)
+            self._warn(told)
+
+    def _explain(self, base: Checkout) -> None:
+        """Put the file that git did not check out into the failures of base that come from it."""
+        for at, failure in enumerate(self.measuring.failures):
+            why = left_out(base, failure.reason) if failure.side == "base" else None
+            if why is not None:
+                self.measuring.failures[at] = failure.model_copy(update={"reason": f"{why} ({failure.reason})"})
+                self.say(f"{failure.check}: {why}")
 
     # --- against a baseline ------------------------------------------------------------------------------------------
 
     def against_baseline(self) -> Kept[Regression]:
         """Measure head now, and compare it with a stored base. Raises RecordError for an unreadable one."""
         self.against = "baseline"
-        given = self.request.baseline
+        given, folder = self.request.baseline, folder_of(self.request.folder)
         if given is not None:  # its errors are raised before anything is launched
             read_baseline(given)
+        elif not any_baseline(folder):
+            raise SpecError(
+                f"there is nothing to compare with: no --base, and no baseline under {str(folder)!r}",
+                hint="--base HEAD~1 measures that revision beside this tree; xbench regress record stores a baseline",
+            )
         tree, own = head_tree(self.request)
         return self._ended(lambda: self._stored(tree, own))
 
@@ -125,16 +147,14 @@ class Checking:
         folder = folder_of(self.request.folder)
         stored, path, why = find_baseline(self.request.baseline, folder, self.head.environment)
         if stored is None:
-            self._no_base(why or "there is no baseline")
+            self._warn(why or "there is no baseline")
             return
         self.base = stored.side
         self.say(f"the baseline is {path}, made {stored.created} of {stored.side.source}")
         names = self._worth_timing()
         if not names or not stored.launches:
             return
-        told = "the baseline was measured earlier, not by turns with head: check --base REV is the trustworthy way"
-        self.say(told)
-        self.warnings.append(told)
+        self._warn("the baseline was measured earlier, not by turns with head: check --base REV is the trustworthy way")
         self.measuring.first_launches((head,), names)
         if not self.measuring.timeable:
             return
@@ -167,9 +187,7 @@ class Checking:
             if change is not None:
                 self.say(f"{check.name}: {change.said}")
             elif check.expect_change is not None:
-                told = f"{check.name}: the workload is that of base, so expect_change can go"
-                self.say(told)
-                self.warnings.append(told)
+                self._warn(f"{check.name}: the workload is that of base, so expect_change can go")
         so_far = self._record(None, complete=False)
         names = worth_timing(so_far)
         if "wall" in self.request.layers and not names and any(case.fails for case in judge(so_far).cases):
@@ -220,6 +238,10 @@ class Checking:
             and all((check.name in pair.in_turns) == self.measuring.in_turns(check.name) for pair in noise.pairs)
         }
         return [one for one in floors_of(self.request.suite, noise.pairs, pairs) if one.check in same]
+
+    def _warn(self, told: str) -> None:
+        self.warnings.append(told)
+        self.say(told)
 
     def _no_base(self, why: str) -> None:
         self.say(why)

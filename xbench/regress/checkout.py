@@ -2,7 +2,8 @@
 
 `Repository.checked_out` puts a revision into a folder under the system's temporary folder (`git worktree add`), and
 always removes it. A killed process leaves its folder behind. The next check of any repository on this machine removes
-it (`xbench.scratch`), and git drops its entry with the next prune.
+it (`xbench.scratch`), and git drops its entry with the next prune. A checkout is for reading alone: git runs no hook of
+the repository, and a content filter that fails leaves its files as git stores them.
 
 Each job is carried out by the tree's own xbench, in a process of its own. The tree and the suite's folder in it (each
 with its `src`, if any) come first on the path. So their packages, xbench included if it is one of them, precede
@@ -14,12 +15,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -86,10 +88,31 @@ class Repository:
         done = _git(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         if done.returncode != 0:
             hint = "git log --oneline lists some; git fetch brings those of a remote"
-            if _git(self.root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+            if self._is_shallow():
                 hint = "this clone is shallow: git fetch --unshallow (fetch-depth: 0 in CI)"
             raise SpecError(f"--base: there is no revision {revision!r} in {str(self.root)!r}", hint=hint)
         return done.stdout.strip()
+
+    def branch_point(self, commit: str) -> tuple[str, int]:
+        """Return the commit that HEAD and `commit` both descend from, and how many commits `commit` is ahead of it.
+
+        What only `commit` has is no change of this tree. If HEAD and `commit` share no history, or there is no HEAD,
+        return `commit` itself. Raises SpecError if a shallow clone lacks the history that would tell.
+        """
+        found = _git(self.root, "merge-base", "HEAD", commit)
+        if found.returncode == 0:
+            ahead = _git(self.root, "rev-list", "--count", f"{found.stdout.strip()}..{commit}")
+            return found.stdout.strip(), int(ahead.stdout)
+        recorded = _git(self.root, "cat-file", "-p", "HEAD")  # names the parents that a shallow clone has cut off
+        if not self._is_shallow() or f"parent {commit}" in recorded.stdout.split("\n\n")[0].splitlines():
+            return commit, 0
+        raise SpecError(
+            f"--base: this clone is shallow, and lacks the commits at which {short(commit)} and this tree parted",
+            hint="git fetch --unshallow (fetch-depth: 0 in CI)",
+        )
+
+    def _is_shallow(self) -> bool:
+        return _git(self.root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
 
     def head(self) -> str | None:
         """Return the commit of the tree, with '+' if tracked files outside results differ; None before the first."""
@@ -100,23 +123,49 @@ class Repository:
         return done.stdout.strip() + ("+" if changed.strip() else "")
 
     @contextmanager
-    def checked_out(self, commit: str) -> Iterator[Path]:
-        """Context with the root of a working tree of this commit, removed at exit. Raises SpecError if git refuses."""
+    def checked_out(self, commit: str, say: Callable[[str], None] = lambda _: None) -> Iterator[Path]:
+        """Context with the root of a working tree of this commit, removed at exit. Raises SpecError if git refuses.
+
+        `say` gets what git complained of, though it made the tree.
+        """
         remove_left([Path(tempfile.gettempdir())])
         with stop_signals_interrupt():
             scratch = Scratch("xbench-base-")
             try:
                 tree = Path(scratch.name) / "tree"
-                done = _git(self.root, "worktree", "add", "--detach", "--quiet", str(tree), commit)
+                required = _git(self.root, "config", "--name-only", "--get-regexp", r"^filter\..*\.required$")
+                lenient = [word for name in required.stdout.splitlines() for word in ("-c", f"{name}=false")]
+                done = _git(self.root, *lenient, "worktree", "add", "--detach", "--quiet", str(tree), commit)
+                said = last_line(done.stderr)
                 if done.returncode != 0:
-                    said = last_line(done.stderr) or "git gave no reason"
-                    raise SpecError(f"--base: {commit[:SHORT]} could not be checked out: {said}")
+                    raise SpecError(
+                        f"--base: {commit[:SHORT]} could not be checked out: {said or 'git gave no reason'}"
+                    )
+                if said:
+                    say(f"base's checkout may differ from its commit, because git said: {said}")
                 yield tree
             finally:
                 with interrupts_held():
                     _git(self.root, "worktree", "remove", "--force", str(tree))
                     scratch.cleanup()
                     _git(self.root, "worktree", "prune")
+
+
+def published(checkout: Path) -> str | None:
+    """Return 'git+https://HOST/PATH@COMMIT' for the commit of a checkout, if a remote has it; else None.
+
+    An address of ssh becomes that of https.
+    """
+    commit = _git(checkout, "rev-parse", "--verify", "--quiet", "HEAD").stdout.strip()
+    at = _git(
+        checkout, "for-each-ref", "--count=1", "--format=%(refname:lstrip=2)", "--contains", commit, "refs/remotes"
+    )
+    remote = at.stdout.strip().partition("/")[0]
+    if not commit or not remote:
+        return None
+    url = _git(checkout, "remote", "get-url", remote).stdout.strip()
+    url = re.sub(r"^(?:ssh://)?[\w.-]+@([\w-]+(?:\.[\w-]+)+)(?::\d+/|[:/])", r"https://\1/", url)
+    return f"git+{url}@{commit}"
 
 
 def _needs(root: Path) -> set[str]:
@@ -138,6 +187,47 @@ def other_needs(base: Path, head: Path) -> str | None:
     return f"the two trees need different packages, and both run with what is installed here: {'; '.join(told)}"
 
 
+_QUOTED = re.compile(r"'([^'\n]{1,500})'")
+_MODULE = re.compile(r"No module named '([\w.]+)'")
+
+
+def left_out(base: Checkout, reason: str) -> str | None:
+    """Return a message if base failed for want of a file that stands in head's tree, but not in git.
+
+    `reason` is the error of base. It names the file, absolute or relative to the suite's folder, or the module.
+    """
+    named = [Path(text) for text in _QUOTED.findall(reason)]
+    for parts in (module.split(".") for module in _MODULE.findall(reason)):
+        found = Path(*parts)
+        named += [path for one in (found, *list(found.parents)[:-1]) for path in (one, one.with_suffix(".py"))]
+    here = base.folder.relative_to(base.root)
+    for path in named:
+        if path.is_absolute():
+            places = [path.relative_to(base.root)] if path.is_relative_to(base.root) else []
+        else:
+            places = [Path(os.path.normpath(at / path)) for at in (here, here / "src", Path(), Path("src"))]
+        for place in places:
+            lacking = (base.head_root / place).exists() and not (base.root / place).exists()
+            if lacking and ".." not in place.parts and (why := _not_in_git(base.head_root, place)) is not None:
+                return why
+    return None
+
+
+def _not_in_git(root: Path, place: Path) -> str | None:
+    """Say why git did not check out this file or folder of the tree; None if the commit alone explains it."""
+    if "is in submodule" in _git(root, "check-ignore", "--quiet", "--", str(place)).stderr:
+        return f"{str(place)!r} is in a git submodule, which is empty in base's checkout"
+    for words, why, remedy in (
+        (["--ignored"], "is ignored by git", "keep it outside of the repository, or let the factory make it"),
+        ([], "is not committed", "git add takes it in, for checks against later revisions"),
+    ):
+        found = _git(root, "ls-files", "--others", "--exclude-standard", "-z", *words, "--", f":(literal){place}")
+        name = next((name for name in found.stdout.split("\0") if name and "__pycache__" not in name), None)
+        if name is not None:
+            return f"{name!r} {why}, so base's checkout lacks it: {remedy}"
+    return None
+
+
 def empty_submodules(base: Path) -> str | None:
     """Return a message if base has submodules, which git does not check out with it."""
     if not (base / ".gitmodules").exists():
@@ -153,7 +243,7 @@ def short(revision: str | None) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["git", "-C", str(folder), *arguments]
+    command = ["git", "-c", f"core.hooksPath={os.devnull}", "-C", str(folder), *arguments]
     # A hook that runs us (pre-push) has these set, and they would direct git to its repository instead of this one.
     env = {name: value for name, value in os.environ.items() if name not in _OF_HOOKS} | {"LC_ALL": "C"}
     try:

@@ -12,6 +12,7 @@ from math import exp
 from typing import Any, NamedTuple
 
 from xbench.records import (
+    MAX_PAIRS,
     Case,
     Failure,
     Found,
@@ -28,13 +29,21 @@ from xbench.records import (
     Threshold,
 )
 from xbench.regress.metrics import METRICS, WorkloadChange, obstacle, wall_clock, workload_change
-from xbench.stats.regression import LINE, PairsVerdict, agrees, log_ratios, noise_floor, pairs_needed, verdicts
+from xbench.stats.regression import (
+    LINE,
+    PairsVerdict,
+    agrees,
+    deciding_pairs,
+    log_ratios,
+    noise_floor,
+    pairs_needed,
+    verdicts,
+)
 from xbench.text import counted
 from xbench.units import format_brief_percent, format_percent
 
 FAILED, REGRESSED, INCONCLUSIVE, INCOMPARABLE = 1, 3, 4, 5
 """Exit codes; the last two are used only with `--strict`."""
-
 _EXACT = {
     "baseline": "changed, and it gates exactly: record a new baseline if that was meant",
     "revision": "changed, and it gates exactly: if that is meant, the check passes again once base has it",
@@ -224,7 +233,7 @@ def _timed(cases: Sequence[Case], regression: Regression) -> dict[Case, Judged]:
     for case, (pairs, verdict) in first.items():
         threshold = threshold_of(case, regression.suite, regression.floors)
         confirmation = _found(*again[case]) if case in again else None
-        word, reason = verdict.word, _reason(verdict, threshold, regression.suite.alpha, len(first))
+        word, reason = verdict.word, _reason(verdict, threshold, regression, len(first))
         if case in suspects and regression.confirm:
             if confirmation is None:
                 failure = _failed(case, regression, "head")
@@ -308,14 +317,16 @@ def _found(pairs: CasePairs, verdict: PairsVerdict) -> Found:
     )
 
 
-def _reason(verdict: PairsVerdict, threshold: Threshold, alpha: float, cases: int) -> str:
+def _reason(verdict: PairsVerdict, threshold: Threshold, regression: Regression, cases: int) -> str:
     """Return the reason for this verdict in one sentence, without the values beside it."""
+    alpha = regression.suite.alpha
+    option = "--pairs" if regression.against == "revision" else "xbench regress record --pairs"
     line = f"half the threshold of {format_brief_percent(threshold.share)}"
     test = verdict.test
     enough = pairs_needed(alpha, cases)
     if test.interval is None or test.pairs < enough:
         few, all_cases = counted(test.pairs, "pair"), counted(cases, "case")
-        return f"{few} cannot decide: {enough} are the least for {all_cases} at alpha {alpha:g}"
+        return f"{few} cannot decide: {enough} are the least for {all_cases} at alpha {alpha:g} ({option} {enough})"
     if verdict.word == "equivalent":
         return f"the whole interval lies within {format_brief_percent(threshold.share)}"
     if verdict.word == "regressed":
@@ -325,9 +336,17 @@ def _reason(verdict: PairsVerdict, threshold: Threshold, alpha: float, cases: in
     low, high = exp(test.interval[0]), exp(test.interval[1])
     beyond = 1 + LINE * threshold.share
     if low > beyond or high < 1 / beyond:
-        return f"beyond {line}, but p is not below {alpha:g} after Holm: more pairs would tell"
+        return f"beyond {line}, but p is not below {alpha:g} after Holm: {_more_pairs(2 * test.pairs, option)}"
     share = format_brief_percent(threshold.share)
-    return f"the interval reaches beyond {share}, and back to {line}: more pairs would tell"
+    more = _more_pairs(deciding_pairs(test, threshold.share), option)
+    return f"the interval reaches beyond {share}, and back to {line}: {more}"
+
+
+def _more_pairs(count: int, option: str) -> str:
+    """Advise a number of pairs that may decide a case, and the option that asks for it."""
+    if count > MAX_PAIRS:
+        return f"a quieter machine may tell, for even {option} {MAX_PAIRS} would not"
+    return f"about {count} pairs may tell: {option} {count}"
 
 
 def _why_missing(case: Case, regression: Regression, side: Side | None = None) -> str:

@@ -134,11 +134,11 @@ def pair_messages(plan: PairPlan, cases: int) -> Sequence[str]:
     """Return messages for the user before the first pair."""
     said = [
         f"{plan.pairs} pairs of launches for {counted(cases, 'wall-clock case')} ({plan.reason}): "
-        f"about {format_minutes(plan.pairs * plan.pair_s)}"
+        f"about {format_minutes(plan.pairs * plan.pair_s)}, and as long again if a slow-down has to be confirmed"
     ]
     if plan.too_few:
         said.append(
             f"fewer than {plan.needed} pairs cannot reach the p that a verdict needs, so these cases will be "
-            "inconclusive whatever is measured"
+            f"inconclusive whatever is measured: --pairs {plan.needed} or more"
         )
     return said

@@ -294,10 +294,17 @@ def find_baseline(given: Path | None, folder: Path, described: Environment) -> t
     for path in (own, folder / ANY / BASELINE):
         if path.exists():
             return read_baseline(path), path, None
-    there = sorted(path.parent.name for path in folder.glob(f"*/{BASELINE}"))
-    others = f" (there are some of {', '.join(there)})" if there else ""
-    why = f"there is no baseline of this machine, {own.parent.name}{others}: xbench regress record makes one"
+    there = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{BASELINE}")))
+    why = (
+        f"nothing was compared: there is no baseline of this machine, {own.parent.name}, but of {there}; "
+        "xbench regress record makes one here, and check --base REV needs none"
+    )
     return None, own, why
+
+
+def any_baseline(folder: Path) -> bool:
+    """True if a baseline of any machine is stored."""
+    return any(folder.glob(f"*/{BASELINE}"))
 
 
 def read_baseline(path: Path) -> Baseline:

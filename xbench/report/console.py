@@ -10,23 +10,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD, Box
+from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.padding import Padding
 from rich.segment import Segment
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from xbench.report.page import model as page
-from xbench.text import command_breaks, visible_lines
+from xbench.text import UNBROKEN, command_breaks, unbroken, visible_lines
 
 NARROW_COLUMNS = 84
 """Width below which tables become stacked blocks."""
 
 _ANY_WIDTH = 10_000
-_TIED = "\ue000"
-"""Stands for a space between a number and its unit or inside an interval, where no line may end."""
 _TIES = re.compile(
     r"(?<=\d) (?=%|(?:[mµn]?s|min|h|d|[KMGT]?i?B|[kMG]?bit/s|px|[kMG])(?![\w-]))"
     r"|(?<=[\w%],) (?=[-+\d.][^\[\],\n]{0,12}\])"
@@ -35,15 +34,21 @@ _RULED = Box(str(SIMPLE_HEAD), ascii=True)
 """Box marked as ASCII, so that rich keeps it on terminals without Unicode; `xbench.text` replaces its line."""
 
 OFF_TTY_COLUMNS = 100
+MARGIN_COLUMNS = 10
 
 
 class HarmlessConsole(Console):
     """Console whose text cannot steer a terminal or a CI system, whatever its source. Styles are rich's own.
 
-    A number and its unit stay on one line. Without a terminal, no line ends in blanks.
+    A number and its unit stay on one line, and so does a line to paste, however long (`xbench.text.unbroken`). Without
+    a terminal, no line ends in blanks.
     """
 
     _depth = 0
+
+    def print(self, *objects: Any, crop: bool = False, **how: Any) -> None:
+        """See `Console.print`. Nothing is cropped: a line to paste may be longer than the terminal is wide."""
+        super().print(*objects, crop=crop, **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """See `Console.render`. Control characters in the text are written out.
@@ -51,8 +56,9 @@ class HarmlessConsole(Console):
         rich breaks lines at every kind of space, so another character stands in for tied spaces until lines are made.
         """
         if isinstance(renderable, Text):
-            renderable = renderable.copy()
-            renderable.plain = _TIES.sub(_TIED, renderable.plain)
+            renderable = _tied(renderable)
+            if self._depth == 0 and not (options or self.options).no_wrap:
+                renderable = _folded(renderable, (options or self.options).max_width)
         self._depth += 1
         try:
             segments = [_harmless(segment) for segment in super().render(renderable, options)]
@@ -64,10 +70,40 @@ class HarmlessConsole(Console):
         return harmless if self.is_terminal else _without_trailing_blanks(harmless)
 
 
+def _tied(text: Text) -> Text:
+    """Return a copy with another character for each space where no line may end."""
+    text = text.copy()
+    text.plain = unbroken(_TIES.sub(UNBROKEN, text.plain))
+    return text
+
+
+def _folded(text: Text, width: int) -> Text:
+    """Return the text in lines of at most `width` columns, folded at spaces; only a line to paste may be longer."""
+    lines = []
+    for line in text.split("\n", allow_blank=True):
+        plain, begin, places = line.plain, 0, []
+        for word in re.finditer(r"[^ ]+", plain):
+            fits = cell_len(plain[begin : word.end()]) <= width
+            if not fits and plain[begin : word.start()].strip():
+                begin = word.start()
+                places.append(begin)
+                fits = cell_len(word[0]) <= width
+            if not fits and UNBROKEN not in word[0]:
+                pieces = chop_cells(word[0], width)
+                places += [begin := begin + len(piece) for piece in pieces[:-1]]
+        lines += list(line.divide(places))
+    for line in lines[:-1]:
+        line.rstrip()
+    folded = Text("\n", end=text.end).join(lines)
+    folded.plain = folded.plain.replace(UNBROKEN, " ")
+    folded.no_wrap, folded.overflow = True, "ignore"
+    return folded
+
+
 def _harmless(segment: Segment) -> Segment:
     if segment.control:
         return segment
-    return segment._replace(text=visible_lines(segment.text).replace(_TIED, " "))
+    return segment._replace(text=visible_lines(segment.text).replace(UNBROKEN, " "))
 
 
 def _without_trailing_blanks(segments: Iterable[Segment]) -> list[Segment]:
@@ -121,9 +157,8 @@ def say_next(console: Console, advice: Iterable[tuple[str, str | None]]) -> None
 
 def fact(console: Console, label: str, sentence: str, style: str = "") -> None:
     """Print a sentence with its label in the margin."""
-    grid = Table.grid(Column(width=10, no_wrap=True), Column(), padding=(0, 1))
-    grid.add_row(Text(label, style=style or "dim"), Text(sentence, style=style))
-    console.print(grid)
+    margin = Text(f"{label:{MARGIN_COLUMNS}.{MARGIN_COLUMNS}} ", style=style or "dim")
+    _hang(console, margin, Text(sentence, style=style))
 
 
 def filled_table(
@@ -167,13 +202,30 @@ def as_text(table: page.Table) -> Table:
 def indented(console: Console, text: str) -> None:
     """Print a line of a stacked block; a folded line continues below its own beginning."""
     told = text.lstrip()
-    console.print(Padding(Text(told), (0, 0, 0, 2 + len(text) - len(told)), expand=False))
+    _hang(console, Text(" " * (2 + len(text) - len(told))), Text(told))
+
+
+def _hang(console: Console, margin: Text, text: Text) -> None:
+    """Print the text beside its margin, folded to the rest of the width."""
+    for line in _folded(_tied(text), max(1, console.width - margin.cell_len)).split("\n", allow_blank=True):
+        console.print(margin + line, soft_wrap=True)
+        margin = Text(" " * margin.cell_len)
 
 
 def spare_columns(console: Console, table: Table) -> int:
     """Return the columns left beside a table at its preferred width; below 0 the table does not fit."""
     unlimited = console.options.update(max_width=_ANY_WIDTH)
     return console.width - console.measure(table, options=unlimited).maximum
+
+
+def breaks_words(console: Console, table: Table) -> bool:
+    """True if the table is too wide for the console even with each cell folded between its words."""
+    room = spare_columns(console, table)
+    for column in table.columns:
+        cells = [str(cell) for cell in (column.header, *column.cells)]
+        words = cells if column.no_wrap else [word for cell in cells for word in cell.split()]
+        room += max(map(cell_len, cells)) - max(map(cell_len, words))
+    return room < 0
 
 
 def headline(console: Console, sentences: Iterable[str]) -> None:

@@ -43,7 +43,7 @@ def render_machine(machine: Machine, console: Console) -> None:
         indented(console, f"{one.name}: {one.detail}")
         for label, said in (("costs", one.costs), ("to get it", one.get)):
             if said:
-                console.print(Padding(Text(f"{label}: {said}"), (0, 0, 0, 4)))
+                indented(console, f"  {label}: {said}")
 
 
 def _told(console: Console, title: str, told: Sequence[Finding]) -> None:

@@ -91,7 +91,7 @@ def ratio(found: Found | None) -> str:
     """Format a ratio as '1.098 [1.071, 1.124]'."""
     if found is None or found.ratio is None:
         return "–"
-    few = " (too few pairs for an interval)" if found.ci95 is None else ""
+    few = " (too few pairs)" if found.ci95 is None else ""
     return sentences.ratio_text(found.ratio, found.ci95) + few
 
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from xbench.config import ConvergeConfig
+from xbench.distribution import install_extra
 from xbench.errors import SpecError, UsageError
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.rank.events import Event, ModeFailed, ModeTrained, Warned
@@ -72,9 +73,7 @@ def sized(spec: WorkloadSpec) -> WorkloadSpec:
 def check(config: ConvergeConfig) -> None:
     """Raise a UsageError for a request that cannot be trained, before anything is started."""
     if importlib.util.find_spec("sklearn") is None:
-        raise UsageError(
-            "the digits come with scikit-learn, which is not installed", hint="pip install 'xbench-schedules[converge]'"
-        )
+        raise UsageError("the digits come with scikit-learn, which is not installed", hint=install_extra("converge"))
     if family_of(config.workloads[0].name) not in ("vision", "factory"):
         raise SpecError(
             f"the digits are images, and {config.workloads[0].title} takes none", hint="try xbench converge resnet18"

@@ -19,6 +19,7 @@ from xbench.rank import events
 from xbench.rank.program import Phase
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.compare import MARGIN
+from xbench.text import UNBROKEN, unbroken
 from xbench.units import format_percent, format_seconds
 
 _COUNT = re.compile(r"\d+ of \d+")
@@ -47,10 +48,10 @@ class Progress:
         self._status: Status | None = None
 
     def say(self, text: str) -> None:
-        """Print a line that stays. On a terminal it is folded between words; a path is never folded."""
+        """Print a line that stays. On a terminal it is folded between words, but no path and no line to paste is."""
         if self._console.is_terminal:
             fold = TextWrapper(self._console.width, break_long_words=False, break_on_hyphens=False).fill
-            text = "\n".join(fold(line) for line in text.split("\n"))
+            text = "\n".join(fold(unbroken(line)) for line in text.split("\n")).replace(UNBROKEN, " ")
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def begin_launch(self, launch: int, phases: tuple[Phase, ...]) -> None:

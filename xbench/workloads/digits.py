@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from xbench.distribution import install_extra
 from xbench.errors import WorkloadError
 
 CLASSES = 10
@@ -39,7 +40,7 @@ def digits() -> Digits:
     except ModuleNotFoundError as error:
         raise WorkloadError(
             f"the digits come with scikit-learn, and {error.name!r} is not installed",
-            hint="pip install 'xbench-schedules[converge]'",
+            hint=install_extra("converge"),
         ) from None
     images, labels = load_digits(return_X_y=True)
     train, test, train_labels, test_labels = train_test_split(

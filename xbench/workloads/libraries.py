@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from xbench.distribution import install_extra
 from xbench.errors import SpecError, nearest
 
 LIBRARIES = {"timm": "timm", "hf": "transformers"}
@@ -101,16 +102,11 @@ def library_summary(name: str) -> str:
     return facts.like if facts is not None else f"timm's {name.partition('/')[2]}"
 
 
-def install(prefix: str) -> str:
-    """Command that installs a library."""
-    return f"pip install 'xbench-schedules[{prefix}]'"
-
-
 def check_installed(prefix: str) -> None:
     """Raise SpecError if the library is not installed."""
     module = LIBRARIES[prefix]
     if not _is_installed(prefix):
-        raise SpecError(f"{prefix}/ names models of {module}, which is not installed", hint=install(prefix))
+        raise SpecError(f"{prefix}/ names models of {module}, which is not installed", hint=install_extra(prefix))
 
 
 def check_known(name: str) -> None:

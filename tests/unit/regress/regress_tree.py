@@ -50,6 +50,9 @@ if order["kind"] == "look":
         workload["parameters"] = int((tree / "parameters").read_text())
     made |= {{"workload": workload, "planned": {{}}}}
     made["counted"] = {{"ddp": {{"collectives": 3, "wire_bytes": 40}}}}
+    needed = (tree / "needs").read_text() if (tree / "needs").exists() else "step_s"
+    if not (tree / needed).exists():
+        made = {{"xbench": "0.1.0", "error": f"No such file or directory: {{needed!r}}"}}
     made["takes_turns"] = (tree / "takes_turns").exists()
 else:
     count = tree / "launches"

@@ -20,7 +20,7 @@ from regress_fakes import MACHINE
 from regress_tree import FAKE, SUITE, checked, git, request, stored, verdicts
 from rich.console import Console
 
-from xbench.errors import Interrupted, RunError
+from xbench.errors import Interrupted, RunError, SpecError
 from xbench.records import AnyRecord, Baseline, Noise, Regression, load, save
 from xbench.regress import exit_code
 from xbench.regress import record as recording
@@ -79,6 +79,40 @@ def test_a_larger_model_that_is_expected_passes_untimed_and_the_key_is_called_st
     told = "step: the workload is that of base, so expect_change can go"
     assert told in said
     assert told in record.warnings
+
+
+@ANSWERS
+def test_what_base_alone_has_is_no_change_of_this_tree(root: Path) -> None:
+    git(root, "checkout", "-b", "feature")
+    git(root, "commit", "--allow-empty", "-m", "ours")
+    git(root, "checkout", "main")
+    (root / "parameters").write_text("9")
+    git(root, "add", "-A")
+    git(root, "commit", "-m", "a smaller model")
+    git(root, "checkout", "feature")
+    record, said = checked(root, base="main", layers=("deterministic",))
+    assert verdicts(record) == {"collectives": "equivalent"}
+    parted = git(root, "rev-parse", "HEAD~1")
+    assert record.base is not None
+    assert record.base.revision == parted
+    (warned,) = [warning for warning in record.warnings if "1 commit ahead" in warning]
+    assert parted[:10] in warned
+    assert warned in said
+
+
+@ANSWERS
+def test_a_file_that_git_ignores_is_named_where_base_fails_without_it(root: Path) -> None:
+    (root / ".gitignore").write_text("*.pt\n")
+    (root / "sample.pt").touch()
+    (root / "needs").write_text("sample.pt")
+    git(root, "add", "-A")
+    git(root, "commit", "-m", "a file that is not in git")
+    record, said = checked(root, base="HEAD", layers=("deterministic",))
+    (case,) = record.cases
+    (failure,) = record.failures
+    assert (case.verdict, failure.side) == ("not comparable", "base")
+    for text in (said, case.reason, failure.reason):
+        assert "'sample.pt' is ignored by git" in text
 
 
 @ANSWERS
@@ -238,8 +272,14 @@ def test_without_a_baseline_everything_is_missing_and_the_folders_that_are_there
     shutil.move(path.parent, other)
     record, said = checked(root)
     assert set(verdicts(record).values()) == {"missing"}
-    assert "there are some of cpu-of-another" in said
+    assert "but of cpu-of-another" in said
+    assert record.failures == []
+    assert any("nothing was compared" in warning for warning in record.warnings)
     assert (exit_code(record, strict=False), exit_code(record, strict=True)) == (0, 5)
+    shutil.rmtree(other)
+    with pytest.raises(SpecError, match="nothing to compare with") as caught:
+        checked(root)
+    assert "--base" in str(caught.value.hint)
 
 
 @ANSWERS

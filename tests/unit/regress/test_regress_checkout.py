@@ -12,7 +12,7 @@ import pytest
 from regress_tree import git
 
 from xbench.errors import SpecError
-from xbench.regress.checkout import Repository, empty_submodules, other_needs, short
+from xbench.regress.checkout import Checkout, Repository, empty_submodules, left_out, other_needs, short
 
 
 @pytest.fixture
@@ -68,6 +68,87 @@ def test_in_a_shallow_clone_the_hint_is_to_fetch_more(root: Path, tmp_path: Path
     with pytest.raises(SpecError) as caught:
         Repository.around(tmp_path / "shallow").commit_of("HEAD~1")
     assert "fetch-depth: 0" in str(caught.value.hint)
+
+
+def test_base_is_where_the_branch_parted_from_it(root: Path) -> None:
+    parted = git(root, "rev-parse", "HEAD")
+    git(root, "checkout", "-b", "feature")
+    git(root, "commit", "--allow-empty", "-m", "ours")
+    assert Repository.around(root).branch_point(parted) == (parted, 0)
+    git(root, "checkout", "main")
+    git(root, "commit", "--allow-empty", "-m", "theirs")
+    theirs = git(root, "commit-tree", "main^{tree}", "-p", "main", "-m", "theirs, too")
+    git(root, "checkout", "feature")
+    assert Repository.around(root).branch_point(theirs) == (parted, 2)
+    git(root, "merge", "--no-ff", "-m", "what GitHub checks out", theirs)  # as refs/pull/N/merge
+    assert Repository.around(root).branch_point(theirs) == (theirs, 0)
+
+
+def test_a_base_of_another_history_is_taken_as_it_is(root: Path) -> None:
+    alone = git(root, "commit-tree", "HEAD^{tree}", "-m", "no parent")
+    assert Repository.around(root).branch_point(alone) == (alone, 0)
+
+
+def test_a_shallow_clone_knows_the_parents_of_its_head_and_else_says_what_to_fetch(root: Path, tmp_path: Path) -> None:
+    bases = [git(root, "rev-parse", f"HEAD~{back}") for back in (1, 0)]
+    git(root, "commit", "--allow-empty", "-m", "three")
+    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
+    shallow = Repository.around(tmp_path / "shallow")
+    for base in bases:
+        git(shallow.root, "fetch", "--quiet", "--depth=1", "origin", base)
+    assert shallow.branch_point(bases[1]) == (bases[1], 0)
+    with pytest.raises(SpecError, match="shallow") as caught:
+        shallow.branch_point(bases[0])
+    assert "git fetch --unshallow" in str(caught.value.hint)
+
+
+def test_no_hook_and_no_failing_filter_keeps_base_from_being_checked_out(root: Path) -> None:
+    hook = root / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {root}/hooked\nexit 1\n")
+    hook.chmod(0o755)
+    (root / ".gitattributes").write_text("file filter=gone\n")
+    git(root, "add", "-A")
+    git(root, "commit", "-m", "a filter")
+    git(root, "config", "filter.gone.smudge", "exit 3")
+    git(root, "config", "filter.gone.required", "true")
+    said: list[str] = []
+    with Repository.around(root).checked_out("HEAD", said.append) as tree:
+        assert (tree / "file").read_text() == "new"
+    assert not (root / "hooked").exists()
+    (told,) = said
+    assert "filter" in told
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "why"),
+    [
+        ("No such file or directory: 'data/sample.pt'", "data/sample.pt", "ignored"),
+        ("No such file or directory: '{base}/bench/data/sample.pt'", "data/sample.pt", "ignored"),
+        ("No module named 'lib'", "lib/settings.py", "ignored"),
+        ("No module named 'lib.settings' (a hint)", "lib/settings.py", "ignored"),
+        ("there is no file 'new.py'", "new.py", "not committed"),
+        ("No module named 'vendored.part'", "vendored", "submodule"),
+        ("No such file or directory: 'nowhere'", None, None),
+        ("'file' is wrong, and '../../..' and '/etc/passwd'", None, None),
+    ],
+)
+def test_a_file_that_base_lacks_because_git_has_it_not_is_named(
+    root: Path, tmp_path: Path, reason: str, name: str | None, why: str | None
+) -> None:
+    (root / ".gitignore").write_text("*.pt\nsettings.py\n__pycache__/\n")
+    for file in ("data/sample.pt", "lib/settings.py", "lib/__pycache__/settings.pyc", "new.py"):
+        (root / "bench" / file).parent.mkdir(exist_ok=True)
+        (root / "bench" / file).touch()
+    git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", f"file://{root}", "bench/vendored")
+    (root / "bench" / "vendored" / "part").mkdir()
+    git(root, "add", ".gitmodules", "bench/vendored")
+    git(root, "commit", "-m", "a submodule")
+    tree = tmp_path / "tree"
+    git(root, "worktree", "add", "--detach", str(tree), "HEAD")
+    base = Checkout("base", tree, tree / "bench", root, "base")
+    told = left_out(base, reason.format(base=tree))
+    assert told is None if name is None else told is not None and f"'bench/{name}" in told and str(why) in told
 
 
 def test_the_working_tree_says_when_it_differs_but_not_for_results(root: Path) -> None:

@@ -101,9 +101,24 @@ def test_too_few_pairs_say_so_and_how_many_it_takes(count: int) -> None:
     record = made.regression({OPTIMAL: 1.5}, count=count)
     told = of(record, OPTIMAL)
     assert told.verdict == "inconclusive"
-    assert told.reason.endswith("cannot decide: 9 are the least for 3 cases at alpha 0.01")
+    assert "cannot decide: 9 are the least for 3 cases at alpha 0.01" in told.reason
+    assert "--pairs 9" in told.reason
     assert exit_code(record, strict=True) == 4
     assert pairs_for(made.SUITE) == 9
+
+
+@pytest.mark.parametrize(("wider", "advised"), [(3, 18), (6, 54), (20, 200)])
+@pytest.mark.parametrize(
+    ("against", "option"), [("revision", "--pairs"), ("baseline", "xbench regress record --pairs")]
+)
+def test_an_undecided_case_names_the_pairs_that_may_decide_it(
+    wider: int, advised: int, against: str, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made, "SPREAD", tuple(wider * noise for noise in made.SPREAD))
+    told = of(judge(made.regression({OPTIMAL: 1.045}, against=against)), OPTIMAL)
+    assert told.verdict == "inconclusive"
+    assert f"{option} {advised}" in told.reason
+    assert ("quieter machine" in told.reason) == (advised == 200)
 
 
 @pytest.mark.parametrize(

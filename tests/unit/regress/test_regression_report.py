@@ -260,3 +260,16 @@ def test_junit_fails_where_the_exit_code_does(
 ) -> None:
     root = ET.fromstring(junit(record, strict))
     assert tuple(int(root.get(name, "")) for name in ("tests", "failures", "errors", "skipped")) == counts
+
+
+@pytest.mark.parametrize("width", [84, 88, 92, 96, 100])
+def test_no_verdict_is_broken(width: int) -> None:
+    text = render(made.regression({made.OPTIMAL: 1.3}, count=3), width=width)
+    assert text.count("inconclusive") == 5  # of three cases, the answer and the reason
+
+
+def test_the_line_to_paste_stays_whole() -> None:
+    base = made.side("revision 1a2b3c4", workloads={"resnet18": made.WORKLOAD.model_copy(update={"tensors": 60})})
+    record = made.judge(made.regression().model_copy(update={"base": base, "pairs": []}))
+    for width in range(60, 110, 10):
+        assert any('expect_change = "tensors 60 -> 62"' in row for row in render(record, width=width).splitlines())

@@ -17,8 +17,9 @@ from sample_kinds import RESNET18
 
 from xbench.records import Contention, ContentionPoint, Plan
 from xbench.report import FORMATS
-from xbench.report.console import HarmlessConsole, filled_table, make_console
+from xbench.report.console import HarmlessConsole, fact, filled_table, indented, make_console, say
 from xbench.report.formats.terminal import render, show
+from xbench.runs.progress import Progress
 
 CASES = [name for name in RESNET18 if name not in ("convergence", "tuned")]
 
@@ -36,6 +37,32 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut_off(name: str, 
     text = render(RESNET18[name](), width=width)
     assert max(len(line) for line in text.splitlines() if not line.startswith("  xbench ")) <= width
     assert width == 40 or "…" not in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'expect_change = "parameters 298762 -> 364554, tensors 12 -> 14, grad bytes 1195048 -> 1458216"',
+        "xbench plan results/resnet18.json --emit ddp --mode ddp-tuned",
+        "xbench compare models/train.py:make --modes ddp,auto --fabric shaped:hosts=2,rate=1gbit",
+        "pip install 'xbench-schedules[timm,hf] @ git+https://example.org/xbench'",
+        "git config --global --add safe.directory /home/somebody/project",
+        'xbench.attach(model, optimizer, schedule="mgwfbp", wait="step")',
+    ],
+)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_line_to_paste_is_never_folded(line: str, terminal: bool) -> None:
+    console = HarmlessConsole(file=io.StringIO(), width=40, force_terminal=terminal, color_system=None, markup=False)
+    sentence = f"If that is what was meant, write {line} ({line}), and nothing else at all: then it passes."
+    say(console, sentence)
+    fact(console, "warning", sentence)
+    indented(console, f"    {sentence}")
+    console.print(sentence)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count(line) == 8
+    assert max(map(len, text.replace(line, "").splitlines())) <= 40
+    Progress(console, launches=1).say(sentence)
+    assert console.file.getvalue().count(line) == 10  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", CASES)

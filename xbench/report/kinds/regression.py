@@ -21,7 +21,7 @@ from xbench.report import markup
 from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import forest, verdict_badge, wall_clock_cases, wall_table
 from xbench.report.charts.launches import pairs_over_time
-from xbench.report.console import NARROW_COLUMNS, facts, filled_table, indented, say
+from xbench.report.console import NARROW_COLUMNS, breaks_words, facts, filled_table, indented, say
 from xbench.report.kinds.baseline import failure_rows, launch_rows, workload_facts
 from xbench.report.markup import plain
 from xbench.report.page.common_sections import (
@@ -168,15 +168,16 @@ def _draw_cases(
         return
     labels = sorted({case.label for case in cases if case.label is not None})
     title = f"{title} ({labels[0]})" if len(labels) == 1 else title
-    if console.width < NARROW_COLUMNS:
-        _stacked(title, cases, console)
-        return
     rows = [cells_of(case) | ({"label": case.label or "–"} if len(labels) > 1 else {}) for case in cases]
     if len({row.get("pairs") for row in rows} - {"–"}) < 2:
         for row in rows:
             row.pop("pairs", None)
     left = ("case", "verdict", "from", "label", *(("threshold",) if "base" in rows[0] else ()))
-    console.print(filled_table(title, list(rows[0]), [list(row.values()) for row in rows], left))
+    table = filled_table(title, list(rows[0]), [list(row.values()) for row in rows], left)
+    if console.width < NARROW_COLUMNS or breaks_words(console, table):
+        _stacked(title, cases, console)
+    else:
+        console.print(table)
 
 
 def _timed_cells(case: Judged) -> dict[str, str | Text]:
