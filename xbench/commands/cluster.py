@@ -20,8 +20,10 @@ from xbench.commands.options import (
     write_csv,
     write_json,
 )
+from xbench.config import RUNS
 from xbench.errors import RunError, SpecError
 from xbench.option_fields import parsed
+from xbench.output_files import check_folder
 from xbench.record_files import command_line
 from xbench.units import parse_bytes, parse_seconds
 
@@ -199,6 +201,7 @@ def run_command(
         if jobs is None:
             raise SpecError("no jobs are named", hint="xbench cluster run examples/jobs.toml, or --resume FOLDER")
         parsed("--policy", parse_policy, policy)
+        check_folder(folder if folder is not None else RUNS, "--folder", "name another --folder")
         record = live.begin(
             live.LiveRequest(
                 jobs=jobs,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from xbench.commands.completing import complete_result
-from xbench.commands.options import ResultPath, check_json, write_text
+from xbench.commands.options import ResultPath, check_json, json_option, write_text
 from xbench.errors import RecordError
 
 
 @click.command("env", short_help="Say what this machine has, what works on it, and what is missing.")
 @click.option("--like", type=ResultPath(), metavar="RESULT", shell_complete=complete_result,
               help="Say whether the times of this saved result compare with those taken here.")  # fmt: skip
-@click.option("--json", "json_to", metavar="FILE|-",
-              help="Write the same facts as JSON too; with - they go to stdout, and the text to stderr.")  # fmt: skip
+@partial(json_option, told="Write the same facts as JSON too; with - they go to stdout, and the text to stderr.")
 def env(like: Path | None, json_to: str | None) -> None:
     """Say what this machine has, what works on it, and what is missing.
 

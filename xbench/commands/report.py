@@ -15,9 +15,7 @@ from xbench.commands.options import (
     Output,
     ResultPath,
     ThemedCommand,
-    check_json,
     check_targets,
-    echo_utf8,
     examples,
     format_option,
     json_option,
@@ -25,6 +23,7 @@ from xbench.commands.options import (
     resolve,
     verbose_option,
     write_json,
+    write_text,
 )
 from xbench.config import RUNS
 from xbench.errors import SpecError
@@ -111,20 +110,15 @@ def _rendered(output: Output, records: Sequence[AnyRecord]) -> dict[str, str]:
         path = Path(output.target)
         files = {str(path.with_name(f"{path.stem}-{name}{path.suffix}")): found[name] for name in others}
         for target in files:
-            check_json(target, output.option)
+            check_targets({output.option: target})
         return {output.target: found[main], **files}
     return {output.target: FORMATS.load(output.format)(records[0])}
 
 
 def _write(format: str, target: str, text: str) -> None:
-    """Write to stdout, or to a file, and print its path on stderr. Raises OSError."""
-    if target == STDOUT:
-        echo_utf8(text)
-    else:
-        try:
-            Path(target).write_text(text, encoding="utf-8")
-        except OSError as error:  # on a full disk, the error lacks the file's name
-            raise OSError(error.errno, error.strerror, target) from None
+    """Write to stdout, or to a file, and print its path on stderr. Raises as `write_text` does."""
+    write_text(target, lambda: text)
+    if target != STDOUT:
         click.echo(f"{format}: {target}", err=True)
 
 

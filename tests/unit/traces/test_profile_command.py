@@ -83,8 +83,8 @@ def test_a_traced_step_is_described_as_such_in_every_format(tmp_path: Path) -> N
         (["--model", "resnet18"], "--model belongs to --trace, and there is none"),
         (["--link", "x"], "--link belongs to --trace, and there is none"),
         (["--trace", "T", "--model", "resnet19"], "unknown workload 'resnet19'"),
-        (["--trace", "T", "--link", "x"], "x cannot be read"),
-        (["--trace", "none.json"], "none.json cannot be read"),
+        (["--trace", "T", "--link", "x"], "--link: there is no file 'x'"),
+        (["--trace", "none.json"], "--trace: there is no file 'none.json'"),
         (["--trace", "T", "--trace", "T"], "are both of rank 0"),
     ],
 )
