@@ -1,8 +1,8 @@
 """Files that the user names for an output: which may be written, and how. Every command writes through `write_file`.
 
 A file that is there is replaced if it is empty or xbench wrote it, which the beginning of each of its formats says
-(`is_own`). Any other file, and a file behind a symbolic link, is refused unless `--force` is given. A record is replaced
-by another record only, whatever is forced (`commands.options.check_targets`).
+(`is_own`). Any other file, and a file behind a symbolic link, is refused unless `--force` is given. Only a record
+replaces a record, whatever is forced (`commands.options.check_targets`).
 
 A regular file is written whole or not at all, and keeps its permissions. Devices, pipes and open descriptors, such as
 /dev/stdout, are written as they are.
@@ -58,7 +58,7 @@ def _is_own_table(head: str) -> bool:
     except (csv.Error, ValueError):
         return False
     row = dict(zip(names, first, strict=False))
-    return _DATED <= row.keys() or (row.get("label") in _LABELS and not _SUBJECTS.isdisjoint(row))
+    return row.keys() >= _DATED or (row.get("label") in _LABELS and not _SUBJECTS.isdisjoint(row))
 
 
 def check_file(target: str, option: str | None = None, *, force: bool = False) -> None:
@@ -95,8 +95,9 @@ def check_folder(folder: Path, name: str, hint: str | None = None) -> None:
 
     `name` stands for the folder in the message.
     """
+    path = folder.absolute()
     try:
-        there = next(one for one in (folder.absolute(), *folder.absolute().parents) if _exists(one))
+        there = next(one for one in (path, *path.parents) if _exists(one))
         if not os.path.isdir(there):
             raise SpecError(f"{name}: {str(there)!r} is not a folder")
         Scratch("xbench-", str(there)).cleanup()
@@ -106,7 +107,7 @@ def check_folder(folder: Path, name: str, hint: str | None = None) -> None:
 
 
 def write_file(text: str, target: str, *, force: bool = False) -> None:
-    """Write an output to a file, as `check_file` allows. Raises SpecError as it does, and OSError that names the file."""
+    """Write an output to a file. Raises SpecError as `check_file` does, and OSError that names the file."""
     check_file(target, force=force)
     path = Path(os.path.realpath(target)) if _is_regular(Path(target)) else Path(target)
     if _is_regular(path):

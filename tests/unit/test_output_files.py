@@ -1,4 +1,4 @@
-"""Files that an option names: which may be replaced, that a failed write leaves no trace, and what is no regular file."""
+"""Files that an option names: which may be replaced, failed writes, and what is no regular file."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_nothing_is_written_through_a_link(there: bool, tmp_path: Path) -> None:
 
 def test_a_link_of_links_in_a_loop_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(SpecError, match="cannot be written|is a link"):
+    with pytest.raises(SpecError, match="loop"):
         check_file(str(tmp_path / "loop"))
 
 

@@ -20,8 +20,8 @@ from rich.console import Console
 from xbench import environment
 from xbench.errors import RecordError, RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
-from xbench.record_files import RECORD, now
 from xbench.output_files import check_folder
+from xbench.record_files import RECORD, now
 from xbench.records import Baseline, Case, Environment, LaunchPair, Measurement, Noise, Side, Suite, load, of_kind
 from xbench.regress.checkout import Checkout
 from xbench.regress.judge import floors_of, launch_floors

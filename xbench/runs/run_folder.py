@@ -5,7 +5,6 @@ No two runs share a folder. The record is saved in it, or elsewhere if its disk 
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 import tempfile

@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_trace_is_read(tmp_pa
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(SpecError, match=r"--output: .* is not a folder"):
-        invoke("--trace", "none.json", "--output", str(file / "runs"))
+        invoke("--trace", str(file), "--output", str(file / "runs"))
 
 
 def test_debug_shows_errors_and_measures_nothing(tmp_path: Path) -> None:
