@@ -27,10 +27,11 @@ from xbench.commands.completing import (
     listed,
 )
 from xbench.config import RUNS
-from xbench.errors import SpecError
+from xbench.errors import SpecError, UsageError
 from xbench.option_fields import option_of, options_of, read_config
 from xbench.output_files import check_file, write_file
 from xbench.record_files import RECORD, is_record, run_folders
+from xbench.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,28 +45,60 @@ STDOUT = "-"
 BESIDE = ""
 """Value of a format's option that is given without a value."""
 
+MAX_PASSED = 20
+"""Most runs that `latest` looks at."""
+
 
 # --- results as users type them -----------------------------------------------------------------------------------
 
 
-class ResultPath(click.Path):
-    """Path of a result: a record, or the folder of a run. `latest` is the newest run, unless such a file exists."""
+def _load(path: Path) -> object:
+    from xbench.records import load
 
-    def __init__(self) -> None:
+    return load(path)
+
+
+class ResultPath(click.Path):
+    """Path of a result: a record, or the folder of a run. `latest` stands for a run, unless such a file exists.
+
+    It is the newest run that `use` takes; `use` raises UsageError for one that lacks what the command needs.
+    """
+
+    def __init__(self, use: Callable[[Path], object] = _load) -> None:
         super().__init__(path_type=Path)
+        self.use = use
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType.convert`. Raises SpecError if there is no run."""
+        """See `click.ParamType.convert`. Raises UsageError if there is no such run."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        return latest() if str(path) == LATEST and not path.exists() else path
+        return latest(self.use) if is_latest(path) else path
 
 
-def latest() -> Path:
-    """Return the folder of the newest run in results/runs. Raises SpecError if there is none."""
+def is_latest(path: Path) -> bool:
+    """True if the path is the word `latest`, and no such file exists."""
+    return str(path) == LATEST and not path.exists()
+
+
+def latest(use: Callable[[Path], object] = _load) -> Path:
+    """Return the folder of the newest run in results/runs that `use` takes. Says on stderr which it passed over.
+
+    Raises SpecError if there is no run, and the newest one's UsageError if `use` takes none.
+    """
     runs = run_folders(RUNS)
     if not runs:
         raise SpecError(f"there is no run in {RUNS}", hint="name a result, or make one: xbench compare")
-    return runs[0]
+    passed: list[UsageError] = []
+    for folder in runs[:MAX_PASSED]:
+        try:
+            use(folder)
+        except UsageError as error:
+            passed.append(error)
+            continue
+        if passed:
+            more = f", and {counted(len(passed) - 1, 'more run')}" if len(passed) > 1 else ""
+            click.echo(f"latest is {folder}; passed over: {passed[0]}{more}", err=True)
+        return folder
+    raise passed[0]
 
 
 # --- options ------------------------------------------------------------------------------------------------------

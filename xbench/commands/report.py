@@ -13,11 +13,11 @@ from xbench.commands.completing import complete_result
 from xbench.commands.options import (
     STDOUT,
     Output,
-    ResultPath,
     ThemedCommand,
     check_targets,
     examples,
     format_option,
+    is_latest,
     json_option,
     latest,
     resolve,
@@ -46,7 +46,7 @@ OF_SEVERAL = "html"
         "xbench report before.json after.json --html compared.html",
     ),
 )
-@click.argument("results", nargs=-1, type=ResultPath(), metavar="[RESULT]...",
+@click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULT]...",
                 shell_complete=complete_result)  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="Every layer of a profile, not the ten largest.")
 @format_option("html", "One page that opens offline, with plots; several RESULTs in one.")
@@ -66,13 +66,15 @@ def report(
     beside the RESULT; there is no table then. With --json - the table goes to stderr, and stdout carries the JSON
     alone.
     """
+    from xbench.records import load
+
+    use = _rendered_trace if formats["trace_to"] is not None else load
     if not results:
         if json_to is not None:  # a RESULT that stands after --json would be read as its FILE
             check_targets({"--json": json_to}, [Path(json_to)], "name the result first, and {option} FILE after it")
-        results = (latest(),)
+        results = (latest(use),)
         click.echo(f"the latest run: {results[0]}", err=True)
-    from xbench.records import load
-
+    results = tuple(latest(use) if is_latest(path) else path for path in results)
     asked = {name: formats[f"{name}_to"] for name in ("html", "trace", "markdown", "csv", "junit")}
     outputs = resolve(asked, results, json_to)
     _check_together(len(results), outputs, json_to)
@@ -83,6 +85,14 @@ def report(
     if not outputs:
         _show(results, records, show_all, verbose, to_stderr=json_to == STDOUT)
     write_json(records[0], json_to)
+
+
+def _rendered_trace(path: Path) -> str:
+    """Return the trace of a result. Raises UsageError for one without steps to draw."""
+    from xbench.records import load
+    from xbench.report import FORMATS
+
+    return str(FORMATS.load("trace")(load(path)))
 
 
 def _check_together(count: int, outputs: Sequence[Output], json_to: str | None) -> None:
