@@ -121,10 +121,12 @@ class PlanConfig(WhatIfConfig):
 
 
 def _planned(path: Path) -> object:
-    """Read what a plan needs of a record. Raises UsageError."""
-    from xbench.planning.measured import read
+    """Read what a plan needs of a record, whichever job is asked for. Raises UsageError."""
+    from xbench.planning.measured import measured
+    from xbench.records import load_measured
 
-    return read(path, job=1)
+    record = load_measured(path)
+    return measured(record, str(path), 1 if len(record.profiled) > 1 else None)
 
 
 @click.command(
