@@ -199,7 +199,8 @@ def run_command(
         record = live.resume(resume, say, retries if counted else None)
     else:
         if jobs is None:
-            raise SpecError("no jobs are named", hint="xbench cluster run examples/jobs.toml, or --resume FOLDER")
+            hint = "name a TOML file with [[job]] for each: name, workload, steps and batch_size; or --resume FOLDER"
+            raise SpecError("no jobs are named", hint=hint)
         parsed("--policy", parse_policy, policy)
         check_folder(folder if folder is not None else RUNS, "--folder", "name another --folder")
         record = live.begin(

@@ -10,7 +10,7 @@ from xbench.errors import UsageError
 from xbench.traces.events import GRADIENT_KINDS, RankTrace
 from xbench.traces.steps import TracedStep, steps_of
 
-RECORD_IT = "record it around several steps of training on two or more ranks (docs/traces.md)"
+RECORD_IT = "record it around several steps of training on two or more ranks, with record_shapes=True"
 
 
 @dataclass(frozen=True)
