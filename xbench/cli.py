@@ -8,6 +8,7 @@ traceback.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -26,6 +27,9 @@ from xbench.version import __version__
 
 RANKS_ELSEWHERE = ("--gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--ranks", "--num-gpus")
 """Options of other launchers that give the number of ranks."""
+
+OF_THE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""Errors of the system that are a path's own: another path would do."""
 
 MAX_CHARACTERS = 1000
 """Greatest length of an error message, and of a hint [characters]."""
@@ -166,7 +170,8 @@ def _explain(error: BaseException, arguments: Sequence[str] = ()) -> tuple[int, 
         return 2, "the folder that this was started in is gone", "cd to one that is there"
     if isinstance(error, OSError) and (why := error.strerror or one_line(str(error))):
         where = f"{error.filename}: " if error.filename else ""
-        return 1, f"{where}{why}", limit_behind(repr(error)) or "--debug shows where"
+        code = 2 if error.filename and error.errno in OF_THE_PATH else 1
+        return code, f"{where}{why}", limit_behind(repr(error)) or "--debug shows where"
     told = one_line(f"{type(error).__name__}: {error}")
     if limit := limit_behind(told):
         return 1, told, limit

@@ -8,6 +8,7 @@ only torch knows (the GPU's name, NCCL's version) come from a rank, as `prefligh
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -82,19 +83,54 @@ def _allowed_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Whole cores of time that the control group of a container allows (v2, or v1), at least 1; None without a limit.
+def cpu_quota(proc: Path = Path("/proc/self")) -> int | None:
+    """Whole cores of time that the tightest of our control groups allows (v2 or v1), at least 1; None without a limit.
 
     A group that has used its time of a period is stopped until the next one, on all cores.
     """
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+    found = []
+    for folder, names in itertools.product(
+        control_groups("cpu", proc), (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+    ):
         try:
-            quota, period = " ".join((root / name).read_text() for name in names).split()
+            quota, period = " ".join((folder / name).read_text() for name in names).split()
             if quota not in ("max", "-1"):
-                return max(1, int(quota) // int(period))
+                found.append(max(1, int(quota) // int(period)))
         except (OSError, ValueError, ZeroDivisionError):
             continue
-    return None
+    return min(found, default=None)
+
+
+def control_groups(controller: str, proc: Path = Path("/proc/self")) -> list[Path]:
+    """Return the folders of our control groups that may limit a controller (`cpu`, `memory`), and of all their parents.
+
+    A service, a user's slice and a container inside another one each have a group, and every limit on the way to the
+    root holds. `cgroup` in `proc` names the groups: `0::PATH` in v2, `N:CONTROLLERS:PATH` in v1. `mountinfo` says where
+    each hierarchy is mounted, and which of its groups is the top there. Parents above that cannot be seen.
+    """
+    try:
+        groups = (proc / "cgroup").read_text().splitlines()
+        mounts = (proc / "mountinfo").read_text().splitlines()
+    except OSError:
+        return []
+    ours = {names: path for _, names, path in (line.split(":", 2) for line in groups if line.count(":") >= 2)}
+    found = []
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        kind, options = after.split(" ")[0], after.split(" ")[-1].split(",")
+        if kind == "cgroup" and controller in options:
+            path = next((path for names, path in ours.items() if controller in names.split(",")), None)
+        else:
+            path = ours.get("") if kind == "cgroup2" else None
+        if path is None:
+            continue
+        top, place = before.split(" ")[3:5]
+        below = path.removeprefix(top.rstrip("/")) if f"{path}/".startswith(f"{top.rstrip('/')}/") else "/"
+        mounted = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place))
+        inner = [part for part in below.split("/") if part]
+        if ".." not in inner:
+            found += [mounted.joinpath(*inner[:depth]) for depth in range(len(inner), -1, -1)]
+    return list(dict.fromkeys(found))
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

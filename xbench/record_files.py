@@ -18,9 +18,11 @@ import json
 import os
 import re
 import shlex
+import shutil
 import stat
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,7 +47,10 @@ def command_line() -> str:
 
 
 def write_whole(text: str, path: Path) -> Path:
-    """Write a file atomically: it is whole or does not exist. Raises OSError."""
+    """Write a file atomically: it is whole, or as it was before. It keeps its permissions.
+
+    Raises OSError that names the file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = part_file(path)
     try:
@@ -53,11 +58,22 @@ def write_whole(text: str, path: Path) -> Path:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
+        with suppress(FileNotFoundError):
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
+    except OSError as error:  # on a full disk, the error lacks the file's name
+        Path(temporary).unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     return path
+
+
+def reason(error: OSError) -> str:
+    """Return the file that an error of the system names, if any, and the reason, without a number."""
+    told = error.strerror or str(error)
+    return f"{os.fsdecode(error.filename)}: {told}" if isinstance(error.filename, (str, bytes, Path)) else told
 
 
 def sync_folder(folder: Path) -> None:

@@ -34,6 +34,9 @@ OTHER_MEANINGS = [  # modules in which the name of a mode means something else
     ("xbench.rank.transport", "horovod"),
     ("xbench.runs.prepare", "horovod"),
 ]
+OF_A_CHECKOUT = re.compile(r"\b(docs|examples|benchmarks|tests)/|\b(README|CONTRIBUTING)\b|\bresults/[\w-]+\.json")
+"""Files that a wheel lacks."""
+
 MAX_LINES = 600
 MAX_FUNCTION_LINES = 80
 MAX_PARAMETERS = 8
@@ -170,6 +173,11 @@ def test_every_other_meaning_of_a_mode_s_name_is_needed() -> None:
     texts = {".".join(path.relative_to(ROOT).with_suffix("").parts): _texts(path) for path in SOURCES}
     for place, word in OTHER_MEANINGS:
         assert any(word in _mode_names(text) for name in texts if name.startswith(place) for text in texts[name])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_text_names_a_file_that_only_a_checkout_has(path: Path) -> None:
+    assert [text for text in _texts(path) if OF_A_CHECKOUT.search(text)] == []
 
 
 def _texts(path: Path) -> list[str]:

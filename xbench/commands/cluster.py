@@ -20,8 +20,10 @@ from xbench.commands.options import (
     write_csv,
     write_json,
 )
+from xbench.config import RUNS
 from xbench.errors import RunError, SpecError
 from xbench.option_fields import parsed
+from xbench.output_files import check_folder
 from xbench.record_files import command_line
 from xbench.units import parse_bytes, parse_seconds
 
@@ -197,8 +199,10 @@ def run_command(
         record = live.resume(resume, say, retries if counted else None)
     else:
         if jobs is None:
-            raise SpecError("no jobs are named", hint="xbench cluster run examples/jobs.toml, or --resume FOLDER")
+            hint = "name a TOML file with [[job]] for each: name, workload, steps and batch_size; or --resume FOLDER"
+            raise SpecError("no jobs are named", hint=hint)
         parsed("--policy", parse_policy, policy)
+        check_folder(folder if folder is not None else RUNS, "--folder", "name another --folder")
         record = live.begin(
             live.LiveRequest(
                 jobs=jobs,

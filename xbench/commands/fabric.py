@@ -11,6 +11,9 @@ import click
 from xbench.commands.completing import complete_fabric
 from xbench.commands.options import list_entries
 from xbench.config import RUNS
+from xbench.text import counted
+
+FILES = ("temporary folder or unfinished file", "temporary folders and unfinished files")
 
 
 @click.group("fabric", short_help="List and check fabrics, or remove what killed runs left.")
@@ -45,11 +48,13 @@ def clean(everything: bool, output: Path) -> None:
         click.echo(f"removed {name}", err=True)
     for name in done.kept:
         click.echo(f"kept {name}: its run is alive (--all removes it)", err=True)
-    told = f"{len(done.removed)} namespaces removed"
+    for name in done.left:
+        click.echo(f"left {name}: root made it, and removes it: sudo xbench fabric clean", err=True)
+    told = f"{counted(len(done.removed), 'namespace')} removed"
     if files:
-        told += f", {len(files)} temporary folders and unfinished files removed"
+        told += f", {counted(len(files), *FILES)} removed"
     if done.killed:
-        told += f", {len(done.killed)} processes killed"
+        told += f", {counted(len(done.killed), 'process', 'processes')} killed"
     click.echo(told, err=True)
 
 

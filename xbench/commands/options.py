@@ -27,9 +27,11 @@ from xbench.commands.completing import (
     listed,
 )
 from xbench.config import RUNS
-from xbench.errors import SpecError
+from xbench.errors import SpecError, UsageError
 from xbench.option_fields import option_of, options_of, read_config
+from xbench.output_files import check_file, write_file
 from xbench.record_files import RECORD, is_record, run_folders
+from xbench.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,28 +45,60 @@ STDOUT = "-"
 BESIDE = ""
 """Value of a format's option that is given without a value."""
 
+MAX_PASSED = 20
+"""Most runs that `latest` looks at."""
+
 
 # --- results as users type them -----------------------------------------------------------------------------------
 
 
-class ResultPath(click.Path):
-    """Path of a result: a record, or the folder of a run. `latest` is the newest run, unless such a file exists."""
+def _load(path: Path) -> object:
+    from xbench.records import load
 
-    def __init__(self) -> None:
+    return load(path)
+
+
+class ResultPath(click.Path):
+    """Path of a result: a record, or the folder of a run. `latest` stands for a run, unless such a file exists.
+
+    It is the newest run that `use` takes; `use` raises UsageError for one that lacks what the command needs.
+    """
+
+    def __init__(self, use: Callable[[Path], object] = _load) -> None:
         super().__init__(path_type=Path)
+        self.use = use
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType.convert`. Raises SpecError if there is no run."""
+        """See `click.ParamType.convert`. Raises UsageError if there is no such run."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        return latest() if str(path) == LATEST and not path.exists() else path
+        return latest(self.use) if is_latest(path) else path
 
 
-def latest() -> Path:
-    """Return the folder of the newest run in results/runs. Raises SpecError if there is none."""
+def is_latest(path: Path) -> bool:
+    """True if the path is the word `latest`, and no such file exists."""
+    return str(path) == LATEST and not path.exists()
+
+
+def latest(use: Callable[[Path], object] = _load) -> Path:
+    """Return the folder of the newest run in results/runs that `use` takes. Says on stderr which it passed over.
+
+    Raises SpecError if there is no run, and the newest one's UsageError if `use` takes none.
+    """
     runs = run_folders(RUNS)
     if not runs:
         raise SpecError(f"there is no run in {RUNS}", hint="name a result, or make one: xbench compare")
-    return runs[0]
+    passed: list[UsageError] = []
+    for folder in runs[:MAX_PASSED]:
+        try:
+            use(folder)
+        except UsageError as error:
+            passed.append(error)
+            continue
+        if passed:
+            more = f", and {counted(len(passed) - 1, 'more run')}" if len(passed) > 1 else ""
+            click.echo(f"latest is {folder}; passed over: {passed[0]}{more}", err=True)
+        return folder
+    raise passed[0]
 
 
 # --- options ------------------------------------------------------------------------------------------------------
@@ -129,10 +163,31 @@ def verbose_option(command: F) -> F:
     return click.option("-v", "--verbose", is_flag=True, help=told)(command)
 
 
-def json_option(command: F) -> F:
-    """Add `--json FILE|-`, passed as `json_to` and used by `write_json`."""
-    told = "Also write the record as JSON; with - it goes to stdout, and tables go to stderr."
-    return click.option("--json", "json_to", metavar="FILE|-", shell_complete=complete_file, help=told)(command)
+_FORCE = "xbench.force"
+
+
+def json_option(
+    command: F, told: str = "Also write the record as JSON; with - it goes to stdout, and tables go to stderr."
+) -> F:
+    """Add `--json FILE|-`, passed as `json_to` and used by `write_json`, and `--force`, used by `forced`."""
+    option = click.option("--json", "json_to", metavar="FILE|-", shell_complete=complete_file, help=told)
+    return option(force_option(command))
+
+
+def force_option(command: F) -> F:
+    """Add `--force`, for all files that the command writes; `forced` returns its value."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        context.meta[_FORCE] = value
+
+    told = "Replace files that xbench did not write, and write through links."
+    return click.option("--force", is_flag=True, expose_value=False, callback=keep, help=told)(command)
+
+
+def forced() -> bool:
+    """Return whether the running command was given `--force`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_FORCE, False))
 
 
 def csv_option(told: str) -> Callable[[F], F]:
@@ -149,24 +204,9 @@ def format_option(name: str, text: str) -> Callable[[F], F]:
 # --- checks of targets, before anything is measured ---------------------------------------------------------------
 
 
-def check_json(json_to: str | None, option: str = "--json") -> None:
-    """Raise SpecError if `--json`, or another output option, names a file that cannot be written."""
-    if json_to is None or json_to == STDOUT:
-        return
-    path = Path(json_to)
-    parent = path.absolute().parent
-    try:
-        if path.is_dir():
-            named = path / f"record.{option.strip('-')}"
-            raise SpecError(f"{option}: {json_to!r} is a folder", hint=f"write {named}")
-        if not parent.is_dir():
-            raise SpecError(f"{option}: the folder of {json_to!r} does not exist", hint=f"mkdir -p {path.parent}")
-        writable = os.access(path if path.exists() else parent, os.W_OK)
-    except (OSError, ValueError) as error:  # the name is too long, or holds a NUL
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise SpecError(f"{option}: {json_to!r} cannot be written: {reason}") from None
-    if not writable:
-        raise SpecError(f"{option}: you may not write {json_to!r}", hint=f"{option} FILE writes where you may")
+def check_json(json_to: str | None) -> None:
+    """Raise SpecError if `--json` names a file that cannot be written (`output_files.check_file`)."""
+    check_targets({"--json": json_to})
 
 
 RECORD_OPTIONS = ("--json", "--keep")
@@ -178,22 +218,23 @@ def check_targets(
 ) -> None:
     """Raise SpecError for a target that cannot be written, that holds a result, or that two options name.
 
-    `targets` maps an option to its FILE or `STDOUT`. An option in `RECORD_OPTIONS` may replace a result, but none of
-    `inputs`.
+    `targets` maps an option to its FILE or `STDOUT`. Files that xbench did not write are refused without `--force`
+    (`output_files.check_file`). An option in `RECORD_OPTIONS` may replace a result, but none of `inputs`.
     `hint` is for a target that holds a result, and `{option}` in it is that target's option.
     """
-    read = {os.path.realpath(path / RECORD if path.is_dir() else path) for path in inputs}
+    read = {os.path.realpath(path / RECORD if os.path.isdir(path) else path) for path in inputs}
     taken: dict[str, str] = {}
     for option, target in targets.items():
         if target is None:
             continue
-        check_json(target, option)
         where = "stdout" if target == STDOUT else repr(target)
         place = target if target == STDOUT else os.path.realpath(target)
         if target != STDOUT and (place in read or option not in RECORD_OPTIONS) and is_record(Path(target)):
             raise SpecError(
                 f"{option}: {where} is a result, and would be written over", hint=hint.format(option=option)
             )
+        if target != STDOUT:
+            check_file(target, option, force=forced())
         if place in taken:
             raise SpecError(f"{taken[place]} and {option} both want {where}", hint=f"name another FILE for {option}")
         taken[place] = option
@@ -233,7 +274,7 @@ def path_beside(results: Sequence[Path], extension: str) -> Path:
 
     For several results the file is `compared.html`.
     """
-    first = results[0] / RECORD if results[0].is_dir() else results[0]
+    first = results[0] / RECORD if os.path.isdir(results[0]) else results[0]
     stem = "report" if first.name == RECORD else first.name.removesuffix(".json")
     return first.parent / f"{'compared' if len(results) > 1 else stem}.{extension}"
 
@@ -273,28 +314,28 @@ def show_run(
 
 
 def write_json(record: AnyRecord, json_to: str | None) -> None:
-    """Write the record to the target of `--json`: nowhere, a file, or stdout. Raises OSError."""
-    from xbench.records import dump, save
+    """Write the record to the target of `--json`, as `write_text` does."""
+    from xbench.records import dump
 
-    if json_to == STDOUT:
-        echo_utf8(dump(record))
-    elif json_to is not None:
-        save(record, Path(json_to))
+    write_text(json_to, lambda: dump(record))
 
 
 def write_csv(record: AnyRecord, csv_to: str | None) -> None:
-    """Write the record's main table to the target of `--csv`: nowhere, a file, or stdout. Raises OSError."""
+    """Write the record's main table to the target of `--csv`, as `write_text` does."""
     from xbench.report.formats.csv import render
 
     write_text(csv_to, lambda: render(record))
 
 
 def write_text(target: str | None, text: Callable[[], str]) -> None:
-    """Write a text to a target of an option: nowhere, a file, or stdout. Raises OSError."""
+    """Write a text to a target of an option: nowhere, a file (`output_files.write_file`), or stdout.
+
+    Raises OSError, and SpecError for a file that may not be replaced.
+    """
     if target == STDOUT:
         echo_utf8(text())
     elif target is not None:
-        Path(target).write_text(text(), encoding="utf-8")
+        write_file(text(), target, force=forced())
 
 
 def echo_utf8(text: str) -> None:
@@ -330,7 +371,7 @@ THEMES: dict[str, tuple[str, ...]] = {
     ),
     "Output": (
         "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",
-        "--keep", "--output",
+        "--keep", "--output", "--force",
     ),
     "Expert": ("--timeout", "--nvtx", "--inject", "--debug", "--help"),
 }  # fmt: skip

@@ -120,6 +120,15 @@ class PlanConfig(WhatIfConfig):
     overlap: Overlap = overlap_option()
 
 
+def _planned(path: Path) -> object:
+    """Read what a plan needs of a record, whichever job is asked for. Raises UsageError."""
+    from xbench.planning.measured import measured
+    from xbench.records import load_measured
+
+    record = load_measured(path)
+    return measured(record, str(path), 1 if len(record.profiled) > 1 else None)
+
+
 @click.command(
     "plan",
     cls=ThemedCommand,
@@ -128,7 +137,7 @@ class PlanConfig(WhatIfConfig):
         "xbench plan latest", "xbench plan latest --rate 10gbit --workers 16", "xbench plan latest --emit ddp"
     ),
 )
-@click.argument("profile", type=ResultPath(), shell_complete=complete_result)
+@click.argument("profile", type=ResultPath(_planned), shell_complete=complete_result)
 @takes(
     PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "links", "workers", "compute_scale",
     "overlap", "job", json_option,
@@ -344,7 +353,7 @@ class ScaleConfig(WhatIfConfig):
     short_help="Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.",
     epilog=examples("xbench scale latest", "xbench scale latest --workers 8..64 --topology hierarchical:gpus=8"),
 )
-@click.argument("profile", type=ResultPath(), shell_complete=complete_result)
+@click.argument("profile", type=ResultPath(_planned), shell_complete=complete_result)
 @takes(
     ScaleConfig, "workers", "topology", "modes", "rate_bps", "latency_s", "links", "compute_scale", "error_band", "job",
     csv_option("Write a CSV with one row per mode and size; with - it goes to stdout."), json_option, verbose_option,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -69,6 +70,10 @@ def profile(
     """
     if traces:
         _refuse_measuring_options()
+        for option, paths in (("--trace", traces), ("--link", links)):
+            missing = next((path for path in paths if not os.path.exists(path)), None)
+            if missing is not None:
+                raise SpecError(f"{option}: there is no file {str(missing)!r}")
         return _profile_traces(config, traces, model, links, json_to, verbose=verbose, all_layers=all_layers)
     for option, given in (("--model", model), ("--link", links)):
         if given:

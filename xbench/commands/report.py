@@ -13,18 +13,17 @@ from xbench.commands.completing import complete_result
 from xbench.commands.options import (
     STDOUT,
     Output,
-    ResultPath,
     ThemedCommand,
-    check_json,
     check_targets,
-    echo_utf8,
     examples,
     format_option,
+    is_latest,
     json_option,
     latest,
     resolve,
     verbose_option,
     write_json,
+    write_text,
 )
 from xbench.config import RUNS
 from xbench.errors import SpecError
@@ -47,7 +46,7 @@ OF_SEVERAL = "html"
         "xbench report before.json after.json --html compared.html",
     ),
 )
-@click.argument("results", nargs=-1, type=ResultPath(), metavar="[RESULT]...",
+@click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULT]...",
                 shell_complete=complete_result)  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="Every layer of a profile, not the ten largest.")
 @format_option("html", "One page that opens offline, with plots; several RESULTs in one.")
@@ -67,13 +66,15 @@ def report(
     beside the RESULT; there is no table then. With --json - the table goes to stderr, and stdout carries the JSON
     alone.
     """
+    from xbench.records import load
+
+    use = _rendered_trace if formats["trace_to"] is not None else load
     if not results:
         if json_to is not None:  # a RESULT that stands after --json would be read as its FILE
             check_targets({"--json": json_to}, [Path(json_to)], "name the result first, and {option} FILE after it")
-        results = (latest(),)
+        results = (latest(use),)
         click.echo(f"the latest run: {results[0]}", err=True)
-    from xbench.records import load
-
+    results = tuple(latest(use) if is_latest(path) else path for path in results)
     asked = {name: formats[f"{name}_to"] for name in ("html", "trace", "markdown", "csv", "junit")}
     outputs = resolve(asked, results, json_to)
     _check_together(len(results), outputs, json_to)
@@ -84,6 +85,14 @@ def report(
     if not outputs:
         _show(results, records, show_all, verbose, to_stderr=json_to == STDOUT)
     write_json(records[0], json_to)
+
+
+def _rendered_trace(path: Path) -> str:
+    """Return the trace of a result. Raises UsageError for one without steps to draw."""
+    from xbench.records import load
+    from xbench.report import FORMATS
+
+    return str(FORMATS.load("trace")(load(path)))
 
 
 def _check_together(count: int, outputs: Sequence[Output], json_to: str | None) -> None:
@@ -111,20 +120,15 @@ def _rendered(output: Output, records: Sequence[AnyRecord]) -> dict[str, str]:
         path = Path(output.target)
         files = {str(path.with_name(f"{path.stem}-{name}{path.suffix}")): found[name] for name in others}
         for target in files:
-            check_json(target, output.option)
+            check_targets({output.option: target})
         return {output.target: found[main], **files}
     return {output.target: FORMATS.load(output.format)(records[0])}
 
 
 def _write(format: str, target: str, text: str) -> None:
-    """Write to stdout, or to a file, and print its path on stderr. Raises OSError."""
-    if target == STDOUT:
-        echo_utf8(text)
-    else:
-        try:
-            Path(target).write_text(text, encoding="utf-8")
-        except OSError as error:  # on a full disk, the error lacks the file's name
-            raise OSError(error.errno, error.strerror, target) from None
+    """Write to stdout, or to a file, and print its path on stderr. Raises as `write_text` does."""
+    write_text(target, lambda: text)
+    if target != STDOUT:
         click.echo(f"{format}: {target}", err=True)
 
 

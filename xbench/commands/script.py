@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xbench.commands.options import check_json, takes
+from xbench.commands.options import check_targets, force_option, takes, write_text
 from xbench.errors import SpecError, unknown
 from xbench.option_fields import choice, option, read_config, whole
 
@@ -49,6 +49,7 @@ class ScriptConfig:
     short_help="Write the launch script of a comparison for torchrun, Slurm or Kubernetes.",
     context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
 )
+@force_option
 @takes(ScriptConfig, "engine", "nodes", "ranks", "gpus", "name", "time", "partition", "account", "image", "output")
 @click.argument("command", metavar="COMMAND")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
@@ -70,7 +71,7 @@ def script(config: ScriptConfig, command: str, arguments: tuple[str, ...]) -> in
         check_fabric(FabricSpec(name="cluster", hosts=config.nodes, ranks=ranks // processes), modes)
     except SpecError as error:
         raise SpecError(str(error), hint="--nodes and --ranks-per-node say how many ranks there are") from None
-    check_json(str(config.output) if config.output is not None else None, "--output")
+    check_targets({"--output": str(config.output) if config.output is not None else None})
 
     from xbench import scripts
 
@@ -87,7 +88,7 @@ def script(config: ScriptConfig, command: str, arguments: tuple[str, ...]) -> in
     if config.output is None:
         click.echo(text, nl=False)
     else:
-        config.output.write_text(text, encoding="utf-8")
+        write_text(str(config.output), lambda: text)
         click.echo(f"wrote {config.output}", err=True)
     return 0
 

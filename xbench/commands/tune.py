@@ -105,7 +105,8 @@ def _render(result: Result, config: TuneConfig, json_to: str | None) -> None:
     with interrupts_held():
         place = keep_record(tuned, result.path.parent / KEPT)
         if config.keep is not None:
-            place = keep_record(tuned, Path(config.keep))
+            write_json(tuned, config.keep)
+            place = Path(config.keep)
     console.print(f"keep:   {place}\n", highlight=False, soft_wrap=True)
     text = snippet(tuned, str(place.resolve()))
     beside = tuned_ddp_record(record, choice, margin, result.plans)

@@ -7,6 +7,7 @@ import click
 from xbench.commands.options import ThemedCommand, check_targets, examples, json_option, show_run, takes, write_text
 from xbench.config import ValidateConfig
 from xbench.errors import SpecError
+from xbench.output_files import MARKDOWN_MARK
 
 
 @click.command(
@@ -42,7 +43,7 @@ def validate(config: ValidateConfig, markdown_to: str | None, json_to: str | Non
     console = make_console()
     record, path, error = run(config, console)
     show_run(console, record, path, json_to, markdown_to)
-    write_text(markdown_to, lambda: markdown(record))
+    write_text(markdown_to, lambda: f"{MARKDOWN_MARK}\n\n{markdown(record)}")
     if error is not None:
         raise error
     return 1 if any(cell.error is not None for cell in record.cells) else 0

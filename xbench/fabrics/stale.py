@@ -76,23 +76,28 @@ def owner_lives(run_id: str, folder: Path | None = None) -> bool:
 class Cleaned:
     """Result of `clean`: namespaces removed, processes killed in them, namespaces kept because their run is alive.
 
-    `files` are the folders and files removed.
+    `left` are those that only root may remove. `files` are the folders and files removed.
     """
 
     removed: list[str] = field(default_factory=list)
     killed: list[int] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
 
 
 def clean(everything: bool = False, folder: Path | None = None) -> Cleaned:
     """Remove namespaces whose owner is gone, and kill their processes; with `everything`, those of live runs too.
 
-    Raises FabricError if ip(8) refuses.
+    Only root makes namespaces that a clean can see, and they are left to root. An ordinary user's are in a user
+    namespace, and end with their run. Raises FabricError if ip(8) refuses.
     """
     folder = folder or owner_folder()
     cleaned = Cleaned()
-    for name in links.list_namespaces() if links.tool("ip") is not None else []:
+    names = links.list_namespaces() if links.tool("ip") is not None else []
+    if os.geteuid() != 0:
+        return Cleaned(left=names)
+    for name in names:
         if not everything and owner_lives(_run_of(name), folder):
             cleaned.kept.append(name)
             continue

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from xbench.errors import FabricError, RankError, RunError, XbenchError
 from xbench.launch.agent import describe_exit, exit_codes, last_words, lost_peers, stopped_by_agent
+from xbench.launch.rank_survey import silent_error
 from xbench.rank.events import Event, PhaseBegan, RankEnded, RankFailed, RankStarted
 from xbench.rank.journal import JournalReader, Take, pid_alive, process_state
 from xbench.torch_compile import COMPILING, COMPILING_S
@@ -313,8 +314,7 @@ class Monitor:
         # The rank that the others wait for: not waiting itself, and silent the longest.
         open_ranks = [rank for rank in self.ranks if not rank.ended]
         late = min(open_ranks, key=lambda rank: ("waiting" in rank.activity, rank.noted[0] if rank.noted else 0.0))
-        hint = "--timeout allows a longer silence"
-        return Verdict(RankError(f"{late}{late.activity} hung: no sign of life for {limit_s:g} s", hint=hint))
+        return Verdict(silent_error(f"{late}{late.activity}", limit_s, chosen=limit_s == self._silence_s))
 
     def _stopped(self) -> RankWatch | None:
         for rank in self.ranks:

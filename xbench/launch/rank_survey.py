@@ -20,8 +20,18 @@ COLLECT_S = 1.5
 GONE_S = 4 * BEAT_S
 """A rank that its peers have lost is gone if it has not beaten for this long [s]."""
 
+USUAL_S = 120.0
+"""Least silence [s] that a hint suggests: the default of `--timeout`."""
+
 OWN, GONE, LOST_PEERS = range(3)
 """Distance of a sign of trouble from the root cause. The smallest wins."""
+
+
+def silent_error(who: str, limit_s: float, *, chosen: bool = True) -> RankError:
+    """Return the error for a rank that was silent for too long [s]. `chosen`: the limit is that of `--timeout`."""
+    limit = ", the limit of --timeout" if chosen else ""
+    hint = f"it hangs, or needs longer: --timeout {max(USUAL_S, 2 * limit_s):g}s"
+    return RankError(f"{who} gave no sign of life for {limit_s:g} s{limit}", hint=hint)
 
 
 @dataclass
@@ -98,13 +108,10 @@ class Survey:
         now = self.clock()
         for rank, seen in enumerate(self.seen):
             if rank > 0 and not seen.done and now - seen.beat_s > self.silence_s:
-                return RankError(f"{self._who(rank)} gave no sign of life for {self.silence_s:g} s")
+                return silent_error(self._who(rank), self.silence_s)
         if now - self.moved_s > self.silence_s:
             late = min(range(len(self.seen)), key=lambda rank: ("waiting" in self.seen[rank].doing, rank))
-            return RankError(
-                f"{self._who(late)} hung: no sign of life for {self.silence_s:g} s",
-                hint="--timeout allows a longer silence",
-            )
+            return silent_error(self._who(late), self.silence_s)
         return None
 
     def _who(self, rank: int) -> str:

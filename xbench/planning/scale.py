@@ -49,14 +49,14 @@ MAX_BAND = 0.95
 GROWTH = 0.1
 GROWTH_SOURCE = (
     "held-out sizes, 95th percentile at the speed of the computation there: 4 workers predicted from 2 in "
-    "results/held-out.json, 8 from 2 over emulated links in results/held-out-emulated.json; not checked beyond"
+    "xbench's own held-out.json, 8 from 2 over emulated links in its held-out-emulated.json; not checked beyond"
 )
 """Growth of the error band for each doubling of the workers, and its source."""
 
 ERROR_BAND = ErrorBand(
     share=0.24,
-    source="95th percentile of |predicted / measured − 1| over the 24 cells of results/matrix.json, which were drawn "
-    "before they were measured",
+    source="95th percentile of |predicted / measured − 1| over the 24 cells of xbench's own matrix.json, which were "
+    "drawn before they were measured",
     workers=2,
     growth=GROWTH,
     growth_source=GROWTH_SOURCE,

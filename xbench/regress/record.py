@@ -8,7 +8,6 @@ every machine without a folder of its own.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
@@ -21,6 +20,7 @@ from rich.console import Console
 from xbench import environment
 from xbench.errors import RecordError, RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
+from xbench.output_files import check_folder
 from xbench.record_files import RECORD, now
 from xbench.records import Baseline, Case, Environment, LaunchPair, Measurement, Noise, Side, Suite, load, of_kind
 from xbench.regress.checkout import Checkout
@@ -133,7 +133,7 @@ class _Recording:
     """A baseline or a calibration in progress: this tree, its measurements, and the record's path."""
 
     def __init__(self, request: RegressRequest, console: Console, *, noisy: bool) -> None:
-        _check_writable(folder_of(request.folder))
+        check_folder(folder_of(request.folder), "the baseline")
         self.say = speaker(console)
         self.measuring = measuring_of(request, self.say)
         self.head, self._revision = head_tree(request)
@@ -267,13 +267,6 @@ def machine_of(described: Environment) -> str:
     kind = "cpu" if described.device == "cpu" else described.device.split(" and ")[0]
     word = "-".join("".join(letter if letter.isalnum() else " " for letter in kind.lower()).split())
     return f"{word}-{environment.fingerprint(described)}"
-
-
-def _check_writable(folder: Path) -> None:
-    """Raise SpecError if the folder of baselines is not writable, before anything is measured."""
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise SpecError(f"the baseline would be kept under {str(folder)!r}, and {str(there)!r} cannot be written")
 
 
 def _portable(suite: Suite, layers: tuple[str, ...]) -> bool:

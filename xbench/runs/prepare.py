@@ -118,8 +118,8 @@ def placed(modes: Sequence[ModeSpec], collectives: Collectives) -> tuple[ModeSpe
 
 
 UNTRIED_ON_GPUS = (
-    "this version was measured on one H100 and on CPU cores, never on several GPUs: make gpu checks it on yours "
-    "(docs/gpu.md)"
+    "this version was measured on one H100 and on CPU cores, never on several GPUs: in a checkout of xbench, make gpu "
+    "checks it on yours"
 )
 
 

@@ -5,8 +5,8 @@ No two runs share a folder. The record is saved in it, or elsewhere if its disk 
 
 from __future__ import annotations
 
-import os
 import secrets
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,24 +16,25 @@ from typing import Generic, NamedTuple, TypeVar
 
 from xbench.errors import Interrupted, RunError, SpecError, XbenchError
 from xbench.interrupts import DeferredSignals, interrupts_held
-from xbench.records import AnyRecord, save
+from xbench.output_files import check_folder, write_file
+from xbench.record_files import reason
+from xbench.records import AnyRecord, dump
 
 R = TypeVar("R", bound=AnyRecord, covariant=True)
 
 _TOKEN = secrets.token_hex(4)
 """Suffix of file names outside the run's own folder, so that no other process uses or guesses them."""
 
+_told: set[str] = set()
+"""Reasons that `keep` has given. A run that saves its record again and again gives each once."""
+
 IGNORED = "*\n"
 """Content of a .gitignore that excludes its whole folder, itself included."""
 
 
 def check_output(output: Path) -> None:
-    """Raise SpecError if the folder of the results is not writable."""
-    there = next(folder for folder in (output.absolute(), *output.absolute().parents) if folder.exists())
-    if not there.is_dir():
-        raise SpecError(f"--output: {str(there)!r} is not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise SpecError(f"--output: nothing may be written to {str(there)!r}", hint="try --output /tmp/xbench")
+    """Raise SpecError if no run's folder can be made in the folder of the results."""
+    check_folder(output, "--output", hint="try --output /tmp/xbench")
 
 
 def new_run_folder(output: Path, name: str) -> Path:
@@ -78,7 +79,7 @@ def ended_by(measure: Callable[[], None], held: DeferredSignals) -> XbenchError 
     except XbenchError as error:
         return error
     except OSError as failed:  # no folder, file or process could be made
-        return RunError(f"the launches could not go on: {failed}")
+        return RunError(f"the launches could not go on: {reason(failed)}")
     except KeyboardInterrupt:
         return Interrupted("interrupted")
     return None
@@ -98,18 +99,24 @@ def measure_and_keep(
 
 
 def keep(record: AnyRecord, path: Path) -> Path:
-    """Save the record at `path`, or elsewhere if the disk is full.
+    """Save the record at `path`, or elsewhere if the disk is full or a file of others is there. Says why on stderr.
 
     Raises RunError if no folder accepts it.
     """
-    failed: OSError | None = None
+    why: str | None = None
     name = f"xbench-{path.parent.name}-{path.stem}-{_TOKEN}.json"
     for place in (path, *(Path(root) / name for root in _spare_folders())):
         try:
-            return save(record, place)
-        except OSError as error:
-            failed = failed or error
-    raise RunError(f"the record could not be written anywhere: {failed}")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_file(dump(record), str(place))
+        except (OSError, SpecError) as error:
+            why = why or (reason(error) if isinstance(error, OSError) else str(error))
+            continue
+        if why is not None and why not in _told:
+            _told.add(why)
+            print(f"the record is kept in {place}, because: {why}", file=sys.stderr)
+        return place
+    raise RunError(f"the record could not be written anywhere: {why}")
 
 
 def _spare_folders() -> list[str]:

@@ -11,7 +11,7 @@ from xbench.text import and_of
 from xbench.traces.events import GRADIENT_KINDS, ROUNDING_S, UNKNOWN, RankTrace
 from xbench.traces.steps import TracedStep, steps_of
 
-RECORD_IT = "record it around several steps of training on two or more ranks (docs/traces.md)"
+RECORD_IT = "record it around several steps of training on two or more ranks, with record_shapes=True"
 
 
 @dataclass(frozen=True)

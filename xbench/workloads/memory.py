@@ -10,6 +10,7 @@ check of a comparison holds for a while. The estimate is therefore low: it serve
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from xbench.environment import control_groups
 from xbench.errors import WorkloadError
 from xbench.units import Bytes, format_bytes
 from xbench.workloads.workload import Workload
@@ -26,7 +28,6 @@ PROCESS_BYTES = 400 * 1024**2
 """Resident memory of an idle rank that has imported torch, rounded up; on a GPU: of its CUDA context."""
 
 _STATE_COPIES = {"sgd": 1, "adamw": 2}
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 class Footprint(NamedTuple):
@@ -132,12 +133,21 @@ def _smaller(workload: Workload, estimate: Footprint, share: Bytes) -> str:
     return f"try a smaller {'--seq-len' if spec.seq_len else '--image-size'}"
 
 
-def _control_group_bytes(root: Path = _CGROUP) -> Bytes | None:
-    """Memory [B] that the control group (v2) still allows, without droppable page cache; None without a limit."""
-    try:
-        limit = int((root / "memory.max").read_text())
-        used = int((root / "memory.current").read_text())
-        facts: dict[str, Any] = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
-        return max(0, limit - used + int(facts.get("inactive_file", 0)))
-    except (OSError, ValueError):
-        return None
+_MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of a control group (v2, v1): limit, use, and the field of memory.stat with the page cache that can be dropped."""
+
+
+def _control_group_bytes(proc: Path = Path("/proc/self")) -> Bytes | None:
+    """Memory [B] that the tightest of our control groups still allows, without droppable page cache; None: no limit."""
+    left = []
+    for folder, (most, now, cache) in itertools.product(control_groups("memory", proc), _MEMORY_FILES):
+        try:
+            limit, used = int((folder / most).read_text()), int((folder / now).read_text())
+            facts: dict[str, Any] = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        left.append(max(0, limit - used + int(facts.get(cache, 0))))
+    return min(left, default=None)

@@ -49,11 +49,14 @@ def test_a_file_is_fetched_once(tmp_path: Path, server: str) -> None:
     (tmp_path / "remote" / "my.csv").unlink()
     assert fetch("mine", tmp_path / "here", known) == [path]
     assert known["mine"].spec(tmp_path / "here") == f"plain:{path}"
-    path.write_text("spoilt")
+    path.write_text("mine")
+    with pytest.raises(SpecError, match="another file"):
+        fetch("mine", tmp_path / "here", known)
+    assert path.read_text() == "mine"
+    path.unlink()
     with pytest.raises(XbenchError, match="cannot be fetched: 404") as raised:
         fetch("mine", tmp_path / "here", known)
     assert raised.value.hint == f"bring {server}/my.csv here by other means and put it at {path}"
-    assert path.read_text() == "spoilt"
 
 
 def test_another_file_does_not_get_the_name(tmp_path: Path, server: str) -> None:

@@ -113,6 +113,8 @@ def test_usage_errors(refused: Callable[..., str], words: list[str], sentence: s
          "runs/ledger.jsonl: the disk took 5 of 80 bytes\n  hint: --debug shows where"),
         (OSError(errno.ENOSPC, "No space left on device", "/x/record.json"), 1,
          "/x/record.json: No space left on device\n  hint: --debug shows where"),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 2,
+         "/root/x: Permission denied\n  hint: --debug shows where"),
         (ModuleNotFoundError("No module named 'torch'", name="torch._C"), 1,
          "this needs the Python package 'torch', which is not installed\n  hint: pip install torch"),
         (ZeroDivisionError("division\nby zero"), 1,

@@ -100,7 +100,7 @@ def test_what_the_machine_does_not_have_is_refused_first(place: Path, refused: C
     other = Path(__file__).parents[2] / "golden" / "comparison-v1.json"
     assert "is a comparison record and no baseline" in refused("regress", "check", "--baseline", other)
     (place / "results").write_text("a file")
-    assert "cannot be written" in refused("regress", "record", "--output", place / "runs")
+    assert "the baseline: " in refused("regress", "record", "--output", place / "runs")
 
 
 def test_other_revisions_can_ask_which_protocol_is_spoken(capsys: pytest.CaptureFixture[str]) -> None:

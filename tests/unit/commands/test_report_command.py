@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -172,16 +173,54 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_result_is_read(
         f"mkdir -p {missing.parent}",
     )
     long = tmp_path / ("x" * 300)
-    refused(run(nothing, "--html", long), f"--html: '{long}' cannot be written: file name too long")
+    why = f"--html: '{long}' cannot be written: file name too long"
+    refused(run(nothing, "--html", long), why, "--html FILE writes where you may")
 
 
 def test_a_folder_that_may_not_be_written_is_refused(
     run: Callable[..., Outcome], result: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    allowed = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and allowed(path, mode))  # root may write all
-    target = result.parent / "resnet18.html"
-    refused(run(result, "--html"), f"--html: you may not write '{target}'", "--html FILE writes where you may")
+    def forbidden(**options: object) -> None:  # root may write all
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("xbench.scratch.tempfile.mkstemp", forbidden)
+    why = f"--html: '{result.parent / 'resnet18.html'}' cannot be written: permission denied"
+    refused(run(result, "--html"), why, "--html FILE writes where you may")
+
+
+@pytest.mark.parametrize("format", ["html", "trace", "markdown", "csv", "junit", "json"])
+def test_a_file_of_others_is_never_written_over(
+    run: Callable[..., Outcome], result: Path, pages: list[int], format: str
+) -> None:
+    mine = result.parent / "mine"
+    for text in ("import torch\n", '{"schemaVersion": 1, "traceEvents": []}'):
+        mine.write_text(text)
+        refused(
+            run(result, f"--{format}", mine),
+            f"--{format}: '{mine}' is a file that xbench did not write",
+            "name another FILE, or replace it: --force",
+        )
+        assert mine.read_text() == text
+    assert run(result, f"--{format}", mine, "--force")[0] == 0
+    assert mine.read_text() != text
+
+
+def test_a_file_of_others_beside_the_csv_is_never_written_over(run: Callable[..., Outcome], result: Path) -> None:
+    mine = result.parent / "out-modes.csv"
+    mine.write_text("a,b\n1,2\n")
+    code, out, err = run(result, "--csv", result.parent / "out.csv")
+    assert (code, out) == (2, "")
+    assert f"'{mine}' is a file that xbench did not write" in err
+    assert sorted(result.parent.iterdir()) == [mine, result]
+
+
+@pytest.mark.parametrize("format", ["trace", "markdown", "csv", "junit"])
+def test_the_same_command_writes_the_same_file_every_night(
+    run: Callable[..., Outcome], result: Path, format: str
+) -> None:
+    for _ in range(2):
+        code, out, _ = run(result, f"--{format}", result.parent / "nightly")
+        assert (code, out) == (0, "")
 
 
 def test_a_result_is_never_written_over(run: Callable[..., Outcome], result: Path, pages: list[int]) -> None:

@@ -107,6 +107,43 @@ def test_latest_is_the_newest_run(run: Callable[..., Outcome], words: tuple[str,
     assert ("the latest run: results/runs/20260102-120000-b\n" in err) == (words == ("report",))
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("plan", "latest"), "holds no job"),
+        (("scale", "latest", "--workers", "2,4"), "holds no job"),
+        (("report", "latest", "--trace", "-"), "holds no step"),
+        (("report", "--trace", "-"), "holds no step"),
+    ],
+)
+def test_latest_passes_over_a_run_that_was_interrupted(
+    run: Callable[..., Outcome], words: tuple[str, ...], why: str
+) -> None:
+    keep("20260101-120000-whole", "profile")
+    cut = load(keep("20260102-120000-cut", "comparison")).model_copy(
+        update={"complete": False, "jobs": [], "modes": {}}
+    )
+    save(cut, RUNS / "20260102-120000-cut" / "record.json")
+    keep("20260103-120000-live", "live")
+    code, out, err = run(*words)
+    assert code == 0, err
+    assert "optimal" in out
+    told = next(line for line in err.splitlines() if line.startswith("latest is "))
+    assert told.startswith("latest is results/runs/20260101-120000-whole; passed over: ")
+    assert told.endswith(", and 1 more run")
+    (RUNS / "20260103-120000-live" / "record.json").unlink()
+    assert why in run(*words)[2]
+    assert "20260102-120000-cut" in run("report")[2]
+
+
+def test_latest_without_any_run_that_will_do_tells_the_newest_one_s_reason(
+    refused: Callable[..., str], run: Callable[..., Outcome]
+) -> None:
+    keep("20260101-120000-a", "live")
+    keep("20260102-120000-b", "cluster")
+    assert "20260102-120000-b" in refused("plan", "latest")
+
+
 def test_without_a_run_latest_is_one_sentence(run: Callable[..., Outcome]) -> None:
     expected = "error: there is no run in results/runs\n  hint: name a result, or make one: xbench compare\n"
     for words in (

@@ -90,24 +90,44 @@ def test_ranks_get_whole_physical_cores():
     assert split_cores(six, 1, 8, 2)[0][0][:3] == [[0], [6], [1]]
 
 
+V1 = {"controller": "cpu"}
+
+
+def v1(group: str, quota: str) -> dict[str, str]:
+    return {f"{group}cpu.cfs_quota_us": f"{quota}\n", f"{group}cpu.cfs_period_us": "100000\n"}
+
+
 @pytest.mark.parametrize(
-    ("files", "cores"),
+    ("files", "where", "cores"),
     [
-        ({"cpu.max": "400000 100000\n"}, 4),
-        ({"cpu.max": "250000 100000\n"}, 2),
-        ({"cpu.max": "50000 100000\n"}, 1),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({"cpu.max": "0 0\n"}, None),
-        ({}, None),
+        ({"cpu.max": "400000 100000\n"}, {}, 4),
+        ({"cpu.max": "250000 100000\n"}, {}, 2),
+        ({"cpu.max": "50000 100000\n"}, {}, 1),
+        ({"cpu.max": "max 100000\n"}, {}, None),
+        ({"cpu.max": "0 0\n"}, {}, None),
+        ({}, {}, None),
+        (v1("", "300000"), V1, 3),
+        (v1("", "-1"), V1, None),
+        # a service in a slice: each of them, and no other group, counts
+        ({"a.slice/b.service/cpu.max": "200000 100000"}, {"group": "/a.slice/b.service"}, 2),
+        ({"a.slice/cpu.max": "100000 100000", "a.slice/b/cpu.max": "max 100000"}, {"group": "/a.slice/b"}, 1),
+        ({"a/cpu.max": "300000 100000", "a/b/cpu.max": "200000 100000"}, {"group": "/a/b"}, 2),
+        ({"other/cpu.max": "100000 100000"}, {"group": "/a"}, None),
+        (v1("a/b/", "100000") | v1("a/", "-1"), V1 | {"group": "/a/b"}, 1),
+        # a container of v1 sees its own group as the top, and /proc names it from the machine's
+        (v1("", "200000"), V1 | {"group": "/docker/4f", "top": "/docker/4f"}, 2),
+        (v1("in/", "100000") | v1("", "200000"), V1 | {"group": "/docker/4f/in", "top": "/docker/4f"}, 1),
+        (v1("", "200000"), V1 | {"group": "/docker/4f2", "top": "/docker/4f"}, 2),
+        (v1("", "200000"), {"controller": "cpuset", "group": "/a"}, None),
+        ({"cpu.max": "100000 100000"}, {"group": "/../outside"}, None),
     ],
 )
-def test_the_quota_of_a_container_is_whole_cores(tmp_path, files, cores):
-    (tmp_path / "cpu").mkdir()
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    assert cpu_quota(tmp_path) == cores
+def test_the_tightest_quota_of_all_control_groups_is_whole_cores(fake_groups, files, where, cores):
+    assert cpu_quota(fake_groups(files, **where)) == cores
+
+
+def test_without_control_groups_there_is_no_quota(tmp_path):
+    assert cpu_quota(tmp_path) is None
 
 
 def test_no_more_cores_are_used_than_the_quota_is_worth(monkeypatch):

@@ -115,6 +115,17 @@ def test_clean_removes_what_nobody_owns_and_keeps_what_a_live_run_needs(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["aaaaaa.json"]
 
 
+@pytest.mark.parametrize("everything", [False, True])
+def test_an_ordinary_user_s_clean_leaves_what_root_made(tmp_path, monkeypatch, everything):
+    machine = Namespaces(monkeypatch, ["xbaaaaaa-0", "xbbbbbbb-0"])
+    monkeypatch.setattr(links, "hosts_files", lambda: ["xbcccccc-0"])
+    monkeypatch.setattr(stale.os, "geteuid", lambda: 1001)
+    _dead_owner(tmp_path, "aaaaaa")
+    done = stale.clean(everything, tmp_path)
+    assert (done.removed, done.killed, done.files) == ([], [], [])
+    assert done.left == machine.names == ["xbaaaaaa-0", "xbbbbbbb-0"]
+
+
 def test_clean_all_removes_live_ones_too(tmp_path, monkeypatch):
     machine = Namespaces(monkeypatch, ["xbaaaaaa-0"])
     stale.claim("aaaaaa", tmp_path)

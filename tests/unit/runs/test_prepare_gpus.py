@@ -152,9 +152,6 @@ def test_a_machine_without_a_gpu_takes_its_cpu_and_says_nothing(monkeypatch: pyt
 
 
 def test_a_run_on_several_gpus_says_once_that_none_had_run_this(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentence = (
-        "this version was measured on one H100 and on CPU cores, never on several GPUs: make gpu checks it on yours "
-        "(docs/gpu.md)"
-    )
+    sentence = preparing.UNTRIED_ON_GPUS
     assert prepared(monkeypatch, "cuda", local(4))[1].count(sentence) == 1
     assert sentence not in prepared(monkeypatch, "cpu", local(2), device="cpu", gpus=0)[1]

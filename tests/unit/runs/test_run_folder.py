@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xbench.errors import RunError, SpecError
-from xbench.records import AnyRecord, load
+from xbench.records import load
 from xbench.runs import run_folder
 from xbench.runs.run_folder import keep, new_run_folder
 
@@ -59,7 +59,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("golden", KINDS, ids=lambda path: path.stem)
 def test_every_kind_has_a_second_place_for_a_full_disk(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = load(golden)
     spare = tmp_path / "spare"
@@ -67,18 +67,32 @@ def test_every_kind_has_a_second_place_for_a_full_disk(
     monkeypatch.setattr(run_folder, "_spare_folders", lambda: [str(tmp_path / "file" / "x"), str(spare)])
     (tmp_path / "file").write_text("")  # no folder can be made of it: any OSError is as good as a full disk
     path = keep(record, tmp_path / "file" / "20260131-142501-run" / "record.json")
+    assert "Not a directory" in capsys.readouterr().err
     assert re.fullmatch(r"xbench-20260131-142501-run-record-[0-9a-f]{8}\.json", path.name)
     assert load(path) == record
     assert keep(record, path.parent.parent / "file" / "20260131-142501-run" / "record.json") == path
 
 
 def test_a_record_that_no_place_takes_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(record: AnyRecord, path: Path) -> Path:
-        raise OSError(28, "No space left on device")
+    def full(text: str, path: str) -> None:
+        raise OSError(28, "No space left on device", path)
 
-    monkeypatch.setattr(run_folder, "save", full)
+    monkeypatch.setattr(run_folder, "write_file", full)
     with pytest.raises(RunError, match=r"could not be written anywhere: .*No space left"):
         keep(load(KINDS[0]), tmp_path / "record.json")
+
+
+def test_a_file_of_others_in_the_place_of_a_record_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spare, mine = tmp_path / "spare", tmp_path / "baseline.json"
+    spare.mkdir()
+    monkeypatch.setattr(run_folder, "_spare_folders", lambda: [str(spare)])
+    for place in (mine, tmp_path / "link"):
+        place.write_text("mine") if place == mine else place.symlink_to(mine)
+        assert keep(load(KINDS[0]), place).parent == spare
+    assert mine.read_text() == "mine"
+    assert "xbench did not write" in capsys.readouterr().err
 
 
 FLOWS = ("runs/execute", "runs/converge", "runs/validate", "regress/check", "regress/record", "cluster/live/run")

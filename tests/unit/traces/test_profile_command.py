@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_trace_is_read(tmp_pa
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(SpecError, match=r"--output: .* is not a folder"):
-        invoke("--trace", "none.json", "--output", str(file / "runs"))
+        invoke("--trace", str(file), "--output", str(file / "runs"))
 
 
 def test_debug_shows_errors_and_measures_nothing(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_a_traced_step_is_described_as_such_in_every_format(tmp_path: Path) -> N
         (["--model", "resnet18"], "--model belongs to --trace, and there is none"),
         (["--link", "x"], "--link belongs to --trace, and there is none"),
         (["--trace", "T", "--model", "resnet19"], "unknown workload 'resnet19'"),
-        (["--trace", "T", "--link", "x"], "x cannot be read"),
-        (["--trace", "none.json"], "none.json cannot be read"),
+        (["--trace", "T", "--link", "x"], "--link: there is no file 'x'"),
+        (["--trace", "none.json"], "--trace: there is no file 'none.json'"),
         (["--trace", "T", "--trace", "T"], "are both of rank 0"),
     ],
 )

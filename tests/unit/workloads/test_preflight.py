@@ -92,14 +92,24 @@ def test_a_huge_batch_is_refused_for_real():
         preflight.examine([parse_workload("vit_h_14:batch-size=4096,image-size=518")], "cpu", 1)
 
 
-def test_the_control_groups_limit_counts(tmp_path):
-    assert memory._control_group_bytes(tmp_path) is None
-    (tmp_path / "memory.current").write_text("600\n")
-    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 100\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert memory._control_group_bytes(tmp_path) is None
-    (tmp_path / "memory.max").write_text("1000\n")
-    assert memory._control_group_bytes(tmp_path) == 500
+V2 = {"memory.current": "600\n", "memory.stat": "anon 500\ninactive_file 100\n", "memory.max": "max\n"}
+V1 = {"memory.usage_in_bytes": "600\n", "memory.stat": "inactive_file 7\ntotal_inactive_file 100\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "where", "left"),
+    [
+        ({}, {}, None),
+        (V2, {}, None),
+        (V2 | {"memory.max": "1000\n"}, {}, 500),
+        ({f"a/{name}": text for name, text in (V2 | {"memory.max": "1000"}).items()} | V2, {"group": "/a/b"}, 500),
+        (V1 | {"memory.limit_in_bytes": "1100\n"}, {"controller": "memory"}, 600),
+        (V1 | {"memory.limit_in_bytes": "900\n"}, {"controller": "memory", "group": "/d/4f", "top": "/d/4f"}, 400),
+        (V2 | {"memory.max": "500\n"}, {}, 0),
+    ],
+)
+def test_the_tightest_limit_of_all_control_groups_counts(fake_groups, files, where, left):
+    assert memory._control_group_bytes(fake_groups(files, **where)) == left
 
 
 def test_free_memory_is_that_of_the_tighter_of_machine_and_group(monkeypatch):

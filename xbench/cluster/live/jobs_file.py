@@ -51,7 +51,7 @@ MAX_S = 1e9
 LARGEST = 1e15
 """Largest number of steps a second, and of bytes."""
 
-START = "write [[job]] with name, workload, steps and batch_size: docs/cluster.md shows a jobs.toml"
+START = "write [[job]] for each job, with name, workload, steps and batch_size"
 SPEED_KEYS = ("speeds", "ring", "scale")
 """Keys that define a job's speed; one of them is enough."""
 
@@ -127,7 +127,7 @@ def load_jobs(path: Path) -> JobsFile:
     work, a duplicate name, unsorted arrivals, an empty range of workers, an unknown workload, and invalid speeds.
     """
     where = str(path)
-    data = read_toml(path, SpecError(f"there is no file of jobs {where!r}", hint="docs/cluster.md shows a jobs.toml"))
+    data = read_toml(path, SpecError(f"there is no file of jobs {where!r}", hint=START))
     known_keys(data, ("cluster", "job"), where, "the file")
     table = data.get("cluster", {})
     if not isinstance(table, dict):

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from xbench.errors import XbenchError, unknown
+from xbench.errors import SpecError, XbenchError, unknown
 from xbench.scratch import part_file
 
 TIMEOUT_S = 30.0
@@ -114,8 +114,13 @@ def fetch(name: str, folder: Path, known: Mapping[str, PublicTrace] = PUBLIC) ->
     paths = []
     for file in known[name].files:
         path = folder / name / file.path
-        if not (path.is_file() and _sha256(path) == file.sha256):
+        if not path.is_file():
             _download(file, path)
+        elif _sha256(path) != file.sha256:
+            raise SpecError(
+                f"{str(path)!r} is another file than the one that was published, and is left as it is",
+                hint="move it away, or name another --folder",
+            )
         paths.append(path)
     return paths
 

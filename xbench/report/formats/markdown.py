@@ -6,6 +6,7 @@ so. Layers, environment and command are in folded sections.
 
 from __future__ import annotations
 
+from xbench.output_files import MARKDOWN_MARK
 from xbench.records import AnyRecord
 from xbench.report.kinds import view_of
 
@@ -13,4 +14,4 @@ from xbench.report.kinds import view_of
 def render(record: AnyRecord) -> str:
     """Return Markdown for any kind of record, ending in a line end."""
     view = view_of(record)
-    return "\n\n".join(part for part in [*view.markdown(), view.markdown_command()] if part) + "\n"
+    return "\n\n".join(part for part in [MARKDOWN_MARK, *view.markdown(), view.markdown_command()] if part) + "\n"
