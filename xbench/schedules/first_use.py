@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
@@ -49,9 +50,10 @@ class FirstUse:
         self._first: dict[int, Module] = {}
         self._owning = {id(module) for module in model.modules() if _own(module, self._wanted)}
         self._handles: list[RemovableHandle] = []
+        enter, leave = torch.compiler.disable(self._enter), torch.compiler.disable(self._leave)
         for module in model.modules():
-            self._handles.append(uncopied(module.register_forward_pre_hook(self._enter, prepend=True)))
-            self._handles.append(uncopied(module.register_forward_hook(self._leave, always_call=True)))
+            self._handles.append(uncopied(module.register_forward_pre_hook(enter, prepend=True)))
+            self._handles.append(uncopied(module.register_forward_hook(leave, always_call=True)))
 
     @property
     def seen(self) -> bool:

@@ -1,7 +1,7 @@
 """Hooks of a schedule on a module, which copies and files of the module leave out.
 
-`copy.deepcopy(model)` and `torch.save(model)` take a module's tables of hooks along. A hook of a schedule belongs to one
-attachment, and may hold process groups, which no file takes. Both ask the table for `__reduce_ex__`, and find
+`copy.deepcopy(model)` and `torch.save(model)` take a module's tables of hooks along. A hook of a schedule belongs to
+one attachment, and may hold process groups, which no file takes. Both ask the table for `__reduce_ex__`, and find
 `_Others` there. A shallow copy shares the table, and so the hooks, as it shares the parameters.
 """
 

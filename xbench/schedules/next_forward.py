@@ -208,8 +208,8 @@ class NextForward(Engine):
         homeless = [piece for piece in self.pieces if not piece.homes]
         for module in self._model.modules():
             if pieces := [*homeless, *waits.get(id(module), ())]:
-                hook = self._before_layer(pieces)
-                self._waiters.append(uncopied(module.register_forward_pre_hook(hook, prepend=True)))
+                wait = torch.compiler.disable(self._before_layer(pieces))  # in a model that is compiled after attach
+                self._waiters.append(uncopied(module.register_forward_pre_hook(wait, prepend=True)))
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the deferred update before the optimizer steps, which then finds no gradients."""

@@ -319,6 +319,24 @@ def a_layer_that_is_used_by_function_in_a_later_pass(rank: int, world: int) -> N
     beside(rank, loop, Late)
 
 
+def compiled_after_attach(rank: int, world: int) -> None:
+    """torch.compile leaves the waits of layers alone."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
+        torch._dynamo.reset()
+        call: Any = torch.compile(model, backend="eager") if handle else model
+        for step in range(4):
+            optimizer.zero_grad()
+            torch.manual_seed(step)
+            tokens, targets = batch(step, rank)
+            nn.functional.cross_entropy(call(tokens), targets).backward()
+            if handle is None:
+                average_by_hand(model)
+            optimizer.step()
+
+    beside(rank, loop)
+
+
 def copies_are_plain(rank: int, world: int) -> None:
     """A copy of the model, before and after the first pass, has no hook, and trains by itself."""
     for schedule in PUT_OFF:
@@ -327,8 +345,8 @@ def copies_are_plain(rank: int, world: int) -> None:
             for step in range(2):
                 plain = copy.deepcopy(model)
                 for module in plain.modules():
-                    assert not (module._forward_pre_hooks or module._forward_hooks or module._state_dict_pre_hooks)
-                    assert not module._load_state_dict_pre_hooks
+                    tables = (module._forward_pre_hooks, module._forward_hooks, module._state_dict_pre_hooks)
+                    assert not any((*tables, module._load_state_dict_pre_hooks))
                 assert all(type(parameter) is nn.Parameter for parameter in plain.parameters())
                 one(plain, torch.optim.SGD(plain.parameters(), lr=0.1), 0, step)
                 one(model, optimizer, rank, step)
