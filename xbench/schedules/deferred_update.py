@@ -30,6 +30,7 @@ from xbench.schedules.early_update import PER_PARAMETER, group_of
 from xbench.schedules.groups import waits_on_stream
 from xbench.schedules.launch_queue import QueuedCollective
 from xbench.schedules.loop_guard import has_step_hooks_of_others
+from xbench.schedules.module_hooks import uncopied
 from xbench.torch_compile import regions
 
 Carrier = Literal["exchange", "streams"]
@@ -68,12 +69,12 @@ def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
 
 
 def refuse_step_hooks(optimizer: Optimizer, name: str, own: int = 0) -> None:
-    """Raise UsageError if the optimizer, or every one, has step hooks beside `own` pre-hooks of the schedule `name`."""
-    if (
-        has_step_hooks_of_others()
-        or len(optimizer._optimizer_step_pre_hooks) > own
-        or optimizer._optimizer_step_post_hooks
-    ):
+    """Raise UsageError if the optimizer, or every one, has step hooks beside those of the schedule `name`.
+
+    These are `own` pre-hooks, and a post-hook if there are any.
+    """
+    others = len(optimizer._optimizer_step_pre_hooks) > own or len(optimizer._optimizer_step_post_hooks) > min(own, 1)
+    if has_step_hooks_of_others() or others:
         raise UsageError(
             f"{name} puts updates off into the next forward pass, and the optimizer has step hooks, which "
             "would find neither gradients nor new parameters"
@@ -120,8 +121,8 @@ def before_state_dicts(model: Module, optimizer: Optimizer, finish: Callable[[],
 
     found: list[RemovableHandle] = []
     for module in model.modules():
-        found.append(module.register_state_dict_pre_hook(first))  # type: ignore[no-untyped-call]
-        found.append(module.register_load_state_dict_pre_hook(first))  # type: ignore[no-untyped-call]
+        found.append(uncopied(module.register_state_dict_pre_hook(first)))  # type: ignore[no-untyped-call]
+        found.append(uncopied(module.register_load_state_dict_pre_hook(first)))  # type: ignore[no-untyped-call]
     found.append(optimizer.register_state_dict_pre_hook(first))
     found.append(optimizer.register_load_state_dict_pre_hook(first))
     return found

@@ -12,8 +12,8 @@ A parameter's **homes** are the modules that wait for it before they run:
 - the module in which the parameter was first used.
 
 The first home in the order of a forward pass waits, and the others then have nothing to wait for. A parameter without
-any home is waited for in the first module call. Uses outside a parameter's homes in a later forward pass are not
-detected: layers that are used by function are those of the first forward pass.
+any home is waited for in the first module call. A use before a parameter's homes in a later forward pass completes the
+whole step (`due_updates`).
 
 A module with its own parameters that is called twice in one forward pass is refused. The schedules that wait in forward
 passes promise one wait per layer, and their plans have one place for it.
@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.overrides import TorchFunctionMode
@@ -31,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
+from xbench.schedules.module_hooks import uncopied
 
 
 class FirstUse:
@@ -48,9 +50,10 @@ class FirstUse:
         self._first: dict[int, Module] = {}
         self._owning = {id(module) for module in model.modules() if _own(module, self._wanted)}
         self._handles: list[RemovableHandle] = []
+        enter, leave = torch.compiler.disable(self._enter), torch.compiler.disable(self._leave)
         for module in model.modules():
-            self._handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
-            self._handles.append(module.register_forward_hook(self._leave, always_call=True))
+            self._handles.append(uncopied(module.register_forward_pre_hook(enter, prepend=True)))
+            self._handles.append(uncopied(module.register_forward_hook(leave, always_call=True)))
 
     @property
     def seen(self) -> bool:

@@ -15,12 +15,10 @@ phases:
 Promise: parameters, as every layer reads them, are bit-identical to those of a step that waits for all gradients first.
 This holds for optimizers whose update of a parameter uses only its own gradient and state (`PER_PARAMETER`). A forward
 pass without gradients (validation) completes all updates before its first layer. So do `Handle.finish`, the state dicts
-of the model and the optimizer, and detaching. Other code that reads parameters between a step and the next forward pass
-(an average of weights, a regulariser computed outside the model) must call `Handle.finish` first.
+of the model and the optimizer, detaching, and any other use of a parameter (`due_updates`).
 
 `Handle.synchronize` before the step gives up the overlap for this step: gradients are averaged and on the parameters,
-for clipping or a GradScaler, and the step is an ordinary one. `wait` has no effect here. A step consumes the gradients,
-as `zero_grad(set_to_none=True)` would.
+for clipping or a GradScaler, and the step is an ordinary one. `wait` has no effect here.
 
 Launches come from several threads (see `launch_queue`), so over Gloo the collectives have their own group, without
 other collectives in between.
@@ -58,10 +56,12 @@ from xbench.schedules.deferred_update import (
     own_group,
     refuse_step_hooks,
 )
+from xbench.schedules.due_updates import DueUpdates, UsedGradient, no_longer_due
 from xbench.schedules.engine import TWICE, TWICE_HINT, Engine
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.hooks import closure_of
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
+from xbench.schedules.module_hooks import uncopied
 from xbench.schedules.served_parameters import trainable
 
 
@@ -86,6 +86,7 @@ class NextForward(Engine):
         self._incomplete: set[int] = set()
         """Ids of buckets that may be launched and are not complete yet."""
         self._due = 0
+        self._updates = DueUpdates()
         self._next_due = 0  # no update group before this one is due
         self._arriving: list[UpdateGroup] = []  # due groups, the first to arrive at the end
         self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
@@ -110,6 +111,7 @@ class NextForward(Engine):
             self.pieces += self._pieces_of(bucket, [[] for _ in bucket.parameters])
         assign(self.pieces, self.departures.order, self.optimizer)
         self._handles.append(self.optimizer.register_step_pre_hook(self._before_step))
+        self._handles.append(self.optimizer.register_step_post_hook(self._after_step))
         self._own_hooks = len(self.optimizer._optimizer_step_pre_hooks)
         self._handles += before_state_dicts(self._model, self.optimizer, self.finish)
         self._first_use = FirstUse(self._model, self.parameters, self.name)
@@ -137,6 +139,7 @@ class NextForward(Engine):
         if self._travels and not self._due:
             raise UsageError(TWICE, hint=TWICE_HINT)
         self.finish()
+        self._updates.refuse_used(self.parameters.values())
         super()._start(parameter)
 
     def _full(self, bucket: Bucket) -> None:
@@ -205,8 +208,8 @@ class NextForward(Engine):
         homeless = [piece for piece in self.pieces if not piece.homes]
         for module in self._model.modules():
             if pieces := [*homeless, *waits.get(id(module), ())]:
-                hook = self._before_layer(pieces)
-                self._waiters.append(module.register_forward_pre_hook(hook, prepend=True))
+                wait = torch.compiler.disable(self._before_layer(pieces))  # in a model that is compiled after attach
+                self._waiters.append(uncopied(module.register_forward_pre_hook(wait, prepend=True)))
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the deferred update before the optimizer steps, which then finds no gradients."""
@@ -217,6 +220,7 @@ class NextForward(Engine):
             )
         self.finish()
         if not self._travels:
+            self._updates.refuse_used(self.parameters.values())
             return
         refuse_step_hooks(optimizer, self.name, own=self._own_hooks)
         if getattr(optimizer, "found_inf", None) is not None or getattr(optimizer, "grad_scale", None) is not None:
@@ -243,6 +247,11 @@ class NextForward(Engine):
         self._next_due = 0
         if self.departures.can_be_counted:
             self._arriving = sorted(self.pieces, key=lambda piece: piece.last, reverse=True)
+
+    def _after_step(self, *_: Any) -> None:
+        """See `Engine._after_step`. After a step whose updates are due, uses of parameters and gradients are seen."""
+        if self._due:
+            self._updates.mark(self.parameters.values(), self._in_flight.held)
 
     def _before_layer(self, pieces: Sequence[UpdateGroup]) -> Callable[[Module, Any], None]:
         def wait(module: Module, inputs: Any) -> None:
@@ -305,6 +314,7 @@ class NextForward(Engine):
             for number, parameters in piece.groups.items():
                 groups.setdefault(number, []).extend(parameters)
         updated = [parameter for parameters in groups.values() for parameter in parameters]
+        no_longer_due(updated)
         before = [parameter.grad for parameter in updated]
         whole = self.optimizer.param_groups
         self.optimizer.param_groups = [
@@ -317,7 +327,8 @@ class NextForward(Engine):
         finally:
             self.optimizer.param_groups = whole
             for parameter, gradient in zip(updated, before, strict=True):
-                parameter.grad = gradient
+                absent = type(gradient) is UsedGradient and parameter.grad is None  # on every rank
+                parameter.grad = None if absent else gradient
         self._due -= len(pieces)
         if not self._due:
             self._over()
@@ -382,6 +393,7 @@ class NextForward(Engine):
             if self._first_use is not None:
                 self._first_use.close()
                 self._first_use = None
+            self._updates.forget(self.parameters.values())
             self.departures.settle()
             self.departures.forget()
             self.pieces = []

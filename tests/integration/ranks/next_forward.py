@@ -28,7 +28,7 @@ from xbench.schedules.served_parameters import engine_of, trainable
 
 
 def updates_wait_for_the_forward_pass(rank: int, world: int) -> None:
-    """Parameters change in the next forward pass, a layer's when it is called at the latest, and gradients are gone."""
+    """Parameters change in the next forward pass, a layer's when it is called at the latest."""
     for schedule in PUT_OFF:
         model, optimizer = make(Images)
         names = [name for name, _ in reversed(list(trainable(model).items()))]
@@ -36,14 +36,16 @@ def updates_wait_for_the_forward_pass(rank: int, world: int) -> None:
         with kind().attach(AttachConfig(model, optimizer, [[name] for name in names])) as handle:
             one(model, optimizer, rank, 0)
             handle.finish()
+            memory = {
+                name: parameter.detach() for name, parameter in model.named_parameters()
+            }  # reads complete nothing
             one(model, optimizer, rank, 1)
-            assert all(parameter.grad is None for parameter in model.parameters())
-            before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+            before = {name: values.clone() for name, values in memory.items()}
             changed: dict[str, set[str]] = {}
 
-            def look(path: str, before: dict[str, Tensor] = before, model: nn.Module = model,
+            def look(path: str, before: dict[str, Tensor] = before, memory: dict[str, Tensor] = memory,
                      changed: dict[str, set[str]] = changed) -> None:  # fmt: skip
-                changed[path] = {n for n, p in model.named_parameters() if not torch.equal(p.detach(), before[n])}
+                changed[path] = {name for name, values in memory.items() if not torch.equal(values, before[name])}
 
             handles = [
                 module.register_forward_pre_hook(lambda module, _, path=path: look(path))
@@ -105,6 +107,23 @@ def refusals(rank: int, world: int) -> None:
     assert "calls 'layer' twice" in of(Twice, sgd, lambda model, _: model(batch(0, rank)[0]))
     assert "called none" in of(Wrapped, sgd, lambda model, _: model.linear.forward(torch.ones(2, 3)).sum().backward())
     assert "another backward pass" in of(Net, sgd, two_backwards)
+
+    def again(model: nn.Module, optimizer: torch.optim.Optimizer, then: Callable[[], Any]) -> None:
+        loss_of(model).backward()
+        optimizer.step()
+        then()
+
+    for then in ("second step", "second backward pass"):
+        assert "used again after the optimizer's step" in of(
+            Net, sgd, lambda model, optimizer, then=then: again(
+                model, optimizer, optimizer.step if then == "second step" else lambda: loss_of(model, 1).backward()
+            )
+        ), then  # fmt: skip
+    assert "used again after the optimizer's step" in of(
+        Net, sgd, lambda model, optimizer: again(
+            model, optimizer, lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        )
+    )  # fmt: skip
     assert "a closure cannot be" in of(Net, sgd, lambda _, optimizer: optimizer.step(lambda: 0.0))
     assert "none was given" in of(Net, lambda model: None)
     assert "LBFGS" in of(Net, lambda model: torch.optim.LBFGS(model.parameters()))

@@ -6,6 +6,8 @@ is about something else. The models and the hand-written average are in `schedul
 
 from __future__ import annotations
 
+import copy
+import io
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -104,6 +106,9 @@ def trained_in_every_loop(rank: int, world: int) -> None:
         {"steps": 6, "sometimes": lambda step: (step + rank) % 2 == 0},
         {"steps": 6, "sometimes": lambda step: step % 2 == 1},
         {"steps": 6, "sometimes": lambda step: step > 2},
+        {"steps": 6, "set_to_none": False, "sometimes": lambda step: (step + rank) % 2 == 0},
+        {"steps": 6, "set_to_none": False, "sometimes": lambda step: step % 2 == 1},
+        {"steps": 6, "set_to_none": False, "sometimes": lambda step: step > 2},
     )  # fmt: skip
     for schedule, options in itertools.product(PUT_OFF, every_loop):
         check(Net, schedule, rank, wait="step", **{"steps": 4} | options)
@@ -242,6 +247,110 @@ def what_reads_parameters_between_steps_gets_new_ones(rank: int, world: int) -> 
         return torch.stack([value.detach().float() for value in heard])
 
     beside(rank, loop)
+
+
+def every_other_use_of_a_parameter_sees_the_step(rank: int, world: int) -> None:
+    """Reads, copies, files and changes in place between a step and the next forward pass, without `finish`."""
+
+    def through_a_file(model: nn.Module) -> nn.Module:
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        return torch.load(file, weights_only=False)  # type: ignore[no-any-return]
+
+    def vector(model: nn.Module) -> Tensor:
+        return nn.utils.parameters_to_vector(model.parameters())
+
+    mean: list[Tensor] = []
+
+    def average(model: nn.Module) -> Tensor:
+        if not mean:
+            mean.extend(torch.zeros_like(parameter) for parameter in model.parameters())
+        torch._foreach_lerp_(mean, list(model.parameters()), 0.5)
+        return torch.cat([value.flatten() for value in mean])
+
+    def clamped(model: nn.Module) -> Tensor:
+        for parameter in model.parameters():
+            parameter.data.clamp_(-0.2, 0.2)
+        return torch.zeros(1)
+
+    uses: tuple[Callable[[nn.Module], Tensor], ...] = (
+        average, clamped, vector,
+        lambda model: vector(copy.deepcopy(model)),
+        lambda model: vector(through_a_file(model)),
+        lambda model: model.second.weight.norm(),  # type: ignore[union-attr,operator]
+        lambda model: torch.func.functional_call(model, dict(model.named_parameters()), (batch(50, 0)[0],)),
+        lambda model: vector(torch.optim.swa_utils.AveragedModel(model)),
+    )  # fmt: skip
+
+    for use in uses:
+
+        def loop(
+            model: nn.Module,
+            optimizer: torch.optim.Optimizer,
+            handle: Handle | None,
+            use: Callable[[nn.Module], Tensor] = use,
+        ) -> Tensor:
+            mean.clear()
+            heard = []
+            for step in range(4):
+                one(model, optimizer, rank, step, nothing_more if handle else lambda: average_by_hand(model))
+                torch.manual_seed(step)
+                with torch.no_grad():
+                    heard.append(use(model).flatten().clone())
+            return torch.cat(heard)
+
+        beside(rank, loop)
+
+
+def a_layer_that_is_used_by_function_in_a_later_pass(rank: int, world: int) -> None:
+    class Late(Net):
+        passes = 0
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            self.passes += 1
+            early = self.second.weight.sum() if self.passes > 1 else 0.0
+            return super().forward(tokens) + early
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
+        for step in range(4):
+            one(model, optimizer, rank, step, nothing_more if handle else lambda: average_by_hand(model))
+
+    beside(rank, loop, Late)
+
+
+def compiled_after_attach(rank: int, world: int) -> None:
+    """torch.compile leaves the waits of layers alone."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
+        torch._dynamo.reset()
+        call: Any = torch.compile(model, backend="eager") if handle else model
+        for step in range(4):
+            optimizer.zero_grad()
+            torch.manual_seed(step)
+            tokens, targets = batch(step, rank)
+            nn.functional.cross_entropy(call(tokens), targets).backward()
+            if handle is None:
+                average_by_hand(model)
+            optimizer.step()
+
+    beside(rank, loop)
+
+
+def copies_are_plain(rank: int, world: int) -> None:
+    """A copy of the model, before and after the first pass, has no hook, and trains by itself."""
+    for schedule in PUT_OFF:
+        model, optimizer = make(Net)
+        with attached(model, optimizer, schedule, 256):
+            for step in range(2):
+                plain = copy.deepcopy(model)
+                for module in plain.modules():
+                    tables = (module._forward_pre_hooks, module._forward_hooks, module._state_dict_pre_hooks)
+                    assert not any((*tables, module._load_state_dict_pre_hooks))
+                assert all(type(parameter) is nn.Parameter for parameter in plain.parameters())
+                one(plain, torch.optim.SGD(plain.parameters(), lr=0.1), 0, step)
+                one(model, optimizer, rank, step)
+        assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
 
 
 def two_forwards_before_a_backward(rank: int, world: int) -> None:

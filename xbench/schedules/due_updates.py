@@ -1,0 +1,156 @@
+"""Parameters and gradients between a step and its deferred update: each use finds what a plain loop would have.
+
+A parameter whose update is due has the class `DueParameter`. The first torch function with it among its arguments
+completes the step: an average of weights, a copy, a file, a change in place. Reads of its gradient or of its shape do
+not. The class is `Parameter` again when the parameter is updated. Memory that other code got hold of before the step
+(`parameter.data`, a numpy array) is not seen.
+
+The step has used the gradients, and in a plain loop they stay until `zero_grad()`. They are in flight here, so a
+`UsedGradient` stands for each. `zero_grad()` removes it or, with `set_to_none=False`, puts zeros in its place. Every
+other use is refused, such as a second step or another backward pass.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._pytree import tree_leaves
+
+from xbench.errors import UsageError
+from xbench.schedules.in_flight import StandIn
+from xbench.schedules.served_parameters import engine_of
+
+_GRAD: Any = Tensor.grad
+_VALUELESS: frozenset[Any] = frozenset(
+    (
+        *(getattr(Tensor, name).__get__ for name in ("dtype", "device", "shape", "ndim", "layout", "requires_grad")),
+        Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.element_size, Tensor.is_floating_point,
+        Tensor.is_complex,
+    )
+)  # fmt: skip
+"""Functions of a tensor that do not depend on its values."""
+
+
+class DueParameter(Parameter):
+    """A parameter whose update is due: a use of its values completes the step."""
+
+    @property  # type: ignore[override]
+    def grad(self) -> Tensor | None:
+        """The gradient; reading it completes nothing."""
+        with torch._C.DisableTorchFunctionSubclass():
+            gradient: Tensor | None = _GRAD.__get__(self)
+        return gradient
+
+    @grad.setter
+    def grad(self, gradient: Tensor | None) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            _GRAD.__set__(self, gradient)
+
+    @grad.deleter
+    def grad(self) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            _GRAD.__delete__(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        _complete(self)
+        return self.__deepcopy__(memo)  # of Parameter, which this is now
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        _complete(self)
+        return self.__reduce_ex__(protocol)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Complete the step before `func` is called, unless it needs no values."""
+        if func in _VALUELESS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        for given in tree_leaves((args, kwargs)):
+            if type(given) is DueParameter:
+                _complete(given)
+        return func(*args, **(kwargs or {}))
+
+
+def _complete(parameter: Parameter) -> None:
+    """Complete the step of the parameter's schedule."""
+    engine = engine_of(parameter)
+    if engine is not None:
+        engine.finish()
+    no_longer_due([parameter])
+
+
+class UsedGradient(StandIn):
+    """A stand-in for a gradient that a step has used. `is_certain`: this rank had a gradient, or found its average."""
+
+    SAID = "gradients are used again after the optimizer's step, whose update is still due"
+    HINT = "call optimizer.zero_grad() before the next backward pass; handle.synchronize() before the step keeps them"
+
+    parameter: weakref.ref[Parameter]
+    is_certain: bool
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Put zeros in the parameters' gradients, as `zero_grad(set_to_none=False)` asks; refuse all other uses."""
+        if func not in (torch.ops.aten.zero_.default, torch.ops.aten._foreach_zero_.default):
+            raise UsageError(cls.SAID, hint=cls.HINT)
+        for given in tree_leaves(args):
+            assert isinstance(given, UsedGradient)
+            given._become_zero()
+        return args[0] if func is torch.ops.aten.zero_.default else None
+
+    def _become_zero(self) -> None:
+        """Zeros for a parameter that had a gradient on any rank. Another one has none in a plain loop either."""
+        parameter = self.parameter()
+        if parameter is None:
+            return
+        if not self.is_certain:
+            _complete(parameter)
+        if parameter.grad is self:
+            zeros = torch.empty_strided(self.size(), self.stride(), dtype=self.dtype, device=self.device)
+            parameter.grad = zeros.zero_()
+
+
+class DueUpdates:
+    """Stand-ins of the gradients that a step has used, by the parameter's id."""
+
+    def __init__(self) -> None:
+        self._used: dict[int, UsedGradient] = {}
+
+    def mark(self, parameters: Iterable[Parameter], certain: Collection[int]) -> None:
+        """Mark parameters as due after a step, and their gradients as used. `certain`: ids of those with a gradient."""
+        for parameter in parameters:
+            used = self._used.get(id(parameter))
+            if used is None:
+                used = self._used[id(parameter)] = UsedGradient(parameter.detach())
+                used.parameter = weakref.ref(parameter)
+            used.is_certain = id(parameter) in certain
+            parameter.grad = used
+            if type(parameter) is Parameter:
+                parameter.__class__ = DueParameter
+
+    def refuse_used(self, parameters: Iterable[Parameter]) -> None:
+        """Raise UsageError if a gradient is still the one that the last step has used."""
+        if self._used and any(type(parameter.grad) is UsedGradient for parameter in parameters):
+            raise UsageError(UsedGradient.SAID, hint=UsedGradient.HINT)
+
+    def forget(self, parameters: Collection[Parameter]) -> None:
+        """Leave no mark on the parameters."""
+        no_longer_due(parameters)
+        for parameter in parameters:
+            if type(parameter.grad) is UsedGradient:
+                parameter.grad = None
+        self._used.clear()
+
+
+def no_longer_due(parameters: Iterable[Parameter]) -> None:
+    """Give the parameters their own class again."""
+    for parameter in parameters:
+        if type(parameter) is DueParameter:
+            parameter.__class__ = Parameter
