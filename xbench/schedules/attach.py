@@ -96,6 +96,7 @@ def attach(
     `fsdp`, `hsdp` and `replicate` take the parameters over, and `zero1` the optimizer's state. Read parameters and
     gradients through `handle.model`, or call `handle.finish()` first. Attributes that a loop sets on a model belong on
     `handle.model`. All ranks must detach together.
+    `spb` has several communicators over NCCL: set NCCL_LAUNCH_ORDER_IMPLICIT=1 before the process group is made.
     `auto:shard=on` is refused: `xbench plan RECORD --emit python --mode auto:shard=on` prints the lines of torch that
     wrap its units.
 
