@@ -34,6 +34,7 @@ from xbench.schedules import parse_mode
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import check_names
 from xbench.schedules.engine import Wait
+from xbench.schedules.groups import backend_of
 from xbench.schedules.served_parameters import ignored, trainable, without_ignored
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
@@ -151,8 +152,8 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
         )
     if dist.is_initialized() and dist.get_rank(group) < 0:
         raise UsageError("this rank is not in process_group", hint="call attach on the ranks of the group alone")
-    raises = MODES.entry(schedule).host_tuning and tuning.is_on()
-    raises = raises and dist.is_initialized() and "gloo" in dist.get_backend(group)
+    raises = MODES.entry(schedule).host_tuning and tuning.is_on() and dist.is_initialized()
+    raises = raises and "gloo" in backend_of(group, next(model.parameters()).device)
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         if broadcast:
             _broadcast_state(model, group)

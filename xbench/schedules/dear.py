@@ -37,6 +37,7 @@ from xbench.schedules.bucket import FlatBucket, Work, started
 from xbench.schedules.deferred_update import UpdateGroup, assign
 from xbench.schedules.deferring import DeferredUpdate
 from xbench.schedules.first_use import FirstUse
+from xbench.schedules.groups import backend_of
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
 from xbench.schedules.next_forward import NextForward
 from xbench.schedules.pairwise import PairwiseAllToAll, Share
@@ -55,7 +56,7 @@ class _Halves:
         self._own = parts[self._rank]
         others = [rank for rank in range(self._world) if rank != self._rank]
         self._others: list[Share] = [(rank, parts[rank]) for rank in others]
-        self._exchanges = bool(others) and not in_place and "gloo" in dist.get_backend(group)
+        self._exchanges = bool(others) and not in_place and "gloo" in backend_of(group, bucket.whole.device)
         alone = in_place or not others
         self._received: Tensor = bucket.whole if alone else torch.empty_like(bucket.whole)
         self._theirs: list[Share] = [(rank, self._received.chunk(self._world)[rank]) for rank in others]

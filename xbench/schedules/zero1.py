@@ -30,6 +30,7 @@ from xbench.schedules.base import AttachConfig, Handle
 from xbench.schedules.checks import group_ids, refuse_joint_updates
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.engine import Watch
+from xbench.schedules.groups import is_emulated
 from xbench.schedules.served_parameters import refuse_ignored
 from xbench.schedules.torch_calls import BROADCASTS, watch_calls
 
@@ -162,7 +163,7 @@ class Zero1(Ddp):
             raise UsageError("zero1 divides the state of a torch optimizer, and none was given")
         refuse_joint_updates(optimizer, "zero1")
         refuse_ignored(setup.model, "zero1")
-        if setup.group is not None and dist.get_backend(setup.group) == "emulated":
+        if is_emulated(setup.group):
             raise UsageError("zero1 broadcasts over real links, and these are emulated")
         taken = inspect.signature(type(optimizer)).parameters
         defaults = {name: value for name, value in optimizer.defaults.items() if name in taken}
