@@ -32,6 +32,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 
+from xbench.equal_ranks import on_device
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import FlatBucket, Work, started
 from xbench.schedules.deferred_update import UpdateGroup, assign
@@ -145,7 +146,8 @@ class DearEngine(NextForward):
         needed = [min((first_use.place(home) for home in piece.homes), default=-1) for piece in self.pieces]
         order: list[list[int]] = [sorted(range(len(needed)), key=needed.__getitem__)]
         source = dist.get_process_group_ranks(self.group)[0] if self.group is not None else 0
-        dist.broadcast_object_list(order, src=source, group=self.group)
+        with on_device(self._device):
+            dist.broadcast_object_list(order, src=source, group=self.group)
         gathers = [self._gathers[id(self.pieces[number].bucket)] for number in order[0]]
         self._order = [*self._scatters.values(), *gathers]
 

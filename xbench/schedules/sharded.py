@@ -321,7 +321,13 @@ class Fsdp(Schedule):
                     f"{self.name} hands its shards to the optimizer, which does not have {plain_name(name)!r}",
                     hint="give it one optimizer with all trainable parameters",
                 )
-        return next(setup.model.parameters()).device.type
+        device = next(setup.model.parameters()).device
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            raise UsageError(
+                f"{self.name} puts shards on the current GPU, which is another than the model's {device}",
+                hint=f"torch.cuda.set_device({device.index}) before attach",
+            )
+        return device.type
 
 
 class FsdpTuned(Fsdp):

@@ -25,6 +25,7 @@ from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from xbench.equal_ranks import on_device
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle
 from xbench.schedules.checks import group_ids, refuse_joint_updates
@@ -110,7 +111,8 @@ class Zero1Handle(DdpHandle):
             if id(parameter) in self._own and parameter in state
         }
         everyone: list[Any] = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(everyone, mine, group=self._group)
+        with on_device(self._parameters[0].device):
+            dist.all_gather_object(everyone, mine, group=self._group)
         for rank, theirs in enumerate(everyone):
             for place, described in theirs.items():
                 self._take(self._parameters[place], rank, described)
