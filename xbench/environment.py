@@ -32,6 +32,14 @@ RAISED, NOT_RAISED = "raised", "as they come"
 """Gloo's threads precede its event loop if the process may raise their priority (`host.tuning`)."""
 
 RAISED_NICE = -15
+
+_VARIABLES = re.compile(
+    r"(NCCL|TORCH_NCCL|TORCH_DISTRIBUTED|CUDA|CUBLAS|CUDNN|UCX)_\w+|(PYTORCH|TORCH)_\w*(ALLOC_CONF|CACHING|TF32|CUDNN)\w*"
+    r"|NVIDIA_TF32_OVERRIDE"
+)
+_PLACES = re.compile(r"\w+_(HOME|\w*PATH|\w*ROOT|\w*DIR|\w*DIRECTORY|VERSION|VISIBLE_DEVICES|COMM_ID)|NCCL_DEBUG\w*")
+"""Those of them that name a place, a version, a device or a log, which changes no time."""
+
 BUSY_SHARE = 0.5
 """Share of a core above which another process disturbs a measurement."""
 
@@ -53,6 +61,7 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
         "physical_cores": str(psutil.cpu_count(logical=False) or "unknown"),
         "governor": governor() or "unknown",
         "thread_priorities": RAISED if may_raise_priority() else NOT_RAISED,
+        **({"variables": given} if (given := gpu_variables(os.environ)) else {}),
         **({"profile_share": share} if (share := os.environ.get("XBENCH_PROFILE_SHARE")) else {}),
         **({"nvidia_driver": driver} if (driver := nvidia_driver()) else {}),
         **{name: version for name in LIBRARIES if (version := version_of(name))},
@@ -71,6 +80,15 @@ def capture(preflight: Mapping[str, object] | None = None) -> Environment:
         commit=commit(),
         facts=facts,
     )
+
+
+def gpu_variables(environ: Mapping[str, str]) -> str:
+    """Variables that change what NCCL, CUDA and torch do on GPUs, as 'NCCL_ALGO=Ring NCCL_P2P_DISABLE=1'; '' for none.
+
+    They are those of the process that starts a run. What xbench sets for its ranks is the same in every run.
+    """
+    names = (name for name in sorted(environ) if _VARIABLES.fullmatch(name) and not _PLACES.fullmatch(name))
+    return " ".join(f"{name}={environ[name]}" for name in names)
 
 
 def usable_cores() -> int:
@@ -214,6 +232,8 @@ def must_match(environment: Environment) -> tuple[dict[str, str], dict[str, str]
             "NCCL": facts.get("nccl", "unknown"),
             "NVIDIA driver": facts.get("nvidia_driver", "unknown"),
         }
+        if "variables" in facts:  # a record without this fact was made with none, or before it was kept
+            software["variables"] = facts["variables"]
     return machine, software
 
 

@@ -1,9 +1,10 @@
-"""Comparison of tensors that should be equal on all ranks, by their digests."""
+"""Comparison of tensors that should be equal on all ranks, by their digests, and exchanges of Python objects."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 
 import torch
@@ -29,6 +30,13 @@ def digest(value: Tensor, before: str = "") -> str:
     return hasher.hexdigest()
 
 
+@contextmanager
+def on_device(device: torch.device) -> Iterator[None]:
+    """Make a GPU the current one: torch sends Python objects over NCCL from there. DDP's users need not set one."""
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        yield
+
+
 def differing(tensors: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> list[str]:
     """Names of tensors whose shape, dtype, `requires_grad` or value differ between ranks, or that some ranks lack.
 
@@ -37,8 +45,10 @@ def differing(tensors: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | 
     """
     if group is not None and dist.get_world_size(group) == dist.get_world_size():
         group = None
-    local = {name: (tuple(t.shape), str(t.dtype), t.requires_grad, digest(t)) for name, t in tensors}
+    values = dict(tensors)
+    local = {name: (tuple(t.shape), str(t.dtype), t.requires_grad, digest(t)) for name, t in values.items()}
     by_rank: list[dict[str, tuple[tuple[int, ...], str, bool, str]]] = [{} for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(by_rank, local, group=group)
+    with on_device(next((t.device for t in values.values()), torch.device("cpu"))):
+        dist.all_gather_object(by_rank, local, group=group)
     names = dict.fromkeys(chain(*by_rank))
     return [name for name in names if any(other.get(name) != by_rank[0].get(name) for other in by_rank)]

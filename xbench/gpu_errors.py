@@ -18,7 +18,7 @@ Nothing here imports torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from xbench.errors import SpecError
@@ -205,6 +205,40 @@ def check_ranks(
         f"{fabric} puts {ranks} ranks on {gpu_count}, and {library} refuses two ranks on one GPU",
         hint=_sharing_hint(nccl),
     )
+
+
+def check_variables(device: str, environ: Mapping[str, str]) -> list[str]:
+    """Warnings about variables that lengthen steps on this device. Raises SpecError for one that leaves no overlap."""
+    if device != "cpu" and _is_on(environ.get("CUDA_LAUNCH_BLOCKING", "")):
+        raise SpecError(
+            "CUDA_LAUNCH_BLOCKING makes the host wait for each kernel, so no communication overlaps any computation",
+            hint="unset CUDA_LAUNCH_BLOCKING",
+        )
+    return [
+        f"{name}={environ[name]} is in the environment: {effect}"
+        for name, (slows, effect) in _SLOWING.items()
+        if (device != "cpu" or name in _ON_CPUS) and slows(environ.get(name, ""))
+    ]
+
+
+def _is_on(value: str) -> bool:
+    return value.strip().lower() not in ("", "0", "n", "no", "f", "false", "off")
+
+
+_SLOWING: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    "TORCH_NCCL_BLOCKING_WAIT": (_is_on, "each wait for a collective blocks the host, which else runs ahead"),
+    "NCCL_BLOCKING_WAIT": (_is_on, "each wait for a collective blocks the host, which else runs ahead"),
+    "TORCH_NCCL_DESYNC_DEBUG": (_is_on, "each collective is noted in the store"),
+    "TORCH_NCCL_NAN_CHECK": (_is_on, "the input of each collective is searched for NaN"),
+    "TORCH_DISTRIBUTED_DEBUG": (
+        lambda value: value.strip().upper() == "DETAIL", "before each collective the ranks compare what they will send"
+    ),
+    "NCCL_DEBUG": (lambda value: value.strip().upper() == "TRACE", "NCCL prints a line for each call"),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": (_is_on, "each tensor is a call of the driver, which may wait for the GPU"),
+}  # fmt: skip
+"""Variables by name: the values that lengthen steps, and their effect."""
+
+_ON_CPUS = {"TORCH_DISTRIBUTED_DEBUG"}
 
 
 def can_share(nccl: str | None) -> bool:

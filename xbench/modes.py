@@ -88,6 +88,8 @@ class ModeInfo:
     ranks: str | None = None
     """Function from (text, options, world size, ranks a host) to the ranks of a group, if its collectives are those of
     groups of ranks. It raises SpecError where the ranks do not suffice."""
+    own_groups: bool = False
+    """True if it makes process groups of its own and uses them at once. NCCL must keep the order of launches then."""
     host_tuning: bool = True
     """False if it runs in ranks of its own without host tuning. Only ranks on CPUs are tuned (`host.tuning`)."""
     compiled: bool = False
@@ -240,7 +242,7 @@ _OURS = (
              overlap="next_forward", travels="parts", script_change=5),
     ModeInfo("spb", "partial backpropagation: fewer gradients, not equivalent to all; :variant=,k=",
              "xbench.schedules.spb:Spb", gradients="partial", buckets_of=("optimal", "wfbp"),
-             predictor="xbench.planning.partial:predict", options="xbench.planning.partial:options",
+             predictor="xbench.planning.partial:predict", options="xbench.planning.partial:options", own_groups=True,
              cycle="xbench.planning.partial:cycle"),
     ModeInfo("horovod", "Horovod's own optimizer: fusion=128 MiB, cycle=1 ms, unless it says otherwise",
              "xbench.schedules.horovod:Horovod", takes_plan=False, reducer="own", library="Horovod", paced_by="ddp",

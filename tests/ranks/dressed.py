@@ -7,6 +7,9 @@ of NCCL. `dress()` registers the backend "dressed". Its groups have these proper
   So does the first transfer between two ranks.
 - *Streams.* The collectives of a group run in order, on a thread of the group. A collective starts after the work that
   the current stream waited for at its launch.
+- *Hardware queues.* With `dress(one_queue=True)` the collectives of all groups of a rank run in the order in which the
+  host launched them, as where streams share a hardware queue: with CUDA_DEVICE_MAX_CONNECTIONS=1, with more
+  communicators than queues, and with NCCL_LAUNCH_ORDER_IMPLICIT=1. Without it every group has a queue of its own.
 - *Waits of the stream.* `Work.wait` returns at once. The computation waits: the next operation on a tensor that a
   waited collective filled (`_Reads`).
 - *No arrivals.* `Work.is_completed` is False until the host has synchronised with the device: by `DEVICE.synchronize`,
@@ -95,12 +98,35 @@ class DressedWork(dist.Work):
         return self.waited or (self.heard and self._done.is_set())
 
 
+class HardwareQueue:
+    """Collectives that run one after the other, on a thread of the queue."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[DressedWork] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, work: DressedWork) -> None:
+        """Add a collective at the end."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=work.stream.name, daemon=True)
+            self._thread.start()
+        self._waiting.put(work)
+
+    def _run(self) -> None:
+        while True:
+            self._waiting.get().execute()
+
+
 class Device:
-    """The device of this rank: collectives in flight, by the memory that they use. `reads`: times the host waited."""
+    """The device of this rank: collectives in flight, by the memory that they use. `reads`: times the host waited.
+
+    `queue`: the hardware queue of all groups; None where each has its own.
+    """
 
     def __init__(self) -> None:
         self._in_flight: dict[int, list[DressedWork]] = {}
         self.reads = 0
+        self.queue: HardwareQueue | None = None
 
     def is_busy(self) -> bool:
         """True if anything may be in flight."""
@@ -169,24 +195,23 @@ class _Reads(TorchDispatchMode):
 
 
 class _Stream:
-    """A communicator: its name, its ranks' first meeting, and its thread, which runs one collective after the other."""
+    """A communicator: its name, its ranks' first meeting, and the queue in which its collectives run."""
 
     def __init__(self, name: str, store: dist.Store, rank: int, ranks: Sequence[int]) -> None:
         self.name = name
         self._store, self._rank, self._ranks = store, rank, list(ranks)
         self._met = False
-        self._waiting: queue.SimpleQueue[DressedWork] = queue.SimpleQueue()
+        self._queue = DEVICE.queue or HardwareQueue()
         self._launched: list[DressedWork] = []
 
     def launch(self, name: str, tensors: Sequence[Tensor], run: Callable[[], object]) -> DressedWork:
         """Queue a collective. The first one blocks the host until all ranks are here."""
         if not self._met:
             self._meet(name)
-            threading.Thread(target=self._run, name=self.name, daemon=True).start()
         work = DressedWork(self, name, tensors, run)
         self._launched.append(work)
         DEVICE.launched(work)
-        self._waiting.put(work)
+        self._queue.put(work)
         return work
 
     def until(self, work: DressedWork) -> list[DressedWork]:
@@ -209,10 +234,6 @@ class _Stream:
                 f"deadlock: rank {self._rank} waits in the first {name} of {self.name} for ranks {missing}"
             ) from error
         self._met = True
-
-    def _run(self) -> None:
-        while True:
-            self._waiting.get().execute()
 
 
 class DressedGroup(dist.ProcessGroup):
@@ -293,8 +314,10 @@ class DressedGroup(dist.ProcessGroup):
         return self._stream.launch(name, tensors, run)
 
 
-def dress() -> None:
+def dress(*, one_queue: bool = False) -> None:
     """Register the backend in this process, and let its main thread's operations wait for collectives."""
+    if one_queue:
+        DEVICE.queue = HardwareQueue()
 
     def create(options: Any, _: object) -> DressedGroup:
         size = options.group_size

@@ -39,6 +39,27 @@ def test_what_a_rank_found_takes_its_place() -> None:
     assert "device" not in found.facts
 
 
+def test_variables_that_change_what_gpus_do_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_ALGO": "Ring", "NCCL_P2P_DISABLE": "1",
+        "NVIDIA_TF32_OVERRIDE": "0", "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+        "TORCH_NCCL_BLOCKING_WAIT": "1",
+    }  # fmt: skip
+    of_places = ("CUDA_HOME", "CUDA_VERSION", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NCCL_DEBUG", "NCCL_VERSION",
+                 "TORCH_CUDA_ARCH_LIST", "TORCH_HOME")  # fmt: skip
+    for name in list(os.environ):
+        if environment.gpu_variables({name: "1"}):
+            monkeypatch.delenv(name)
+    assert "variables" not in capture().facts
+    for name in of_places:
+        monkeypatch.setenv(name, "1")
+    assert "variables" not in capture().facts
+    for name, value in kept.items():
+        monkeypatch.setenv(name, value)
+    assert capture().facts["variables"] == " ".join(f"{name}={value}" for name, value in kept.items())
+
+
 def test_capture_imports_no_torch() -> None:
     code = "import sys; from xbench.environment import capture; capture(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -155,6 +176,7 @@ def test_what_changes_no_times_leaves_the_fingerprint(changes: dict[str, object]
         ({"facts": HERE.facts | {"cuda": "12.4"}}, "CUDA: 13.2 and 12.4"),
         ({"facts": HERE.facts | {"nvidia_driver": "1.2"}},
          f"NVIDIA driver: {HERE.facts.get('nvidia_driver', 'unknown')} and 1.2"),
+        ({"facts": HERE.facts | {"variables": "NCCL_ALGO=Ring"}}, "variables: none and NCCL_ALGO=Ring"),
     ],
 )  # fmt: skip
 def test_what_changes_times_changes_the_fingerprint(changes: dict[str, object], difference: str) -> None:
@@ -205,7 +227,8 @@ def test_the_priority_is_tried_on_a_thread_of_its_own(monkeypatch: pytest.Monkey
 
 def test_on_a_cpu_what_gpus_need_does_not_matter() -> None:
     one = HERE.model_copy(update={"device": "cpu", "device_count": 0})
-    other = one.model_copy(update={"facts": one.facts | {"nccl": "1", "cuda": "1", "nvidia_driver": "1"}})
+    more = {"nccl": "1", "cuda": "1", "nvidia_driver": "1", "variables": "NCCL_ALGO=Ring"}
+    other = one.model_copy(update={"facts": one.facts | more})
     assert fingerprint(one) == fingerprint(other)
     assert differences(one, HERE)[:2] == ["device: cpu and NVIDIA H100", "devices: 0 and 8"]
 

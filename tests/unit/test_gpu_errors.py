@@ -220,6 +220,27 @@ def test_older_nccl_does_not_whatever_it_is_told(nccl: str | None) -> None:
         check_ranks(2, 1, nccl=nccl, NCCL_MULTI_RANK_GPU_ENABLE="1")
 
 
+@pytest.mark.parametrize(
+    ("device", "name", "value", "warned"),
+    [
+        ("cuda", "TORCH_NCCL_BLOCKING_WAIT", "1", True),
+        ("cuda", "TORCH_NCCL_BLOCKING_WAIT", "0", False),
+        ("cpu", "TORCH_NCCL_BLOCKING_WAIT", "1", False),
+        ("cuda", "TORCH_DISTRIBUTED_DEBUG", "detail", True),
+        ("cpu", "TORCH_DISTRIBUTED_DEBUG", "DETAIL", True),
+        ("cuda", "TORCH_DISTRIBUTED_DEBUG", "INFO", False),
+        ("cuda", "NCCL_DEBUG", "TRACE", True),
+        ("cuda", "NCCL_DEBUG", "WARN", False),
+        ("cuda", "NCCL_ALGO", "Ring", False),
+        ("cpu", "CUDA_LAUNCH_BLOCKING", "1", False),
+        ("cuda", "CUDA_LAUNCH_BLOCKING", "0", False),
+    ],
+)
+def test_variables_that_lengthen_steps_are_named(device: str, name: str, value: str, warned: bool) -> None:
+    said = gpu_errors.check_variables(device, {name: value})
+    assert [line.partition(" ")[0] for line in said] == ([f"{name}={value}"] if warned else [])
+
+
 def test_one_gpu_is_picked_for_one_rank() -> None:
     check_ranks(1, 4, index=3)
     with pytest.raises(SpecError) as caught:

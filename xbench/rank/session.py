@@ -34,6 +34,7 @@ from xbench.rank.gpu_cores import device_of
 from xbench.rank.gpu_watch import GpuWatch
 from xbench.rank.journal import Journal, Take
 from xbench.rank.loops import Loops
+from xbench.rank.nccl_variables import keep_order_of_launches
 from xbench.rank.nvtx import Ranges
 from xbench.rank.parity_checker import Reference, compressed, gathered
 from xbench.rank.program import JobPlan, Program, job_times
@@ -50,10 +51,6 @@ from xbench.torch_compile import COMPILING_S
 from xbench.workloads.build import build, check_alike
 from xbench.workloads.training_step import FIRST_SCALE
 from xbench.workloads.workload import Workload
-
-ONE_ORDER = ("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
-"""Variable of NCCL 2.26 and newer, and its value. Collectives of two communicators then run in the order in which the
-host launched them. That order is the same on all ranks, so two communicators never wait for each other."""
 
 
 class Session(Loops):
@@ -160,8 +157,8 @@ class Session(Loops):
         """Join the process group, and make the group of the schedules."""
         self.note("joining the process group")
         limit, backend = self._timeout, self.run.backend
-        if backend == "nccl" and self._pairs:
-            os.environ.setdefault(*ONE_ORDER)
+        if backend == "nccl" and (self._pairs or any(mode_info(mode.carrier).own_groups for mode in self.run.modes)):
+            self._remark(keep_order_of_launches(os.environ))
         if self.store is None:
             at = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             store: Any = rank_store(*at, limit, serves=self.rank == 0)
@@ -177,6 +174,11 @@ class Session(Loops):
             self._warm(self.group)
         self.carried = Transport(self.run, self.rank, self.journal, self.group)
         self.group = self.carried.group
+
+    def _remark(self, message: str | None) -> None:
+        """Write a remark of all ranks for the record, once."""
+        if message is not None and self.rank == 0 and self.process == 0:
+            self.journal.write(Remarked(message=message))
 
     def _warm(self, group: dist.ProcessGroup | None) -> None:
         """Run a first collective, with which a group's communicator, or Gloo's threads, begin. Raise those threads."""

@@ -49,6 +49,7 @@ from xbench.rank.session import Session
 from xbench.records import Label, Slice, Timeline
 from xbench.schedules import defers_update
 from xbench.schedules.bucket import Work
+from xbench.schedules.groups import waits_on_stream
 from xbench.spec import ModeSpec
 from xbench.workloads.training_step import TrainingStep
 
@@ -87,7 +88,7 @@ def record_timeline(session: Session, mode: ModeSpec) -> None:
     what = f"timeline of {mode.text}"
     workload = session.workload
     label: Label = "real" if session.program.emulated is None else "emulated"
-    in_order = dist.get_backend() == "nccl"
+    in_order = waits_on_stream(dist.group.WORLD, session.device)
     recording = TimelineRecorder(workload.model, session.clock, in_order=in_order, label=label)
     ahead_s = clock_offsets(None, session.device).offset_s[session.rank]
     with recording as recorder, session.attach(mode) as handle:

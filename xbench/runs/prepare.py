@@ -310,7 +310,7 @@ def check_nvtx(asked: bool, device: str) -> None:
 def _probed(
     workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec], device: str, among: tuple[int, int | None]
 ) -> Preflight:
-    """Check the workloads and their memory (`probe`).
+    """Check the workloads and their memory (`probe`), and the variables of the environment.
 
     If modes in one process and modes in two are compared, a second process holds the second job once more. Ranks
     without host tuning hold all jobs once more.
@@ -318,7 +318,8 @@ def _probed(
     twice = processes_of(modes) > 1 and any(mode.in_one_process for mode in modes)
     again = workloads if has_untuned(modes) else workloads[1:] if twice else ()
     found = probe([*workloads, *again], device, *among)
-    return found.model_copy(update={"workloads": found.workloads[: len(workloads)]})
+    slowed = gpu_errors.check_variables(found.device, os.environ)
+    return found.model_copy(update={"workloads": found.workloads[: len(workloads)], "slowed": slowed})
 
 
 def _ranks_here(fabric: FabricSpec, processes: int) -> tuple[int, int | None]:

@@ -34,6 +34,7 @@ from xbench.schedules import parse_mode
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import check_names, warn_of_others
 from xbench.schedules.engine import Wait
+from xbench.schedules.groups import backend_of
 from xbench.schedules.served_parameters import ignored, trainable, without_ignored
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
@@ -96,6 +97,7 @@ def attach(
     `fsdp`, `hsdp` and `replicate` take the parameters over, and `zero1` the optimizer's state. Read parameters and
     gradients through `handle.model`, or call `handle.finish()` first. Attributes that a loop sets on a model belong on
     `handle.model`. All ranks must detach together.
+    `spb` has several communicators over NCCL: set NCCL_LAUNCH_ORDER_IMPLICIT=1 before the process group is made.
     `auto:shard=on` is refused: `xbench plan RECORD --emit python --mode auto:shard=on` prints the lines of torch that
     wrap its units.
 
@@ -150,8 +152,8 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
         )
     if dist.is_initialized() and dist.get_rank(group) < 0:
         raise UsageError("this rank is not in process_group", hint="call attach on the ranks of the group alone")
-    raises = MODES.entry(schedule).host_tuning and tuning.is_on()
-    raises = raises and dist.is_initialized() and "gloo" in dist.get_backend(group)
+    raises = MODES.entry(schedule).host_tuning and tuning.is_on() and dist.is_initialized()
+    raises = raises and "gloo" in backend_of(group, next(model.parameters()).device)
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         if broadcast:
             _broadcast_state(model, group)

@@ -32,11 +32,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 
+from xbench.equal_ranks import on_device
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import FlatBucket, Work, started
 from xbench.schedules.deferred_update import UpdateGroup, assign
 from xbench.schedules.deferring import DeferredUpdate
 from xbench.schedules.first_use import FirstUse
+from xbench.schedules.groups import backend_of
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
 from xbench.schedules.next_forward import NextForward
 from xbench.schedules.pairwise import PairwiseAllToAll, Share
@@ -55,7 +57,7 @@ class _Halves:
         self._own = parts[self._rank]
         others = [rank for rank in range(self._world) if rank != self._rank]
         self._others: list[Share] = [(rank, parts[rank]) for rank in others]
-        self._exchanges = bool(others) and not in_place and "gloo" in dist.get_backend(group)
+        self._exchanges = bool(others) and not in_place and "gloo" in backend_of(group, bucket.whole.device)
         alone = in_place or not others
         self._received: Tensor = bucket.whole if alone else torch.empty_like(bucket.whole)
         self._theirs: list[Share] = [(rank, self._received.chunk(self._world)[rank]) for rank in others]
@@ -144,7 +146,8 @@ class DearEngine(NextForward):
         needed = [min((first_use.place(home) for home in piece.homes), default=-1) for piece in self.pieces]
         order: list[list[int]] = [sorted(range(len(needed)), key=needed.__getitem__)]
         source = dist.get_process_group_ranks(self.group)[0] if self.group is not None else 0
-        dist.broadcast_object_list(order, src=source, group=self.group)
+        with on_device(self._device):
+            dist.broadcast_object_list(order, src=source, group=self.group)
         gathers = [self._gathers[id(self.pieces[number].bucket)] for number in order[0]]
         self._order = [*self._scatters.values(), *gathers]
 

@@ -27,7 +27,7 @@ from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import FlatBucket, read_flags
 from xbench.schedules.checks import group_ids
 from xbench.schedules.early_update import PER_PARAMETER, group_of
-from xbench.schedules.groups import waits_on_stream
+from xbench.schedules.groups import backend_of, is_emulated, waits_on_stream
 from xbench.schedules.launch_queue import QueuedCollective
 from xbench.schedules.loop_guard import has_step_hooks_of_others
 from xbench.schedules.module_hooks import uncopied
@@ -94,10 +94,10 @@ def carrier_of(group: dist.ProcessGroup | None, device: torch.device) -> Carrier
     """The way in which collectives of this group complete. Raises UsageError for an unknown backend."""
     if waits_on_stream(group, device):
         return "streams"
-    backend = dist.get_backend(group)
-    if "gloo" in backend or (backend == "emulated" and device.type == "cpu"):
+    backend = backend_of(group, device)
+    if "gloo" in backend or (is_emulated(group) and device.type == "cpu"):
         return "exchange"
-    if backend == "emulated":
+    if is_emulated(group):
         raise UsageError("next-forward overlap over an emulated link of GPUs is for one rank")
     raise UsageError(f"next-forward overlap knows Gloo and NCCL, and the process group's backend is {backend!r}")
 
@@ -134,7 +134,7 @@ def own_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
     Two models that train at once have one each: their launches may interleave differently on each rank. Collective: all
     ranks of the group must call it together. An emulated group is returned unchanged.
     """
-    if group is None or dist.get_backend(group) == "emulated":
+    if group is None or is_emulated(group):
         return group
     free = _FREE.setdefault(group, [])
     found = free.pop() if free else None

@@ -39,6 +39,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from xbench.equal_ranks import on_device
 from xbench.errors import UsageError
 from xbench.schedules import chosen_copies
 from xbench.schedules.bucket import Bucket, CommBucket, Work, finish
@@ -364,7 +365,8 @@ class Engine:
         order: list[Any] = [self._seen + missing]
         if self.communicate:
             source = dist.get_process_group_ranks(self.group)[0] if self.group is not None else 0
-            dist.broadcast_object_list(order, src=source, group=self.group)
+            with on_device(self._device):
+                dist.broadcast_object_list(order, src=source, group=self.group)
         place = self.place
         self._build([[name] for name in order[0]])
         place.update(self.place)

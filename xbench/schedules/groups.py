@@ -17,6 +17,20 @@ def workers_of(group: dist.ProcessGroup | None) -> int:
     return dist.get_world_size(group) if found is None else found
 
 
+def is_emulated(group: dist.ProcessGroup | None) -> bool:
+    """True for a group of an emulated link."""
+    return hasattr(group, "workers")
+
+
+def backend_of(group: dist.ProcessGroup | None, device: torch.device) -> str:
+    """Name of the backend that carries the group's tensors on this device: 'gloo' or 'nccl', say; '' without one.
+
+    `dist.get_backend` has the name that the group was made with. It may be 'undefined', and may name several devices.
+    """
+    named = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
+    return named.get(device.type, "")
+
+
 def waits_on_stream(group: dist.ProcessGroup | None, device: torch.device) -> bool:
     """True if `Work.wait` makes the device's current stream wait and returns to the host at once, as NCCL's does.
 
@@ -26,7 +40,7 @@ def waits_on_stream(group: dist.ProcessGroup | None, device: torch.device) -> bo
     stated: bool | None = getattr(group, "waits_on_stream", None)
     if stated is not None:
         return stated
-    return device.type == "cuda" and dist.is_initialized() and "nccl" in dist.get_backend(group)
+    return device.type == "cuda" and dist.is_initialized() and "nccl" in backend_of(group, device)
 
 
 def collectives_begun() -> int:

@@ -30,7 +30,9 @@ import torch.distributed as dist
 from torch.nn import Module, Parameter
 from torch.optim import SGD, Optimizer
 
+from xbench.equal_ranks import on_device
 from xbench.errors import UsageError
+from xbench.horovod import INSTALL
 from xbench.horovod.options import Settings
 from xbench.horovod.world import SENT_BY_HOROVOD, WORLD
 from xbench.schedules.base import AttachConfig, Handle, Schedule
@@ -109,9 +111,17 @@ class Horovod(Schedule):
     def attach(self, setup: AttachConfig) -> Handle:
         """See `Schedule.attach`; every rank must call it together. Also raises UsageError where Horovod is missing."""
         self.check(setup)
-        hvd = WORLD.start(Settings.of(setup.options))
+        device = next(setup.model.parameters()).device
+        with on_device(device):
+            hvd = WORLD.start(Settings.of(setup.options))
         optimizer = setup.optimizer
         assert optimizer is not None
+        if device.type == "cuda" and not (hvd.nccl_built() or hvd.cuda_built()):
+            WORLD.stop()
+            raise UsageError(
+                "this Horovod was built for CPUs, and the model is on a GPU",
+                hint=f"{INSTALL} builds one for GPUs where it finds nvcc; or leave the mode out",
+            )
         # As users pass them. Horovod sorts them by name and uses shared tensors once.
         named = [(plain_name(name), parameter) for name, parameter in setup.model.named_parameters()]
         try:

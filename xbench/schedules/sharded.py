@@ -47,6 +47,7 @@ from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import refuse_joint_updates, refuse_wrapped
 from xbench.schedules.early_update import group_of
 from xbench.schedules.engine import Watch
+from xbench.schedules.groups import backend_of, is_emulated
 from xbench.schedules.in_flight import StandIn
 from xbench.schedules.served_parameters import refuse_ignored
 from xbench.schedules.torch_calls import SHARDED, watch_calls
@@ -288,7 +289,7 @@ class Fsdp(Schedule):
         except (AssertionError, NotImplementedError, ValueError) as error:  # torch refuses the model so
             said = " ".join(str(error).split())[:300]
             raise UsageError(f"fully_shard refuses this model: {said}") from None
-        if dist.get_backend(setup.group) != "nccl":
+        if "nccl" not in backend_of(setup.group, torch.device(device)):
             for module in twin.modules():
                 if isinstance(module, FSDPModule):
                     module.set_force_sum_reduction_for_comms(True)  # of this unit alone
@@ -298,7 +299,7 @@ class Fsdp(Schedule):
         """The type of the model's device. Raises UsageError, on every rank alike, for what `fully_shard` cannot do."""
         if not dist.is_initialized():
             raise UsageError(f"{self.name} needs an initialised process group", hint="start the script with torchrun")
-        if setup.group is not None and dist.get_backend(setup.group) == "emulated":
+        if is_emulated(setup.group):
             raise UsageError(f"{self.name} sends over real links, and these are emulated")
         if setup.compress is not None:
             raise UsageError(f"{self.name} sends parameters and gradients as they are, and not as {setup.compress}")
@@ -320,7 +321,13 @@ class Fsdp(Schedule):
                     f"{self.name} hands its shards to the optimizer, which does not have {plain_name(name)!r}",
                     hint="give it one optimizer with all trainable parameters",
                 )
-        return next(setup.model.parameters()).device.type
+        device = next(setup.model.parameters()).device
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            raise UsageError(
+                f"{self.name} puts shards on the current GPU, which is another than the model's {device}",
+                hint=f"torch.cuda.set_device({device.index}) before attach",
+            )
+        return device.type
 
 
 class FsdpTuned(Fsdp):

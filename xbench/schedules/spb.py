@@ -28,9 +28,12 @@ average.
 
 No bucket holds gradients of two bands. A band that all workers computed is all-reduced. Otherwise its workers
 all-reduce it in their own group, and one of them broadcasts the average to the rest. The broadcast is launched as soon
-as the all-reduce is seen to be complete, at the latest at a wait for it, always in plan order. On a stream (NCCL) the
-host does not see arrivals, and broadcasts are launched at the first wait. Averages are exact means over the workers
-that computed a gradient, with the same bits on every rank.
+as the all-reduce is seen to be complete, at the latest at a wait for it, always in plan order. Averages are exact means
+over the workers that computed a gradient, with the same bits on every rank.
+
+**NCCL.** The bands' groups are communicators of their own. Where their kernels share a hardware queue, ranks that
+launch them in different orders wait for each other for ever. So on a stream all ranks have one order: all-reduces by
+band, then broadcasts by band, the last of them when the backward pass ends. `ModeInfo.own_groups` lets NCCL keep it.
 
 Without a profile (`attach` without a plan), bytes replace backward seconds, in reverse order of registration.
 """
@@ -158,14 +161,19 @@ class PartialBackpropEngine(Engine):
 
     def launch_in_order(self) -> None:
         """See `Engine.launch_in_order`; pending broadcasts of complete averages go first."""
-        advance(self._relays)
+        self._advance()
         super().launch_in_order()
 
     def _launch(self, bucket: Bucket) -> None:
-        band = self.band[id(bucket)]
-        if band <= self.level:
+        if self.band[id(bucket)] <= self.level:
             super()._launch(bucket)
-            return
+        else:
+            self._start_all()
+            self._launch_receive(bucket)
+        if bucket is self.buckets[-1]:
+            self._start_all()
+
+    def _launch_receive(self, bucket: Bucket) -> None:
         for parameter in bucket.parameters:
             parameter.grad = None  # one of an earlier step, if gradients are zeroed and not dropped
         if self.split.variant == "spatial" and isinstance(bucket, CommBucket):
@@ -173,6 +181,16 @@ class PartialBackpropEngine(Engine):
                 bucket.work = self._receive(bucket)
             else:
                 bucket.work = self.watch(bucket.grad_bytes, lambda: self._receive(bucket))
+
+    def _advance(self) -> None:
+        """Start broadcasts as averages complete. On a stream ranks would see that at different moments: see the top."""
+        if not self._waits_on_stream:
+            advance(self._relays)
+
+    def _start_all(self) -> None:
+        """On a stream, launch all broadcasts of this rank so far: their waits block no host."""
+        while self._waits_on_stream and self._relays:
+            self._relays[0].start()
 
     def _all_reduce(self, bucket: CommBucket) -> Work:
         band = self.band[id(bucket)]
@@ -184,18 +202,12 @@ class PartialBackpropEngine(Engine):
         if tree[0] != self.worker:
             return first
         relay = ReduceBroadcast(self._relays, first, _flat(bucket), _group_of(tree))
-        advance(self._relays)
+        self._advance()
         return relay
 
     def _receive(self, bucket: CommBucket) -> Work:
         tree = self.split.receivers(self.band[id(bucket)])
         return started(dist.broadcast(_flat(bucket), src=tree[0], group=_group_of(tree), async_op=True))
-
-    def _finish(self, buckets: Sequence[CommBucket]) -> None:
-        """See `Engine._finish`. On a stream all broadcasts are launched before the first wait: that blocks no host."""
-        while self._waits_on_stream and self._relays:
-            self._relays[0].start()
-        super()._finish(buckets)
 
     def _collected(self) -> None:
         """End the step: under the temporal variant the next one has another level."""
@@ -255,8 +267,8 @@ def _flat(bucket: CommBucket) -> torch.Tensor:
 def _group_of(ranks: Sequence[int], device: torch.device | None = None) -> dist.ProcessGroup:
     """The group of these ranks, made once, for tensors on `device`. The creation is collective over all ranks.
 
-    NCCL connects a group's ranks at its first collective, where the host waits for all of them. In a step, ranks use
-    their groups in different orders, and would wait for each other in a circle. So the first collective is here.
+    NCCL connects a group's ranks at its first collective, where the host waits for all of them. That collective is
+    here, so that no group connects while collectives of other groups are in flight.
 
     All ranks together also get a separate group. On the default group, broadcasts would need a fixed place among
     all-reduces, and the start of a broadcast depends on the rank.

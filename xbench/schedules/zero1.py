@@ -25,11 +25,13 @@ from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from xbench.equal_ranks import on_device
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle
 from xbench.schedules.checks import group_ids, refuse_joint_updates
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.engine import Watch
+from xbench.schedules.groups import is_emulated
 from xbench.schedules.served_parameters import refuse_ignored
 from xbench.schedules.torch_calls import BROADCASTS, watch_calls
 
@@ -109,7 +111,8 @@ class Zero1Handle(DdpHandle):
             if id(parameter) in self._own and parameter in state
         }
         everyone: list[Any] = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(everyone, mine, group=self._group)
+        with on_device(self._parameters[0].device):
+            dist.all_gather_object(everyone, mine, group=self._group)
         for rank, theirs in enumerate(everyone):
             for place, described in theirs.items():
                 self._take(self._parameters[place], rank, described)
@@ -162,7 +165,7 @@ class Zero1(Ddp):
             raise UsageError("zero1 divides the state of a torch optimizer, and none was given")
         refuse_joint_updates(optimizer, "zero1")
         refuse_ignored(setup.model, "zero1")
-        if setup.group is not None and dist.get_backend(setup.group) == "emulated":
+        if is_emulated(setup.group):
             raise UsageError("zero1 broadcasts over real links, and these are emulated")
         taken = inspect.signature(type(optimizer)).parameters
         defaults = {name: value for name, value in optimizer.defaults.items() if name in taken}

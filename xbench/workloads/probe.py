@@ -56,6 +56,7 @@ class Preflight(BaseModel):
     cuda: str | None
     free_bytes: int | None = Field(None, description="free memory of this machine [B]; None on GPUs")
     workloads: list[Probed]
+    slowed: list[str] = Field(default_factory=list, description="warnings about variables of the environment")
 
     @property
     def specs(self) -> tuple[WorkloadSpec, ...]:
@@ -64,12 +65,12 @@ class Preflight(BaseModel):
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about the workloads for the user, without duplicates."""
-        return list(dict.fromkeys(sentence for probed in self.workloads for sentence in probed.warnings))
+        """Warnings about the workloads and the environment for the user, without duplicates."""
+        return list(dict.fromkeys([*(one for probed in self.workloads for one in probed.warnings), *self.slowed]))
 
     def environment_facts(self) -> dict[str, object]:
         """Facts for `environment.capture`."""
-        return facts_for(self.model_dump(exclude={"workloads"}))
+        return facts_for(self.model_dump(exclude={"workloads", "slowed"}))
 
 
 def facts_for(facts: Mapping[str, Any]) -> dict[str, object]:

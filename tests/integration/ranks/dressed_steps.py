@@ -1,7 +1,8 @@
 """Ranks of the tests on dressed process groups (`tests/ranks/dressed.py`): what NCCL does to a host, and Gloo does not.
 
 `dressed_steps.py WORLD:SCENARIO ...` forks the ranks of each world size, because importing torch costs more than all
-scenarios together. It prints a line for each scenario and rank. A scenario that must deadlock has ranks of its own.
+scenarios together. It prints a line for each scenario and rank. A scenario that must deadlock has ranks of its own. The
+ranks of `WORLD:SCENARIO:one-queue` run all collectives in the order in which the host launched them.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ import torch.distributed as dist
 from dressed import DEVICE, Race, Stuck, optimizer_calls
 from next_forward_loops import PUT_OFF
 from partial import masked
-from schedule_training import Net, check, equal_on_all_ranks, make, nothing_more, one
+from schedule_training import Net, batch, check, equal_on_all_ranks, make, nothing_more, one
 from torch import Tensor, nn
 
 import xbench
+from xbench.modes import MODES, mode_info
 from xbench.schedules import bucket as bucket_module
 from xbench.schedules import spb
 from xbench.schedules.bucket import CommBucket
@@ -42,6 +44,7 @@ STUCK_AFTER_S = 2.0
 """Patience of scenarios that must deadlock."""
 SCENARIO_TIMEOUT_S = 60
 GRACE_S = 5
+ONE_QUEUE = ":one-queue"
 
 
 class Deep(nn.Module):
@@ -215,27 +218,41 @@ def spb_on_new_groups(rank: int, world: int) -> None:
     equal_on_all_ranks(model, "spb with large buckets")
 
 
-def spb_without_first_collectives_is_stuck(rank: int, world: int) -> None:
-    """The reason for these, and a test of the watchdog: the error names the group."""
+def every_schedule(rank: int, world: int) -> None:
+    """All schedules whose collectives xbench or DDP launches, in a loop with a collective of its own before a step."""
+    names = [one.name for one in MODES if not one.paired and one.trains and not one.compiled and one.reducer != "own"]
+    assert {"ddp", "wfbp", "dear", "priority", "spb", "zero1"} < {*names}, names
+    for schedule in (*names, "spb:k=2", "spb:variant=temporal"):
+        model, optimizer = make(Deep)
+        plan = each_tensor(model) if mode_info(schedule).follows_plan else None
+        with xbench.attach(model, optimizer, schedule=schedule, plan=plan, wait="step") as handle:
+            for step in range(3):
+                optimizer.zero_grad()
+                tokens, targets = batch(step, rank)
+                nn.functional.cross_entropy(handle.model(tokens), targets).backward()
+                count = torch.ones(1)
+                dist.all_reduce(count)
+                optimizer.step()
+                assert count.item() == world
+        equal_on_all_ranks(model, schedule)
 
-    def unconnected(ranks: Sequence[int], device: torch.device | None = None) -> Any:
-        if tuple(ranks) not in spb._GROUPS:
-            spb._GROUPS[tuple(ranks)] = (dist.group.WORLD, dist.new_group(list(ranks)))  # type: ignore[assignment]
-        return spb._GROUPS[tuple(ranks)][1]
 
-    def steps() -> None:
-        for step in range(2):
-            one(model, optimizer, rank, step)
-            DEVICE.synchronize()
-
-    model, optimizer = make(Deep)
+def two_orders_of_two_groups_are_stuck(rank: int, world: int) -> None:
+    """The reason for one order of all ranks, and a test of the queue: two groups with a queue each get on with it."""
+    groups = [dist.new_group(range(world)) for _ in range(2)]
+    tensors = [torch.ones(1), torch.ones(1)]
+    for group, tensor in zip(groups, tensors, strict=True):
+        dist.all_reduce(tensor, group=group)
+    DEVICE.synchronize()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spb, "_group_of", unconnected)
-        xbench.attach(model, optimizer, schedule="spb", wait="step")
         patch.setattr(dressed, "PATIENCE_S", STUCK_AFTER_S)
-        with pytest.raises(Stuck) as caught:
-            steps()
-    assert rank > 1 or "first broadcast of group" in str(caught.value), caught.value
+        for place in (0, 1) if rank == 0 else (1, 0):
+            dist.all_reduce(tensors[place], group=groups[place], async_op=True)
+        if DEVICE.queue is None:
+            DEVICE.synchronize()
+        else:
+            with pytest.raises(Stuck, match="all-reduce of group"):
+                DEVICE.synchronize()
 
 
 def a_pair_of_which_one_never_comes_is_stuck(rank: int, world: int) -> None:
@@ -257,13 +274,13 @@ def an_engine_that_does_not_wait_is_caught(rank: int, world: int) -> None:
 
 
 def run_rank(rank: int, world: int, names: Sequence[str], path: str) -> int:
-    dressed.dress()
+    dressed.dress(one_queue=any(name.endswith(ONE_QUEUE) for name in names))
     store = dist.FileStore(path, world)
     store.set_timeout(timedelta(seconds=SCENARIO_TIMEOUT_S))
     dist.init_process_group(dressed.BACKEND, store=store, rank=rank, world_size=world)
     for name in names:
         try:
-            globals()[name](rank, world)
+            globals()[name.removesuffix(ONE_QUEUE)](rank, world)
             said = "ok"
         except BaseException:
             said = traceback.format_exc()
@@ -307,7 +324,8 @@ def main(words: Sequence[str]) -> int:
     together: dict[tuple[str, str], list[str]] = {}
     for word in words:
         world, _, name = word.partition(":")
-        together.setdefault((world, name if name.endswith("stuck") else ""), []).append(name)
+        alone = name if "stuck" in name else ONE_QUEUE if name.endswith(ONE_QUEUE) else ""
+        together.setdefault((world, alone), []).append(name)
     succeeded = True
     for (world, _), names in together.items():
         with TemporaryDirectory() as folder:

@@ -114,6 +114,15 @@ def trained_in_every_loop(rank: int, world: int) -> None:
         check(Net, schedule, rank, wait="step", **{"steps": 4} | options)
 
 
+def groups_whose_backend_is_not_named(rank: int, world: int) -> None:
+    """As `init_process_group()` makes them without a backend, and with one for each device."""
+    for backend in ("undefined", "cpu:gloo"):
+        group = dist.new_group(backend=backend)
+        assert dist.get_backend(group) == backend
+        for schedule in (*PUT_OFF, "wfbp"):
+            check(Net, schedule, rank, wait="step", process_group=group)
+
+
 def without_a_plan(rank: int, world: int) -> None:
     for schedule in PUT_OFF:
         model, optimizer = make(Net)

@@ -57,6 +57,18 @@ def test_ranks_that_would_share_a_gpu_are_refused_unless_nccl_is_told_to_allow_i
     assert prepared(monkeypatch, "cuda", local(2), gpus=1, nccl="2.30.7")[0].device == "cuda"
 
 
+def test_what_the_environment_does_to_steps_is_warned_of_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    monkeypatch.setattr(preparing, "probe", lambda specs, device, ranks, local_rank: found())
+    config = RunConfig(workloads=[SPEC], fabric=local(2), modes=parse_modes("ddp"), device="cuda")
+    _, preflight, notes = prepare(config)
+    assert "TORCH_NCCL_BLOCKING_WAIT=1" in " ".join(notes)
+    assert "TORCH_NCCL_BLOCKING_WAIT=1" in " ".join(preflight.warnings)  # the record has these
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    with pytest.raises(SpecError, match="CUDA_LAUNCH_BLOCKING"):
+        prepare(config)
+
+
 SHAPED = FabricSpec(name="shaped", hosts=2, rate="1gbit")
 
 

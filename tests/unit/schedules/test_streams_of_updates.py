@@ -110,9 +110,10 @@ def test_a_group_states_whether_waits_are_the_streams(monkeypatch: pytest.Monkey
     assert not waits_on_stream(Group(waits_on_stream=False), cuda)  # type: ignore[arg-type]
     assert not waits_on_stream(None, cuda)
     monkeypatch.setattr("xbench.schedules.groups.dist.is_initialized", lambda: True)
-    for backend, device, expected in (("nccl", cuda, True), ("cpu:gloo,cuda:nccl", cuda, True), ("gloo", cuda, False),
-                                      ("cpu:gloo,cuda:nccl", cpu, False)):  # fmt: skip
-        monkeypatch.setattr("xbench.schedules.groups.dist.get_backend", lambda _, name=backend: name)
+    for backend, device, expected in (("cuda:nccl", cuda, True), ("cpu:gloo,cuda:nccl", cuda, True),
+                                      ("cpu:gloo,cuda:gloo", cuda, False), ("cpu:gloo,cuda:nccl", cpu, False),
+                                      ("cpu:gloo", cuda, False)):  # fmt: skip
+        monkeypatch.setattr("xbench.schedules.groups.dist.get_backend_config", lambda _, name=backend: name)
         assert waits_on_stream(None, device) is expected
 
 
