@@ -15,7 +15,6 @@ import hashlib
 import os
 import re
 import sysconfig
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,12 +30,10 @@ from xbench.modes import mode_info
 from xbench.rank.compiled_steps import noted
 from xbench.rank.events import ModeFailed, UnitsWrapped
 from xbench.rank.session import Session
+from xbench.rank.shared_notes import put_everywhere
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec, RunSpec
 from xbench.torch_compile import failed_to_compile
-
-ALIKE_S = 60.0
-"""Time in which all ranks raise an error that they raise alike [s]."""
 
 MOST = 1200
 """Maximum length of an error's text [characters]: DDP's longest message, with the indices of a hundred parameters."""
@@ -130,20 +127,10 @@ def compiler_errors(session: Session, mode: ModeSpec) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not failed_to_compile(error) or not _everywhere(session, f"compiler{session.job}-{_marker(mode)}"):
+        note = f"compiler{session.job}-{_marker(mode)}"
+        if not failed_to_compile(error) or not put_everywhere(session.board, note, session.rank, dist.get_world_size()):
             raise
         raise UsageError(f"torch.compile failed: {message_of(error)}") from error
-
-
-def _everywhere(session: Session, note: str) -> bool:
-    """True if every rank of the job comes here within ALIKE_S. Other ranks are in a collective of the mode."""
-    session.board.put(f"{note}-{session.rank}", "")
-    until_s = time.monotonic() + ALIKE_S
-    while not all(session.board.has(f"{note}-{rank}") for rank in range(dist.get_world_size())):
-        if time.monotonic() > until_s:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from xbench.crossover.client import TurnClient
 from xbench.emulation import emulate
-from xbench.errors import UsageError
+from xbench.errors import UsageError, WorkloadError
 from xbench.host import tuning
 from xbench.kernels.pack import describe_pack_backend
 from xbench.modes import MODES, mode_info
@@ -37,13 +37,13 @@ from xbench.rank.loops import Loops
 from xbench.rank.nccl_variables import keep_order_of_launches
 from xbench.rank.nvtx import Ranges
 from xbench.rank.parity_checker import Reference, compressed, gathered
-from xbench.rank.program import JobPlan, Program, job_times
-from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore
+from xbench.rank.program import JobPlan, Program, block_id, job_times
+from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, put_everywhere
 from xbench.rank.snapshot import Snapshot
 from xbench.rank.store import rank_store
 from xbench.rank.transport import Transport
 from xbench.records import EmulatedLink
-from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.base import AttachConfig, Handle, Schedule, raised_alike
 from xbench.schedules.served_parameters import without_ignored
 from xbench.spec import ModeSpec, has_untuned
 from xbench.stats.blocks import twins
@@ -305,8 +305,19 @@ class Session(Loops):
             handle.engine.note = self.note
             if self.ranges.on:
                 handle.watch(self.ranges.watch)
+        if handle.meets_at_detach:
+            handle.alike = lambda error: self._raised_alike(mode, error)
         self._say_once()
         return handle
+
+    def _raised_alike(self, mode: ModeSpec, error: BaseException) -> bool:
+        """True if every rank raises this error. Raises WorkloadError for a refusal that is this rank's alone."""
+        if raised_alike(error) or not isinstance(error, UsageError) or isinstance(error, WorkloadError):
+            return raised_alike(error)
+        note = f"refusal{self.job}-{block_id('', mode)}"
+        if put_everywhere(self.board, note, self.rank, dist.get_world_size()):
+            return True
+        raise WorkloadError(str(error), hint=error.hint) from error
 
     def group_of(self, mode: ModeSpec) -> dist.ProcessGroup | None:
         """Return the process group that a mode uses."""

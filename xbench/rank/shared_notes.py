@@ -7,8 +7,12 @@ launcher started need not share a disk, so their notes are in the store of the r
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any, Protocol
+
+ALIKE_S = 60.0
+"""Time in which all ranks raise an error that they raise alike [s]."""
 
 
 class KeyValueStore(Protocol):
@@ -62,3 +66,17 @@ class TorchStore:
     def has(self, name: str) -> bool:
         """True if the note's key exists."""
         return bool(self._store.check([f"board/{name}"]))
+
+
+def put_everywhere(board: KeyValueStore, name: str, rank: int, ranks: int) -> bool:
+    """Put this rank's note of that name. True if every rank puts its own within ALIKE_S.
+
+    It is for an error that ranks raise alike: while one rank waits here, others may be in a collective of the mode.
+    """
+    board.put(f"{name}-{rank}", "")
+    until_s = time.monotonic() + ALIKE_S
+    while not all(board.has(f"{name}-{one}") for one in range(ranks)):
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.05)
+    return True

@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import torch.distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.errors import UsageError, WorkloadError
+from xbench.errors import AlikeError
 from xbench.records.measured_parts import Parts
 from xbench.schedules.engine import Engine, Wait, Watch
 from xbench.spec import Compress, Copies
@@ -57,7 +57,7 @@ class Handle:
     """An attached schedule. Leaving the context detaches it."""
 
     meets_at_detach = False
-    """True if ranks exchange data when they detach. A rank whose step raised alone would then wait for the others."""
+    """True if ranks exchange data when they detach. After an error that may be of one rank, they do not detach."""
 
     waits_in_backward = False
     """True if the backward pass ends with a wait for all gradients that the host cannot see, as DDP's does."""
@@ -65,6 +65,8 @@ class Handle:
     def __init__(self, model: Module, engine: Engine | None = None) -> None:
         self.model = model
         self.engine = engine
+        self.alike: Callable[[BaseException], bool] = raised_alike
+        """True for an error that every rank raises at the same point, so that they may meet to detach."""
         self._at_detach: list[Callable[[], None]] = []
 
     @property
@@ -138,10 +140,36 @@ class Handle:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        refused = isinstance(error, UsageError) and not isinstance(error, WorkloadError)
-        alike = error is None or refused or failed_to_compile(error)  # on every rank
-        if alike or not self.meets_at_detach:
+        if error is None or not self.meets_at_detach or self.alike(error):
             self.detach()
+
+
+def raised_alike(error: BaseException) -> bool:
+    """True for an error in a training loop that every rank raises at the same point."""
+    return isinstance(error, AlikeError) or failed_to_compile(error)
+
+
+def guard_state(optimizer: Optimizer, check: Callable[[], None], *, loading: bool) -> Callable[[], None]:
+    """Call `check()` before the optimizer's state is saved or copied, and before it is loaded if `loading`.
+
+    Returns the function that ends it.
+    """
+
+    def reduced(protocol: Any) -> Any:
+        check()
+        return type(optimizer).__reduce_ex__(optimizer, protocol)
+
+    hooks = [optimizer.register_state_dict_pre_hook(lambda *_: check())]
+    if loading:
+        hooks.append(optimizer.register_load_state_dict_pre_hook(lambda *_: check()))
+    vars(optimizer)["__reduce_ex__"] = reduced  # of copy.deepcopy and pickle
+
+    def end() -> None:
+        del vars(optimizer)["__reduce_ex__"]
+        for hook in hooks:
+            hook.remove()
+
+    return end
 
 
 class Schedule(ABC):

@@ -15,8 +15,9 @@ and the whole of only one or two units. The price is bytes: two all-gathers and 
 all-reduce. On a GPU the next unit's all-gather overlaps computation. Over Gloo torch waits for each collective.
 
 **Steps.** The optimizer is the user's own object, with the sharded parameters in its groups, as if it had been made
-after `fully_shard`. While the schedule is attached, the user's model has no values: `Handle.finish` puts the whole
-parameters, gradients and state back into it, and the next forward pass takes them from there. Detaching does the same.
+after `fully_shard`. While the schedule is attached, the user's model has no values (`schedules.shard_pair`).
+`Handle.finish` puts the whole parameters, gradients and state back into it, and the next forward pass takes them from
+there. Detaching does the same.
 
 **Gloo.** Some versions of torch sum where ReduceOp.AVG is asked for (pytorch issue 162338), and others divide the whole
 buffer after it, not this rank's part. So torch sums and divides in every unit, over any backend but NCCL.
@@ -27,6 +28,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 import torch
@@ -34,24 +36,23 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor import Replicate as Copied
-from torch.nn import Module, Parameter
+from torch.nn import Module
 from torch.optim import Optimizer
 
-from xbench.errors import UsageError
+from xbench.errors import AlikeError, UsageError
 from xbench.model_blocks import blocks_of
 from xbench.planning.sharding import shard_ranks
 from xbench.planning.unit_plan import merged
-from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.base import AttachConfig, Handle, Schedule, guard_state
+from xbench.schedules.checks import _REGISTRATIONS as REGISTRATIONS
 from xbench.schedules.checks import refuse_joint_updates, refuse_wrapped
 from xbench.schedules.early_update import group_of
 from xbench.schedules.engine import Watch
 from xbench.schedules.groups import backend_of, is_emulated
-from xbench.schedules.in_flight import StandIn
 from xbench.schedules.served_parameters import refuse_ignored
+from xbench.schedules.shard_pair import ParameterInShards, ShardOfWhole, pairs_of, part_of, whole_of
 from xbench.schedules.torch_calls import SHARDED, watch_calls
-from xbench.schedules.twin_methods import follow
+from xbench.schedules.twin_methods import follow, replaced
 from xbench.schedules.units import twin_of, units_of
 from xbench.torch_compile import plain_name
 
@@ -97,14 +98,28 @@ class ShardedHandle(Handle):
         self._units = dict(units)
         assert setup.optimizer is not None
         self._optimizer = setup.optimizer
-        shards = dict(twin.named_parameters())
-        self._pairs: list[tuple[Parameter, Any]] = [(p, shards[name]) for name, p in setup.model.named_parameters()]
-        self._nbytes = {id(whole): whole.untyped_storage().nbytes() for whole, _ in self._pairs}
+        self._pairs = pairs_of(setup.model, twin)
+        self._registered = REGISTRATIONS.counted()
         self._in_shards = False
-        self._stand_ins = {id(whole): StandInOfShard(whole.detach()) for whole, _ in self._pairs}
-        self._hook = twin.register_forward_pre_hook(lambda *_: self._before_forward(), prepend=True)
-        self.at_detach(follow(setup.model, twin, lambda: self._in_shards))
         self._to_shards()
+        self._follow(twin)
+
+    def _follow(self, twin: Module) -> None:
+        """Take over before the twin computes, and refuse uses of the form that has no values."""
+        self.at_detach(twin.register_forward_pre_hook(lambda *_: self._before_forward(), prepend=True).remove)
+        for module in twin.modules():
+            self.at_detach(module.register_load_state_dict_pre_hook(self._refuse_whole).remove)  # type: ignore[no-untyped-call]
+            if isinstance(module, FSDPModule) and module is not twin and module._compiled_call_impl is None:
+                # A loop may call a part of the model alone.
+                self.at_detach(module.register_forward_pre_hook(lambda *_: self._to_shards(), prepend=True).remove)
+        self.at_detach(follow(self._plain, twin, lambda: self._in_shards, self._clear_gradients))
+        self.at_detach(guard_state(self._optimizer, self._refuse_in_shards, loading=True))
+
+        def zero_grad(optimizer: Optimizer, set_to_none: bool = True) -> None:
+            type(optimizer).zero_grad(optimizer, set_to_none)
+            self._clear_gradients((p for group in optimizer.param_groups for p in group["params"]), set_to_none)
+
+        self.at_detach(replaced(self._optimizer, "zero_grad", MethodType(zero_grad, self._optimizer)))
 
     @property
     def units(self) -> dict[str, list[str]]:
@@ -136,50 +151,56 @@ class ShardedHandle(Handle):
             if isinstance(module, FSDPModule):
                 module.reshard()
         with torch.no_grad():
-            for whole, shard in self._pairs:
-                _resize(whole, self._nbytes[id(whole)])
-                whole.copy_(shard.full_tensor())
-                whole.grad = None if shard.grad is None else shard.grad.full_tensor()
-                shard.grad = None
-            self._hand_over({shard: whole for whole, shard in self._pairs}, lambda value, _: _whole(value))
-        _move_buffers(self.model, self._plain)
+            for pair in self._pairs:
+                pair.to_whole()
+            self._hand_over({pair.shard: pair.whole for pair in self._pairs}, lambda value, _: whole_of(value))
         self._in_shards = False
 
     def _before_forward(self) -> None:
-        """Take over what was changed on the plain model. Raises UsageError for parameters frozen or unfrozen since."""
-        for whole, shard in self._pairs:
-            if whole.requires_grad != shard.requires_grad:
-                raise UsageError(
-                    "a parameter was frozen or unfrozen after the schedule was attached, and its shard was not",
+        """Take over what was changed on the plain model. Raises AlikeError for changes that only one tree has."""
+        if self._registered != REGISTRATIONS.number:
+            self._check_trees()
+        for pair in self._pairs:
+            pair.check()
+        self._to_shards()
+
+    def _check_trees(self) -> None:
+        """Raise AlikeError if the model or its twin has other parameters than when the schedule was attached."""
+        forms = {id(form) for pair in self._pairs for form in pair.forms}
+        for model in (self._plain, self.model):
+            here = dict(model.named_parameters())
+            strange = [name for name, parameter in here.items() if id(parameter) not in forms]
+            if strange or len(here) != len(self._pairs):
+                what = (
+                    f"parameter {plain_name(strange[0])!r} was added or replaced"
+                    if strange
+                    else "a parameter was removed"
+                )
+                raise AlikeError(
+                    f"{what} after the schedule was attached, and only one of model and handle.model has the change",
                     hint="detach the schedule, change the model on all ranks, and attach it again",
                 )
-        self._to_shards()
-        for whole, _ in self._pairs:
-            if whole.requires_grad:
-                whole.grad = self._stand_ins[id(whole)]
+        self._registered = REGISTRATIONS.number
 
     def _to_shards(self) -> None:
         """Move the whole parameters' values, gradients and state into this rank's shards. No rank waits.
 
-        Raises UsageError if a backward pass has filled the shards since the parameters were whole.
+        Raises AlikeError if gradients would be lost, and for changes of the plain model that the twin does not have.
         """
         if self._in_shards:
             return
-        if any(shard.grad is not None for _, shard in self._pairs):
-            raise UsageError(
-                "handle.finish() between a forward pass and its backward pass, or before the step, loses the step's "
-                "gradients",
-                hint="call it between a step and the next forward pass",
-            )
+        self._check_trees()
+        for pair in self._pairs:
+            pair.check()
+            pair.refuse_lost_gradient()
         with torch.no_grad():
-            for whole, shard in self._pairs:
-                shard.to_local().copy_(_part(whole, shard).to_local())
-                shard.grad = None if whole.grad is None else _part(whole.grad, shard)
-                whole.grad = None
-            self._hand_over(dict(self._pairs), _part)
-            for whole, _ in self._pairs:
-                _resize(whole, 0)
-        _move_buffers(self._plain, self.model)
+            for pair in self._pairs:
+                pair.to_shard()
+            self._hand_over({pair.whole: pair.shard for pair in self._pairs}, part_of)
+            for pair in self._pairs:
+                pair.free()
+            for pair in self._pairs:
+                pair.spoil_views()
         self._in_shards = True
 
     def _hand_over(self, to: Mapping[Any, Any], change: Callable[[Tensor, Any], Tensor]) -> None:
@@ -194,6 +215,21 @@ class ShardedHandle(Handle):
                     for key, value in state.pop(old).items()
                 }
 
+    def _clear_gradients(self, parameters: Iterable[Any], set_to_none: bool) -> None:
+        """Clear the gradients of these parameters in every form."""
+        ids = set(map(id, parameters))
+        for pair in self._pairs:
+            if not ids.isdisjoint(map(id, pair.forms)):
+                pair.zero_grad(set_to_none)
+
+    def _refuse_in_shards(self) -> None:
+        if self._in_shards:
+            ParameterInShards.refuse()
+
+    def _refuse_whole(self, *_: Any) -> None:
+        if not self._in_shards:
+            ShardOfWhole.refuse()
+
     def detach(self) -> None:
         """See `Handle.detach`. The twin is dropped."""
         if self.model is self._plain:
@@ -201,47 +237,7 @@ class ShardedHandle(Handle):
         try:
             super().detach()
         finally:
-            self._hook.remove()
             self.model = self._plain
-
-
-class StandInOfShard(StandIn):
-    """Stands on a parameter of the plain model in the place of its gradient, which is in shards."""
-
-    SAID = "gradients of the plain model are used, and the schedule has them in shards"
-    HINT = HINT_IN_BACKWARD = "take those of handle.model, as in clip_grad_norm_(handle.model.parameters(), 1.0)"
-
-
-def _move_buffers(from_model: Module, to_model: Module) -> None:
-    """Let one tree of modules have the buffers of the other, also where a forward pass has assigned new ones."""
-    for one, other in zip(from_model.modules(), to_model.modules(), strict=True):
-        other._buffers.update(one._buffers)
-
-
-def _part(whole: Tensor, shard: Any) -> Any:
-    """This rank's part of a tensor, as `shard` is cut: a DTensor."""
-    mesh, placements = shard.device_mesh, shard.placements
-    copied = DTensor.from_local(whole.detach(), mesh, [Copied()] * mesh.ndim, run_check=False)
-    cut = copied.redistribute(placements=placements)
-    return DTensor.from_local(
-        cut.to_local().clone(), mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride()
-    )
-
-
-def _whole(value: Any) -> Tensor:
-    found: Tensor = value.full_tensor() if isinstance(value, DTensor) else value
-    return found
-
-
-def _resize(parameter: Parameter, nbytes: int) -> None:
-    """Free a parameter's memory, or allocate it again.
-
-    Memory that holds more than this parameter stays, and so does what numpy has seen on a CPU, which nobody counts.
-    """
-    storage = parameter.untyped_storage()
-    own = parameter.numel() * parameter.element_size()
-    if storage.resizable() and storage.nbytes() in (0, own) and nbytes in (0, own):
-        storage.resize_(nbytes)
 
 
 class Fsdp(Schedule):
@@ -316,6 +312,12 @@ class Fsdp(Schedule):
         refuse_joint_updates(setup.optimizer, self.name)
         held = group_of(setup.optimizer)
         for name, parameter in setup.model.named_parameters():
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                raise UsageError(
+                    f"parameter {plain_name(name)!r} has a hook on its gradient, which {self.name} does not call: it "
+                    "computes gradients of parameters of its own",
+                    hint="change gradients after loss.backward(), on the parameters of handle.model",
+                )
             if parameter.requires_grad and id(parameter) not in held:
                 raise UsageError(
                     f"{self.name} hands its shards to the optimizer, which does not have {plain_name(name)!r}",

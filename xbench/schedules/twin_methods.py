@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch.nn import Module
+from torch.nn import Module, Parameter
+
+from xbench.schedules.shard_pair import ParameterInShards
 
 Method = Callable[..., Any]
 
 
-def follow(plain: Module, twin: Module, in_shards: Callable[[], bool]) -> Callable[[], None]:
-    """Let `train()`, `eval()` and `zero_grad()` of the model and of each of its modules reach the twin's.
+def follow(
+    plain: Module, twin: Module, in_shards: Callable[[], bool], clear: Callable[[Iterable[Parameter], bool], None]
+) -> Callable[[], None]:
+    """Let `train()` and `eval()` of each module of the model reach the twin's, and `zero_grad()` of either the other's.
 
-    While `in_shards()`, gradients are the twin's alone. Returns the function that ends it.
+    `clear(parameters, set_to_none)` clears gradients in every form. Loading parameters while `in_shards()` is refused.
+    Returns the function that ends it.
     """
 
     def train(one: Module, other: Module, mode: bool = True) -> Module:
@@ -21,15 +26,21 @@ def follow(plain: Module, twin: Module, in_shards: Callable[[], bool]) -> Callab
         return type(one).train(one, mode)
 
     def zero_grad(one: Module, other: Module, set_to_none: bool = True) -> None:
-        other.zero_grad(set_to_none)
-        if not in_shards():
-            type(one).zero_grad(one, set_to_none)
+        present = other if in_shards() else one
+        type(present).zero_grad(present, set_to_none)
+        clear(present.parameters(), set_to_none)
 
-    ends = [
-        _replaced(one, call.__name__, TwinMethod(one, other, call))
-        for one, other in zip(plain.modules(), twin.modules(), strict=True)
-        for call in (train, zero_grad)
-    ]
+    def load_state_dict(one: Module, other: Module, *args: Any, **kwargs: Any) -> Any:
+        if in_shards():
+            ParameterInShards.refuse()
+        return type(one).load_state_dict(one, *args, **kwargs)
+
+    ends = []
+    for one, other in zip(plain.modules(), twin.modules(), strict=True):
+        ends += [
+            replaced(one, call.__name__, TwinMethod(one, other, call)) for call in (train, zero_grad, load_state_dict)
+        ]
+        ends.append(replaced(other, "zero_grad", TwinMethod(one, other, zero_grad)))
 
     def end() -> None:
         for put_back in ends:
@@ -61,14 +72,14 @@ class TwinMethod:
         return own
 
 
-def _replaced(module: Module, method: str, by: Method) -> Callable[[], None]:
-    """Replace a method of one module; return the function that puts it back."""
-    before = vars(module).get(method)
-    object.__setattr__(module, method, by)
+def replaced(owner: object, method: str, by: Method) -> Callable[[], None]:
+    """Replace a method of one object; return the function that puts it back."""
+    before = vars(owner).get(method)
+    object.__setattr__(owner, method, by)
 
     def put_back() -> None:
-        object.__delattr__(module, method)
+        object.__delattr__(owner, method)
         if before is not None:
-            object.__setattr__(module, method, before)
+            object.__setattr__(owner, method, before)
 
     return put_back

@@ -52,7 +52,7 @@ def _refuse_shared(name: str, unit: str) -> None:
 def twin_of(model: nn.Module) -> nn.Module:
     """New modules over the same parameters and buffers, with the same hooks. Raises UsageError if they cannot be made.
 
-    A hook that is added to the twin is not on the model.
+    A hook that is added to the twin is not on the model. A buffer that either assigns is the other's, too.
     """
     if regions(model):
         raise UsageError(
@@ -61,6 +61,7 @@ def twin_of(model: nn.Module) -> nn.Module:
         )
     known: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     for module in model.modules():
+        known[id(module._buffers)] = module._buffers
         for name, value in vars(module).items():
             if "hooks" in name and isinstance(value, dict):
                 known[id(value)] = copy.copy(value)

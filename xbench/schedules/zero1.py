@@ -8,13 +8,16 @@ The promise is memory: a rank keeps 1/N of the optimizer's state. The price is t
 parameters, which nothing overlaps. Whole tensors are dealt out, so a rank with a large tensor keeps more than 1/N.
 
 The user's optimizer keeps its groups, its learning rates and its state. Only its `step` is another while the schedule
-is attached: ZeroRedundancyOptimizer's, over the same parameter groups. `Handle.finish` and detaching gather the state
-of all parameters on all ranks.
+is attached: ZeroRedundancyOptimizer's, which calls the user's with this rank's parameters in the groups (`OwnPart`).
+`Handle.finish` and detaching gather the state of all parameters on all ranks. Between, it cannot be saved.
 """
 
 from __future__ import annotations
 
-import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -26,14 +29,45 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from xbench.equal_ranks import on_device
-from xbench.errors import UsageError
-from xbench.schedules.base import AttachConfig, Handle
+from xbench.errors import AlikeError, UsageError
+from xbench.schedules.base import AttachConfig, Handle, guard_state
 from xbench.schedules.checks import group_ids, refuse_joint_updates
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.engine import Watch
 from xbench.schedules.groups import is_emulated
 from xbench.schedules.served_parameters import refuse_ignored
 from xbench.schedules.torch_calls import BROADCASTS, watch_calls
+from xbench.schedules.twin_methods import replaced
+
+
+class OwnPart:
+    """The user's optimizer over this rank's parameters alone, as ZeroRedundancyOptimizer calls it."""
+
+    def __init__(self, param_groups: list[dict[str, Any]], optimizer: Optimizer) -> None:
+        self.param_groups = param_groups
+        self._optimizer = optimizer
+
+    @contextmanager
+    def _with(self, param_groups: list[dict[str, Any]]) -> Iterator[None]:
+        optimizer = self._optimizer
+        before, optimizer.param_groups = optimizer.param_groups, param_groups
+        try:
+            yield
+        finally:
+            optimizer.param_groups = before
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step without the optimizer's hooks, which have run for all parameters. The closure sees all groups."""
+        optimizer, every = self._optimizer, self._optimizer.param_groups
+
+        def evaluated() -> Any:
+            assert closure is not None
+            with self._with(every):
+                return closure()
+
+        step: Any = type(optimizer).step
+        with self._with(self.param_groups):
+            return getattr(step, "__wrapped__", step)(optimizer, None if closure is None else evaluated)
 
 
 class Zero1Handle(DdpHandle):
@@ -50,47 +84,48 @@ class Zero1Handle(DdpHandle):
         self._groups = group_ids(optimizer)
         self._parameters: list[Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
         self._own = {id(p) for group in zero.optim.param_groups for p in group["params"]}
-        for parameter in self._parameters:
-            if id(parameter) not in self._own:
-                optimizer.state.pop(parameter, None)
-        zero.optim.state = optimizer.state
-        replaced = vars(optimizer).get("step")
+        self._is_whole = True
+        """True if every rank's optimizer has the present state of every parameter."""
 
         # A bound method, because a learning-rate scheduler wraps `step.__func__`. The decorator runs the user's hooks.
         def step(_: Optimizer, closure: Any = None) -> Any:
             return self._step(closure)
 
         hooked: Any = Optimizer.profile_hook_step(step)
-        vars(optimizer)["step"] = MethodType(hooked, optimizer)
+        self.at_detach(replaced(optimizer, "step", MethodType(hooked, optimizer)))
 
         # A GradScaler would leave unscaling and skipping to this optimizer, and another one steps.
         fused = vars(optimizer).pop("_step_supports_amp_scaling", None)
+        if fused is not None:
+            self.at_detach(lambda: vars(optimizer).update(_step_supports_amp_scaling=fused))
+        self.at_detach(guard_state(optimizer, self._check_whole, loading=False))
+        self.at_detach(optimizer.register_load_state_dict_post_hook(lambda _: self._loaded()).remove)
 
-        def put_back() -> None:
-            del vars(optimizer)["step"]
-            if fused is not None:
-                vars(optimizer)["_step_supports_amp_scaling"] = fused
-            if replaced is not None:
-                vars(optimizer)["step"] = replaced
+    def _loaded(self) -> None:
+        self._is_whole = True
 
-        self.at_detach(put_back)
+    def _check_whole(self) -> None:
+        if not self._is_whole:
+            raise UsageError(
+                "the optimizer's state is saved, and zero1 has divided it among the ranks since the last step",
+                hint="call handle.finish() on all ranks before",
+            )
 
     def _step(self, closure: Any) -> Any:
         """Step ZeroRedundancyOptimizer over the optimizer's groups and state of now.
 
-        Loading a state dict replaces both, and brings the state of every parameter to every rank.
+        `finish` and loading a state dict bring the state of every parameter to every rank.
         """
         optimizer, zero = self._optimizer, self._zero
         if group_ids(optimizer) != self._groups:
-            raise UsageError(
+            raise AlikeError(
                 "parameters were added to the optimizer's groups, or moved, since zero1 divided them among the ranks",
                 hint="detach the schedule, change the groups on all ranks, and attach it again",
             )
-        if zero.optim.state is not optimizer.state:
-            for parameter in self._parameters:
-                if id(parameter) not in self._own:
-                    optimizer.state.pop(parameter, None)
-            zero.optim.state = optimizer.state
+        self._is_whole = False
+        for parameter in self._parameters:
+            if id(parameter) not in self._own:
+                optimizer.state.pop(parameter, None)
         zero.param_groups = optimizer.param_groups
         return zero.step(closure)
 
@@ -116,6 +151,7 @@ class Zero1Handle(DdpHandle):
         for rank, theirs in enumerate(everyone):
             for place, described in theirs.items():
                 self._take(self._parameters[place], rank, described)
+        self._is_whole = True
 
     def _take(self, parameter: Parameter, rank: int, described: dict[str, Any]) -> None:
         """Receive one parameter's state from the rank that has it, or send it."""
@@ -167,13 +203,18 @@ class Zero1(Ddp):
         refuse_ignored(setup.model, "zero1")
         if is_emulated(setup.group):
             raise UsageError("zero1 broadcasts over real links, and these are emulated")
-        taken = inspect.signature(type(optimizer)).parameters
-        defaults = {name: value for name, value in optimizer.defaults.items() if name in taken}
+        if not getattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched", "step" not in vars(optimizer)):
+            raise UsageError("zero1 replaces optimizer.step, and other code has replaced it already")
+        if not type(optimizer).__module__.startswith("torch.optim."):
+            warnings.warn(
+                f"zero1 steps {type(optimizer).__name__} on each rank for some parameters alone, which trains another "
+                "network if an update uses other parameters or their gradients",
+                stacklevel=4,
+            )
+        own: Any = partial(OwnPart, optimizer=optimizer)
         try:
             # The groups themselves, so that a new learning rate holds for both.
-            self._zero = ZeroRedundancyOptimizer(
-                optimizer.param_groups, type(optimizer), process_group=setup.group, **defaults
-            )
+            self._zero = ZeroRedundancyOptimizer(optimizer.param_groups, own, process_group=setup.group)
         except (TypeError, ValueError) as error:
             said = " ".join(str(error).split())
             raise UsageError(f"ZeroRedundancyOptimizer refuses this optimizer: {said}") from None

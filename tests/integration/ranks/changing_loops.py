@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import xbench
-from xbench.errors import UsageError
+from xbench.errors import AlikeError, UsageError
 from xbench.schedules.base import Handle
 
 PUT_OFF = ("dear", "priority")
@@ -276,14 +276,14 @@ def parts_of_a_sharded_model(rank: int, world: int) -> None:
             twin: Any = handle.model
             assert (twin.norm.training, twin.dropout.training, model.norm.training) == (False, True, False)
             handle.model(batch(0, rank)).backward()
-            with pytest.raises(UsageError, match="gradients of the plain model are used"):
+            with pytest.raises(UsageError, match="parameters or gradients of the plain model are used"):
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             assert any(parameter.grad is not None for parameter in twin.parameters())
             model.zero_grad()
             assert all(parameter.grad is None for parameter in twin.parameters())
             model.zero_grad(set_to_none=False)
             model.stem.requires_grad_(False)
-            with pytest.raises(UsageError, match="a parameter was frozen or unfrozen"):
+            with pytest.raises(UsageError, match=r"parameter 'stem\.weight' was frozen or unfrozen"):
                 handle.model(batch(1, rank))
             model.stem.requires_grad_(True)
             handle.model(batch(1, rank)).backward()
@@ -321,11 +321,18 @@ def whole_parameters_in_the_middle_of_a_step(rank: int, world: int) -> None:
         handle = xbench.attach(model, optimizer, schedule=schedule)
         loss = handle.model(batch(0, rank))
         handle.finish()
-        loss.backward()
-        optimizer.step()
-        with pytest.raises(UsageError, match=r"handle\.finish\(\) between a forward pass and its backward pass"):
+        with pytest.raises(UsageError, match=r"handle\.finish\(\) has given them to the plain model"):
+            loss.backward()
+        handle.detach()
+        model, optimizer = made()
+        handle = xbench.attach(model, optimizer, schedule=schedule)
+        with handle.no_sync():
+            handle.model(batch(0, rank)).backward()
+        handle.finish()
+        with pytest.raises(AlikeError, match=r"before the step, loses the step's gradients"):
             handle.model(batch(1, rank))
-        handle.model.zero_grad()
+        model.zero_grad()
+        handle.model(batch(1, rank)).backward()
         handle.detach()
 
 

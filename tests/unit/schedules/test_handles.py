@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from torch import nn
 
-from xbench.errors import UsageError, WorkloadError
+from xbench.errors import AlikeError, UsageError, WorkloadError
 from xbench.schedules.base import AttachConfig, Handle
 from xbench.schedules.compiled import CompiledCompute
 
@@ -22,7 +22,8 @@ class Meeting(Handle):
     ("raised", "detaches"),
     [
         (None, True),
-        (UsageError("refused on every rank alike"), True),
+        (AlikeError("refused on every rank alike"), True),
+        (UsageError("this rank alone read a gradient"), False),
         (WorkloadError("the loader of this rank ended"), False),
         (ZeroDivisionError(), False),
     ],

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from xbench.errors import UsageError
-from xbench.schedules.sharded import _resize
 from xbench.schedules.units import blocks_of, twin_of, units_of
 
 
@@ -85,6 +84,8 @@ def test_a_twin_has_the_same_parameters_buffers_and_hooks_and_modules_of_its_own
     twin = twin_of(model)
     assert [id(p) for p in twin.parameters()] == [id(p) for p in model.parameters()]
     assert [id(b) for b in twin.buffers()] == [id(b) for b in model.buffers()]
+    twin.seen = torch.ones(1)  # type: ignore[assignment]
+    assert float(model.seen) == 1
     assert not {id(m) for m in twin.modules()} & {id(m) for m in model.modules()}
     twin.stem.register_forward_hook(lambda *_: called.append("twin's"))  # type: ignore[union-attr, operator]
     model(torch.ones(1, 2))
@@ -113,14 +114,3 @@ def test_a_compiled_model_is_refused() -> None:
     model.compile(backend="eager")
     with pytest.raises(UsageError, match=r"torch\.compile has left no modules to wrap"):
         twin_of(model)
-
-
-def test_a_parameter_s_memory_is_freed_and_allocated_again() -> None:
-    own, whole = nn.Parameter(torch.ones(4)), torch.ones(8)
-    _resize(own, 0)
-    assert (own.untyped_storage().nbytes(), own.shape) == (0, (4,))
-    _resize(own, 16)
-    assert own.untyped_storage().nbytes() == 16
-    half = nn.Parameter(whole[:4])
-    _resize(half, 0)
-    assert whole.untyped_storage().nbytes() == 32
