@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
+from xbench.errors import UsageError
 from xbench.kernels.pack import WIDE_BYTES, Layout, pack, slices, unpack
 
 AT_ONCE_BYTES = 256 << 10
@@ -202,7 +203,11 @@ class FlatBucket(CommBucket):
         """Copy and scale a gradient. A gradient that already is the slice is scaled in place."""
         parameter, view = self.parameters[index], self.views[index]
         gradient = parameter.grad
-        assert gradient is not None
+        if gradient is None:
+            raise UsageError(
+                f"a gradient of shape {tuple(parameter.shape)} was removed before the backward pass had ended",
+                hint="remove gradients after the backward pass",
+            )
         if gradient.data_ptr() == view.data_ptr():
             view.mul_(self.scale)
         else:

@@ -83,6 +83,9 @@ def broadcast_makes_ranks_equal(rank: int, world: int) -> None:
     for schedule in SCHEDULES:
         model, optimizer = made(seed=rank)
         model.register_buffer("offset", torch.full((2,), float(rank)))
+        if schedule != "ddp":  # it sends buffers in each forward pass, and not those of every dtype
+            for dtype in (torch.int16, torch.uint16, torch.float8_e4m3fn, torch.complex64, torch.bool):
+                model.register_buffer(str(dtype).removeprefix("torch."), torch.tensor(rank).to(dtype))
         with xbench.attach(model, optimizer, schedule=schedule, wait="step", broadcast=True) as handle:
             for step in range(3):
                 optimizer.zero_grad()
@@ -90,6 +93,7 @@ def broadcast_makes_ranks_equal(rank: int, world: int) -> None:
                 optimizer.step()
         assert equal_on_all_ranks(model)
         assert model.offset.tolist() == [0.0, 0.0]
+        assert not any(buffer.to(torch.complex64).any() for buffer in model.buffers())
 
 
 def parameters_unfrozen_later_are_refused(rank: int, world: int) -> None:
@@ -227,3 +231,102 @@ def models_that_average_already_are_refused(rank: int, world: int) -> None:
     fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (world,)))
     with refused("parameter 'first.weight' is a DTensor"):
         xbench.attach(model, schedule="wfbp")
+
+
+def gradients_of_no_backward_pass_are_refused(rank: int, world: int) -> None:
+    """As in pytorch/pytorch#63929. An optimizer need not be handed over for that."""
+    for schedule, given in itertools.product(SCHEDULES, (True, False)):
+        if schedule in ("dear", "priority") and not given:
+            continue
+        model, optimizer = made()
+        with xbench.attach(model, optimizer if given else None, schedule=schedule) as handle:
+            gradients = torch.autograd.grad(loss_of(handle.model), list(model.parameters()))
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+            with refused("parameter 'first.weight' has a gradient, and no backward pass"):
+                optimizer.step()
+
+
+def hooks_that_use_gradients_before_they_are_averaged_are_refused(rank: int, world: int) -> None:
+    """As those that step in the backward pass to save memory, and drop the gradient."""
+
+    def step(parameter: Tensor) -> None:
+        torch.optim.SGD([parameter], lr=0.1).step()
+
+    def step_by_hand(parameter: Tensor) -> None:
+        with torch.no_grad():
+            parameter.sub_(parameter.grad)
+        parameter.grad = None
+
+    for schedule, (hook, said) in itertools.product(
+        SCHEDULES, ((step, "an optimizer steps inside the backward pass"), (step_by_hand, "removes its gradient"))
+    ):
+        model, optimizer = made()
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(hook)
+        with refused(said), xbench.attach(model, optimizer, schedule=schedule) as handle:
+            loss_of(handle.model).backward()
+
+
+def hooks_of_nodes_are_refused(rank: int, world: int) -> None:
+    model, optimizer = made()
+    node = model.first.bias.expand_as(model.first.bias).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: None)
+    for schedule in ("wfbp", "single", "dear", "priority"):
+        with refused("AccumulateGrad node of parameter 'first.bias'"):
+            xbench.attach(model, optimizer, schedule=schedule)
+
+
+def models_that_are_wrapped_later_are_refused(rank: int, world: int) -> None:
+    for schedule, wait in (("wfbp", "backward"), ("single", "step"), ("dear", "step"), ("priority", "step")):
+        model, optimizer = made()
+        with (
+            refused("the model is wrapped in DistributedDataParallel"),
+            xbench.attach(model, optimizer, schedule=schedule, wait=wait) as handle,  # type: ignore[arg-type]
+        ):
+            loss_of(nn.parallel.DistributedDataParallel(handle.model)).backward()
+
+
+def a_model_inside_the_forward_pass_of_another_one_is_served(rank: int, world: int) -> None:
+    """It is no part of the module that DistributedDataParallel has wrapped."""
+
+    class Outer(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+            self.others = (inner,)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.scale * self.others[0](x)
+
+    model, optimizer = made()
+    with xbench.attach(model, optimizer, schedule="wfbp") as handle:
+        loss_of(nn.parallel.DistributedDataParallel(Outer(handle.model))).backward()
+        optimizer.step()
+    assert equal_on_all_ranks(model)
+
+
+def models_that_are_converted_are_refused(rank: int, world: int) -> None:
+    for schedule, dtype in itertools.product(SCHEDULES, (torch.float64, torch.bfloat16)):
+        model, optimizer = made()
+        with (
+            refused("parameter 'first.weight' was torch.float32 on cpu"),
+            xbench.attach(model, optimizer, schedule=schedule) as handle,
+        ):
+            model.to(dtype)
+            handle.model(torch.ones(4, 6, dtype=dtype)).sum().backward()
+
+
+def others_in_the_optimizer_are_told(rank: int, world: int) -> None:
+    """Of a head beside the attached model, at attach or when it joins the optimizer."""
+    for schedule in SCHEDULES:
+        model, _ = made()
+        head = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+        with pytest.warns(UserWarning, match=r"2 trainable parameter\(s\) .* first of shape \(2, 3\)"):
+            xbench.attach(model, optimizer, schedule=schedule).detach()
+    model, optimizer = made()
+    with xbench.attach(model, optimizer, schedule="wfbp") as handle:
+        optimizer.add_param_group({"params": list(head.parameters())})
+        with pytest.warns(UserWarning, match="2 trainable"):
+            head(handle.model(torch.ones(4, 6))).sum().backward()

@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 from schedule_training import average_by_hand, equal_on_all_ranks, run_scenarios, same
 from torch import Tensor, nn
+from torch._dynamo import compiled_autograd
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import xbench
 from xbench.errors import UsageError
@@ -124,7 +126,8 @@ def hooks_of_the_optimizer(rank: int, world: int) -> None:
                 def clip(*_: object, model: nn.Module = model, place: int = place) -> None:
                     norms[place].append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.01)))  # noqa: B023
 
-                optimizer.register_step_pre_hook(clip)
+                of_all = schedule == "single"
+                (register_optimizer_step_pre_hook if of_all else optimizer.register_step_pre_hook)(clip)
                 for step in range(3):
                     optimizer.zero_grad()
                     (handle.model if handle else model)(batch(step, rank), step % 2).backward()
@@ -320,6 +323,90 @@ def a_model_that_is_saved_whole(rank: int, world: int) -> None:
         whole.seek(0)
         same(torch.load(whole, weights_only=False), model, "saved")
         assert pickle.dumps(model)
+
+
+def steps_that_are_compiled(rank: int, world: int) -> None:
+    """torch.compile around the optimizer's step is served, and a compiled backward pass is refused by name."""
+    for schedule, wait in (("wfbp", "step"), ("wfbp", "backward"), ("dear", "step")):
+        models = []
+        for attach in (False, True):
+            model, optimizer = made()
+            given: Any = {"schedule": schedule, "wait": wait}
+            with xbench.attach(model, optimizer, **given) if attach else contextlib.nullcontext() as handle:
+                torch._dynamo.reset()
+                step = torch.compile(optimizer.step, backend="eager")
+                for number in range(3):
+                    optimizer.zero_grad()
+                    (handle.model if handle else model)(batch(number, rank), number % 2).backward()
+                    if not handle:
+                        average_by_hand(model)
+                    step()
+            models.append(model)
+        same(models[1], models[0], (schedule, wait))
+        model, optimizer = made()
+        with xbench.attach(model, optimizer, **given) as handle:
+            loss = handle.model(batch(0, rank), 0)
+            with (
+                pytest.raises(UsageError, match="compiled autograd"),
+                compiled_autograd._enable(torch.compile(backend="eager")),
+            ):
+                loss.backward()
+
+
+def gradients_of_another_dtype(rank: int, world: int) -> None:
+    """A bf16 model that accumulates in fp32 sends fp32; DDP refuses it by name."""
+
+    def low() -> nn.Module:
+        model = Heads().bfloat16()
+        for parameter in model.trunk.parameters():
+            parameter.grad_dtype = torch.float32
+        return model
+
+    for schedule, copies, wait in itertools.product((*OURS, "ddp"), COPIES, ("backward", "step")):
+        if copies == "coalesced" and schedule in ("dear", "priority", "ddp"):
+            continue
+        models = []
+        for attach in (False, True):
+            torch.manual_seed(7)
+            model = low()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+            given: Any = {"schedule": schedule, "copies": copies, "wait": wait}
+            if schedule == "ddp":
+                with pytest.raises(UsageError, match=r"'trunk\.weight' has gradients of another dtype"):
+                    xbench.attach(model, optimizer, schedule=schedule)
+                continue
+            with xbench.attach(model, optimizer, **given) if attach else contextlib.nullcontext() as handle:
+                for number in range(3):
+                    optimizer.zero_grad()
+                    (handle.model if handle else model)(batch(number, rank).bfloat16(), number % 2).backward()
+                    if handle:
+                        handle.synchronize()
+                    else:
+                        average_by_hand(model)
+                    assert model.trunk.weight.grad.dtype == torch.float32
+                    optimizer.step()
+            models.append(model)
+        if models:
+            same(models[1], models[0], (schedule, copies, wait))
+
+
+def a_second_step_on_the_same_gradients(rank: int, world: int) -> None:
+    for schedule, wait in itertools.product(("wfbp", "single", "ddp"), ("backward", "step")):
+        models = []
+        for attach in (False, True):
+            model, optimizer = made(Counting)
+            given: Any = {"schedule": schedule, "wait": wait}
+            with xbench.attach(model, optimizer, **given) if attach else contextlib.nullcontext() as handle:
+                for number in range(2):
+                    optimizer.zero_grad()
+                    model.dropout.p = 0.0
+                    (handle.model if handle else model)(batch(number, rank)).backward()
+                    if not handle:
+                        average_by_hand(model)
+                    optimizer.step()
+                    optimizer.step()
+            models.append(model)
+        same(models[1], models[0], (schedule, wait))
 
 
 def a_wait_that_raises(rank: int, world: int) -> None:

@@ -21,23 +21,24 @@ def parameter() -> Parameter:
 
 
 @pytest.mark.parametrize(
-    "use",
+    ("use", "remedy"),
     [
-        lambda p: p.grad.sum(),
-        lambda p: p.grad.zero_(),
-        lambda p: p.grad.clone(),
-        lambda p: torch._foreach_mul_([p.grad], 2.0),
-        lambda p: (p * 2).sum().backward(),
-        lambda p: torch.nn.utils.clip_grad_norm_([p], 1.0),
-        lambda p: torch.optim.SGD([p], lr=1.0).step(),
+        (lambda p: p.grad.sum(), "synchronize"),
+        (lambda p: p.grad.zero_(), "synchronize"),
+        (lambda p: p.grad.clone(), "synchronize"),
+        (lambda p: torch._foreach_mul_([p.grad], 2.0), "synchronize"),
+        (lambda p: (p * 2).sum().backward(), "no_sync"),
+        (lambda p: torch.nn.utils.clip_grad_norm_([p], 1.0), "synchronize"),
+        (lambda p: torch.optim.SGD([p], lr=1.0).step(), "synchronize"),
     ],
 )
-def test_every_use_is_refused(parameter: Parameter, use: Callable[[Parameter], object]) -> None:
+def test_every_use_is_refused(parameter: Parameter, use: Callable[[Parameter], object], remedy: str) -> None:
     gradient = parameter.grad
     in_flight = InFlight()
     in_flight.take([parameter])
-    with pytest.raises(UsageError, match="gradients are used before they are averaged"):
+    with pytest.raises(UsageError, match="gradients are used before they are averaged") as refused:
         use(parameter)
+    assert [word for word in ("synchronize", "no_sync") if word in str(refused.value.hint)] == [remedy]
     in_flight.give_back([parameter])
     assert parameter.grad is gradient
     assert torch.equal(parameter.grad, torch.ones_like(parameter))
