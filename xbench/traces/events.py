@@ -15,7 +15,8 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,8 @@ class RankTrace:
     collectives: list[Collective] = field(default_factory=list)
     processes: list[str] = field(default_factory=list)
     """Processes that ran backward passes."""
+    has_overlaps: bool = False
+    """True where one step overlaps itself, or two optimizer steps each other, as in a file of several ranks."""
     lost_s: FloatArray = field(default_factory=lambda: np.empty(0))
     """Launches of kernels that are not in the trace."""
     remarks: list[str] = field(default_factory=list)
@@ -171,7 +174,7 @@ class _Seen:
     host_collectives: list[tuple[Collective, str, int]] = field(default_factory=list)  # and: who told it, and thread
     processes: set[str] = field(default_factory=set)
     undefined_s: list[float] = field(default_factory=list)  # starts of operators that accumulate no gradient
-    latest: float = -math.inf  # end of the host's events
+    last_s: float = -math.inf  # start of the last event
     timeless: int = 0
     far: int = 0
     cut: int = 0
@@ -184,7 +187,7 @@ def collect(events: Iterable[Mapping[str, Any]], header: Mapping[str, Any]) -> R
     """
     trace, seen = _read(events, -math.inf, math.inf)
     low, high = _frame(seen.starts)
-    if len(seen.starts) and (low > min(seen.starts) or high < max(seen.starts) or seen.latest > high + MAX_GAP_US):
+    if len(seen.starts) and (low > min(seen.starts) or high < max(seen.starts)):
         trace, seen = _read(events, low, high)
     _take_header(trace, header)
     _finish(trace, seen)
@@ -192,7 +195,7 @@ def collect(events: Iterable[Mapping[str, Any]], header: Mapping[str, Any]) -> R
 
 
 def _read(events: Iterable[Mapping[str, Any]], low: float, high: float) -> tuple[RankTrace, _Seen]:
-    """Take the events that start between two times [us]. An event that ends long after the second ends there."""
+    """Take the events that start between two times [us]."""
     trace, seen = RankTrace(), _Seen()
     origin: float | None = None
     for event in events:
@@ -206,13 +209,10 @@ def _read(events: Iterable[Mapping[str, Any]], low: float, high: float) -> tuple
         elif not low <= start <= high:
             seen.far += category in _READ
         else:
-            if start + length > high + MAX_GAP_US and category not in _DEVICE:
-                length = high - start
-                seen.cut += category in _READ
             origin = start if origin is None else origin
             start_s = (start - origin) / 1e6
             seen.starts.append(start)
-            seen.latest = max(seen.latest, start + (length if category in _HOST else 0.0))
+            seen.last_s = max(seen.last_s, start_s)
             _take(trace, seen, event, category, (start_s, start_s + length / 1e6))
     return trace, seen
 
@@ -317,7 +317,9 @@ def _finish(trace: RankTrace, seen: _Seen) -> None:
     trace.optimizer_s.sort()
     trace.step_ends_s = sorted([*trace.optimizer_s, *trace.scaler_s])
     trace.nodes.sort(key=lambda node: node.start_s)
+    trace.has_overlaps = _overlap(trace)
     _drop_undefined(trace, seen)
+    _cut_host(trace, seen)
     trace.is_gpu = any(number >= 0 for number in seen.kernels[3::6])
     if trace.is_gpu:
         _finish_device(trace, seen)
@@ -331,7 +333,7 @@ def _finish(trace: RankTrace, seen: _Seen) -> None:
         for number, one, what in (
             (seen.timeless, "event", "left out {} without a time, or with a negative one"),
             (seen.far, "event", "left out {} far from all others"),
-            (seen.cut, "event", "cut {} that went on beyond the next one of the stream, or beyond all others"),
+            (seen.cut, "event", "cut {} that outlasted the next one of its stream, its step or all others"),
             (unknown, "kernel", "{} of collectives that nothing names"),
             (
                 len(trace.lost_s),
@@ -341,6 +343,63 @@ def _finish(trace: RankTrace, seen: _Seen) -> None:
         )
         if number
     ]
+
+
+def _overlap(trace: RankTrace) -> bool:
+    twice = [(one, two) for one, two in pairwise(trace.marked_steps) if one.number == two.number]
+    spans = [((one.since_s, one.until_s), (two.since_s, two.until_s)) for one, two in twice]
+    return any(
+        since_s + ROUNDING_S < after_s < until_s - ROUNDING_S and until_s + ROUNDING_S < end_s
+        for (since_s, until_s), (after_s, end_s) in [*spans, *pairwise(trace.optimizer_s)]
+    )
+
+
+def _cut_host(trace: RankTrace, seen: _Seen) -> None:
+    """End what outlasts its place on the host: a mark at the next one, and what began in a mark at that mark's end.
+
+    A gradient's node ends where the next node of its thread begins.
+    """
+    marks = np.array([(mark.since_s, mark.until_s) for mark in trace.marked_steps]).reshape(-1, 2)
+    seen.cut += int((marks[:-1, 1] > marks[1:, 0] + ROUNDING_S).sum())
+    marks[:-1, 1] = np.minimum(marks[:-1, 1], marks[1:, 0])
+    seen.cut += _end(marks, seen.last_s)
+    trace.marked_steps = [
+        replace(mark, until_s=float(until_s))
+        for mark, until_s in zip(trace.marked_steps, marks[:, 1], strict=True)
+        if until_s > mark.since_s
+    ]
+    nodes = np.array([(node.start_s, node.end_s) for node in trace.nodes]).reshape(-1, 2)
+    following: dict[int, float] = {}
+    for place in range(len(trace.nodes) - 1, -1, -1):
+        node = trace.nodes[place]
+        if node.is_gradient:
+            nodes[place, 1] = min(node.end_s, following.get(node.thread, math.inf))
+        following[node.thread] = node.start_s
+    spans = np.frombuffer(seen.spans, dtype=np.float64).reshape(-1, 4)[:, :2]
+    seen.cut += _end(spans, seen.last_s, marks)  # nodes are among them
+    _end(nodes, seen.last_s, marks)
+    trace.nodes = [
+        node if end_s == node.end_s else replace(node, end_s=float(end_s))
+        for node, end_s in zip(trace.nodes, nodes[:, 1], strict=True)
+    ]
+    for one, _, _ in seen.host_collectives:
+        if one.end_s > seen.last_s + MAX_GAP_US / 1e6:
+            one.end_s = seen.last_s
+            seen.cut += 1
+
+
+def _end(times: FloatArray, last_s: float, marks: FloatArray | None = None) -> int:
+    """End each span with the mark that it began in, and one that goes on without end at `last_s`. Returns how many."""
+    until = np.full(len(times), last_s)
+    latest = until + MAX_GAP_US / 1e6
+    if marks is not None and len(marks):
+        place = np.searchsorted(marks[:, 0], times[:, 0], side="right") - 1
+        is_within = (place >= 0) & (times[:, 0] < marks[place, 1])
+        until[is_within] = marks[place[is_within], 1]
+        latest[is_within] = until[is_within] + ROUNDING_S
+    long = times[:, 1] > latest
+    times[long, 1] = until[long]
+    return int(long.sum())
 
 
 def _drop_undefined(trace: RankTrace, seen: _Seen) -> None:
@@ -370,10 +429,7 @@ def _finish_device(trace: RankTrace, seen: _Seen) -> None:
     kernels = np.frombuffer(seen.kernels, dtype=np.float64).reshape(-1, 6).copy()
     kernels = kernels[np.lexsort((kernels[:, 1], kernels[:, 4]))]
     seen.cut += _cut(kernels)
-    last_s = kernels[:, 1].max()
-    endless = kernels[:, 2] > last_s + MAX_GAP_US / 1e6
-    kernels[endless, 2] = last_s
-    seen.cut += int(endless.sum())
+    seen.cut += _end(kernels[:, 1:3], seen.last_s)
     of_kernels, ran = launches[:, 3] == 1, np.isin(launches[:, 0], kernels[:, 0])
     if np.any(of_kernels & ran):  # else nothing links the two
         trace.lost_s = np.sort(launches[of_kernels & ~ran, 1])

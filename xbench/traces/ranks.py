@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from xbench.errors import UsageError
 from xbench.text import and_of
-from xbench.traces.events import GRADIENT_KINDS, ROUNDING_S, UNKNOWN, RankTrace
+from xbench.traces.events import GRADIENT_KINDS, UNKNOWN, RankTrace
 from xbench.traces.steps import TracedStep, steps_of
 
 RECORD_IT = "record it around several steps of training on two or more ranks, with record_shapes=True"
@@ -51,14 +51,10 @@ def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
 
 def _check_one_process(name: str, trace: RankTrace) -> None:
     """Refuse the traces of several ranks in one file: their processes differ, or their steps overlap."""
-    told = f"backward passes of processes {and_of(trace.processes)}" if len(trace.processes) > 1 else ""
-    for spans in ([(mark.since_s, mark.until_s) for mark in trace.marked_steps], trace.optimizer_s):
-        for (since_s, until_s), (after_s, end_s) in pairwise(spans):
-            if since_s + ROUNDING_S < after_s < until_s - ROUNDING_S and until_s + ROUNDING_S < end_s:
-                told = told or "steps that overlap"
-    if told:
+    if len(trace.processes) > 1 or trace.has_overlaps:
+        processes = f"backward passes of processes {and_of(trace.processes)}"
         raise UsageError(
-            f"{name} holds {told}, so it is of several ranks",
+            f"{name} holds {processes if len(trace.processes) > 1 else 'steps that overlap'}, as several ranks have",
             hint="give each rank's file by itself: --trace rank0.json --trace rank1.json",
         )
 

@@ -31,16 +31,12 @@ def windows_of(trace: RankTrace) -> list[Window]:
 
 
 def _marked(trace: RankTrace) -> list[Window]:
-    """Windows of `ProfilerStep`, without what overlaps.
+    """Windows of `ProfilerStep`.
 
     A mark ends a step if gradients were sent in it; where some such marks hold an optimizer step, only these do. Other
     marks with gradients are micro-batches of the step that the next such mark ends.
     """
-    marks = [
-        mark
-        for mark, after in itertools.zip_longest(trace.marked_steps, trace.marked_steps[1:])
-        if after is None or mark.until_s <= after.since_s + 1e-6
-    ]
+    marks = trace.marked_steps
     gradients = np.array([node.start_s for node in trace.nodes if node.is_gradient])
     sends = np.array([one.launched_s for one in trace.collectives if one.may_carry_gradients])
     optimizer = np.array([since_s for since_s, _ in trace.step_ends_s])

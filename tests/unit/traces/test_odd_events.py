@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kineto import STEP, event, gpu_events, header, without, write
+from kineto import STEP, event, gpu_events, header, write
 
 from xbench.errors import UsageError
 from xbench.traces.events import RankTrace, collect
@@ -84,9 +84,25 @@ def test_a_kernel_ends_where_the_next_of_its_stream_begins(length: float) -> Non
         one = of(events, "kernel", "conv_backward", 4 * number)
         one["dur"] = length  # the next kernel of the stream begins 10 us later
     assert parts(events) == plain
-    assert traced(events).remarks == [
-        "cut 3 events that went on beyond the next one of the stream, or beyond all others"
-    ]
+    assert traced(events).remarks == ["cut 3 events that outlasted the next one of its stream, its step or all others"]
+
+
+@pytest.mark.parametrize("length", [STEP + 50, 2 * STEP, 1e6, 1e13])
+@pytest.mark.parametrize("name", ["ProfilerStep#4", "autograd::engine::evaluate_function: torch", "aten::conv2d"])
+@pytest.mark.parametrize("is_gpu", [True, False])
+def test_an_event_of_the_host_ends_with_its_step(is_gpu: bool, name: str, length: float) -> None:
+    events = [one for one in gpu_events(shapes=True) if is_gpu or one["cat"] in ("cpu_op", "user_annotation")]
+    for step in range(3 if not is_gpu else 0):
+        events.append(event("cpu_op", "c10d::allreduce_", step * STEP + 368.5, 1, 2))
+        events.append(event("user_annotation", "gloo:all_reduce", step * STEP + 370, 100, 9))
+    plain = parts(events)
+    [first, *_] = [one for one in events if one["name"].startswith(name)]
+    first["dur"] = length
+    found = parts(events)
+    assert found[1:] == plain[1:]
+    assert found[0][0] == plain[0][0]
+    assert is_gpu is False or found == plain
+    assert [remark[:11] for remark in traced(events).remarks] == ["cut 1 event"]
 
 
 def test_a_collective_ends_where_the_next_of_its_stream_begins() -> None:
@@ -282,9 +298,3 @@ def test_complex_gradients_have_their_size() -> None:
             one["args"]["Input type"] = ["c10::complex<float>"]
     found = traced_profile(ranks_of([("t.json", traced(events))]))
     assert {(one.dtype, one.bytes) for layer in found.layers for one in layer.tensors} == {("complex64", 8000)}
-
-
-def test_without_drops_launches() -> None:
-    assert not any(
-        one["name"] == "cudaLaunchKernel" for one in without(gpu_events(), lambda one: one["cat"] == "kernel")
-    )
