@@ -206,7 +206,7 @@ def _described(tensor: Tensor, samples: int, time_first: bool) -> str:
     axis = _axis_of(tensor, samples, time_first)
     if axis is not None:
         del sizes[axis]
-    shape = "×".join(map(str, sizes)) or "1"
+    shape = "×".join(str(size) if isinstance(size, int) else "ragged" for size in sizes) or "1"
     if axis is not None and len(sizes) == 1 and tensor.dtype in (torch.int32, torch.int64):
         return f"{shape} tokens ({dtype})"
     return f"{shape} {dtype}"
