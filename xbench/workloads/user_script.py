@@ -47,7 +47,7 @@ def read(title: str, file: Path) -> ast.Module | None:
 def factories_in(file: Path) -> list[str]:
     """Names of the functions that may be factories: at the top of the file, without arguments, with a result."""
     try:
-        tree = read("", file)
+        tree = read("", file) if file.is_file() else None  # a pipe would never end
     except WorkloadError:
         return []
     functions = [one for one in tree.body if isinstance(one, ast.FunctionDef)] if tree is not None else []

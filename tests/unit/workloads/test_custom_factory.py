@@ -124,6 +124,13 @@ def test_the_size_of_a_batch_is_found_declared_or_not_claimed(write, batch, more
     assert record.training.startswith(f"batch {size or '(untold size)'} of {description}")
 
 
+def test_the_whole_step_is_described(write):
+    text = write("def make():\n    return MODEL, (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), LOSS\n")
+    record = make(text, optimizer="adamw", amp="bf16", clip=1.0, accumulate=2).describe()
+    assert record.training == "batch 2 × 4 of 3 float32, fp32 with bf16 autocast, adamw, clipped to 1"
+    assert record.samples == 8
+
+
 @pytest.mark.parametrize("size", ["0", "'4'", "2.0"])
 def test_a_declared_size_is_a_number_of_samples(write, size):
     with pytest.raises(WorkloadError, match="batch_size is"):
