@@ -108,6 +108,13 @@ def test_every_rank_gets_the_same_model_and_its_own_batch(write):
         # of an nn.LSTM, whose first dimension is time
         ("(torch.randn(9, 4, 3), torch.zeros(9, 4))", "MODEL.add_module('rnn', nn.LSTM(3, 2))\n", 0, "9×4×3 float32"),
         ("(torch.randn(9, 4, 3), torch.zeros(4))", "MODEL.add_module('rnn', nn.LSTM(3, 2))\n", 4, "9×3 float32"),
+        # a loader's sequences, put side by side
+        (
+            "DataLoader([torch.randn(9, 3)] * 16, 8, collate_fn=lambda all: (torch.stack(all, 1), torch.zeros(9, 8)))",
+            "from torch.utils.data import DataLoader\n",
+            8,
+            "9×8×3 float32",
+        ),
         (
             "DataLoader(TensorDataset(torch.randn(16, 4, 3), torch.zeros(16, 4)), 8)",
             "from torch.utils.data import DataLoader, TensorDataset\nMODEL.add_module('rnn', nn.LSTM(3, 2))\n",
