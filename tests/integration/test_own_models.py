@@ -164,8 +164,9 @@ def test_a_model_with_collectives_of_its_own_trains_in_every_mode(tmp_path: Path
     assert isinstance(record, Comparison)
     assert [(mode, result.status) for mode, result in record.modes.items()] == [(mode, "ok") for mode in modes]
     assert "the model has collectives of its own" in " ".join(done.stdout.split())
-    assert record.contention is not None
-    assert record.contention.points == []
+    (job,) = record.jobs
+    assert job.contention is not None
+    assert job.contention.points == []
     assert record.unit_costs == {}
 
 

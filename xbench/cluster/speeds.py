@@ -255,7 +255,10 @@ def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
         hint = f"did you mean {close!r}?" if close else f"it has {listed(scaling.modes)}"
         raise SpecError(f"the record does not scale mode {mode!r}", hint=hint)
     if not scaling.workload.batch_size:
-        raise SpecError("the record does not know its batch size", hint="scale a profile made by xbench, not a trace")
+        raise SpecError(
+            "the record does not know its batch size",
+            hint="a trace has none; a factory tells it by make.batch_size = N",
+        )
     alone = scaling.workload.batch_size / scaling.compute_s
     speeds = {point.workers: point.samples_per_s for point in scaling.points if point.mode == mode}
     return TableSpeed.of({1: alone} | {workers: speed for workers, speed in speeds.items() if speed is not None})

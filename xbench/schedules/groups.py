@@ -5,7 +5,9 @@ A process group of our own states them as attributes: `workers` of an emulated l
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,7 +48,8 @@ def waits_on_stream(group: dist.ProcessGroup | None, device: torch.device) -> bo
 def collectives_begun() -> int:
     """Number of collectives that this process has begun, in all of its process groups that count them."""
     begun = 0
-    for group in dist.distributed_c10d._world.pg_map:
+    groups: Iterable[Any] = dist.distributed_c10d._world.pg_map
+    for group in groups:
         with suppress(RuntimeError):
             begun += group._get_sequence_number_for_group()
     return begun

@@ -53,9 +53,15 @@ class Loader:
         """Number of the epoch, from 0 on."""
         self._title, self._source, self._opened, self._time_first = title, source, opened, time_first
         self._taken = 0
-        self._samples: int | None = None
+        self._samples: int | None = None  # of the first batch, if its tensors tell, and the loader does not deny it
         self._check_last()
         self._iterator: Iterator[Any] = self._raising(self._begin)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch, as the source says; None where it does not."""
+        size = getattr(self._source, "batch_size", None)
+        return size if isinstance(size, int) else None
 
     @property
     def workers(self) -> int:
@@ -73,14 +79,15 @@ class Loader:
         """The next batch. Raises WorkloadError without one, for one of another size, and for errors of the source."""
         batch = self._raising(self._next)
         inputs, targets = checked(batch, f"{self._title}: its {type(self._source).__name__}")
-        samples = samples_of(inputs, targets, self._time_first) or self._samples
-        if self._samples is not None and samples is not None and samples != self._samples:
+        samples = samples_of(inputs, targets, self._time_first)
+        if not self._taken:
+            self._samples = samples if self.batch_size in (None, samples) else None
+        elif self._samples is not None and samples is not None and samples != self._samples:
             raise WorkloadError(
                 f"{self._title}: batch {self._taken + 1} of its {type(self._source).__name__} has "
                 f"{counted(samples, 'sample')} and the others {self._samples}, and steps must be equal to be compared",
                 hint="drop_last=True leaves a smaller last batch out",
             )
-        self._samples = samples
         self._taken += 1
         return inputs, targets
 
@@ -121,9 +128,9 @@ class Loader:
         )
 
     def _check_last(self) -> None:
-        size = getattr(self._source, "batch_size", None)
+        size = self.batch_size
         sampler: Any = getattr(self._source, "sampler", None)
-        if not isinstance(size, int) or getattr(self._source, "drop_last", True) or not hasattr(sampler, "__len__"):
+        if size is None or getattr(self._source, "drop_last", True) or not hasattr(sampler, "__len__"):
             return
         try:
             samples = len(sampler)

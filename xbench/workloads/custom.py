@@ -25,9 +25,9 @@ ranks start):
 Repeating samples creates no new values: codes stay codes, and labels stay with their samples, in the inputs too. It has
 no effect on a single sample or on equal samples; hence the other variations. Shapes, dtypes and memory formats stay.
 
-`nested.samples_of` finds the number of samples. Where it finds none, a DataLoader's `batch_size` tells it, or else the
-attribute `batch_size` of the factory. If nothing does, it is not claimed, and figures per sample are per batch. Rank
-variations then take the first dimension of the first tensor.
+The number of samples is the attribute `batch_size` of the factory or of a loader, or else what `nested.samples_of`
+finds. If nothing tells it, it is not claimed, and figures per sample are per batch. Variations of a batch whose tensors
+do not have it take the first dimension of the first tensor.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class FactoryRecipe(Recipe):
             self.loader = Loader(self.spec.title, self._source, opened, time_first=self._time_first)
             self._batch = self.loader.take()
         assert self._batch is not None
-        told = self._declared or samples_of(*self._batch, self._time_first) or getattr(self._source, "batch_size", None)
-        self.batch_size = told if isinstance(told, int) else 0
+        said = self._declared or (self.loader.batch_size if self.loader is not None else None)
+        self.batch_size = said or samples_of(*self._batch, self._time_first) or 0
         variation = self.spec.variation or "samples"
         return vary(self._batch, rank, variation, self.batch_size, time_first=self._time_first)
 
@@ -206,7 +206,7 @@ def _described(tensor: Tensor, samples: int, time_first: bool) -> str:
     axis = _axis_of(tensor, samples, time_first)
     if axis is not None:
         del sizes[axis]
-    shape = "×".join(map(str, sizes)) or "1"
+    shape = "×".join(str(size) if isinstance(size, int) else "ragged" for size in sizes) or "1"
     if axis is not None and len(sizes) == 1 and tensor.dtype in (torch.int32, torch.int64):
         return f"{shape} tokens ({dtype})"
     return f"{shape} {dtype}"
@@ -265,13 +265,14 @@ def vary(
 ) -> tuple[Inputs, Any]:
     """The batch (inputs, targets) of a rank. Draws from torch's generator, which the caller has seeded for the rank.
 
-    `samples`: their number; None or 0: the first dimension of the first tensor. `time_first`: whether they may be the
-    second dimension of a tensor (`nested.samples_of`).
+    `samples`: their number where inputs and targets do not tell it; None or 0: the first dimension of the first tensor.
+    `time_first`: whether samples may be the second dimension (`nested.samples_of`).
     """
     inputs, targets = batch
     if rank == 0 or variation == "none":
         return batch
-    samples = samples or next(tensors_in(inputs)).shape[0]
+    first = next(tensors_in(inputs)).shape[0]
+    samples = samples_of(inputs, targets, time_first) or samples or first
     if variation == "samples":
         if samples == 1:
             return batch
@@ -299,8 +300,10 @@ def chosen(value: Any, order: Tensor, time_first: bool = False) -> Any:
     if isinstance(value, PackedSequence):
         if value.batch_sizes[0] != len(order):
             return value
-        parts = unpack_sequence(value)
-        return pack_sequence([parts[index] for index in order.tolist()], enforce_sorted=value.sorted_indices is None)
+        sequences = unpack_sequence(value)
+        return pack_sequence(
+            [sequences[index] for index in order.tolist()], enforce_sorted=value.sorted_indices is None
+        )
     if isinstance(value, tuple | list) and not is_named(value) and len(value) == len(order):
         items = [sizes_of(item, time_first) or set() for item in value]
         if any(items) and not any(len(order) in sizes for sizes in items):

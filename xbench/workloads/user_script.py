@@ -47,7 +47,7 @@ def read(title: str, file: Path) -> ast.Module | None:
 def factories_in(file: Path) -> list[str]:
     """Names of the functions that may be factories: at the top of the file, without arguments, with a result."""
     try:
-        tree = read("", file)
+        tree = read("", file) if file.is_file() else None  # a pipe would never end
     except WorkloadError:
         return []
     functions = [one for one in tree.body if isinstance(one, ast.FunctionDef)] if tree is not None else []
@@ -122,7 +122,11 @@ def differing(file: Path, spec: WorkloadSpec) -> str | None:
 
 
 def _returns(function: ast.FunctionDef) -> bool:
-    return any(isinstance(node, ast.Return) and node.value is not None for node in ast.walk(function))
+    """True if the function itself, and not only one that it defines, returns a value."""
+    inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef) and node is not function]
+    inside = {id(node) for nested in inner for node in ast.walk(nested)}
+    returns = (node for node in ast.walk(function) if isinstance(node, ast.Return) and id(node) not in inside)
+    return any(node.value is not None for node in returns)
 
 
 def _last_word(node: ast.AST | None) -> str:

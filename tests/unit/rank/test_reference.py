@@ -16,6 +16,7 @@ from xbench.rank.parity_checker import Reference
 from xbench.rank.program import Phase
 from xbench.rank.snapshot import Snapshot
 from xbench.workloads.training_step import TrainingStep
+from xbench.workloads.trial import group_of_one
 
 STEPS = 2
 
@@ -86,3 +87,14 @@ def test_a_released_reference_holds_no_tensor_and_still_tells_why_ddp_refused() 
     rank.is_tuned = False
     Rank.release_references(rank)
     assert (held.states, held.momentum, held.ddp_refusal) == ([], {}, "sparse gradients")
+
+
+def test_a_buffer_that_the_backend_cannot_send_is_named() -> None:
+    job = Job()
+    job.model.register_buffer("mean", torch.zeros(3))
+    with group_of_one():
+        assert reference._unsent_buffer(session_of(job), dist.group.WORLD) == ""
+        job.model.register_buffer("counts", torch.zeros(3, dtype=torch.int16))
+        said = reference._unsent_buffer(session_of(job), dist.group.WORLD)
+    assert "'counts'" in said
+    assert "int16" in said

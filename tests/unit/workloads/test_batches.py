@@ -231,6 +231,10 @@ def test_batches_whose_tensors_differ_in_size_may_have_equal_numbers_of_samples(
     images = [torch.ones(3, 8 + index) for index in range(6)]
     loader = Loader("train.py:make", [(((images[:4],), torch.ones(4))), (((images[2:],), torch.ones(4)))])
     assert [len(loader.take()[1]) for _ in range(2)] == [4, 4]
+    lengths = iter([9, 7, 8])
+    steps = DataLoader(data(8), 2, collate_fn=lambda _: (torch.ones(next(lengths), 2), None))
+    taken = Loader("train.py:make", steps)
+    assert [len(taken.take()[0]) for _ in range(3)] == [9, 7, 8]  # time first
     smaller = Loader("train.py:make", [(((images[:4],), torch.ones(4))), (((images[:3],), torch.ones(3)))])
     smaller.take()
     with pytest.raises(WorkloadError, match="batch 2 of its list has 3 samples and the others 4"):

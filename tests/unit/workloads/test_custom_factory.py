@@ -108,6 +108,13 @@ def test_every_rank_gets_the_same_model_and_its_own_batch(write):
         # of an nn.LSTM, whose first dimension is time
         ("(torch.randn(9, 4, 3), torch.zeros(9, 4))", "MODEL.add_module('rnn', nn.LSTM(3, 2))\n", 0, "9×4×3 float32"),
         ("(torch.randn(9, 4, 3), torch.zeros(4))", "MODEL.add_module('rnn', nn.LSTM(3, 2))\n", 4, "9×3 float32"),
+        # a loader's sequences, put side by side
+        (
+            "DataLoader([torch.randn(9, 3)] * 16, 8, collate_fn=lambda all: (torch.stack(all, 1), torch.zeros(9, 8)))",
+            "from torch.utils.data import DataLoader\n",
+            8,
+            "9×8×3 float32",
+        ),
         (
             "DataLoader(TensorDataset(torch.randn(16, 4, 3), torch.zeros(16, 4)), 8)",
             "from torch.utils.data import DataLoader, TensorDataset\nMODEL.add_module('rnn', nn.LSTM(3, 2))\n",
@@ -122,6 +129,13 @@ def test_the_size_of_a_batch_is_found_declared_or_not_claimed(write, batch, more
     record = workload.describe()
     assert (record.batch_size, record.samples) == (size, size or 1)
     assert record.training.startswith(f"batch {size or '(untold size)'} of {description}")
+
+
+def test_the_whole_step_is_described(write):
+    text = write("def make():\n    return MODEL, (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), LOSS\n")
+    record = make(text, optimizer="adamw", amp="bf16", clip=1.0, accumulate=2).describe()
+    assert record.training == "batch 2 × 4 of 3 float32, fp32 with bf16 autocast, adamw, clipped to 1"
+    assert record.samples == 8
 
 
 @pytest.mark.parametrize("size", ["0", "'4'", "2.0"])
@@ -177,9 +191,9 @@ def registered():
         ("def make():\n    raise ValueError('no data\\n here')\n", "train.py:5 raised ValueError: no data here"),
         ("def make():\n    torch.ones(2) @ torch.ones(3)\n", "train.py:5 raised RuntimeError: "),
         ("def make():\n    raise SystemExit(3)\n", "train.py:5 raised SystemExit: 3"),
-        ("1 / 0\n", "train.py:4 raised ZeroDivisionError: division by zero"),
+        ("make = 1 / 0\n", "train.py:4 raised ZeroDivisionError: division by zero"),
         ("def make(:\n", "train.py:4 raised SyntaxError: "),
-        ("import nothing_of_this_name\n", "train.py:4 raised ModuleNotFoundError: "),
+        ("import nothing_of_this_name as make\n", "train.py:4 raised ModuleNotFoundError: "),
         ("def make(x):\n    pass\n", "train.py:make needs x, and a factory is called without arguments"),
         ("def maker():\n    pass\n", "'make' does not exist in train.py"),
         ("make = 3\n", "'make' is not a function in train.py"),

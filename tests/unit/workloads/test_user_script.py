@@ -21,6 +21,9 @@ import torch.distributed as dist
 raise SystemExit("imported")
 
 def main(steps=3):
+    def rate(step):
+        return 1 / (1 + step)
+
     dist.init_process_group("gloo")
     model = torch.nn.Linear(3, 2)
     for _ in range(steps):
