@@ -56,13 +56,14 @@ def cut(text: str, most: int) -> str:
 UNBROKEN = "\ue000"
 """Stands for a space where no line may end. Printing puts the space back."""
 
+_PROGRAM = "(?:xbench|git|pip|python|torchrun|apt-get|sysctl|ulimit|export)"
 _WORD = r"""(?:'[^'\n]+'|"[^"\n]+"|[^\s()'"]*[^\s()'".,;:])"""
 _NO_PROSE = rf"(?=['\"/-]|[A-Z]+\b|[^\s()]*[\w~][./=:@_,\[-]\w){_WORD}"
 _TO_PASTE = re.compile(
-    r'[\w.]+ = (?:"[^"\n]*"|\[[^\]\n]*\])'  # an assignment
+    r'(?<![\w.])[\w.]{1,80} = (?:"[^"\n]*"|\[[^\]\n]*\])'  # an assignment
     r"|\bxbench\.\w+\([^()\n]*\)"  # a call
-    rf"|\b(?:xbench|git|pip|apt-get) [a-z][\w-]*(?:(?: {_WORD}){{0,2}}? {_NO_PROSE})*"  # a command
-    rf"|--\w[\w-]* {_WORD}"  # an option and its value
+    rf"|\b{_PROGRAM}(?! \d)(?: [a-z][\w-]*)?(?:(?: {_WORD}){{0,2}}? {_NO_PROSE})*"  # a command
+    rf"|(?<![\w-])--\w[\w-]* {_WORD}"  # an option and its value
 )
 
 

@@ -217,15 +217,20 @@ def _not_in_git(root: Path, place: Path) -> str | None:
     """Say why git did not check out this file or folder of the tree; None if the commit alone explains it."""
     if "is in submodule" in _git(root, "check-ignore", "--quiet", "--", str(place)).stderr:
         return f"{str(place)!r} is in a git submodule, which is empty in base's checkout"
-    for words, why, remedy in (
-        (["--ignored"], "is ignored by git", "keep it outside of the repository, or let the factory make it"),
-        ([], "is not committed", "git add takes it in, for checks against later revisions"),
-    ):
-        found = _git(root, "ls-files", "--others", "--exclude-standard", "-z", *words, "--", f":(literal){place}")
-        name = next((name for name in found.stdout.split("\0") if name and "__pycache__" not in name), None)
-        if name is not None:
-            return f"{name!r} {why}, so base's checkout lacks it: {remedy}"
+    if (name := _outside_git(root, place, "--ignored")) is not None:
+        return (
+            f"{name!r} is ignored by git, so base's checkout lacks it: keep it outside of the repository, or let the "
+            "factory make it"
+        )
+    if (name := _outside_git(root, place)) is not None:
+        return f"{name!r} is not committed, so base's checkout lacks it: later revisions have it after git add"
     return None
+
+
+def _outside_git(root: Path, place: Path, *words: str) -> str | None:
+    """Return the first file at this place, or below it, that git does not track; with '--ignored', that it ignores."""
+    found = _git(root, "ls-files", "--others", "--exclude-standard", "-z", *words, "--", f":(literal){place}")
+    return next((name for name in found.stdout.split("\0") if name and "__pycache__" not in name), None)
 
 
 def empty_submodules(base: Path) -> str | None:

@@ -47,6 +47,8 @@ def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut_off(name: str, 
         "xbench compare models/train.py:make --modes ddp,auto --fabric shaped:hosts=2,rate=1gbit",
         "pip install 'xbench-schedules[timm,hf] @ git+https://example.org/xbench'",
         "git config --global --add safe.directory /home/somebody/project",
+        "python -m pip install --force-reinstall torch torchvision -q",
+        "sysctl -w user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0",
         'xbench.attach(model, optimizer, schedule="mgwfbp", wait="step")',
     ],
 )
