@@ -37,7 +37,9 @@ _VARIABLES = re.compile(
     r"(NCCL|TORCH_NCCL|TORCH_DISTRIBUTED|CUDA|CUBLAS|CUDNN|UCX)_\w+|(PYTORCH|TORCH)_\w*(ALLOC_CONF|CACHING|TF32|CUDNN)\w*"
     r"|NVIDIA_TF32_OVERRIDE"
 )
-_PLACES = re.compile(r"\w+_(HOME|\w*PATH|\w*ROOT|\w*DIR|\w*DIRECTORY|VERSION|VISIBLE_DEVICES|COMM_ID)|NCCL_DEBUG\w*")
+_PLACES = re.compile(
+    r"\w+_(HOME|\w*PATH|\w*ROOT|\w*DIR|\w*DIRECTORY|\w*LIST|VERSION|VISIBLE_DEVICES|COMM_ID)|NCCL_DEBUG\w*"
+)
 """Those of them that name a place, a version, a device or a log, which changes no time."""
 
 BUSY_SHARE = 0.5

@@ -75,6 +75,8 @@ class ModeInfo:
     collectives: tuple[str, ...] = ()
     """Collectives beside the all-reduce whose cost its forecast needs. A mode in groups of ranks names its all-reduce
     too: it is one between the groups. So does a mode that waits for each all-reduce over Gloo."""
+    halves: tuple[str, str] | None = None
+    """Collectives that take the place of its all-reduces over NCCL, where their costs are measured for its plan."""
     units_of: str | None = None
     """Mode whose units cost the host what this mode's cost it, if its forecast counts that."""
     options: str | None = None
@@ -236,7 +238,7 @@ _OURS = (
              options=_SHARDING + "search_options", sharded="fsdp-tuned"),
     ModeInfo("dear", "reduce-scatters during backward, all-gathers during the next forward pass",
              "xbench.schedules.dear:Dear", planner=_PLANNERS + "in_halves", needs_link=True, overlap="next_forward",
-             travels="halves", script_change=5),
+             travels="halves", halves=("reduce_scatter", "all_gather"), script_change=5),
     ModeInfo("priority", "parts of tensors, in the order in which the next forward pass needs them",
              "xbench.schedules.priority:Priority", planner=_PLANNERS + "in_parts", needs_link=True,
              overlap="next_forward", travels="parts", script_change=5),

@@ -1,4 +1,7 @@
-"""Several GPUs over NCCL: every schedule, T(M) against nccl-tests, and two jobs in one process against two."""
+"""Several GPUs over NCCL: every schedule, T(M) against nccl-tests, and two jobs in one process against two.
+
+On one GPU, where NCCL lets two ranks share it, only that they train the same network.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ import torch
 from runs import DEVICE, DRY, Keep, compared, errors, figures, middle
 
 from xbench.errors import SpecError
+from xbench.gpu_errors import SHARING_VARIABLE, can_share
 from xbench.modes import MODES, mode_info
 from xbench.planning.cost import CostCurve
 from xbench.records import Comparison
 from xbench.schedules import parse_mode
 from xbench.spec import Copies
 from xbench.traces.link import read_link
+from xbench.workloads.preflight import software
 
-RANKS = 2 if DRY else torch.cuda.device_count()
+GPUS = 0 if DRY else torch.cuda.device_count()
+RANKS = 2 if DRY else GPUS
 FABRIC = f"local:ranks={RANKS}"
 WORKLOAD = "transformer-tiny" if DRY else "resnet50"
 EFFORT = ("--quick", "--rounds", "1", "--steps", "2") if DRY else ("--launches", "1", "--rounds", "4", "--steps", "8")
@@ -28,7 +34,7 @@ TURNS = ("--quick", "--rounds", "1", "--steps", "8") if DRY else ("--launches", 
 CASES = [("fused", "bf16")] if DRY else [(copies, "none") for copies in get_args(Copies)] + [("fused", "bf16")]
 OFF = 0.25
 
-pytestmark = pytest.mark.skipif(bool(DEVICE) and RANKS < 2, reason="there are fewer than two GPUs")
+SEVERAL = pytest.mark.skipif(bool(DEVICE) and RANKS < 2, reason="there are fewer than two GPUs")
 
 
 def schedules(copies: str) -> list[str]:
@@ -45,6 +51,7 @@ def measured(copies: str, compress: str) -> Comparison:
     return compared(DEVICE, WORKLOAD, FABRIC, modes, "--copies", copies, "--compress", compress, *EFFORT)
 
 
+@SEVERAL
 @pytest.mark.parametrize(("copies", "compress"), CASES)
 def test_every_schedule(copies: str, compress: str, keep: Keep) -> None:
     record = measured(copies, compress)
@@ -66,6 +73,7 @@ def test_every_schedule(copies: str, compress: str, keep: Keep) -> None:
     )  # fmt: skip
 
 
+@SEVERAL
 @pytest.mark.skipif(DRY, reason="tests/integration/test_sharded.py runs this on a CPU")
 def test_modes_of_torch(keep: Keep) -> None:
     modes = ["ddp", "replicate", "fsdp", "auto:shard=on", "zero1", *(["hsdp"] if RANKS >= 4 else [])]
@@ -78,6 +86,32 @@ def test_modes_of_torch(keep: Keep) -> None:
         "gpus-sharded", line=10, goal="torch's sharded modes train what DDP trains", held=True,
         finding=f"{WORKLOAD}, {RANKS} ranks over {record.fabric.backend}: prediction errors "
         + ", ".join(f"{value:.1%}" for value in errors(found)), modes=found,
+    )  # fmt: skip
+
+
+def nccl() -> str | None:
+    return software()["nccl"] if GPUS else None
+
+
+@pytest.mark.skipif(
+    GPUS != 1 or not can_share(nccl()), reason="this is for one GPU and an NCCL that lets ranks share it"
+)
+@pytest.mark.parametrize(
+    "modes", [schedules("views"), ["ddp", "replicate", "fsdp", "zero1"], ["sequential", "crossover"]]
+)
+def test_two_ranks_on_one_gpu_train_one_network(modes: list[str], keep: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What travels over NCCL is right. Its times are those of no machine: the ranks share one GPU."""
+    monkeypatch.setenv(SHARING_VARIABLE, "1")
+    effort = ("--quick", "--rounds", "1", "--steps", "2")
+    record = compared(DEVICE, "transformer-tiny", "local:ranks=2", ",".join(modes), *effort)
+    trained = {name: mode for name, mode in record.modes.items() if mode_info(mode.mode.partition(":")[0]).trains}
+    gates = {name: mode.parity for name, mode in trained.items()}
+    assert all(gate is not None and gate.ok and gate.bitwise_across_ranks for gate in gates.values()), gates
+    keep(
+        f"gpus-shared-{modes[-1].partition(':')[0]}", line=10, goal="two ranks over NCCL train what DDP trains",
+        held=True,
+        finding=f"{', '.join(gates)}: two ranks over {record.fabric.backend} on one GPU, without times",
+        gates={name: gate.model_dump() for name, gate in gates.items() if gate is not None},
     )  # fmt: skip
 
 
@@ -99,6 +133,7 @@ def reference(record: Comparison, folder: Path) -> Path:
     return path
 
 
+@SEVERAL
 def test_the_link_against_nccl_tests(keep: Keep, tmp_path: Path) -> None:
     record = measured(*CASES[0])
     theirs = read_link(reference(record, tmp_path))
@@ -117,6 +152,7 @@ def test_the_link_against_nccl_tests(keep: Keep, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+@SEVERAL
 def test_two_jobs_in_one_process_and_in_two(keep: Keep, thorough: bool) -> None:
     if DRY and not thorough:
         pytest.skip("on a CPU it is run by make test-all")

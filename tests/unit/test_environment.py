@@ -47,7 +47,7 @@ def test_variables_that_change_what_gpus_do_are_kept(monkeypatch: pytest.MonkeyP
         "TORCH_NCCL_BLOCKING_WAIT": "1",
     }  # fmt: skip
     of_places = ("CUDA_HOME", "CUDA_VERSION", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NCCL_DEBUG", "NCCL_VERSION",
-                 "TORCH_CUDA_ARCH_LIST", "TORCH_HOME")  # fmt: skip
+                 "CUDA_ARCH_LIST", "TORCH_CUDA_ARCH_LIST", "TORCH_HOME")  # fmt: skip
     for name in list(os.environ):
         if environment.gpu_variables({name: "1"}):
             monkeypatch.delenv(name)

@@ -58,7 +58,10 @@ from xbench.planning.step import StepModel
 from xbench.records import Layer, Slice, Timeline
 
 SCATTER_SHARE = 0.5
-"""A reduce-scatter's share of an all-reduce: in a ring it has half of the messages and half of the bytes."""
+"""A reduce-scatter's share of an all-reduce: in a ring it has half of the messages and half of the bytes.
+
+Over NCCL both halves are measured instead (`ModeInfo.halves`): a switch that reduces (NVLink SHARP) takes much less for
+an all-reduce than for both."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,18 @@ def forward_layers(layers: Sequence[Layer], step: StepModel) -> list[ForwardLaye
 class NetworkModel:
     """One network on one link, for both schedules; `curve` is T of a whole all-reduce [s] by size [B].
 
+    `halves` are those of a reduce-scatter and an all-gather, by the size of the whole; None takes SCATTER_SHARE.
     Raises ValueError when the layers do not hold each gradient of `step` exactly once, and for a part of the step that
     is negative or not finite.
     """
 
     def __init__(
-        self, layers: Sequence[ForwardLayer], step: StepModel, curve: CostFunction, contention: Contention | None = None
+        self,
+        layers: Sequence[ForwardLayer],
+        step: StepModel,
+        curve: CostFunction,
+        contention: Contention | None = None,
+        halves: tuple[CostFunction, CostFunction] | None = None,
     ) -> None:
         for name, part_s in [("backward_s", step.backward_s), ("optimizer_s", step.optimizer_s)] + [
             (f"forward_s of {layer.name!r}", layer.forward_s) for layer in layers
@@ -109,6 +118,7 @@ class NetworkModel:
         self.first_use = _first_use(layers, len(step.gradients))
         self._layers = layers
         self._curve = curve
+        self._halves = halves or (lambda nbytes: curve(nbytes) * SCATTER_SHARE,) * 2
         self._contention = contention or Contention.none()
         self._ready_s = self._contention.ready_s(step.gradients)
         self.backward_s = step.backward_s + (0.0 if contention is None else contention.hooks_s(step.gradients))
@@ -126,20 +136,20 @@ class NetworkModel:
         exactly once.
         """
         sizes = bucket_bytes(self.step.gradients, buckets)
-        took_s = self._curve(np.array(sizes, dtype=np.float64)).tolist()
-        count, least_s = len(buckets), self._least_s * SCATTER_SHARE
+        scatter_s, gather_s = (half(np.array(sizes, dtype=np.float64)).tolist() for half in self._halves)
+        least_scatter_s, least_gather_s = (float(half(np.ones(1))[0]) for half in self._halves)
+        count = len(buckets)
         parcels: list[Transfer] = []
         complete_s = 0.0
         launched_s = self._contention.after_launches(self._complete_s(buckets))
-        for number, (ready_s, nbytes, whole_s) in enumerate(zip(launched_s, sizes, took_s, strict=True)):
+        for number, (ready_s, nbytes, took_s) in enumerate(zip(launched_s, sizes, scatter_s, strict=True)):
             complete_s = max(complete_s, ready_s)
             name = f"bucket {number + 1} reduce-scatter"
-            parcels.append(Transfer(name, complete_s, number, nbytes, whole_s * SCATTER_SHARE, least_s))
+            parcels.append(Transfer(name, complete_s, number, nbytes, took_s, least_scatter_s))
         bringing: dict[int, Iterable[int]] = {}
         for turn, number in enumerate(self._needed(buckets)):
             name = f"bucket {number + 1} all-gather"
-            rest_s = took_s[number] * (1 - SCATTER_SHARE)
-            parcels.append(Transfer(name, complete_s, count + turn, sizes[number], rest_s, least_s))
+            parcels.append(Transfer(name, complete_s, count + turn, sizes[number], gather_s[number], least_gather_s))
             bringing |= dict.fromkeys(buckets[number], (count + turn,))
         tasks = self._tasks(bringing, detailed, launches=len(parcels))
         return tasks, parcels, run(tasks, parcels, self._contention)

@@ -101,7 +101,12 @@ class NextForwardSearch:
     """
 
     def __init__(
-        self, layers: Sequence[Layer], step: StepModel, cost: CostModel, *, contention: Contention | None = None
+        self,
+        layers: Sequence[Layer],
+        step: StepModel,
+        cost: CostModel,
+        contention: Contention | None = None,
+        halves: tuple[CostModel, CostModel] | None = None,
     ) -> None:
         if contention is None and step.loaded is not None:
             step = replace(step, gradients=step.loaded, backward_s=max(step.backward_s, step.loaded[-1].ready_s))
@@ -111,7 +116,8 @@ class NextForwardSearch:
         self._cost = cost
         self._curve = CostCurve.of(cost)
         self._hill = CutSearch(step.gradients)
-        self._net = NetworkModel(forward_layers(layers, step), step, self._curve, contention)
+        curves = None if halves is None else (CostCurve.of(halves[0]), CostCurve.of(halves[1]))
+        self._net = NetworkModel(forward_layers(layers, step), step, self._curve, contention, curves)
 
     def best(self) -> list[NextForward]:
         """The best `dear` and the best `priority`, the better one first."""

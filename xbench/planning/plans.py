@@ -45,7 +45,7 @@ class Planner:
     Without a `cost`, communication is assumed free, and modes whose buckets depend on the link have no plan.
     `buffer_bytes` [B]: buffers that DDP broadcasts before each forward pass, one entry per dtype. `layers` are the
     profile's; without them, modes of the next forward pass cannot be planned. `overlap`: whether `auto` may be one of
-    those modes.
+    those modes. `halves`: costs of a reduce-scatter and an all-gather; None takes half of an all-reduce for each.
     """
 
     step: StepModel
@@ -54,6 +54,7 @@ class Planner:
     buffer_bytes: tuple[int, ...] = ()
     layers: tuple[Layer, ...] | None = None
     overlap: Overlap = "backward"
+    halves: tuple[CostModel, CostModel] | None = None
 
     @property
     def modes(self) -> list[str]:
@@ -161,7 +162,7 @@ class Planner:
             raise ValueError("the first update waits for all gradients, so none is put off to the next forward pass")
         if self.layers is None or self.cost is None:
             raise ValueError("the layers of a profile and a cost model are needed to plan for the next forward pass")
-        return NextForwardSearch(self.layers, self.step, self.cost, contention=self.contention)
+        return NextForwardSearch(self.layers, self.step, self.cost, self.contention, self.halves)
 
     def _worth_s(self, candidate: Candidate) -> float:
         launches = 2 * len(candidate.buckets) if candidate.parts is None else len(candidate.parts.order)

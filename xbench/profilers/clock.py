@@ -78,7 +78,10 @@ class CudaClock:
 
     def mark(self) -> Mark:
         """Record an event on the device's current stream."""
-        event = self._free.pop() if self._free else self._new_event()
+        try:
+            event = self._free.pop()
+        except IndexError:  # another thread marks, too: Gloo's, for a collective of a GPU's tensors
+            event = self._new_event()
         stream = torch.cuda.current_stream(self.device)
         event.record(stream)
         self._used.append(event)

@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from xbench.errors import UsageError
-from xbench.modes import mode_info
+from xbench.modes import ModeInfo, mode_info
 from xbench.planning.cost import fit
 from xbench.planning.sharding import cost_name
 from xbench.profilers.budget import SHARE
@@ -58,6 +58,11 @@ class _Link:
     group: dist.ProcessGroup
     ranks: range
     most_bytes: int
+
+
+def halves_here(session: Session, mode: ModeInfo) -> tuple[str, str] | None:
+    """Return the halves of a mode's all-reduces if they travel as collectives of their own, over real NCCL."""
+    return mode.halves if session.run.backend == "nccl" and session.program.emulated is None else None
 
 
 def other_costs(session: Session, grad_bytes: int, seconds_budget: float) -> dict[str, CostModel]:
@@ -151,7 +156,7 @@ def _links(session: Session, grad_bytes: int) -> Iterator[tuple[str, _Link]]:
     for mode in session.run.modes:
         info = mode_info(mode.carrier)
         if info.ranks is None:
-            for name in info.collectives:
+            for name in (*info.collectives, *(halves_here(session, info) or ())):
                 if name != "all_reduce" or session.run.backend == "gloo":  # elsewhere it is that of all modes
                     yield name, _Link(name, world, range(size), grad_bytes)
         else:

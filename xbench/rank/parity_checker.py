@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from xbench.equal_ranks import digest
+from xbench.rank.snapshot import host_copy
 from xbench.records import Parity
 from xbench.workloads.workload import Workload
 
@@ -43,7 +44,7 @@ PIECE = 1 << 22
 NULL = 1e-3
 _ULPS = 100.0
 
-Size = Callable[[Tensor, Tensor | None], float]
+Size = Callable[[Tensor, Tensor | None, torch.device], float]
 Value = TypeVar("Value")
 
 
@@ -74,8 +75,8 @@ class Reference:
 
 
 def copies(tensors: Any) -> dict[str, Tensor]:
-    """Return a copy of named tensors."""
-    return {name: value.detach().clone() for name, value in tensors}
+    """Return a copy of named tensors, in the host's memory."""
+    return {name: host_copy(value) for name, value in tensors}
 
 
 def momentum_of(rank_workload: Any) -> dict[str, Tensor]:
@@ -108,41 +109,50 @@ def gathered(value: Value, group: dist.ProcessGroup | None = None) -> list[Value
     return values
 
 
-def largest(values: Tensor, less: Tensor | None = None) -> float:
-    """Return the largest magnitude of `values`, or of `values - less`, in fp64; NaN if any is NaN."""
-    found = [float(piece.abs().max()) for piece in _pieces(values, less)]
+def largest(values: Tensor, less: Tensor | None = None, device: torch.device | None = None) -> float:
+    """Return the largest magnitude of `values`, or of `values - less`, in fp64; NaN if any is NaN.
+
+    `device` computes it; None is that of the values.
+    """
+    found = [float(piece.abs().max()) for piece in _pieces(values, less, device)]
     return math.nan if any(map(math.isnan, found)) else max(found)
 
 
-def mean(values: Tensor, less: Tensor | None = None) -> float:
-    """Return the mean magnitude of `values`, or of `values - less`, in fp64."""
-    return math.fsum(float(piece.abs().sum()) for piece in _pieces(values, less)) / values.numel()
+def mean(values: Tensor, less: Tensor | None = None, device: torch.device | None = None) -> float:
+    """Return the mean magnitude of `values`, or of `values - less`, in fp64, as `largest` does."""
+    return math.fsum(float(piece.abs().sum()) for piece in _pieces(values, less, device)) / values.numel()
 
 
-def _pieces(values: Tensor, less: Tensor | None) -> Iterator[Tensor]:
+def _pieces(values: Tensor, less: Tensor | None, device: torch.device | None) -> Iterator[Tensor]:
     """Yield the values, or differences, in fp64 and in pieces. A whole large layer in fp64 takes too much memory."""
+    device = values.device if device is None else device
     flat = torch.split(values.reshape(-1), PIECE)
     if less is None:
-        yield from (piece.double() for piece in flat)
+        yield from (piece.to(device).double() for piece in flat)
     else:
         others = torch.split(less.reshape(-1), PIECE)
-        yield from (piece.double() - other.double() for piece, other in zip(flat, others, strict=True))
+        yield from (a.to(device).double() - b.to(device).double() for a, b in zip(flat, others, strict=True))
 
 
 def differences(
     result: Mapping[str, Tensor],
     reference: Mapping[str, Tensor],
-    start: Mapping[str, Tensor],
+    start: Mapping[str, Tensor] | None,
     *,
     reordered: bool,
     size: Size = largest,
 ) -> dict[str, float]:
     """Return difference(p) of each parameter that has elements; NaN if a value is NaN.
 
-    `reordered`: whether sums over ranks may have another order.
+    `start` None stands for zeros. `reordered`: whether sums over ranks may have another order. Results are compared on
+    their own device, also with references in the host's memory.
     """
     filled = {name: b for name, b in reference.items() if b.numel()}
-    updates = {name: size(b, start[name]) for name, b in filled.items() if b.is_floating_point()}
+    updates = {
+        name: size(b, None if start is None else start[name], result[name].device)
+        for name, b in filled.items()
+        if b.is_floating_point()
+    }
     most = max((update for update in updates.values() if math.isfinite(update)), default=0.0)
     least = NULL * most if reordered else 0.0
     found: dict[str, float] = {}
@@ -151,8 +161,8 @@ def differences(
         if name not in updates or a.shape != b.shape:
             found[name] = float(not same_bits(a, b))
             continue
-        scale = updates[name] + _ULPS * torch.finfo(b.dtype).eps * size(b, None) + least
-        found[name] = size(a, b) / scale if scale > 0 else float((a != b).any())
+        scale = updates[name] + _ULPS * torch.finfo(b.dtype).eps * size(b, None, a.device) + least
+        found[name] = size(a, b, a.device) / scale if scale > 0 else float((a.to(b.device) != b).any())
     return found
 
 
@@ -182,7 +192,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """True if two tensors have the same shape, dtype and bits. A NaN equals itself here."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return torch.equal(a, b) or digest(a) == digest(b)
+    return torch.equal(a.to(b.device), b) or digest(a) == digest(b)
 
 
 class ParityChecker:
@@ -265,11 +275,10 @@ class ParityChecker:
         if self._taken < len(self._states) - 1 or not self._momentum:
             return
         moments = momentum_of(self._workload)
-        zeros = {name: torch.zeros_like(value) for name, value in self._momentum.items()}
         self._moments |= differences(
-            {name: moments.get(name, zeros[name]) for name in zeros},
+            {name: moments[name] if name in moments else torch.zeros_like(b) for name, b in self._momentum.items()},
             self._momentum,
-            zeros,
+            None,
             reordered=self._reordered,
             size=self._size,
         )

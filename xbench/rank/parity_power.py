@@ -33,7 +33,7 @@ from torch.nn import Module, Parameter
 
 from xbench.profilers.layers import ROOT_NAME
 from xbench.rank.parity_checker import NULL, ParityChecker, gathered, largest
-from xbench.rank.snapshot import Snapshot, trained
+from xbench.rank.snapshot import Snapshot, host_copy, trained
 from xbench.workloads.workload import Workload
 
 Gradients = dict[str, Tensor | None]
@@ -49,14 +49,14 @@ def trainable(model: Module) -> dict[str, Parameter]:
 
 
 def local_gradients(parameters: Mapping[str, Parameter]) -> Gradients:
-    """Return a copy of this rank's gradients. Sparse ones become dense; a missing one is None."""
-    return {name: None if p.grad is None else _dense(p.grad).detach().clone() for name, p in parameters.items()}
+    """Return a copy of this rank's gradients in the host's memory. Sparse ones become dense; a missing one is None."""
+    return {name: None if p.grad is None else host_copy(_dense(p.grad)) for name, p in parameters.items()}
 
 
 def averaged(
     parameters: Mapping[str, Parameter], local: Mapping[str, Tensor | None], group: dist.ProcessGroup | None = None
 ) -> Gradients:
-    """Return the mean over ranks of each gradient; None for a parameter that no rank used. Collective.
+    """Return the mean over ranks of each gradient, in the host's memory; None for one that no rank has. Collective.
 
     A rank without a gradient that another rank has contributes zeros, as under DDP.
     """
@@ -72,10 +72,10 @@ def averaged(
         if not anyone:
             result[name] = None
             continue
-        total = torch.zeros_like(parameter) if mine is None else mine.clone()
+        total = torch.zeros_like(parameter) if mine is None else mine.to(parameter.device, copy=True)
         total = total.detach().contiguous().div_(world_size)
         dist.all_reduce(total, group=group)
-        result[name] = total
+        result[name] = total.cpu()
     return result
 
 
@@ -83,7 +83,7 @@ def give(parameters: Mapping[str, Parameter], gradients: Mapping[str, Tensor | N
     """Set gradients, times `factor`, on the parameters, for the optimizer's step. The given ones stay as they are."""
     for name, parameter in parameters.items():
         gradient = gradients[name]
-        parameter.grad = None if gradient is None else gradient.clone().mul_(factor)
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True).mul_(factor)
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from xbench.modes import EXACT, UNMERGED
+from xbench.modes import EXACT, UNMERGED, mode_info, mode_that_travels
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, fit
 from xbench.planning.partial import backward_s_of
@@ -56,7 +56,7 @@ from xbench.rank.autotune import try_candidates
 from xbench.rank.bare_steps import WITH_LOADER, at_present_speed, bare_again, loader_cycles, with_loader
 from xbench.rank.events import Remarked, StepProfiled, StragglersSought
 from xbench.rank.job_plans import complete, job_plan, with_missing
-from xbench.rank.other_links import other_costs, unit_costs
+from xbench.rank.other_links import halves_here, other_costs, unit_costs
 from xbench.rank.parity_checker import gathered
 from xbench.rank.program import JobPlan
 from xbench.rank.rank_errors import refusals
@@ -121,7 +121,15 @@ class _Measured:
         if self.wire == torch.bfloat16:  # T is by bytes before compression, and buffers are not compressed
             buffer_bytes = tuple(2 * nbytes for nbytes in buffer_bytes)
         model = StepModel.of(self.layers, self.step)
-        return Planner(model, self.cost, contention, buffer_bytes, tuple(self.layers), session.run.overlap)
+        layers, overlap = tuple(self.layers), session.run.overlap
+        return Planner(model, self.cost, contention, buffer_bytes, layers, overlap, self._halves(session))
+
+    def _halves(self, session: Session) -> tuple[CostModel, CostModel] | None:
+        """Return the costs of both halves of an all-reduce, measured in fp32; None if the plans take half of it."""
+        names = halves_here(session, mode_info(mode_that_travels("halves")))
+        if names is None or self.wire == torch.bfloat16 or not set(names) <= self.other_costs.keys():
+            return None
+        return self.other_costs[names[0]], self.other_costs[names[1]]
 
     def keep(self, session: Session) -> None:
         """Write the profile to the journal of rank 0."""

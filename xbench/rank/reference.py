@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -41,6 +42,8 @@ from xbench.records import BY_HAND
 from xbench.schedules.base import Handle
 from xbench.schedules.groups import workers_of
 from xbench.spec import ModeSpec
+from xbench.units import format_bytes
+from xbench.workloads.memory import available_bytes
 
 DDP = ModeSpec(text="ddp", name="ddp", carrier="ddp")
 WEIGHTS = (1.0, 0.5, 0.25, 0.125)
@@ -80,6 +83,9 @@ def steps_of(session: Session, mode: ModeSpec, train: Callable[[Handle], None], 
 def make(session: Session) -> Reference:
     """Make and test the reference of this rank's workload. Collective over the job."""
     refusal = ddp_refusal(session)
+    short = _short_of_memory(session)
+    if short is not None:
+        return _nothing(session, refusal, short)
     if refusal is None:
         reference = _by_ddp(session)
     else:
@@ -280,6 +286,25 @@ def _nothing(session: Session, refusal: str, why: str) -> Reference:
     start = copies(session.workload.model.named_parameters())
     steps = session.run.effort.parity_steps
     return Reference([start] * (steps + 1), BY_HAND, ddp_refusal=refusal, not_shown=why, comparable=False)
+
+
+def _short_of_memory(session: Session) -> str | None:
+    """Return why the copies of the check do not fit in the memory of a rank's host; None if they do. Collective.
+
+    They are k + 1 states, a moment, and for each of the k steps the gradients of this rank and their averages.
+    """
+    copies_held = 3 * session.run.effort.parity_steps + 2
+    nbytes = sum(one.numel() * one.element_size() for one in session.workload.model.parameters())
+    wanted = copies_held * nbytes * session.program.jobs
+    everyone = gathered((socket.gethostname(), wanted, available_bytes([])))
+    for host, _, free in everyone:
+        together = sum(wanted for other, wanted, _ in everyone if other == host)
+        if together > free:
+            return (
+                f"the parity check would hold {format_bytes(together)} in the memory of {host}, where "
+                f"{format_bytes(free)} are free"
+            )
+    return None
 
 
 def _uneven(buffers: dict[str, str]) -> str | None:

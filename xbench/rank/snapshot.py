@@ -9,7 +9,8 @@ their own. So the snapshot stores, for every module of the model and of its loss
   and plain objects with their content, a few levels deep.
 
 Restoring removes additions and restores replaced or written values. The generators of torch on the CPU and on every
-CUDA device, of numpy and of Python are stored too, and the tensors of the batch. State in closures, in global variables
+CUDA device, of numpy and of Python are stored too, and the tensors of the batch. Values are kept in the host's memory,
+also those of a GPU. State in closures, in global variables
 and outside the process is not covered; `rank.reference` detects it.
 """
 
@@ -213,15 +214,20 @@ def _filled_dict(value: dict[Any, Any], items: dict[Any, PutBack]) -> PutBack:
     return put_back
 
 
+def host_copy(value: Tensor) -> Tensor:
+    """Return a copy in the host's memory. On a GPU the copies of the parity check would leave no room for the step."""
+    return value.detach().to("cpu", copy=True)
+
+
 def _tensor(value: Tensor, name: str) -> PutBack:
-    kept = value.detach().clone()
+    kept, device = host_copy(value), value.device
 
     def put_back() -> Tensor:
         if value.shape != kept.shape:  # resized in place
-            value.data = kept.clone()
+            value.data = kept.to(device, copy=True)
         elif not _shares_memory(value):
             value.copy_(kept)
-        elif not torch.equal(value, kept):
+        elif not torch.equal(value.cpu(), kept):
             raise WorkloadError(
                 f"{name!r} is an expanded view, whose elements share memory, and the forward pass writes to it: it "
                 "cannot be put back",

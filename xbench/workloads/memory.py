@@ -1,11 +1,13 @@
 """Estimate of the memory that a step needs, before it runs, and of the free memory.
 
 One rank of one job holds its parameters P and frozen tensors, their gradients G, the optimizer's state S (SGD with
-momentum: one P; AdamW: two), gradients packed into flat buckets (another G), a copy of the initial weights for the
-parity check (another P), the activations A that autograd saves between forward and backward, and the process itself. A
-is measured in a forward pass through `saved_tensors_hooks`, each storage once; on the meta device that costs no memory.
-The workspace of operators and gradients of activations are left out. So are the states of several steps that the parity
-check of a comparison holds for a while. The estimate is therefore low: it serves to refuse what clearly cannot fit.
+momentum: one P; AdamW: two), gradients packed into flat buckets (another G), the activations A that autograd saves
+between forward and backward, and the process itself. On a CPU it also holds a copy of the initial weights for the
+parity check (another P), which a rank on a GPU has in the host's memory. A is measured in a forward pass through
+`saved_tensors_hooks`, each storage once; on the meta device that costs no memory. The workspace of operators and
+gradients of activations are left out. So are the states of several steps that the parity check of a comparison holds in
+the host's memory for a while (`rank.reference` looks whether they fit). The estimate is therefore low: it serves to
+refuse what clearly cannot fit.
 """
 
 from __future__ import annotations
@@ -42,15 +44,18 @@ class Footprint(NamedTuple):
         return self.fixed_bytes + self.activation_bytes
 
 
-def footprint(workload: Workload) -> tuple[Footprint, Tensor]:
-    """The estimate, and the loss of the forward pass that it ran. Raises what the model raises."""
+def footprint(workload: Workload, *, on_gpu: bool = False) -> tuple[Footprint, Tensor]:
+    """The estimate, and the loss of the forward pass that it ran. Raises what the model raises.
+
+    `on_gpu`: the memory is a GPU's, also for a workload on the meta device.
+    """
     weights = {id(tensor): tensor for tensor in (*workload.model.parameters(), *workload.model.buffers())}
     known = {tensor.untyped_storage()._cdata for tensor in weights.values()}
     loss, activations = saved_bytes(workload.forward_loss, known)
     all_bytes = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     grads = workload.grad_bytes
     state = _STATE_COPIES[workload.spec.optimizer] * grads
-    fixed = PROCESS_BYTES + 2 * all_bytes + 2 * grads + state
+    fixed = PROCESS_BYTES + (1 if on_gpu else 2) * all_bytes + 2 * grads + state
     if workload.spec.amp is not None and workload.device_type == "meta":  # which has no autocast
         activations //= 2
     return Footprint(fixed, activations), loss

@@ -184,7 +184,7 @@ def examine_one(spec: WorkloadSpec, device: torch.device) -> Tried:
         with trial.group_of_one():
             return _examine_factory(spec, device)
     workload = build(spec, torch.device("meta"))
-    return Tried(workload, _measure_steps(workload), [])
+    return Tried(workload, _measure_steps(workload, on_gpu=device.type == "cuda"), [])
 
 
 def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
@@ -193,7 +193,8 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
         workload = build(spec, device)
         recorder = recorded_by(workload.model)
         if recorder is None:
-            estimate = _measure_steps(workload, steps=_COMPILED_STEPS if regions(workload.model) else trial.STEPS)
+            steps = _COMPILED_STEPS if regions(workload.model) else trial.STEPS
+            estimate = _measure_steps(workload, steps, on_gpu=device.type == "cuda")
     if recorder is not None or recordings.seen:
         raise WorkloadError(
             f"{spec.title}: its step is recorded in a CUDA graph{f' by {recorder}' if recorder else ''}, in which no "
@@ -227,12 +228,12 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
     return Tried(workload, estimate, notes + variation_notes)
 
 
-def _measure_steps(workload: Workload, steps: int = 0) -> Footprint:
+def _measure_steps(workload: Workload, steps: int = 0, *, on_gpu: bool) -> Footprint:
     """Memory of a forward pass, after running it and `steps` backward passes. Raises WorkloadError."""
     step = 0
     try:
         parameters = dict(workload.model.named_parameters())
-        estimate, loss = footprint(workload)
+        estimate, loss = footprint(workload, on_gpu=on_gpu)
         _check_loss(workload, loss)
         trained: dict[int, Tensor] = {}
         for step in range(steps):

@@ -14,7 +14,7 @@ from planning_cases import AHEAD, BYTE_A_SECOND, NET, constant, cut, dear, layer
 from xbench.planning import merge
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
-from xbench.planning.next_forward import ForwardLayer, forward_layers
+from xbench.planning.next_forward import ForwardLayer, NetworkModel, as_step, forward_layers
 from xbench.planning.next_forward_search import NextForwardSearch
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import Gradient, StepModel
@@ -50,6 +50,25 @@ def test_dear_scatters_during_backward_and_gathers_as_forward_needs() -> None:
     ]
     assert (step.step_s, step.exposed_s) == (8.0, 2.0)
     assert simulate(NET, WFBP, BYTE_A_SECOND).step_s == 10.0
+
+
+def test_measured_halves_take_the_place_of_half_an_all_reduce_each() -> None:
+    halves = CostCurve.line(0.0, 0.5), CostCurve.line(0.0, 1.0)
+    step = as_step(*NetworkModel(AHEAD, NET, BYTE_A_SECOND, halves=halves).dear(WFBP, detailed=True))
+    assert sent(step)[2:] == [
+        ("bucket 3 reduce-scatter", 3.0, 4.0),
+        ("bucket 3 all-gather", 4.0, 6.0),
+        ("bucket 2 all-gather", 6.0, 8.0),
+        ("bucket 1 all-gather", 8.0, 10.0),
+    ]
+    assert step.step_s == 11.0
+
+
+def test_the_search_takes_the_measured_halves() -> None:
+    step, twice = StepModel.of(LAYERS, step_times()), line(0.1, 1e-3)
+    found = NextForwardSearch(LAYERS, step, COST, halves=(twice, twice)).step_of("dear", [[0, 1]])
+    # the scatter 2–3.3 and the gather –4.6 take a whole all-reduce each; then the updates and the layers
+    assert found.step_s == pytest.approx(2.0 + 2 * 1.3 + 2.0)
 
 
 def test_layers_wait_in_the_first_micro_step_and_the_others_follow() -> None:

@@ -69,6 +69,18 @@ def test_cuda_clock_uses_events_again(events):
     assert FakeEvent.made == 4
 
 
+def test_cuda_clock_marks_when_another_thread_has_taken_the_last_event(events):
+    class Emptied(list):
+        """A pool that was not empty a moment ago."""
+
+        def __bool__(self):
+            return True
+
+    clock = CudaClock(torch.device("cuda", 0))
+    clock._free = Emptied()
+    assert clock.mark().stream == FakeStream(torch.device("cuda", 0))
+
+
 def test_cuda_clock_waits_for_the_last_mark_on_every_stream_and_only_when_flushed(events, monkeypatch):
     streams = iter([7, 8, 7, 8, 9])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream(device, next(streams)))

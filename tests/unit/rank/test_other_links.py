@@ -36,6 +36,20 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
 
 
+@pytest.mark.parametrize(
+    ("backend", "emulated", "measured"),
+    [("nccl", None, ["reduce_scatter", "all_gather"]), ("nccl", "link", []), ("gloo", None, [])],
+)
+def test_over_nccl_both_halves_of_dear_are_measured(
+    session: Any, monkeypatch: pytest.MonkeyPatch, backend: str, emulated: object, measured: list[str]
+) -> None:
+    monkeypatch.setattr(other_links.dist, "group", SimpleNamespace(WORLD="world"))
+    monkeypatch.setattr(other_links.dist, "get_world_size", lambda: 2)
+    session.run.modes, session.run.backend = parse_modes("ddp,dear"), backend
+    session.program = SimpleNamespace(emulated=emulated)
+    assert [name for name, _ in other_links._links(session, 8)] == measured
+
+
 def test_a_mode_whose_units_cannot_be_measured_is_named(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(schedule: Any, *_: object, **__: object) -> tuple[float, float]:
         if schedule.name == "fsdp":

@@ -62,6 +62,22 @@ def test_a_second_run_copies_no_state_and_keeps_gradients_of_several_ranks_alone
     assert (len(local), len(averaged)) == ((STEPS, STEPS) if ranks > 1 else (0, 0))
 
 
+@pytest.mark.parametrize(("free", "short"), [(351, "351 B are free"), (352, None)])
+def test_copies_that_the_ranks_of_a_host_cannot_hold_are_not_made(
+    monkeypatch: pytest.MonkeyPatch, free: int, short: str | None
+) -> None:
+    """32 bytes of parameters; for 3 steps 4 states, a moment, and 6 times the gradients: 352 bytes, on `here` twice."""
+    session = session_of(Job())
+    session.run.effort.parity_steps = 3
+    session.program = SimpleNamespace(jobs=1)
+    monkeypatch.setattr(reference, "available_bytes", lambda gpus: 10**9)
+    monkeypatch.setattr(reference, "gathered", lambda said: [(said[0], said[1], 704), ("there", said[1], free)])
+    assert (short is None) == (reference._short_of_memory(session) is None)
+    assert short is None or short in str(reference._short_of_memory(session))
+    monkeypatch.setattr(reference, "gathered", lambda said: [said, (*said[:2], 703)])
+    assert "hold 704 B" in str(reference._short_of_memory(session))
+
+
 def test_references_are_released_after_the_last_check_of_a_launch() -> None:
     done: list[str] = []
     phases = [Phase(kind="profile"), *(Phase(kind="parity", mode=mode) for mode in ("ddp", "wfbp"))]

@@ -73,6 +73,12 @@ def test_activations_of_a_chain_are_counted_exactly():
     assert shapes[6].fixed_bytes - shapes[5].fixed_bytes == 5 * 4096
 
 
+def test_on_a_gpu_the_initial_weights_are_kept_in_the_host_s_memory():
+    workload = build(WorkloadSpec(name="synthetic:layers=5,bytes=4k", batch_size=8), META)
+    here, there = (footprint(workload, on_gpu=on_gpu)[0] for on_gpu in (False, True))
+    assert here.fixed_bytes - there.fixed_bytes == 5 * 4096
+
+
 def test_adamw_keeps_one_more_copy_than_sgd():
     totals = {
         optimizer: footprint(build(resolve(parse_workload("transformer-tiny", optimizer=optimizer), "cpu"), META))[0]
