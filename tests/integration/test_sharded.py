@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import only_record, said_by_ranks, xbench
+from typed_commands import only_record, said_by_ranks, scenarios_of, xbench
 
 from xbench.records import Comparison
 
 pytestmark = pytest.mark.integration
 RANKS = Path(__file__).parent / "ranks" / "sharded.py"
+USES = RANKS.with_name("sharded_uses.py")
 OF_TWO = (
     "trained_as_by_hand", "every_unit_sums", "looked_at_between_steps", "in_shards_while_attached",
     "one_rank_has_a_parameter_s_state", "accumulated_gradients", "blocks_in_one_unit",
@@ -28,6 +29,17 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.mark.parametrize("scenario", OF_TWO)
 def test_two_ranks_train_what_a_hand_written_average_trains(of_two: list[str], scenario: str) -> None:
     for output in of_two:
+        assert f"{scenario}: ok" in output, output[-3000:]
+
+
+@pytest.fixture(scope="module")
+def uses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return said_by_ranks(2, USES, store=tmp_path_factory.mktemp("uses") / "store", timeout_s=200)
+
+
+@pytest.mark.parametrize("scenario", scenarios_of(USES.name))
+def test_what_else_a_loop_does_is_right_or_refused(uses: list[str], scenario: str) -> None:
+    for output in uses:
         assert f"{scenario}: ok" in output, output[-3000:]
 
 

@@ -172,6 +172,8 @@ class ShardPair:
         self._values.give_back()
         self._values = None
         whole.copy_(values)
+        if gradient is not None and shard.dtype != whole.dtype:  # handle.model was converted
+            gradient = gradient.to(whole.dtype)
         whole.grad, shard.grad = gradient, None
         shard.__class__ = ShardOfWhole
 
