@@ -142,3 +142,46 @@ def test_a_comparison_says_how_units_were_planned(compared: tuple[Comparison, st
     assert any(note.startswith("auto:shard=on wraps ") for note in compared[0].fabric.notes)
     assert "auto:shard=on wraps " in compared[1]
     assert compared[0].modes["auto:shard=on"].predicted_step_s is not None
+
+
+READS = """
+import os
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def forward(self, x):
+        return self.blocks(x)
+
+
+def make():
+    model = Net()
+
+    def loss(outputs, targets):
+        if os.environ.get("RANK") == "0" or torch.is_grad_enabled():
+            [parameter.detach().norm() for parameter in model.parameters()]
+        return nn.functional.cross_entropy(outputs, targets)
+
+    return model, (torch.randn(8, 8), torch.randint(0, 4, (8,))), loss
+"""
+
+
+@pytest.mark.parametrize("first", ["on the first rank", "on all ranks, in training alone"])
+def test_a_loss_that_reads_the_plain_model_leaves_the_mode_out(tmp_path: Path, first: str) -> None:
+    on_all = READS.replace('os.environ.get("RANK") == "0" or ', "")
+    (tmp_path / "train.py").write_text(READS if first == "on the first rank" else on_all)
+    done = xbench(
+        "compare", f"{tmp_path / 'train.py'}:make", "--modes", "ddp,fsdp", "--fabric", "local:ranks=2",
+        "--quick", "--rounds", "1", "--steps", "2", "--output", str(tmp_path / "runs"),
+    )  # fmt: skip
+    record = only_record(tmp_path / "runs")
+    assert isinstance(record, Comparison)
+    assert (record.complete, record.modes["ddp"].status, record.modes["fsdp"].status) == (True, "ok", "failed"), (
+        done.stderr[-2000:]
+    )
+    assert "the schedule has them in shards" in str(record.modes["fsdp"].error)
