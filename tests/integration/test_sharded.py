@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import only_record, said_by_ranks, xbench
+from typed_commands import only_record, said_by_ranks, scenarios_of, xbench
 
 from xbench.records import Comparison
 
 pytestmark = pytest.mark.integration
 RANKS = Path(__file__).parent / "ranks" / "sharded.py"
+USES = RANKS.with_name("sharded_uses.py")
 OF_TWO = (
     "trained_as_by_hand", "every_unit_sums", "looked_at_between_steps", "in_shards_while_attached",
     "one_rank_has_a_parameter_s_state", "accumulated_gradients", "blocks_in_one_unit",
@@ -28,6 +29,17 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.mark.parametrize("scenario", OF_TWO)
 def test_two_ranks_train_what_a_hand_written_average_trains(of_two: list[str], scenario: str) -> None:
     for output in of_two:
+        assert f"{scenario}: ok" in output, output[-3000:]
+
+
+@pytest.fixture(scope="module")
+def uses(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return said_by_ranks(2, USES, store=tmp_path_factory.mktemp("uses") / "store", timeout_s=200)
+
+
+@pytest.mark.parametrize("scenario", scenarios_of(USES.name))
+def test_what_else_a_loop_does_is_right_or_refused(uses: list[str], scenario: str) -> None:
+    for output in uses:
         assert f"{scenario}: ok" in output, output[-3000:]
 
 
@@ -130,3 +142,46 @@ def test_a_comparison_says_how_units_were_planned(compared: tuple[Comparison, st
     assert any(note.startswith("auto:shard=on wraps ") for note in compared[0].fabric.notes)
     assert "auto:shard=on wraps " in compared[1]
     assert compared[0].modes["auto:shard=on"].predicted_step_s is not None
+
+
+READS = """
+import os
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def forward(self, x):
+        return self.blocks(x)
+
+
+def make():
+    model = Net()
+
+    def loss(outputs, targets):
+        if os.environ.get("RANK") == "0" or torch.is_grad_enabled():
+            [parameter.detach().norm() for parameter in model.parameters()]
+        return nn.functional.cross_entropy(outputs, targets)
+
+    return model, (torch.randn(8, 8), torch.randint(0, 4, (8,))), loss
+"""
+
+
+@pytest.mark.parametrize("first", ["on the first rank", "on all ranks, in training alone"])
+def test_a_loss_that_reads_the_plain_model_leaves_the_mode_out(tmp_path: Path, first: str) -> None:
+    on_all = READS.replace('os.environ.get("RANK") == "0" or ', "")
+    (tmp_path / "train.py").write_text(READS if first == "on the first rank" else on_all)
+    done = xbench(
+        "compare", f"{tmp_path / 'train.py'}:make", "--modes", "ddp,fsdp", "--fabric", "local:ranks=2",
+        "--quick", "--rounds", "1", "--steps", "2", "--output", str(tmp_path / "runs"),
+    )  # fmt: skip
+    record = only_record(tmp_path / "runs")
+    assert isinstance(record, Comparison)
+    assert (record.complete, record.modes["ddp"].status, record.modes["fsdp"].status) == (True, "ok", "failed"), (
+        done.stderr[-2000:]
+    )
+    assert "the schedule has them in shards" in str(record.modes["fsdp"].error)

@@ -107,7 +107,7 @@ class WholeValues:
 
     def _seen(self) -> Tensor | None:
         """The values, if other code has a view of them."""
-        storage = torch.UntypedStorage._new_with_weak_ptr(self._storage.cdata)  # type: ignore[attr-defined]
+        storage = torch.UntypedStorage._new_with_weak_ptr(self._storage.cdata)
         return None if storage is None else torch.empty_like(self._nothing).set_(storage, *self._layout)
 
 
@@ -172,6 +172,8 @@ class ShardPair:
         self._values.give_back()
         self._values = None
         whole.copy_(values)
+        if gradient is not None and shard.dtype != whole.dtype:  # handle.model was converted
+            gradient = gradient.to(whole.dtype)
         whole.grad, shard.grad = gradient, None
         shard.__class__ = ShardOfWhole
 

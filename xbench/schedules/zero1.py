@@ -15,7 +15,7 @@ is attached: ZeroRedundancyOptimizer's, which calls the user's with this rank's 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import MethodType
@@ -47,27 +47,43 @@ class OwnPart:
         self.param_groups = param_groups
         self._optimizer = optimizer
 
-    @contextmanager
-    def _with(self, param_groups: list[dict[str, Any]]) -> Iterator[None]:
-        optimizer = self._optimizer
-        before, optimizer.param_groups = optimizer.param_groups, param_groups
-        try:
-            yield
-        finally:
-            optimizer.param_groups = before
-
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step without the optimizer's hooks, which have run for all parameters. The closure sees all groups."""
+        """Step without the optimizer's hooks, which have run around ZeroRedundancyOptimizer's step.
+
+        The closure sees all groups, and so do hooks in a step that is called in this one.
+        """
         optimizer, every = self._optimizer, self._optimizer.param_groups
 
-        def evaluated() -> Any:
-            assert closure is not None
-            with self._with(every):
-                return closure()
+        def with_all(call: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*args: Any, **kwargs: Any) -> Any:
+                with _having(optimizer, param_groups=every):
+                    return call(*args, **kwargs)
+
+            return called
 
         step: Any = type(optimizer).step
-        with self._with(self.param_groups):
-            return getattr(step, "__wrapped__", step)(optimizer, None if closure is None else evaluated)
+        with _having(
+            optimizer,
+            param_groups=self.param_groups,
+            _optimizer_step_pre_hooks=_each(optimizer._optimizer_step_pre_hooks, with_all),
+            _optimizer_step_post_hooks=_each(optimizer._optimizer_step_post_hooks, with_all),
+        ):
+            return getattr(step, "__wrapped__", step)(optimizer, None if closure is None else with_all(closure))
+
+
+def _each(hooks: Mapping[int, Any], changed: Callable[[Any], Any]) -> dict[int, Any]:
+    return {key: changed(hook) for key, hook in hooks.items()}
+
+
+@contextmanager
+def _having(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Give an object these attributes within the context."""
+    before = {name: getattr(owner, name) for name in attributes}
+    vars(owner).update(attributes)
+    try:
+        yield
+    finally:
+        vars(owner).update(before)
 
 
 class Zero1Handle(DdpHandle):
@@ -92,6 +108,7 @@ class Zero1Handle(DdpHandle):
             return self._step(closure)
 
         hooked: Any = Optimizer.profile_hook_step(step)
+        hooked._wrapped_by_lr_sched = True  # a learning-rate scheduler is told of steps by `_step`
         self.at_detach(replaced(optimizer, "step", MethodType(hooked, optimizer)))
 
         # A GradScaler would leave unscaling and skipping to this optimizer, and another one steps.
@@ -122,6 +139,7 @@ class Zero1Handle(DdpHandle):
                 "parameters were added to the optimizer's groups, or moved, since zero1 divided them among the ranks",
                 hint="detach the schedule, change the groups on all ranks, and attach it again",
             )
+        optimizer._opt_called = True  # type: ignore[attr-defined]
         self._is_whole = False
         for parameter in self._parameters:
             if id(parameter) not in self._own:

@@ -7,6 +7,7 @@ blocks of seven features, which no number of ranks here divides.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
@@ -231,13 +232,20 @@ def accumulated_gradients(rank: int, world: int) -> None:
 
 
 def a_rank_that_raises_alone_does_not_wait(rank: int, world: int) -> None:
+    """Also where the error is a refusal of ours, as of a log of gradients on the first rank alone."""
+    uses: dict[type[Exception], Callable[[torch.optim.Optimizer], object]] = {
+        ZeroDivisionError: lambda _: 1 / 0,
+        UsageError: lambda optimizer: optimizer.state_dict(),
+    }
     for schedule in ONE_DIMENSION:
-        _, _, handle = attached(schedule, None)
-        if rank == 0:
-            with pytest.raises(ZeroDivisionError), handle:
-                raise ZeroDivisionError
-        else:
-            handle.model = nn.Linear(1, 1)  # it never detaches
+        for error, use in uses.items():
+            model, optimizer, handle = attached(schedule, None)
+            train(model, optimizer, handle.model, steps=1, rank=rank, after_backward=handle.synchronize)
+            if rank == 0:
+                with pytest.raises(error), handle:
+                    use(optimizer)
+            else:
+                handle.model = nn.Linear(1, 1)  # it never detaches
 
 
 def models_that_are_refused(rank: int, world: int) -> None:
