@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from xbench.errors import SpecError
+from xbench.text import counted
 
 
 class Speed(Protocol):
@@ -123,8 +124,8 @@ class Job:
 
 
 def first_of(jobs: Sequence[Job]) -> str:
-    """Jobs in a message: 'a' or 'a' and 3 others."""
-    return f"{jobs[0].name!r}" + (f" and {len(jobs) - 1} others" if len(jobs) > 1 else "")
+    """Jobs in a message: 'a', 'a' and 1 other, or 'a' and 3 others."""
+    return f"{jobs[0].name!r}" + (f" and {counted(len(jobs) - 1, 'other')}" if len(jobs) > 1 else "")
 
 
 class PlacedSpeed(Speed, Protocol):

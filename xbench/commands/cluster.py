@@ -223,7 +223,7 @@ def run_command(
     write_json(record, json_to)
     failed = [job.name for job in record.jobs if job.status == "failed"]
     if failed:
-        raise RunError(f"{len(failed)} of {len(record.jobs)} jobs failed: {', '.join(failed)}")
+        raise RunError(f"{len(failed)} of {counted(len(record.jobs), 'job')} failed: {', '.join(failed)}")
 
 
 @cluster.command("restart", short_help="Measure what stopping and restarting a real job costs.")

@@ -57,7 +57,7 @@ def workload_line(workload: WorkloadRecord) -> str:
     again = f", {workload.spec.checkpoint} checkpointed" if workload.spec.checkpoint is not None else ""
     return (
         f"{workload.title}: {batch}{workload.dtype}{amp}{optimizer}{again}; "
-        f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "
+        f"{format_count(workload.parameters)} parameters in {counted(workload.tensors, 'tensor')}, "
         f"{format_bytes(workload.grad_bytes)} of gradients a step"
     )
 

@@ -89,7 +89,7 @@ def test_a_malformed_row_is_refused_or_skipped_and_listed(tmp_path: Path, row: s
         load_trace(str(path))
     assert str(raised.value).startswith(f"{path}: row 3: ")
     assert reason in str(raised.value)
-    assert str(raised.value).endswith("(2 such rows)")
+    assert str(raised.value).endswith("(2 rows cannot be used)")
     assert raised.value.hint == "rows=skip leaves such rows out and lists them"
     trace = load_trace(f"{path},rows=skip")
     assert [job.name for job in trace.jobs] == ["a", "b"]

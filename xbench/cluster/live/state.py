@@ -30,6 +30,7 @@ from xbench.cluster.policy import Cluster, Policy
 from xbench.cluster.simulator import needed_gpus
 from xbench.errors import RecordError, SpecError
 from xbench.spec import parse_options
+from xbench.text import counted
 
 
 @dataclass
@@ -301,10 +302,10 @@ def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
     unknown = [job for job in jobs if job.speed is None]
     needs = facts.get("durations") or facts["speeds"]
     if unknown and needs and not facts.get("learns"):
-        others = f" and {len(unknown) - 1} others" if len(unknown) > 1 else ""
+        others = f" and {counted(len(unknown) - 1, 'other')}" if len(unknown) > 1 else ""
         what = "speeds on several numbers of workers" if facts["speeds"] else "how long a job takes"
         raise SpecError(
-            f"policy {policy!r} needs to know {what}, and job {unknown[0].name!r}{others} has no speeds",
+            f"policy {policy!r} needs to know {what}, and no speed is known of job {unknown[0].name!r}{others}",
             hint="add speeds = { 1 = …, 2 = … } in steps a second, or take exploratory, which learns them, or las",
         )
 

@@ -34,6 +34,7 @@ from xbench.cluster.traces.reading import Table
 from xbench.errors import RecordError, SpecError, unknown
 from xbench.registry import Registry, imported
 from xbench.spec import known_options, parse_int, parse_options
+from xbench.text import counted
 
 RowsPolicy = Literal["refuse", "skip"]
 ROWS: tuple[RowsPolicy, ...] = ("refuse", "skip")
@@ -87,7 +88,7 @@ class Trace:
             raise SpecError(f"the first {count} jobs of {self.name} do not make a trace")
         if count >= len(self.jobs):
             return self
-        note = f"the first {count} of {len(self.jobs)} jobs"
+        note = f"the first {count} of {counted(len(self.jobs), 'job')}"
         return replace(self, jobs=self.jobs[:count], notes=(*self.notes, note))
 
 
@@ -126,11 +127,12 @@ class Rows:
         """The trace of these jobs, by arrival. Raises SpecError for bad rows, unless they are to be skipped."""
         if self.bad and self.policy == "refuse":
             count = len(self.bad)
-            more = f" ({count} such rows)" if count > 1 else ""
+            more = f" ({count} rows cannot be used)" if count > 1 else ""
             raise SpecError(f"{self.bad[0]}{more}", hint="rows=skip leaves such rows out and lists them")
         ordered = sorted(jobs, key=lambda job: job.arrival_s)
         if not ordered:
-            raise SpecError(f"{self.source} has no jobs", hint=f"{len(self.bad)} rows were skipped")
+            skipped = f": {counted(len(self.bad), 'row')} had to be skipped" if self.bad else ""
+            raise SpecError(f"{self.source} has no jobs{skipped}")
         return Trace(self.source, tuple(ordered), tuple(self.bad), tuple(notes))
 
     def rigid(self, rows: Iterable[RigidRow], notes: Iterable[str] = ()) -> Trace:
