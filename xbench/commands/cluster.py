@@ -195,8 +195,8 @@ def run_command(
             opts = {parameter.name: parameter.opts[0] for parameter in context.command.params}
             extra = "JOBS.toml" if jobs is not None else opts[given[0]]
             raise SpecError(f"--resume goes on as the run began, and {extra} would change it", hint="leave it out")
-        counted = context.get_parameter_source("retries") is ParameterSource.COMMANDLINE
-        record = live.resume(resume, say, retries if counted else None)
+        asked = context.get_parameter_source("retries") is ParameterSource.COMMANDLINE
+        record = live.resume(resume, say, retries if asked else None)
     else:
         if jobs is None:
             hint = "name a TOML file with [[job]] for each: name, workload, steps and batch_size; or --resume FOLDER"

@@ -79,7 +79,7 @@ def test_limits_hold_and_everybody_ends(make: Callable[[], Policy], jobs: list[J
 @pytest.mark.parametrize("make", ELASTIC)
 def test_jobs_without_speeds_or_without_a_known_size_are_refused(make: Callable[[], Policy]) -> None:
     policy = make()
-    with pytest.raises(SpecError, match=r"needs speeds .* job 'b' and 1 others on the 2") as caught:
+    with pytest.raises(SpecError, match=r"needs speeds .* job 'b' and 1 other on the 2") as caught:
         run([job("a", 0, 5), *rigid((0, 9, 9), (1, 2, 5), (1, 2, 5))[1:]], policy, 8)
     assert "srtf" in str(caught.value.hint)
     with pytest.raises(SpecError, match="job 'a' takes 3 to 3 GPUs, and its speed is known on none"):

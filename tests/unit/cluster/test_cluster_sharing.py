@@ -130,7 +130,7 @@ def test_the_matching_is_the_best_in_all_and_not_the_first_that_will_do() -> Non
 def test_a_trace_that_does_not_know_steps_is_refused(text: str) -> None:
     assert needs(text, "steps")
     assert not needs("srtf", "steps")
-    with pytest.raises(SpecError, match=r"seconds that a step computes .* of job 'a' and 1 others") as caught:
+    with pytest.raises(SpecError, match=r"seconds that a step computes .* of job 'a' and 1 other") as caught:
         run(rigid((0, 2, 5), (0, 2, 5)), parse_policy(text), 2)
     assert "exposed and step_s" in (caught.value.hint or "")
     with pytest.raises(SpecError, match=r"bytes of memory that a job needs of a GPU.* of job 'a'$"):

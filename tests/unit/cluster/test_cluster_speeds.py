@@ -154,7 +154,7 @@ def test_what_is_not_known_has_to_be_said() -> None:
     with pytest.raises(SpecError, match="how fast job 'b' would be over several hosts is not known") as caught:
         on_hosts([one, two], 4)
     assert caught.value.hint == "--across-hosts 0.8 says 80 % of the speed on fewer"
-    with pytest.raises(SpecError, match="'a' and 1 others"):
+    with pytest.raises(SpecError, match="'a' and 1 other"):
         on_hosts([Job("a", 0.0, 1, 1.0, Amdahl()), two], 4)
     with pytest.raises(SpecError, match="need no factor"):
         on_hosts([Job("a", 0.0, 1, 1.0, HOSTED)], 4, 0.8)
