@@ -25,6 +25,7 @@ from xbench.errors import RunError, SpecError
 from xbench.option_fields import parsed
 from xbench.output_files import check_folder
 from xbench.record_files import command_line
+from xbench.text import counted
 from xbench.units import parse_bytes, parse_seconds
 
 MAX_GPUS = 1_000_000
