@@ -25,6 +25,7 @@ from pathlib import Path
 import psutil
 
 from xbench.records import Environment
+from xbench.text import counted
 from xbench.version import __version__
 
 LIBRARIES = ("torchvision", "timm", "transformers", "numpy", "scipy", "pydantic", "horovod")
@@ -301,7 +302,7 @@ def noise(load: float, cores: int, governor: str | None, busy: Iterable[tuple[st
         named = ", ".join(f"{name} uses {share:.1f} cores" for name, share in loud[:3])
         warnings.append(f"other processes are busy: {named}; times will be noisier")
     if load > cores / 2:
-        warnings.append(f"the load average was {load:.1f} on {cores} cores before the run started")
+        warnings.append(f"the load average was {load:.1f} on {counted(cores, 'core')} before the run started")
     if governor == "powersave":
         warnings.append("the CPU governor is powersave: clock speed may change while it is measured")
     return warnings

@@ -180,6 +180,21 @@ def test_no_text_names_a_file_that_only_a_checkout_has(path: Path) -> None:
     assert [text for text in _texts(path) if OF_A_CHECKOUT.search(text)] == []
 
 
+@pytest.mark.parametrize("noun", ["bucket", "layer", "tensor"])
+def test_a_count_of_one_has_its_noun_in_the_singular(noun: str) -> None:
+    plural = re.compile(rf" {noun}s\b")
+    bare = [
+        f"{path.relative_to(ROOT)}:{part.lineno}"
+        for path in SOURCES
+        if path.parts[len(ROOT.parts) + 1] in ("commands", "planning", "report", "runs")
+        for text in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(text, ast.JoinedStr)
+        for number, part in zip(text.values, text.values[1:], strict=False)
+        if isinstance(number, ast.FormattedValue) and isinstance(part, ast.Constant) and plural.match(part.value)
+    ]
+    assert bare == [], "text.counted gives both"
+
+
 def _texts(path: Path) -> list[str]:
     """Every text in a module but its docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -25,6 +25,7 @@ from xbench.errors import RunError, SpecError
 from xbench.option_fields import parsed
 from xbench.output_files import check_folder
 from xbench.record_files import command_line
+from xbench.text import counted
 from xbench.units import parse_bytes, parse_seconds
 
 MAX_GPUS = 1_000_000
@@ -195,8 +196,8 @@ def run_command(
             opts = {parameter.name: parameter.opts[0] for parameter in context.command.params}
             extra = "JOBS.toml" if jobs is not None else opts[given[0]]
             raise SpecError(f"--resume goes on as the run began, and {extra} would change it", hint="leave it out")
-        counted = context.get_parameter_source("retries") is ParameterSource.COMMANDLINE
-        record = live.resume(resume, say, retries if counted else None)
+        asked = context.get_parameter_source("retries") is ParameterSource.COMMANDLINE
+        record = live.resume(resume, say, retries if asked else None)
     else:
         if jobs is None:
             hint = "name a TOML file with [[job]] for each: name, workload, steps and batch_size; or --resume FOLDER"
@@ -223,7 +224,7 @@ def run_command(
     write_json(record, json_to)
     failed = [job.name for job in record.jobs if job.status == "failed"]
     if failed:
-        raise RunError(f"{len(failed)} of {len(record.jobs)} jobs failed: {', '.join(failed)}")
+        raise RunError(f"{len(failed)} of {counted(len(record.jobs), 'job')} failed: {', '.join(failed)}")
 
 
 @cluster.command("restart", short_help="Measure what stopping and restarting a real job costs.")

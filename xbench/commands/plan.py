@@ -29,7 +29,7 @@ from xbench.config import overlap_option, read_fabric
 from xbench.errors import SpecError
 from xbench.option_fields import choice, option, parsed
 from xbench.record_files import command_line
-from xbench.text import and_of
+from xbench.text import and_of, counted
 from xbench.units import parse_rate, parse_seconds
 
 if TYPE_CHECKING:
@@ -233,10 +233,10 @@ def _verified(gradients: Sequence[Gradient], plan: Plan, caps_mib: Sequence[floa
         return f"Not verified: the DDP of {release} has no bucket_cap_mb_list, which came after torch 2.11."
     buckets = formed(gradients, caps_mib)
     if sorted(map(sorted, buckets)) == sorted(map(sorted, plan.buckets)):
-        return f"Verified: DDP of {release} forms exactly these {len(buckets)} buckets of these gradients."
+        return f"Verified: DDP of {release} forms exactly these {counted(len(buckets), 'bucket')} of these gradients."
     return (
-        f"Verified: DDP of {release} forms {len(buckets)} buckets, not these {len(plan.buckets)}: each dtype walks the "
-        "list by itself, and one list cannot describe several. --emit python gives exactly these."
+        f"Verified: DDP of {release} forms {counted(len(buckets), 'bucket')}, not these {len(plan.buckets)}: each "
+        "dtype walks the list by itself, and one list cannot describe several. --emit python gives exactly these."
     )
 
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from xbench.errors import SpecError
 from xbench.fabrics.fabric import Fabric
 from xbench.spec import FabricSpec, known_options
+from xbench.text import counted
 
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 HINT = "torchrun --nproc-per-node 8 -m xbench compare --fabric cluster; srun, mpirun and horovodrun do, too"
@@ -95,7 +96,7 @@ class ClusterRank:
         """Start of a sentence that names the evidence for the ranks."""
         if self.bare:
             return f"RANK={self.rank} and WORLD_SIZE={self.world_size} are set in this shell"
-        return f"{self.engine} started {self.world_size} ranks"
+        return f"{self.engine} started {counted(self.world_size, 'rank')}"
 
     @property
     def remedy(self) -> str | None:

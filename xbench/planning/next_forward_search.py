@@ -35,6 +35,7 @@ from xbench.planning.next_forward import NetworkModel, as_step, forward_layers, 
 from xbench.planning.simulate import Buckets, Step, bucket_bytes
 from xbench.planning.step import Gradient, StepModel
 from xbench.records import CostModel, Layer, Parts
+from xbench.text import counted
 from xbench.units import format_bytes
 
 HALVES, PARTS = mode_that_travels("halves"), mode_that_travels("parts")
@@ -149,7 +150,7 @@ class NextForwardSearch:
             if period.end_s < best_s * (1 - 1e-9):
                 best_s = period.end_s
                 best = best.model_copy(update={"order": list(order), "credit_bytes": 0 if credit == 0 else None})
-        name = f"{cut.name}, in {count} parts of at most {format_bytes(cut.part_bytes)}"
+        name = f"{cut.name}, in {counted(count, 'part')} of at most {format_bytes(cut.part_bytes)}"
         name += ", one under way at a time" if best.credit_bytes == 0 else ""
         return NextForward(PARTS, name, self.step_of(PARTS, cut.buckets, best), cut.buckets, best)
 

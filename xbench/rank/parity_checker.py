@@ -24,6 +24,7 @@ from torch import Tensor
 from xbench.equal_ranks import digest
 from xbench.rank.snapshot import host_copy
 from xbench.records import Parity
+from xbench.text import counted
 from xbench.workloads.workload import Workload
 
 TOLERANCE = 0.02
@@ -306,7 +307,7 @@ class ParityChecker:
         taken = next((rank[3] for rank in found if rank[3] != steps), steps)
         lost = next(((number, *rank[4]) for number, rank in enumerate(found) if rank[4] is not None), None)
         if taken != steps:
-            message = f"it took {taken} steps in place of {steps}"
+            message = f"it took {counted(taken, 'step')} in place of {steps}"
         elif lost is not None and self._comparable:
             message = f"the loss of rank {lost[0]} is {lost[2]} at step {lost[1]}, and the reference's is not"
         elif unequal and (self._comparable or lost is None):

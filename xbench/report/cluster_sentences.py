@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from xbench.records import ClusterComparison, ClusterResult, ClusterRun
 from xbench.report.sentences import ratio_text
+from xbench.text import counted
 from xbench.units import format_duration, format_percent, format_seconds
 
 Cells = dict[str, Callable[[Sequence[ClusterRun]], str]]
@@ -82,7 +83,7 @@ def heading(record: ClusterComparison, cost_s: float) -> str:
 def cluster_of(record: ClusterComparison) -> str:
     """Describe the cluster: its GPUs, and its hosts if there are several."""
     hosts = f" on hosts of {record.gpus_per_host}" if record.gpus_per_host is not None else ""
-    return f"{record.gpus} GPUs{hosts}"
+    return f"{counted(record.gpus, 'GPU')}{hosts}"
 
 
 def costing(restart_s: float) -> str:

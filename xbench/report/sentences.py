@@ -49,7 +49,7 @@ def workload_line(workload: WorkloadRecord) -> str:
     """Format a workload: 'resnet18: batch 8 of 3×128×128 images, fp32, sgd; 11.7 M parameters in 62 tensors, …'."""
     return (
         f"{workload.title}: {workload.training}; "
-        f"{format_count(workload.parameters)} parameters in {workload.tensors} tensors, "
+        f"{format_count(workload.parameters)} parameters in {counted(workload.tensors, 'tensor')}, "
         f"{format_bytes(workload.grad_bytes)} of gradients a step"
     )
 

@@ -28,7 +28,7 @@ from xbench.report.page.common_sections import (
 )
 from xbench.report.page.model import Block, Page, Section
 from xbench.report.stragglers import straggler_lines
-from xbench.text import and_of
+from xbench.text import and_of, counted
 
 MARKDOWN_LAYERS = 20
 """Most layers in Markdown."""
@@ -351,7 +351,7 @@ def _layers(title: str, layers: Sequence[Layer], label: str) -> str:
     headings = ["ready", "layer", "kind", "parameters", "gradient", "forward", "backward", "ready at", "share"]
     hidden = len(layers) - len(shown)
     rest = f"\n\n{'1 shorter one is' if hidden == 1 else f'{hidden} shorter ones are'} left out." if hidden else ""
-    count = f"{len(shown)} of {len(layers)} layers" if rest else f"{len(layers)} layers"
+    count = f"{len(shown)} of {counted(len(layers), 'layer')}" if rest else f"{counted(len(layers), 'layer')}"
     return markup.details(
         f"{count} of {title} in gradient-ready order ({label}, without communication)",
         markup.table(headings, rows, left=3) + rest,

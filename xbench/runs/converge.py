@@ -31,6 +31,7 @@ from xbench.schedules import cycle_of
 from xbench.spec import Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, odd_step_sentences, steps_of_all
+from xbench.text import counted
 from xbench.units import format_percent, format_seconds
 from xbench.workloads import check_plain_step
 from xbench.workloads.catalog import facts_of, family_of
@@ -141,7 +142,9 @@ def execute(config: ConvergeConfig, console: Console) -> Kept[Convergence]:
     for note in notes:
         progress.say(note)
     progress.say(f"{record.title}: {record.input}, batch {record.batch_size} a worker, {run.device}")
-    counts = f"{len(run.modes)} modes, {config.seeds} seeds of each, {steps} steps a seed"
+    counts = (
+        f"{counted(len(run.modes), 'mode')}, {counted(config.seeds, 'seed')} of each, {counted(steps, 'step')} a seed"
+    )
     progress.say(f"{counts} ({training.epochs:.3g} epochs)")
     return ConvergeRun(run, found, progress, folder, training, an_epoch).execute()
 

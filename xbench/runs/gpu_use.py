@@ -15,6 +15,7 @@ from typing import Any
 from xbench.profilers.gpu import median_of_known
 from xbench.rank.events import GpuWatched
 from xbench.records import GpuUse
+from xbench.text import counted
 
 
 class GpuFindings:
@@ -56,7 +57,7 @@ class GpuFindings:
             by_block = [_throttled(window for _, window in windows) for windows in blocks.values()]
             if reasons := sorted(set(itertools.chain(*by_block))):
                 slow = sum(1 for found_here in by_block if found_here)
-                alike.setdefault(tuple(reasons), []).append(f"{slow} of {len(blocks)} blocks of {mode}")
+                alike.setdefault(tuple(reasons), []).append(f"{slow} of {counted(len(blocks), 'block')} of {mode}")
         found += [
             f"the GPU's clocks were throttled ({', '.join(reasons)}) in {', '.join(where)}: times of a slower GPU"
             for reasons, where in alike.items()

@@ -125,8 +125,11 @@ def test_a_job_larger_than_the_cluster(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "told"),
     [
-        ("doubling", "policy 'doubling' needs to know speeds on several numbers of workers, and job 'a' has no speeds"),
-        ("srtf", "policy 'srtf' needs to know how long a job takes, and job 'a' has no speeds"),
+        (
+            "doubling",
+            "needs to know speeds on several numbers of workers, and no speed is known of job 'a'",
+        ),
+        ("srtf", "policy 'srtf' needs to know how long a job takes, and no speed is known of job 'a'"),
         ("gittins:learn=on", "needs to know how long a job takes"),
     ],
 )

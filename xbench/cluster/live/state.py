@@ -302,11 +302,10 @@ def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
     unknown = [job for job in jobs if job.speed is None]
     needs = facts.get("durations") or facts["speeds"]
     if unknown and needs and not facts.get("learns"):
-        more = len(unknown) - 1
-        others = f" and {counted(more, 'other')} have" if more else " has"
+        others = f" and {counted(len(unknown) - 1, 'other')}" if len(unknown) > 1 else ""
         what = "speeds on several numbers of workers" if facts["speeds"] else "how long a job takes"
         raise SpecError(
-            f"policy {policy!r} needs to know {what}, and job {unknown[0].name!r}{others} no speeds",
+            f"policy {policy!r} needs to know {what}, and no speed is known of job {unknown[0].name!r}{others}",
             hint="add speeds = { 1 = …, 2 = … } in steps a second, or take exploratory, which learns them, or las",
         )
 

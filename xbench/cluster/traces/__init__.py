@@ -88,7 +88,7 @@ class Trace:
             raise SpecError(f"the first {count} jobs of {self.name} do not make a trace")
         if count >= len(self.jobs):
             return self
-        note = f"the first {count} of {len(self.jobs)} jobs"
+        note = f"the first {count} of {counted(len(self.jobs), 'job')}"
         return replace(self, jobs=self.jobs[:count], notes=(*self.notes, note))
 
 

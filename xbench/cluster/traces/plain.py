@@ -39,6 +39,7 @@ from xbench.cluster.traces import Rows, RowsPolicy, Trace
 from xbench.cluster.traces.reading import Table, above_zero, gpus_of, number, read_table, whole
 from xbench.errors import SpecError
 from xbench.records import load
+from xbench.text import counted
 
 FACTS = ("exposed", "step_s", "forward_share", "memory_bytes")
 NEEDED = ("name", "arrival_s", "gpus")
@@ -114,14 +115,14 @@ def _job(cell: Mapping[str, str], sizes: Sequence[int], scaled: Callable[[str, s
         columns = {size: f"speed_{size}" for size in sizes}
         known = {size: above_zero(cell[name], name) for size, name in columns.items() if cell[name]}
         if not known or not min(known) <= gpus <= max(known):
-            raise ValueError(f"its speed is unknown on the {gpus} GPUs that it asks for")
+            raise ValueError(f"its speed is unknown on the {counted(gpus, 'GPU')} that it asks for")
         speed = TableSpeed.of(known)
     elif "scale" in cell:
         if not cell["scale"]:
             raise ValueError("scale is empty")
         speed = scaled(cell["scale"], cell.get("mode") or None)
         if gpus not in speed.sizes:
-            raise ValueError(f"its speed is unknown on the {gpus} GPUs that it asks for in {cell['scale']}")
+            raise ValueError(f"its speed is unknown on the {counted(gpus, 'GPU')} that it asks for in {cell['scale']}")
     size = next(name for name in SIZES if name in cell)
     work = _steps(cell) if size == TARGET else above_zero(cell[size], size)
     facts: dict[str, float | str] = {key: _fact(key, cell[key]) for key in FACTS if cell.get(key)}

@@ -102,7 +102,7 @@ class ClusterView(View[ClusterComparison]):
         }
 
     def cases(self, strict: bool) -> list[Case]:
-        group = f"{self.record.trace.name} on {self.record.gpus} GPUs (simulated)"
+        group = f"{self.record.trace.name} on {counted(self.record.gpus, 'GPU')} (simulated)"
         found = []
         for result in self.record.results:
             placed = f", {result.placement}" if result.placement else ""
@@ -213,7 +213,7 @@ class LiveView(View[LiveRun]):
         }
 
     def cases(self, strict: bool) -> list[Case]:
-        group = f"{self.record.policy} on {self.record.slots} slots (real)"
+        group = f"{self.record.policy} on {counted(self.record.slots, 'slot')} (real)"
         return [_live_case(group, job) for job in self.record.jobs]
 
 

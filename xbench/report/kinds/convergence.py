@@ -87,7 +87,8 @@ class ConvergenceView(View[Convergence]):
     def training_line(self) -> str:
         training = self.record.training
         return (
-            f"{training.steps} steps ({training.epochs:.3g} epochs, {training.samples} samples) a seed, "
+            f"{counted(training.steps, 'step')} ({training.epochs:.3g} epochs, "
+            f"{counted(training.samples, 'sample')}) a seed, "
             f"{counted(len(training.seeds), 'seed')}, "
             f"{training.optimizer} with lr {training.lr:g} falling to zero, batch {training.batch_size} a worker; "
             "equal for all modes"

@@ -22,6 +22,7 @@ from xbench.report.page.common_sections import capitalized, caution_blocks, foll
 from xbench.report.page.model import Block, Cell, Facts, Figure, Section, Sentences, Table, Trace, columns
 from xbench.report.view import Case, Detail, MeasuredView, Row, StepTrace, fields, longest_layers
 from xbench.stats.steps import short_step_caution
+from xbench.text import counted
 from xbench.units import format_bytes, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 10
@@ -220,7 +221,8 @@ def _step_lines(step: StepTimes, label: Label) -> list[str]:
         parts_line(step),
         instruments_line(step),
         *([above] if step.overhead_ratio > OVERHEAD_GOAL else []),
-        f"Medians and 95 % intervals of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart.",
+        f"Medians and 95 % intervals of {counted(step.steps, 'step')}, after {step.warmup_steps} of warm-up that are "
+        "kept apart.",
     ]
 
 
@@ -281,7 +283,7 @@ def step_table(step: StepTimes, label: Label) -> Table:
         for name, time_s, ci95 in parts
     ]
     note = (
-        f"Medians of {step.steps} steps, after {step.warmup_steps} of warm-up that are kept apart. "
+        f"Medians of {counted(step.steps, 'step')}, after {step.warmup_steps} of warm-up that are kept apart. "
         f"{instruments_line(step)}"
     )
     title = f"Where a step without communication goes ({label})"
@@ -297,7 +299,7 @@ def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
     names = [named(plan.mode) for plan in order]
     said = [
         f"<b>{plain(plan.mode)}</b> (simulated)<br>{format_seconds(plan.predicted_step_s)} a step, of which "
-        f"{format_seconds(plan.predicted_exposed_s)} exposed<br>{len(plan.buckets)} buckets"
+        f"{format_seconds(plan.predicted_exposed_s)} exposed<br>{counted(len(plan.buckets), 'bucket')}"
         for plan in order
     ]
     common: Trace = {"type": "bar", "orientation": "h", "y": names, "customdata": said,

@@ -178,9 +178,10 @@ def _in_turn(workers: Sequence[int]) -> str:
 def basis(record: Restart) -> list[tuple[str, str]]:
     """Return the setup of the study, as pairs of a name and a sentence."""
     check, workload = record.check, record.workload
+    tensors = counted(workload.tensors, "tensor")
     job = (
         f"{workload.title}: batch {record.batch_size} over all workers, of {workload.input}, {workload.dtype}, "
-        f"{workload.spec.optimizer}; {format_count(workload.parameters)} parameters in {workload.tensors} tensors"
+        f"{workload.spec.optimizer}; {format_count(workload.parameters)} parameters in {tensors}"
     )
     found = [("workload", job), ("launches", f"{launches(record)} (means)")]
     if record.checkpoint_bytes is not None:
