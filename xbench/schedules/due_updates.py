@@ -25,36 +25,37 @@ from xbench.errors import UsageError
 from xbench.schedules.in_flight import StandIn
 from xbench.schedules.served_parameters import engine_of
 
-_GRAD: Any = Tensor.grad
-_VALUELESS: frozenset[Any] = frozenset(
-    (
-        *(getattr(Tensor, name).__get__ for name in ("dtype", "device", "shape", "ndim", "layout", "requires_grad")),
-        Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.element_size, Tensor.is_floating_point,
-        Tensor.is_complex,
-    )
-)  # fmt: skip
-"""Functions of a tensor that do not depend on its values."""
+_VALUELESS: frozenset[Any] = frozenset((Tensor.shape.__get__, Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride))  # type: ignore[attr-defined]
+"""Further functions of a tensor that do not depend on its values."""
+
+
+def _without_values(name: str) -> Any:
+    """An attribute of a tensor whose use completes nothing. It is fast, because loops read it of each parameter."""
+    plain: Any = getattr(Tensor, name)
+    not_seen = torch._C.DisableTorchFunctionSubclass
+
+    def get(tensor: Tensor) -> Any:
+        with not_seen():
+            return plain.__get__(tensor)
+
+    def put(tensor: Tensor, value: Any) -> None:
+        with not_seen():
+            plain.__set__(tensor, value)
+
+    def delete(tensor: Tensor) -> None:
+        with not_seen():
+            plain.__delete__(tensor)
+
+    return property(get, put, delete)
 
 
 class DueParameter(Parameter):
     """A parameter whose update is due: a use of its values completes the step."""
 
-    @property  # type: ignore[override]
-    def grad(self) -> Tensor | None:
-        """The gradient; reading it completes nothing."""
-        with torch._C.DisableTorchFunctionSubclass():
-            gradient: Tensor | None = _GRAD.__get__(self)
-        return gradient
-
-    @grad.setter
-    def grad(self, gradient: Tensor | None) -> None:
-        with torch._C.DisableTorchFunctionSubclass():
-            _GRAD.__set__(self, gradient)
-
-    @grad.deleter
-    def grad(self) -> None:
-        with torch._C.DisableTorchFunctionSubclass():
-            _GRAD.__delete__(self)
+    dtype = _without_values("dtype")
+    device = _without_values("device")
+    grad = _without_values("grad")
+    requires_grad = _without_values("requires_grad")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         _complete(self)
