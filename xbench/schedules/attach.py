@@ -72,6 +72,7 @@ def attach(
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
     Returns the handle. The loop calls `handle.model` instead of the model, and leaving the handle's `with` detaches it.
+    Training passes of the model itself are refused by the schedules that do not see them: those of DDP.
 
     `schedule` is a single-job mode of `xbench modes`, with its options ("spb:variant=temporal"). None is the schedule
     that a tuned file or a plan names, else `wfbp`.
@@ -113,8 +114,8 @@ def attach(
     warning names buffers outside of normalisation layers that the first pass changes.
 
     Raises SpecError for an unknown schedule, for a plan that does not fit the model, for compression that `copies` does
-    not support, and for unknown `buffers`. Raises UsageError for a model that the schedule cannot serve or that differs between ranks, and
-    RecordError for a broken file.
+    not support, and for unknown `buffers`. Raises UsageError for a model that the schedule cannot serve or that differs
+    between ranks, and RecordError for a broken file.
     """
     if isinstance(plan, (str, os.PathLike)):
         plan = of_kind(load(plan), Tuned) or load_measured(plan)
