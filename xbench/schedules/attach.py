@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,9 +32,11 @@ from xbench.planning.partial import backward_s_of
 from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured, of_kind
 from xbench.schedules import parse_mode
 from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.buffers import broadcast_before_passes, warn_of_changing
 from xbench.schedules.checks import check_names, warn_of_others
 from xbench.schedules.engine import Wait
 from xbench.schedules.groups import backend_of
+from xbench.schedules.module_hooks import uncopied
 from xbench.schedules.served_parameters import ignored, trainable, without_ignored
 from xbench.spec import Compress, Copies
 from xbench.torch_compile import plain_name
@@ -66,10 +68,12 @@ def attach(
     copies: Copies | None = None,
     compress: Compress | None = None,
     broadcast: bool = False,
+    buffers: Literal["broadcast"] | None = None,
 ) -> Handle:
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
     Returns the handle. The loop calls `handle.model` instead of the model, and leaving the handle's `with` detaches it.
+    Training passes of the model itself are refused by the schedules that do not see them: those of DDP.
 
     `schedule` is a single-job mode of `xbench modes`, with its options ("spb:variant=temporal"). None is the schedule
     that a tuned file or a plan names, else `wfbp`.
@@ -90,9 +94,10 @@ def attach(
     chooses how these schedules copy gradients into a collective and back: "views", "coalesced" or "fused"; None is
     "views". `compress="bf16"` sends fp32 gradients as bf16; the schedules of DDP use torch's own hook.
 
-    `dear` and `priority` defer updates into the next forward pass, whatever `wait` is, and need the optimizer. Call
-    `handle.finish()` before other code reads parameters between a step and the next forward pass. Call
-    `handle.synchronize()` before other code reads gradients before the step.
+    `dear` and `priority` defer updates into the next forward pass, whatever `wait` is, and need the optimizer. Any use
+    of a parameter completes the step. Call `handle.finish()` before other code uses memory of a parameter that it has
+    kept from before the step (`parameter.data`, a numpy array), or `optimizer.state`. Call `handle.synchronize()`
+    before other code reads gradients.
 
     `fsdp`, `hsdp` and `replicate` take the parameters over, and `zero1` the optimizer's state. Read parameters and
     gradients through `handle.model`, or call `handle.finish()` first. Attributes that a loop sets on a model belong on
@@ -106,17 +111,25 @@ def attach(
     the others, as DDP does. Averages are exact means over ranks, except for compressed gradients. Over Gloo, its
     sending threads get a higher priority where that is allowed, as in every measurement (see `tune_host`).
 
-    Raises SpecError for an unknown schedule, for a plan that does not fit the model, and for compression that `copies`
-    does not support. Raises UsageError for a model that the schedule cannot serve or that differs between ranks, and
-    RecordError for a broken file.
+    Each rank keeps its own buffers, except under DDP's schedules. `buffers="broadcast"` copies the first rank's to the
+    others before each forward pass with gradients, as DDP does; all ranks must run the same passes then. Without it, a
+    warning names buffers outside of normalisation layers that the first pass changes.
+
+    Raises SpecError for an unknown schedule, for a plan that does not fit the model, for compression that `copies` does
+    not support, and for unknown `buffers`. Raises UsageError for a model that the schedule cannot serve or that differs
+    between ranks, and RecordError for a broken file.
     """
     if isinstance(plan, (str, os.PathLike)):
         plan = of_kind(load(plan), Tuned) or load_measured(plan)
     setup = AttachConfig(model, optimizer, None, process_group, wait, unused_parameters, copies, compress)
-    return _attached(setup, schedule, plan, broadcast=broadcast)
+    if buffers not in (None, "broadcast"):
+        raise unknown("buffers", buffers, ["broadcast"])
+    return _attached(setup, schedule, plan, broadcast=broadcast, buffers=buffers)
 
 
-def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None, *, broadcast: bool) -> Handle:
+def _attached(
+    setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None, *, broadcast: bool, buffers: str | None
+) -> Handle:
     """The handle of a schedule, after checks of plan, model and ranks. `setup` has no plan yet."""
     if schedule is None:
         schedule = plan.schedule if isinstance(plan, Tuned) else plan.mode if isinstance(plan, Plan) else UNMERGED
@@ -163,6 +176,12 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
     handle = kind().attach(replace(setup, backward_s=_backward_s(plan)))
     if isinstance(setup.optimizer, Optimizer):
         warn_of_others(model, setup.optimizer, stacklevel=3)
+    if not dist.is_initialized():
+        handle.at_detach(_refuse_later_group(model, setup.optimizer))
+    elif dist.get_world_size(group) > 1 and not kind.broadcasts_buffers:
+        handle.at_detach(
+            broadcast_before_passes(handle.model, group) if buffers else warn_of_changing(handle.model, schedule)
+        )
     _ATTACHED.add(model)
     handle.at_detach(lambda: _ATTACHED.discard(model))
     if raises:
@@ -211,6 +230,28 @@ def _of_mapping(plan: Mapping[str, Any], schedule: str) -> ResolvedPlan:
 def _backward_s(plan: LoadedPlan | None) -> dict[str, float] | None:
     """Measured backward seconds by parameter, from a profile or a comparison; None from other plans."""
     return backward_s_of(plan.profiled[0].layers) if isinstance(plan, (Profile, Comparison)) else None
+
+
+def _refuse_later_group(model: Module, optimizer: Optimizer | None) -> Callable[[], None]:
+    """Refuse passes and steps after other ranks have come. Returns the function that ends it."""
+
+    def check(*_: Any) -> None:
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            raise UsageError(
+                "the process group was initialised after the schedule was attached, so the gradients of its "
+                f"{dist.get_world_size()} ranks are not averaged",
+                hint="call torch.distributed.init_process_group() before attach",
+            )
+
+    hooks = [uncopied(model.register_forward_pre_hook(check))]
+    if isinstance(optimizer, Optimizer):
+        hooks.append(optimizer.register_step_pre_hook(check))
+
+    def end() -> None:
+        for hook in hooks:
+            hook.remove()
+
+    return end
 
 
 def _check_equal(model: Module, group: dist.ProcessGroup | None) -> None:

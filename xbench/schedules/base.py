@@ -178,6 +178,9 @@ class Schedule(ABC):
     needs_plan = False
     """True if the plan comes from measurements, so that `attach` needs one."""
 
+    broadcasts_buffers = False
+    """True if the schedule copies the first rank's buffers to all in every forward pass."""
+
     @abstractmethod
     def attach(self, setup: AttachConfig) -> Handle:
         """Attach it. Raises UsageError for an unsupported model, and SpecError for buckets that do not fit it."""

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import gc
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig, Handle, Schedule
@@ -26,8 +29,25 @@ from xbench.schedules.bucket import grad_dtype
 from xbench.schedules.engine import Watch
 from xbench.schedules.groups import workers_of
 from xbench.schedules.loop_guard import LoopGuard
+from xbench.schedules.module_hooks import uncopied
 from xbench.schedules.served_parameters import own_gradients, trainable
 from xbench.spec import Compress
+
+
+def only_through_handle(model: Module, inside: Callable[[], bool]) -> RemovableHandle:
+    """Refuse training passes of the model that are not `inside()` one of `Handle.model`, which alone sends gradients.
+
+    A pass without gradients (validation), or of a model that is frozen now, may be of the model itself.
+    """
+
+    def check(*_: Any) -> None:
+        if torch.is_grad_enabled() and not inside() and any(one.requires_grad for one in model.parameters()):
+            raise UsageError(
+                "the loop calls the model itself, and the schedule sends gradients only of passes through handle.model",
+                hint="call handle.model in training; the model itself serves under torch.no_grad()",
+            )
+
+    return uncopied(model.register_forward_pre_hook(check))
 
 
 class DdpHandle(Handle):
@@ -84,6 +104,8 @@ class DdpHandle(Handle):
 class Ddp(Schedule):
     """Wrap the model in DistributedDataParallel with its defaults."""
 
+    broadcasts_buffers = True
+
     def options(self, setup: AttachConfig) -> dict[str, Any]:
         """Arguments of DDP beyond the defaults."""
         return {}
@@ -111,6 +133,8 @@ class Ddp(Schedule):
         guard = LoopGuard(setup.model, setup.optimizer, parameters, averages=averages, wrapper=wrapper)
         guard.probe()
         handle.at_detach(guard.remove)
+        inside = lambda: DistributedDataParallel._active_ddp_module is wrapper  # noqa: E731
+        handle.at_detach(only_through_handle(setup.model, inside).remove)
 
         def detach() -> None:
             # The reducer removes its hooks when it is destroyed, and it is part of a reference cycle.

@@ -5,9 +5,9 @@ completes the step: an average of weights, a copy, a file, a change in place. Re
 not. The class is `Parameter` again when the parameter is updated. Memory that other code got hold of before the step
 (`parameter.data`, a numpy array) is not seen.
 
-The step has used the gradients, and in a plain loop they stay until `zero_grad()`. They are in flight here, so a
-`UsedGradient` stands for each. `zero_grad()` removes it or, with `set_to_none=False`, puts zeros in its place. Every
-other use is refused, such as a second step or another backward pass.
+The step uses the gradients, and in a plain loop they stay until `zero_grad()`. They are in flight here, so a
+`UsedGradient` stands for each until the update. `zero_grad()` removes it or, with `set_to_none=False`, puts zeros in
+its place. Every other use completes the step, which leaves the averaged gradient.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from xbench.errors import UsageError
 from xbench.schedules.in_flight import StandIn
 from xbench.schedules.served_parameters import engine_of
 
-_GRAD: Any = Tensor.grad
-_VALUELESS: frozenset[Any] = frozenset(
-    (
-        *(getattr(Tensor, name).__get__ for name in ("dtype", "device", "shape", "ndim", "layout", "requires_grad")),
-        Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.element_size, Tensor.is_floating_point,
-        Tensor.is_complex,
-    )
-)  # fmt: skip
-"""Functions of a tensor that do not depend on its values."""
+_VALUELESS: frozenset[Any] = frozenset((Tensor.shape.__get__, Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride))  # type: ignore[attr-defined]
+"""Further functions of a tensor that do not depend on its values."""
+
+
+def _without_values(name: str) -> Any:
+    """An attribute of a tensor whose use completes nothing. It is fast, because loops read it of each parameter."""
+    plain: Any = getattr(Tensor, name)
+    not_seen = torch._C.DisableTorchFunctionSubclass
+
+    def get(tensor: Tensor) -> Any:
+        with not_seen():
+            return plain.__get__(tensor)
+
+    def put(tensor: Tensor, value: Any) -> None:
+        with not_seen():
+            plain.__set__(tensor, value)
+
+    def delete(tensor: Tensor) -> None:
+        with not_seen():
+            plain.__delete__(tensor)
+
+    return property(get, put, delete)
 
 
 class DueParameter(Parameter):
     """A parameter whose update is due: a use of its values completes the step."""
 
-    @property  # type: ignore[override]
-    def grad(self) -> Tensor | None:
-        """The gradient; reading it completes nothing."""
-        with torch._C.DisableTorchFunctionSubclass():
-            gradient: Tensor | None = _GRAD.__get__(self)
-        return gradient
-
-    @grad.setter
-    def grad(self, gradient: Tensor | None) -> None:
-        with torch._C.DisableTorchFunctionSubclass():
-            _GRAD.__set__(self, gradient)
-
-    @grad.deleter
-    def grad(self) -> None:
-        with torch._C.DisableTorchFunctionSubclass():
-            _GRAD.__delete__(self)
+    dtype = _without_values("dtype")
+    device = _without_values("device")
+    grad = _without_values("grad")
+    requires_grad = _without_values("requires_grad")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         _complete(self)
@@ -87,34 +87,44 @@ def _complete(parameter: Parameter) -> None:
 
 
 class UsedGradient(StandIn):
-    """A stand-in for a gradient that a step has used. `is_certain`: this rank had a gradient, or found its average."""
-
-    SAID = "gradients are used again after the optimizer's step, whose update is still due"
-    HINT = "call optimizer.zero_grad() before the next backward pass; handle.synchronize() before the step keeps them"
+    """A stand-in for the gradient of a parameter whose update is due: a use of its values completes the step."""
 
     parameter: weakref.ref[Parameter]
     is_certain: bool
+    """True if this rank had a gradient. If not, the other ranks' flags tell whether there is one."""
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Put zeros in the parameters' gradients, as `zero_grad(set_to_none=False)` asks; refuse all other uses."""
-        if func not in (torch.ops.aten.zero_.default, torch.ops.aten._foreach_zero_.default):
-            raise UsageError(cls.SAID, hint=cls.HINT)
-        for given in tree_leaves(args):
-            assert isinstance(given, UsedGradient)
-            given._become_zero()
-        return args[0] if func is torch.ops.aten.zero_.default else None
+        """Call `func` with the averages in the place of their stand-ins."""
+        if func in (torch.ops.aten.zero_.default, torch.ops.aten._foreach_zero_.default):
+            for given in tree_leaves(args):
+                given.become_zero()
+            return args[0] if func is torch.ops.aten.zero_.default else None
+        return func(*tree_map_only(UsedGradient, _average, args), **tree_map_only(UsedGradient, _average, kwargs or {}))
 
-    def _become_zero(self) -> None:
-        """Zeros for a parameter that had a gradient on any rank. Another one has none in a plain loop either."""
+    def become_zero(self) -> None:
+        """Put zeros in its place, as `zero_grad(set_to_none=False)` asks. A gradient that no rank had stays absent."""
         parameter = self.parameter()
-        if parameter is None:
-            return
-        if not self.is_certain:
+        if parameter is not None and not self.is_certain:
             _complete(parameter)
-        if parameter.grad is self:
-            zeros = torch.empty_strided(self.size(), self.stride(), dtype=self.dtype, device=self.device)
-            parameter.grad = zeros.zero_()
+        if parameter is not None and parameter.grad is self:
+            parameter.grad = _zeros(self)
+        elif parameter is not None and parameter.grad is not None:
+            parameter.grad.zero_()
+
+
+def _average(used: UsedGradient) -> Tensor:
+    """The averaged gradient that a step has used; zeros for one that no rank had."""
+    parameter = used.parameter()
+    if parameter is not None:
+        _complete(parameter)
+    if parameter is None or parameter.grad is None or isinstance(parameter.grad, UsedGradient):
+        return _zeros(used)
+    return parameter.grad
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device).zero_()
 
 
 class DueUpdates:
@@ -134,11 +144,6 @@ class DueUpdates:
             parameter.grad = used
             if type(parameter) is Parameter:
                 parameter.__class__ = DueParameter
-
-    def refuse_used(self, parameters: Iterable[Parameter]) -> None:
-        """Raise UsageError if a gradient is still the one that the last step has used."""
-        if self._used and any(type(parameter.grad) is UsedGradient for parameter in parameters):
-            raise UsageError(UsedGradient.SAID, hint=UsedGradient.HINT)
 
     def forget(self, parameters: Collection[Parameter]) -> None:
         """Leave no mark on the parameters."""

@@ -139,7 +139,6 @@ class NextForward(Engine):
         if self._travels and not self._due:
             raise UsageError(TWICE, hint=TWICE_HINT)
         self.finish()
-        self._updates.refuse_used(self.parameters.values())
         super()._start(parameter)
 
     def _full(self, bucket: Bucket) -> None:
@@ -220,7 +219,6 @@ class NextForward(Engine):
             )
         self.finish()
         if not self._travels:
-            self._updates.refuse_used(self.parameters.values())
             return
         refuse_step_hooks(optimizer, self.name, own=self._own_hooks)
         if getattr(optimizer, "found_inf", None) is not None or getattr(optimizer, "grad_scale", None) is not None:
@@ -327,8 +325,8 @@ class NextForward(Engine):
         finally:
             self.optimizer.param_groups = whole
             for parameter, gradient in zip(updated, before, strict=True):
-                absent = type(gradient) is UsedGradient and parameter.grad is None  # on every rank
-                parameter.grad = None if absent else gradient
+                if type(gradient) is not UsedGradient:  # other code has removed it, or put another one there
+                    parameter.grad = gradient
         self._due -= len(pieces)
         if not self._due:
             self._over()

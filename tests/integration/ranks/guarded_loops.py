@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -219,6 +221,84 @@ def an_object_that_holds_an_optimizer(rank: int, world: int) -> None:
     with refused("Holder is no torch.optim.Optimizer"):
         xbench.attach(model, Holder(optimizer), schedule="wfbp", wait="step")  # type: ignore[arg-type]
     xbench.attach(model, Holder(optimizer), schedule="wfbp").detach()  # type: ignore[arg-type]
+
+
+def passes_of_the_model_itself(rank: int, world: int) -> None:
+    """A schedule of DDP sends nothing of them: refused with gradients, unless the model is frozen."""
+    plan = [[name] for name, _ in made()[0].named_parameters()]
+    for schedule in ("ddp", "ddp-tuned", "zero1"):
+        model, optimizer = made()
+        with xbench.attach(
+            model, optimizer, schedule=schedule, plan=plan if schedule == "ddp-tuned" else None
+        ) as handle:
+            with refused("sends gradients only of passes through handle.model"):
+                loss_of(model)
+            with torch.no_grad():
+                loss_of(model)
+            model.requires_grad_(False)
+            loss_of(model)
+            model.requires_grad_(True)
+            loss_of(handle.model).backward()
+            optimizer.step()
+            copied = copy.deepcopy(model)
+        assert equal_on_all_ranks(model)
+        loss_of(copied).backward()
+        loss_of(model).backward()
+
+
+class Centred(Net):
+    """A buffer that is made from the batch, read in forward, and one that is not changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(6))
+        self.register_buffer("places", torch.arange(6.0))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int8))
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.centre.lerp_(x.mean(0), 0.5)  # type: ignore[operator]
+            self.seen += 1  # type: ignore[operator]
+        return self.second(self.norm(self.first(x - self.centre + self.places)).relu())
+
+
+def buffers_that_are_made_from_the_batch(rank: int, world: int) -> None:
+    """With buffers="broadcast" a schedule trains what DDP does. Else the first pass warns of them, by name."""
+    trained = {}
+    for schedule in (*reversed(SCHEDULES), "fsdp"):
+        torch.manual_seed(0)
+        model = Centred()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        with xbench.attach(model, optimizer, schedule=schedule, buffers="broadcast") as handle:
+            for step in range(3):
+                optimizer.zero_grad()
+                loss_of(handle.model, step).backward()
+                optimizer.step()
+        trained[schedule] = model
+        pairs = zip(model.parameters(), trained["ddp"].parameters(), strict=True)
+        assert all(torch.allclose(one, other, atol=1e-6) for one, other in pairs), schedule
+        assert not any(hooks for hooks in (model._forward_pre_hooks, model._forward_hooks))
+    for schedule, kind, expected in (
+        ("wfbp", Centred, ["centre"]), ("dear", Centred, ["centre"]), ("fsdp", Centred, ["centre"]),
+        ("ddp", Centred, []), ("wfbp", Net, []),
+    ):  # fmt: skip
+        model = kind()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with (
+            warnings.catch_warnings(record=True) as said,
+            xbench.attach(model, optimizer, schedule=schedule, broadcast=True) as handle,
+        ):
+            warnings.simplefilter("always")
+            with torch.no_grad():
+                handle.model(torch.ones(4, 6))
+            for step in range(2):
+                optimizer.zero_grad()
+                loss_of(handle.model, step).backward()
+                optimizer.step()
+        named = [str(one.message) for one in said if "the forward pass changes buffer" in str(one.message)]
+        assert len(named) == len(expected), (schedule, named)
+        assert all(f"buffer '{name}', " in text for name, text in zip(expected, named, strict=True)), named
 
 
 def models_that_average_already_are_refused(rank: int, world: int) -> None:

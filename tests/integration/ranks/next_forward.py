@@ -108,22 +108,6 @@ def refusals(rank: int, world: int) -> None:
     assert "called none" in of(Wrapped, sgd, lambda model, _: model.linear.forward(torch.ones(2, 3)).sum().backward())
     assert "another backward pass" in of(Net, sgd, two_backwards)
 
-    def again(model: nn.Module, optimizer: torch.optim.Optimizer, then: Callable[[], Any]) -> None:
-        loss_of(model).backward()
-        optimizer.step()
-        then()
-
-    for then in ("second step", "second backward pass"):
-        assert "used again after the optimizer's step" in of(
-            Net, sgd, lambda model, optimizer, then=then: again(
-                model, optimizer, optimizer.step if then == "second step" else lambda: loss_of(model, 1).backward()
-            )
-        ), then  # fmt: skip
-    assert "used again after the optimizer's step" in of(
-        Net, sgd, lambda model, optimizer: again(
-            model, optimizer, lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        )
-    )  # fmt: skip
     assert "a closure cannot be" in of(Net, sgd, lambda _, optimizer: optimizer.step(lambda: 0.0))
     assert "none was given" in of(Net, lambda model: None)
     assert "LBFGS" in of(Net, lambda model: torch.optim.LBFGS(model.parameters()))

@@ -312,6 +312,32 @@ def every_other_use_of_a_parameter_sees_the_step(rank: int, world: int) -> None:
         beside(rank, loop)
 
 
+def gradients_stay_after_a_step(rank: int, world: int) -> None:
+    """They are logged, used by a second step, or added to by the next backward pass, as in a plain loop."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> Tensor:
+        heard = []
+        average = nothing_more if handle else (lambda: average_by_hand(model))
+        for step in range(6):
+            if step == 3:  # the first two steps only add their gradients
+                one(model, optimizer, rank, step, average)
+                optimizer.step()
+                continue
+            torch.manual_seed(step)
+            model.use_sometimes = (step + rank) % 2 == 0  # type: ignore[assignment]
+            tokens, targets = batch(step, rank)
+            (0.1 * nn.functional.cross_entropy(model(tokens), targets)).backward()
+            average()
+            optimizer.step()
+            if step % 2:
+                gradients = [p.grad for p in model.parameters() if p.grad is not None]
+                heard.append(torch.stack([gradient.norm() for gradient in gradients]).norm())
+                heard.append(nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+        return torch.stack(heard)
+
+    beside(rank, loop)
+
+
 def a_layer_that_is_used_by_function_in_a_later_pass(rank: int, world: int) -> None:
     class Late(Net):
         passes = 0

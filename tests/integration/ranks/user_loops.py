@@ -313,16 +313,21 @@ def a_rank_outside_of_the_group(rank: int, world: int) -> None:
 
 
 def a_model_that_is_saved_whole(rank: int, world: int) -> None:
-    """torch.save of the model works while a schedule is attached."""
-    model, optimizer = made()
-    with xbench.attach(model, optimizer, schedule="wfbp") as handle:
-        handle.model(batch(0, rank), 0).backward()
-        optimizer.step()
-        whole = io.BytesIO()
-        torch.save(model, whole)
-        whole.seek(0)
-        same(torch.load(whole, weights_only=False), model, "saved")
-        assert pickle.dumps(model)
+    """torch.save of the model works while a schedule is attached, and what is loaded has none."""
+    for schedule in ("wfbp", "dear", "priority", "ddp"):
+        model, optimizer = made()
+        with xbench.attach(model, optimizer, schedule=schedule, unused_parameters=True) as handle:
+            for step in range(2):
+                optimizer.zero_grad()
+                handle.model(batch(step, rank), 0).backward()
+                optimizer.step()
+                whole = io.BytesIO()
+                torch.save(model, whole)
+            whole.seek(0)
+            loaded = torch.load(whole, weights_only=False)
+            same(loaded, model, schedule)
+            assert pickle.dumps(model)
+        loaded(batch(0, rank), 0).backward()
 
 
 def steps_that_are_compiled(rank: int, world: int) -> None:

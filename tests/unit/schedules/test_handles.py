@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+import torch
+import torch.distributed as dist
 from torch import nn
 
-from xbench.errors import AlikeError, UsageError, WorkloadError
+import xbench
+from xbench.errors import AlikeError, SpecError, UsageError, WorkloadError
 from xbench.schedules.base import AttachConfig, Handle
 from xbench.schedules.compiled import CompiledCompute
 
@@ -43,3 +46,25 @@ def test_the_compiled_control_sends_nothing_in_any_micro_step() -> None:
     assert handle.accumulates
     handle.detach()
     assert handle.model is model
+
+
+@pytest.mark.parametrize("schedule", ["wfbp", "dear"])
+def test_a_group_that_is_initialised_after_attach_is_refused(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with xbench.attach(model, optimizer, schedule=schedule) as handle:
+        handle.model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(dist, "is_initialized", lambda: True)
+            patch.setattr(dist, "get_world_size", lambda *_: 2)
+            for use in (lambda: handle.model(torch.ones(1, 2)), optimizer.step):
+                with pytest.raises(UsageError, match="initialised after the schedule was attached"):
+                    use()
+    assert not model._forward_pre_hooks
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+def test_unknown_buffers_are_refused() -> None:
+    with pytest.raises(SpecError, match="buffers"):
+        xbench.attach(nn.Linear(1, 1), buffers="all")  # type: ignore[arg-type]
