@@ -42,14 +42,19 @@ LIMIT = timedelta(seconds=3)
 
 
 class Net(nn.Module):
-    """Three layers, which torch's FSDP wraps by block."""
+    """Three layers, which torch's FSDP wraps by block. `moves`: training passes move a buffer, which they also read."""
 
-    def __init__(self) -> None:
+    def __init__(self, moves: bool = False) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2)])
         self.head = nn.Linear(6, 3)
+        self.moves = moves
+        self.register_buffer("centre", torch.zeros(6))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.moves and self.training and torch.is_grad_enabled():
+            self.centre.lerp_(x.mean(0), 0.5)
+        x = x - self.centre
         for block in self.blocks:
             x = block(x)
         return self.head(x)
@@ -68,7 +73,10 @@ class Use:
 
 @dataclass(frozen=True)
 class Case:
-    """One loop. `before`: what the parameters have when the schedule is attached."""
+    """One loop. `before`: what the parameters have when the schedule is attached. `rate`: learning rate of each step.
+
+    `buffer`: 'still', 'moving', or 'moving, broadcast', where `attach` is asked to broadcast it.
+    """
 
     schedule: str
     wait: str
@@ -76,6 +84,8 @@ class Case:
     caller: str
     before: str
     zeroes: str
+    rate: float
+    buffer: str
     uses: tuple[Use, ...]
 
 
@@ -92,10 +102,18 @@ class Loop:
     call: nn.Module
     average: Callable[[], None] = lambda: None
     no_sync: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    attach_again: Callable[[], None] = lambda: None
     group: dist.ProcessGroup | None = None
     is_by_hand: bool = False
     mean: list[Tensor] = field(default_factory=list)
     found: list[Tensor] = field(default_factory=list)
+
+    def loss(self, x: Tensor) -> Tensor:
+        """The loss of a training pass. By hand, the first rank's buffer is broadcast before it."""
+        if self.is_by_hand:
+            dist.broadcast(self.model.centre, src=0)  # type: ignore[arg-type]
+        loss: Tensor = self.call(x).square().mean()
+        return loss
 
 
 def batch(step: int, rank: int | None = None) -> Tensor:
@@ -169,8 +187,23 @@ def gradient_norms(loop: Loop) -> list[Tensor]:
 
 
 def moments(loop: Loop) -> list[Tensor]:
-    state = loop.optimizer.state_dict()["state"]
+    return moments_in(loop.optimizer.state_dict())
+
+
+def moments_in(state_dict: dict[str, Any]) -> list[Tensor]:
+    state = state_dict["state"]
     return [value.clone() for _, of in sorted(state.items()) for value in of.values() if torch.is_tensor(value)]
+
+
+def optimizer_saved(loop: Loop) -> list[Tensor]:
+    kept = io.BytesIO()
+    torch.save(loop.optimizer.state_dict(), kept)
+    kept.seek(0)
+    return moments_in(torch.load(kept))
+
+
+def optimizer_copied(loop: Loop) -> list[Tensor]:
+    return moments_in(copy.deepcopy(loop.optimizer).state_dict())
 
 
 def moving_average(loop: Loop) -> list[Tensor]:
@@ -271,7 +304,7 @@ def stepped_again(loop: Loop) -> None:
 
 def gradients_by_grad(loop: Loop) -> None:
     parameters = [p for p in loop.model.parameters() if p.requires_grad]
-    loss = loop.call(batch(97)).square().mean()
+    loss = loop.loss(batch(97))
     for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
         parameter.grad = gradient
     if loop.is_by_hand:
@@ -280,19 +313,23 @@ def gradients_by_grad(loop: Loop) -> None:
 
 
 def another_pass(loop: Loop) -> None:
-    loop.call(batch(96)).square().mean().backward()
+    loop.loss(batch(96)).backward()
     if loop.is_by_hand:
         average_by_hand(loop.model)
 
 
 def accumulated(loop: Loop) -> None:
     with loop.no_sync():
-        loop.call(batch(95)).square().mean().backward()
+        loop.loss(batch(95)).backward()
 
 
 def wrapped(loop: Loop) -> None:
     if not loop.is_by_hand:
         loop.wrapper = loop.call = nn.parallel.DistributedDataParallel(loop.wrapper, process_group=loop.group)
+
+
+def attached_again(loop: Loop) -> None:
+    loop.attach_again()
 
 
 def a_part_is_called(loop: Loop) -> None:
@@ -303,10 +340,11 @@ def a_part_is_called(loop: Loop) -> None:
     loop.optimizer.step()
 
 
-READS = (state_dict, saved, saved_whole, copied, validated_plainly, vector, moments, moving_average)
+READS = (state_dict, saved, saved_whole, copied, validated_plainly, vector, moments, optimizer_saved, optimizer_copied,
+         moving_average)  # fmt: skip
 ANYWHERE = (*READS, validated, loaded, clamped, assigned, assigned_with_a_new_optimizer, new_head,
             optimizer_state_loaded, other_dtype, frozen, frozen_for_a_step, hooked, hooked_after_accumulation,
-            hooked_on_its_node, wrapped)  # fmt: skip
+            hooked_on_its_node, wrapped, attached_again)  # fmt: skip
 AFTER_BACKWARD = (*ANYWHERE, gradient_norms, gradients_halved, gradient_removed, clipped, another_pass, zeros_kept)
 AFTER_STEP = (*ANYWHERE, gradient_norms, stepped_again, gradients_by_grad, a_part_is_called, zeros_kept)
 POINTS: dict[str, tuple[Callable[[Loop], Any], ...]] = {
@@ -362,20 +400,28 @@ def drawn(seed: int) -> Case:
         by = "rank 0" if name in BY_ONE and draw.random() < 0.25 else "all"
         return Use(name, at, draw.randrange(STEPS - 1), by, draw.random() < 0.5)
 
+    uses = tuple(use() for _ in range(draw.choice([0, 1, 1, 2, 3])))
+    # DDP broadcasts buffers before validation, too, and not before the pass after one under no_sync.
+    still = any(use.name in ("accumulated", "validated") for use in uses)
     return Case(
         schedule=draw.choice(SCHEDULES),
         wait=draw.choice(["backward", "step"]),
         optimizer=draw.choice(["SGD", "AdamW", "Adagrad"]),
         caller=draw.choices(["handle", "plain", "by turns"], [8, 1, 1])[0],
         before=draw.choices(["nothing", *BEFORE], [12, 1, 1, 1])[0],
-        zeroes=draw.choices(["to none", "to zero", "never"], [8, 2, 1])[0],
-        uses=tuple(use() for _ in range(draw.choice([0, 1, 1, 2, 3]))),
+        zeroes=draw.choices(["to none", "of the model", "to zero", "never"], [6, 2, 2, 1])[0],
+        rate=draw.choice([1.0, 0.5]),
+        buffer="still" if still else draw.choices(["still", "moving", "moving, broadcast"], [6, 1, 1])[0],
+        uses=uses,
     )
 
 
 def is_served_by_all(case: Case) -> bool:
     """True for a loop that no schedule may refuse: reads after `finish`, loads, clips after `synchronize`."""
-    settled = {("stepped", name) for name in ("state_dict", "saved", "copied", "vector", "moments", "moving_average")}
+    settled = {
+        ("stepped", name)
+        for name in ("state_dict", "saved", "copied", "vector", "moments", "moving_average", "optimizer_saved")
+    }
     settled |= {("backward", "clipped"), ("stepped", "loaded"), ("stepped", "clamped"), ("stepped", "validated")}
     fine = all(use.settled and (use.at, use.name) in settled for use in case.uses)
     return fine and case.caller == "handle" and case.before == "nothing"
@@ -396,13 +442,17 @@ def train(loop: Loop, case: Case, settle: dict[str, Callable[[], None]]) -> None
         turned = case.caller == "plain" or (case.caller == "by turns" and step % 2 == 0)
         loop.call = loop.model if turned else loop.wrapper
         point("start", step)
-        if case.zeroes != "never":
+        if case.zeroes == "of the model":
+            loop.call.zero_grad()
+        elif case.zeroes != "never":
             loop.optimizer.zero_grad(set_to_none=case.zeroes == "to none")
         point("zeroed", step)
-        loop.call(batch(step)).square().mean().backward()
+        loop.loss(batch(step)).backward()
         loop.average()
         point("backward", step)
         loop.optimizer.step()
+        for group in loop.optimizer.param_groups:
+            group["lr"] *= case.rate
         point("stepped", step)
 
 
@@ -411,7 +461,7 @@ def nothing() -> None:
 
 
 def made(case: Case) -> Loop:
-    model = Net()
+    model = Net(moves=case.buffer != "still")
     model.load_state_dict(initial())
     if case.before in BEFORE:
         BEFORE[case.before](model)
@@ -442,13 +492,24 @@ def trained_by_schedule(case: Case, group: dist.ProcessGroup | None) -> Loop:
         nbytes = [sum(4 * parameter.numel() for parameter in loop.model.parameters())]
         plan = Plan(mode="auto", carrier="ddp", buckets=plan, bucket_bytes=nbytes, predicted_step_s=0.0,
                     predicted_exposed_s=0.0)  # fmt: skip
-    with xbench.attach(
-        loop.model, loop.optimizer, schedule=case.schedule, wait=case.wait, process_group=group,  # type: ignore[arg-type]
-        plan=plan if case.schedule in ("auto", "ddp-tuned", "single") else None,
-    ) as handle:  # fmt: skip
-        loop.wrapper = loop.call = handle.model
-        loop.no_sync = handle.no_sync
-        train(loop, case, {"start": handle.finish, "backward": handle.synchronize, "stepped": handle.finish})
+    with contextlib.ExitStack() as stack:
+
+        def attach() -> None:
+            stack.close()
+            handle = xbench.attach(
+                loop.model, loop.optimizer, schedule=case.schedule, wait=case.wait, process_group=group,  # type: ignore[arg-type]
+                plan=plan if case.schedule in ("auto", "ddp-tuned", "single") else None,
+                buffers="broadcast" if case.buffer == "moving, broadcast" else None,
+            )  # fmt: skip
+            stack.enter_context(handle)
+            loop.wrapper = loop.call = handle.model
+            loop.no_sync = handle.no_sync
+            settle.update(start=handle.finish, backward=handle.synchronize, stepped=handle.finish)
+
+        settle: dict[str, Callable[[], None]] = {}
+        loop.attach_again = attach
+        attach()
+        train(loop, case, settle)
     return loop
 
 
@@ -467,14 +528,21 @@ def difference(loop: Loop, expected: Loop) -> str:
 
 
 def on_this_rank(case: Case, expected: Loop, group: dist.ProcessGroup | None) -> str:
-    """How the loop ended here: 'trained', 'refused: …', 'raised …' or 'WRONG …'."""
+    """How the loop ended here: 'trained', 'refused: …', 'warned: …', 'raised …' or 'WRONG …'."""
     try:
-        loop = trained_by_schedule(case, group)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            loop = trained_by_schedule(case, group)
     except XbenchError as error:
         return f"refused: {error}"
     except Exception as error:
         return f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     wrong = difference(loop, expected)
+    warned = [str(one.message) for one in said if "buffer 'centre'" in str(one.message)]
+    if warned and case.buffer == "still":
+        return f"WRONG: {warned[0]}"
+    if wrong and warned:
+        return f"warned: {warned[0]}"
     return f"WRONG: {wrong}" if wrong else "trained"
 
 
@@ -491,8 +559,10 @@ def ddp_raises(case: Case) -> bool:
 
 
 def verdict(case: Case, ends: list[str]) -> str:
-    """'trained', 'refused', 'refused by one', 'raised by torch', 'silent in DDP', or 'WRONG'."""
+    """'trained', 'refused', 'refused by one', 'warned', 'raised by torch', 'silent in DDP', or 'WRONG'."""
     kinds = [end.partition(":")[0] for end in ends]
+    if set(kinds) <= {"trained", "warned"} and "warned" in kinds:
+        return "warned"
     if set(kinds) == {"trained"}:
         return "WRONG" if case.before == "stepped_in_backward" else "trained"  # its ranks train apart by hand, too
     if "WRONG" in kinds:
@@ -517,7 +587,9 @@ def ddp_is_silent(rank: int, world: int) -> None:
     """Every listed use is wrong under torch's own DDP, which raises nothing."""
     for name in SILENT_IN_DDP:
         at = next(point for point, uses in POINTS.items() if USES[name] in uses)
-        case = Case("ddp", "backward", "SGD", "handle", "nothing", "to none", (Use(name, at, 0, "all", False),))
+        case = Case(
+            "ddp", "backward", "SGD", "handle", "nothing", "to none", 1.0, "still", (Use(name, at, 0, "all", False),)
+        )
         assert difference(trained_by_ddp(case, None), trained_by_hand(case)), name
 
 
