@@ -361,7 +361,6 @@ BY_ONE = {*(use.__name__ for use in READS), "gradient_norms"}
 
 SILENT_IN_DDP = {
     "a_part_is_called": DDP,  # its reducer is prepared in the wrapper's forward pass alone
-    "gradients_by_grad": DDP,  # documented: no hook of a parameter sees them
     "hooked_on_its_node": SCHEDULES,  # the hook runs after the gradient was copied to be sent
 }
 """Uses that DDP trains wrongly without a word, as `ddp_is_silent` shows, with the schedules that do, too."""
@@ -578,8 +577,8 @@ def verdict(case: Case, ends: list[str]) -> str:
     if set(kinds) <= {"raised RuntimeError"}:
         if case.schedule in DDP and ddp_raises(case):
             return "raised by torch"
-        if case.schedule in SHARDED and any(use.name == "gradients_by_grad" for use in case.uses):
-            return "raised by torch"  # autograd.grad does not know parameters in shards
+        if case.schedule in SHARDED and any(use.name in ("gradients_by_grad", "wrapped") for use in case.uses):
+            return "raised by torch"  # autograd.grad and DDP do not know parameters in shards
     return "WRONG"
 
 
