@@ -105,6 +105,7 @@ class Loop:
     attach_again: Callable[[], None] = lambda: None
     group: dist.ProcessGroup | None = None
     is_by_hand: bool = False
+    kept: list[Any] = field(default_factory=list)
     mean: list[Tensor] = field(default_factory=list)
     found: list[Tensor] = field(default_factory=list)
 
@@ -290,7 +291,7 @@ def hooked_after_accumulation(loop: Loop) -> None:
 def hooked_on_its_node(loop: Loop) -> None:
     weight: Any = loop.model.head.weight
     node = weight.view_as(weight).grad_fn.next_functions[0][0]
-    weight.kept = node, node.register_hook(lambda *_: halve(weight))
+    loop.kept += [node, node.register_hook(lambda *_: halve(weight))]
 
 
 def halve(parameter: nn.Parameter) -> None:
