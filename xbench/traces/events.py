@@ -375,8 +375,11 @@ def _cut_host(trace: RankTrace, seen: _Seen) -> None:
         if node.is_gradient:
             nodes[place, 1] = min(node.end_s, following.get(node.thread, math.inf))
         following[node.thread] = node.start_s
-    spans = np.frombuffer(seen.spans, dtype=np.float64).reshape(-1, 4)[:, :2]
-    seen.cut += _end(spans, seen.last_s, marks)  # nodes are among them
+    spans = np.frombuffer(seen.spans, dtype=np.float64).reshape(-1, 4)
+    ours = np.isin(spans[:, 2], list(following))  # a loader's thread prefetches across steps
+    ended = spans[ours, :2]
+    seen.cut += _end(ended, seen.last_s, marks)  # nodes are among them
+    spans[ours, :2] = ended
     _end(nodes, seen.last_s, marks)
     trace.nodes = [
         node if end_s == node.end_s else replace(node, end_s=float(end_s))
