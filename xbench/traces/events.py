@@ -173,6 +173,7 @@ class _Seen:
     device_collectives: list[Collective] = field(default_factory=list)  # number n is the kernel of shape -1 - n
     host_collectives: list[tuple[Collective, str, int]] = field(default_factory=list)  # and: who told it, and thread
     processes: set[str] = field(default_factory=set)
+    forward_threads: set[int] = field(default_factory=set)
     undefined_s: list[float] = field(default_factory=list)  # starts of operators that accumulate no gradient
     last_s: float = -math.inf  # start of the last event
     timeless: int = 0
@@ -299,6 +300,7 @@ def _take_host(
         known = trace.forward_s.get(number)
         if known is None or end_s - start_s > known[1] - known[0]:
             trace.forward_s[number] = span
+            seen.forward_threads.add(thread)
 
 
 def _take_header(trace: RankTrace, header: Mapping[str, Any]) -> None:
@@ -375,9 +377,15 @@ def _cut_host(trace: RankTrace, seen: _Seen) -> None:
         if node.is_gradient:
             nodes[place, 1] = min(node.end_s, following.get(node.thread, math.inf))
         following[node.thread] = node.start_s
-    spans = np.frombuffer(seen.spans, dtype=np.float64).reshape(-1, 4)[:, :2]
-    seen.cut += _end(spans, seen.last_s, marks)  # nodes are among them
+    spans = np.frombuffer(seen.spans, dtype=np.float64).reshape(-1, 4)
+    ours = np.isin(spans[:, 2], [*following, *seen.forward_threads])  # a loader's thread prefetches across steps
+    ended = spans[ours, :2]
+    seen.cut += _end(ended, seen.last_s, marks)  # nodes and forward operators are among them
+    spans[ours, :2] = ended
     _end(nodes, seen.last_s, marks)
+    forward = np.array(list(trace.forward_s.values())).reshape(-1, 2)
+    _end(forward, seen.last_s, marks)
+    trace.forward_s = {number: (float(a), float(b)) for number, (a, b) in zip(trace.forward_s, forward, strict=True)}
     trace.nodes = [
         node if end_s == node.end_s else replace(node, end_s=float(end_s))
         for node, end_s in zip(trace.nodes, nodes[:, 1], strict=True)

@@ -27,7 +27,7 @@ MAX_STRING_CHARACTERS = 1 << 20
 """An error is certain once this much text follows it: no string of a trace that is not yet closed is so long."""
 
 EVENTS = "traceEvents"
-_BROKEN = object()
+_BROKEN: Any = object()
 _SKIP = re.compile(r"[\s,]*")
 _WORD = re.compile(r"[^\s,:\[\]{}\"]+")
 _OPENING = re.compile(r'\{\s*"(ph"\s*:)?')

@@ -105,6 +105,11 @@ def test_an_event_of_the_host_ends_with_its_step(is_gpu: bool, name: str, length
     assert [remark[:11] for remark in traced(events).remarks] == ["cut 1 event"]
 
 
+def test_an_operator_of_a_loaders_thread_may_outlast_a_step() -> None:
+    found = traced([*gpu_events(), event("cpu_op", "aten::stack", 500, 2 * STEP, 77)])
+    assert found.remarks == []
+
+
 def test_a_collective_ends_where_the_next_of_its_stream_begins() -> None:
     events = gpu_events()
     of(events, "kernel", "nccl")["dur"] = 1e6  # 343 to 383 in place of 373: nothing computes from 382 on
