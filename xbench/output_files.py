@@ -18,7 +18,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from xbench.errors import SpecError
+from xbench.errors import RunError, SpecError
 from xbench.record_files import write_whole
 from xbench.scratch import Scratch, part_file
 
@@ -107,7 +107,7 @@ def check_folder(folder: Path, name: str, hint: str | None = None) -> None:
 
 
 def write_file(text: str, target: str, *, force: bool = False) -> None:
-    """Write an output to a file. Raises SpecError as `check_file` does, and OSError that names the file."""
+    """Write an output to a file. Raises SpecError as `check_file` does, RunError, and OSError that names the file."""
     check_file(target, force=force)
     path = Path(os.path.realpath(target)) if _is_regular(Path(target)) else Path(target)
     if _is_regular(path):
@@ -120,6 +120,8 @@ def write_file(text: str, target: str, *, force: bool = False) -> None:
     try:
         with open(path, "w", encoding="utf-8") as stream:
             stream.write(text)
+    except BrokenPipeError:
+        raise RunError(f"{target}: its reader has closed it") from None
     except OSError as error:  # on a full disk, the error lacks the file's name
         raise OSError(error.errno, error.strerror, target) from None
 

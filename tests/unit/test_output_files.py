@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from xbench import output_files
-from xbench.errors import SpecError
+from xbench.errors import RunError, SpecError
 from xbench.output_files import check_file, check_folder, is_own, write_file
 from xbench.records import dump, load
 from xbench.report import FORMATS
@@ -119,6 +118,14 @@ def test_a_descriptor_a_pipe_and_a_device_are_written_as_they_are(tmp_path: Path
     assert (read, pipe.is_fifo()) == (["piped"], True)
 
 
+def test_a_pipe_without_a_reader_is_one_sentence() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with pytest.raises(RunError, match="closed"):
+        write_file("text", f"/dev/fd/{write}")
+    os.close(write)
+
+
 def test_a_failed_write_leaves_the_file_as_it_was_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -181,6 +188,6 @@ def test_a_folder_that_may_not_be_looked_into_is_refused(monkeypatch: pytest.Mon
     def forbidden(path: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(output_files.os, "lstat", forbidden)
+    monkeypatch.setattr("xbench.output_files.os.lstat", forbidden)
     with pytest.raises(SpecError, match="cannot be written: permission denied"):
         check_file("/root/x.json", "--json")

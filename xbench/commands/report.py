@@ -79,7 +79,7 @@ def report(
     outputs = resolve(asked, results, json_to)
     _check_together(len(results), outputs, json_to)
     records = [load(path) for path in results]
-    for output, files in [(output, _rendered(output, records)) for output in outputs]:
+    for output, files in [(output, _rendered(output, records, str(results[0]))) for output in outputs]:
         for target, text in files.items():
             _write(output.format, target, text)
     if not outputs:
@@ -105,14 +105,14 @@ def _check_together(count: int, outputs: Sequence[Output], json_to: str | None) 
         )
 
 
-def _rendered(output: Output, records: Sequence[AnyRecord]) -> dict[str, str]:
-    """Return the texts to write, by target. Nothing is written until all texts are rendered."""
+def _rendered(output: Output, records: Sequence[AnyRecord], place: str) -> dict[str, str]:
+    """Return the texts to write, by target. Nothing is written until all are rendered. `place` is the first's path."""
     from xbench.report import FORMATS
 
     if output.format == OF_SEVERAL:
         from xbench.report.formats.html import page
 
-        return {output.target: page(records)}
+        return {output.target: page(records, place)}
     if output.format == "csv" and output.target != STDOUT:
         from xbench.report.formats.csv import tables
 

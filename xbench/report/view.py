@@ -95,8 +95,10 @@ class View(ABC, Generic[R]):
     aftermath: ClassVar[str] = " What follows is what had been measured by then."
     keeps_empty_sections: ClassVar[bool] = False
 
-    def __init__(self, record: R) -> None:
+    def __init__(self, record: R, place: str = RECORD) -> None:
+        """Make the view of a record; `place` is the record's path in suggested commands."""
         self.record = record
+        self.place = place
 
     @abstractmethod
     def title(self) -> str:
@@ -153,8 +155,8 @@ class View(ABC, Generic[R]):
         """Return one sentence for each part that failed."""
         return []
 
-    def advice(self, path: str = RECORD) -> list[Advice]:
-        """Return the advice, the most important first; `path` is the record's path in commands."""
+    def advice(self, path: str | None = None) -> list[Advice]:
+        """Return the advice, the most important first; `path` replaces the record's path in commands."""
         return []
 
     def paste(self) -> Sequence[Block]:

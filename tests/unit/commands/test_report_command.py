@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import types
@@ -40,7 +41,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each page was made of; the page itself is not built."""
     made: list[int] = []
     module = types.ModuleType("xbench.report.formats.html")
-    module.page = lambda records: made.append(len(records)) or "<html></html>"  # type: ignore[attr-defined]
+    module.page = lambda records, place: made.append(len(records)) or "<html></html>"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "xbench.report.formats.html", module)
     return made
 
@@ -131,6 +132,12 @@ def test_nothing_is_written_when_one_format_cannot_be_made(run: Callable[..., Ou
         "xbench compare records a step of every mode",
     )
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_page_s_commands_name_the_record_that_was_shown(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    result = save(load(GOLDEN.parents[1] / "results" / "resnet18-b14-1gbit.json"), tmp_path / "mine.json")
+    assert run(result, "--html")[0] == 0
+    assert f"xbench plan {result} --emit ddp" in re.sub("</?span>", "", (tmp_path / "mine.html").read_text())
 
 
 def test_html_of_several_results_is_one_page(run: Callable[..., Outcome], result: Path, pages: list[int]) -> None:

@@ -106,8 +106,8 @@ def test_a_comparison_says_how_to_use_the_winner_how_to_stay_with_ddp_and_what_w
         ),
         Advice(f"Not run: {AHEAD}{OFF}", RUN.format("ddp,auto,priority,dear")),
     ]
-    pasted = [block.text for block in view_of(record).page().paste if isinstance(block, Code)]
-    assert pasted[1:] == ["xbench plan RECORD --emit ddp --mode ddp-tuned", RUN.format("ddp,auto,priority,dear")]
+    pasted = [block.text for block in view_of(record, "runs/a b").page().paste if isinstance(block, Code)]
+    assert pasted[1:] == ["xbench plan 'runs/a b' --emit ddp --mode ddp-tuned", RUN.format("ddp,auto,priority,dear")]
     for drawn in (terminal.render(record), markdown.render(record)):
         for one in view_of(record).advice():
             assert one.command is not None

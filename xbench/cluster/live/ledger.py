@@ -227,10 +227,13 @@ class Ledger:
     def append(self, event: Event) -> None:
         """Write an event to the disk. Raises OSError."""
         line = event.model_dump_json().encode() + b"\n"
-        written = os.write(self._file, line)
+        try:
+            written = os.write(self._file, line)
+            os.fsync(self._file)
+        except OSError as error:  # of a descriptor, so it lacks the file's name
+            raise OSError(error.errno, error.strerror, str(self.folder / LEDGER)) from None
         if written != len(line):
             raise OSError(f"{self.folder / LEDGER}: the disk took {written} of {len(line)} bytes")
-        os.fsync(self._file)
 
     def close(self) -> None:
         """Release the ledger."""

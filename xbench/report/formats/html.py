@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from xbench.errors import UsageError
 from xbench.records import AnyRecord
+from xbench.report.advice import RECORD
 from xbench.report.kinds import view_of
 from xbench.report.page.model import Figure, Page, Table, figures
 
@@ -25,9 +26,12 @@ MAX_ROWS = 20
 """Most rows of the table in a notebook cell."""
 
 
-def page(records: Sequence[AnyRecord]) -> str:
-    """Return the HTML of one record, or of several that can be compared. Raises UsageError if they cannot be."""
-    return assemble(contents(records))
+def page(records: Sequence[AnyRecord], place: str = RECORD) -> str:
+    """Return the HTML of one record, or of several that can be compared. `place` is its path in commands to copy.
+
+    Raises UsageError if they cannot be compared.
+    """
+    return assemble(contents(records, place))
 
 
 def render(record: AnyRecord) -> str:
@@ -35,7 +39,7 @@ def render(record: AnyRecord) -> str:
     return page([record])
 
 
-def contents(records: Sequence[AnyRecord]) -> Page:
+def contents(records: Sequence[AnyRecord], place: str = RECORD) -> Page:
     """Return the page of these records. Raises UsageError as `page` does."""
     if not records:
         raise UsageError("there is no result to report on")
@@ -43,7 +47,7 @@ def contents(records: Sequence[AnyRecord]) -> Page:
         from xbench.report.kinds.compare_records import several_page
 
         return several_page(records)
-    return view_of(records[0]).page()
+    return view_of(records[0], place).page()
 
 
 def summary(record: AnyRecord) -> str:

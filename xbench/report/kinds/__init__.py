@@ -6,6 +6,7 @@ from typing import Any
 
 from xbench.records import AnyRecord, Profile
 from xbench.registry import Registry
+from xbench.report.advice import RECORD
 from xbench.report.view import View
 
 VIEWS: Registry[type[View[Any]]] = Registry("kind of record", listing="xbench schema")
@@ -26,10 +27,10 @@ for _kind, _view in (
     VIEWS.add(_kind, f"xbench.report.kinds.{_view}", f"the view of a {_kind}")
 
 
-def view_of(record: AnyRecord) -> View[Any]:
-    """Return the view of a record. A profile from traces has a view of its own."""
+def view_of(record: AnyRecord, place: str = RECORD) -> View[Any]:
+    """Return the view of a record, with its path in commands. A profile from traces has a view of its own."""
     if isinstance(record, Profile) and record.traced is not None:
         from xbench.report.kinds.traced import TracedView
 
-        return TracedView(record)
-    return VIEWS.load(record.kind)(record)
+        return TracedView(record, place)
+    return VIEWS.load(record.kind)(record, place)

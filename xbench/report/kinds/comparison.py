@@ -15,7 +15,7 @@ from rich.console import Console
 from xbench.modes import mode_info
 from xbench.records import Comparison, Contention, Job, Label, ModeResult
 from xbench.report import markup, sentences
-from xbench.report.advice import RECORD, Advice, of_comparison, what_to_paste
+from xbench.report.advice import Advice, of_comparison, what_to_paste
 from xbench.report.answer import (
     answer,
     jobs_of,
@@ -107,8 +107,8 @@ class ComparisonView(MeasuredView[Comparison]):
     def effort(self) -> str:
         return sentences.effort_line(self.record)
 
-    def advice(self, path: str = RECORD) -> list[Advice]:
-        return of_comparison(self.record, path)
+    def advice(self, path: str | None = None) -> list[Advice]:
+        return of_comparison(self.record, path or self.place)
 
     def properties(self) -> dict[str, str]:
         return {"answer": " ".join(self.headline()), **super().properties()}

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from xbench.records import Bounds, Contention, Label, Layer, Plan, Profile, StepTimes
 from xbench.report import markup, sentences
-from xbench.report.advice import RECORD, Advice, of_profile
+from xbench.report.advice import Advice, of_profile
 from xbench.report.answer import is_control, layer_figures
 from xbench.report.charts.axes import BELOW, marks, named, plain, time_axis, time_unit, vertical_line
 from xbench.report.charts.layers import COST_HEADINGS, cost_rows, link_cost, waterfall
@@ -58,7 +58,7 @@ class ProfileView(MeasuredView[Profile]):
         cost = self.record.cost_model
         return ["the cost of each collective"] if cost is not None and cost.points else []
 
-    def advice(self, path: str = RECORD) -> list[Advice]:
+    def advice(self, path: str | None = None) -> list[Advice]:
         return of_profile(self.record)
 
     def paste(self) -> list[Block]:

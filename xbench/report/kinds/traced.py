@@ -8,7 +8,7 @@ from rich.console import Console
 
 from xbench.records import Profile, StepTimes
 from xbench.records.traced import Traced
-from xbench.report.advice import RECORD, Advice
+from xbench.report.advice import Advice
 from xbench.report.console import as_text, say
 from xbench.report.kinds.profile import ProfileView
 from xbench.report.page.model import Block, Section, Sentences, Table, columns
@@ -49,11 +49,11 @@ class TracedView(ProfileView):
         title = f"Where the traced step goes ({self.record.fabric.label})"
         return Table(title, columns(("part", "time"), ("part",)), rows, opened=True)
 
-    def advice(self, path: str = RECORD) -> list[Advice]:
+    def advice(self, path: str | None = None) -> list[Advice]:
         """Return the recommendation, and the command that shows the buckets: nothing here can be run to prove it."""
         return [
             *super().advice(path),
-            Advice("For the buckets, other links and what to paste:", f"xbench plan {shlex.quote(path)}"),
+            Advice("For the buckets, other links and what to paste:", f"xbench plan {shlex.quote(path or self.place)}"),
         ]
 
     def draw(self, console: Console, detail: Detail) -> None:

@@ -12,7 +12,7 @@ from xbench.modes import mode_info
 from xbench.records import Comparison, Label, Plan, Ratio, Tuned
 from xbench.report import console as terminal
 from xbench.report import markup, sentences
-from xbench.report.advice import RECORD, Advice, in_ddp
+from xbench.report.advice import Advice, in_ddp
 from xbench.report.charts.axes import named, plain, rounded, vertical_line, whiskers
 from xbench.report.page.common_sections import command_section, fabric_pairs, following, label_badge, workload_pair
 from xbench.report.page.model import Badge, Block, Cell, Code, Facts, Figure, Section, Sentences, Table, Trace, columns
@@ -49,7 +49,7 @@ class TunedView(View[Tuned]):
     def labels(self) -> list[Label]:
         return [self.record.label]
 
-    def advice(self, path: str = RECORD) -> list[Advice]:
+    def advice(self, path: str | None = None) -> list[Advice]:
         return in_ddp(self.record.schedule, self.record.tried, self.record.record)
 
     def draw(self, console: Console, detail: Detail) -> None:
