@@ -281,7 +281,7 @@ def checker_of(session: Session, reference: Reference, *, exact: bool = False, c
     )
 
 
-def _nothing(session: Session, refusal: str, why: str) -> Reference:
+def _nothing(session: Session, refusal: str | None, why: str) -> Reference:
     """Return a reference without a step."""
     start = copies(session.workload.model.named_parameters())
     steps = session.run.effort.parity_steps
