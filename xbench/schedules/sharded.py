@@ -106,12 +106,13 @@ class ShardedHandle(Handle):
 
     def _follow(self, twin: Module) -> None:
         """Take over before the twin computes, and refuse uses of the form that has no values."""
-        self.at_detach(twin.register_forward_pre_hook(lambda *_: self._before_forward(), prepend=True).remove)
+        before_forward, to_shards = map(torch.compiler.disable, (self._before_forward, self._to_shards))
+        twin.register_forward_pre_hook(before_forward, prepend=True)
         for module in twin.modules():
-            self.at_detach(module.register_load_state_dict_pre_hook(self._refuse_whole).remove)  # type: ignore[no-untyped-call]
+            module.register_load_state_dict_pre_hook(self._refuse_whole)  # type: ignore[no-untyped-call]
             if isinstance(module, FSDPModule) and module is not twin and module._compiled_call_impl is None:
                 # A loop may call a part of the model alone.
-                self.at_detach(module.register_forward_pre_hook(lambda *_: self._to_shards(), prepend=True).remove)
+                module.register_forward_pre_hook(to_shards, prepend=True)
         self.at_detach(follow(self._plain, twin, lambda: self._in_shards, self._clear_gradients))
         self.at_detach(guard_state(self._optimizer, self._refuse_in_shards, loading=True))
 
@@ -156,7 +157,7 @@ class ShardedHandle(Handle):
             self._hand_over({pair.shard: pair.whole for pair in self._pairs}, lambda value, _: whole_of(value))
         self._in_shards = False
 
-    def _before_forward(self) -> None:
+    def _before_forward(self, *_: Any) -> None:
         """Take over what was changed on the plain model. Raises AlikeError for changes that only one tree has."""
         if self._registered != REGISTRATIONS.number:
             self._check_trees()
@@ -182,13 +183,18 @@ class ShardedHandle(Handle):
                 )
         self._registered = REGISTRATIONS.number
 
-    def _to_shards(self) -> None:
+    def _to_shards(self, *_: Any) -> None:
         """Move the whole parameters' values, gradients and state into this rank's shards. No rank waits.
 
         Raises AlikeError if gradients would be lost, and for changes of the plain model that the twin does not have.
+        Raises UsageError after `detach`.
         """
         if self._in_shards:
             return
+        if self.model is self._plain:
+            raise UsageError(
+                "the model that a schedule trained is used after the schedule was detached", hint="use the plain model"
+            )
         self._check_trees()
         for pair in self._pairs:
             pair.check()
@@ -237,7 +243,7 @@ class ShardedHandle(Handle):
         try:
             super().detach()
         finally:
-            self.model = self._plain
+            self.model, self._pairs = self._plain, []
 
 
 class Fsdp(Schedule):

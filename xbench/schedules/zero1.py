@@ -68,7 +68,7 @@ class OwnPart:
             _optimizer_step_pre_hooks=_each(optimizer._optimizer_step_pre_hooks, with_all),
             _optimizer_step_post_hooks=_each(optimizer._optimizer_step_post_hooks, with_all),
         ):
-            return getattr(step, "__wrapped__", step)(optimizer, None if closure is None else with_all(closure))
+            return getattr(step, "__wrapped__", step)(optimizer, *(() if closure is None else (with_all(closure),)))
 
 
 def _each(hooks: Mapping[int, Any], changed: Callable[[Any], Any]) -> dict[int, Any]:

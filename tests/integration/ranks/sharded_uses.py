@@ -201,9 +201,26 @@ def uses_of_the_shards_of_a_whole_model(rank: int, world: int) -> None:
         for use in REFUSED_OF_SHARDS:
             with pytest.raises(UsageError, match=r"handle\.finish\(\) has given them to the plain model"):
                 use(handle.model)
-        step(handle.model, optimizer, 1, rank)
-        assert handle.model.state_dict()
+        twin = handle.model
+        step(twin, optimizer, 1, rank)
+        assert twin.state_dict()
         handle.detach()
+        with pytest.raises(UsageError, match="after the schedule was detached"):
+            twin(torch.ones(1, 6))
+
+
+def a_model_that_is_compiled_around_the_shards(rank: int, world: int) -> None:
+    for schedule in IN_SHARDS:
+        model, optimizer, handle = attached(schedule)
+        expected, by_hand = made()
+        compiled: Any = torch.compile(handle.model, backend="eager")
+        for number in range(2):
+            step(compiled, optimizer, number, rank)
+            step(expected, by_hand, number, rank, by_hand=True)
+            handle.finish()
+        handle.detach()
+        torch._dynamo.reset()
+        same(model, expected, schedule)
 
 
 # --- changes of the model --------------------------------------------------------------------------------------------
