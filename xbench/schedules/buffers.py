@@ -44,10 +44,11 @@ def broadcast_before_passes(model: Module, group: dist.ProcessGroup | None) -> C
                 pieces = [buffer.detach().reshape(-1).view(torch.uint8) for buffer in buffers]
                 flat = torch.cat(pieces)
                 dist.broadcast(flat, src=source, group=group)
-                for buffer, piece in zip(buffers, flat.split([one.numel() for one in pieces]), strict=True):
+                for buffer, piece in zip(buffers, torch.split(flat, [one.numel() for one in pieces]), strict=True):
                     buffer.copy_(piece.view(buffer.dtype).view(buffer.shape))
 
-    return uncopied(model.register_forward_pre_hook(torch.compiler.disable(broadcast))).remove
+    untraced: Any = torch.compiler.disable(broadcast)  # type: ignore[no-untyped-call]
+    return uncopied(model.register_forward_pre_hook(untraced)).remove
 
 
 def warn_of_changing(model: Module, schedule: str) -> Callable[[], None]:

@@ -94,7 +94,9 @@ class UsedGradient(StandIn):
     """True if this rank had a gradient. If not, the other ranks' flags tell whether there is one."""
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Call `func` with the averages in the place of their stand-ins."""
         if func in (torch.ops.aten.zero_.default, torch.ops.aten._foreach_zero_.default):
             for given in tree_leaves(args):
@@ -158,4 +160,4 @@ def no_longer_due(parameters: Iterable[Parameter]) -> None:
     """Give the parameters their own class again."""
     for parameter in parameters:
         if type(parameter) is DueParameter:
-            parameter.__class__ = Parameter
+            parameter.__class__ = Parameter  # type: ignore[assignment]

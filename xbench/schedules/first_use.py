@@ -50,7 +50,7 @@ class FirstUse:
         self._first: dict[int, Module] = {}
         self._owning = {id(module) for module in model.modules() if _own(module, self._wanted)}
         self._handles: list[RemovableHandle] = []
-        enter, leave = torch.compiler.disable(self._enter), torch.compiler.disable(self._leave)
+        enter, leave = map(torch.compiler.disable, (self._enter, self._leave))
         for module in model.modules():
             self._handles.append(uncopied(module.register_forward_pre_hook(enter, prepend=True)))
             self._handles.append(uncopied(module.register_forward_hook(leave, always_call=True)))

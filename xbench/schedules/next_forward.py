@@ -207,7 +207,8 @@ class NextForward(Engine):
         homeless = [piece for piece in self.pieces if not piece.homes]
         for module in self._model.modules():
             if pieces := [*homeless, *waits.get(id(module), ())]:
-                wait = torch.compiler.disable(self._before_layer(pieces))  # in a model that is compiled after attach
+                # Not traced in a model that is compiled after attach.
+                wait = torch.compiler.disable(self._before_layer(pieces))  # type: ignore[no-untyped-call]
                 self._waiters.append(uncopied(module.register_forward_pre_hook(wait, prepend=True)))
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
