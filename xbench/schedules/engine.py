@@ -48,7 +48,7 @@ from xbench.schedules.early_update import PER_PARAMETER, EarlyUpdates, first_hal
 from xbench.schedules.groups import waits_on_stream, workers_of
 from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hooks, with_wait
 from xbench.schedules.in_flight import InFlight
-from xbench.schedules.loop_guard import LoopGuard, has_step_hooks_of_others, refuse_node_hooks
+from xbench.schedules.loop_guard import LoopGuard, refuse_node_hooks
 from xbench.schedules.served_parameters import ENGINES, engine_of, own_gradients, refuse_sparse, trainable
 from xbench.spec import Compress, Copies
 
@@ -325,7 +325,6 @@ class Engine:
         self._check_step()
         # Other hooks of the optimizer see the gradients that its step sees: all of them.
         alone = len(optimizer._optimizer_step_pre_hooks) == 1 and len(optimizer._optimizer_step_post_hooks) == 1
-        alone = alone and not has_step_hooks_of_others()
         early = alone and type(optimizer) in PER_PARAMETER and self.communicate
         if not early or self._next == 0 or self._learn_order:
             self.synchronize()
