@@ -158,9 +158,9 @@ def _attached(setup: AttachConfig, schedule: str | None, plan: LoadedPlan | None
         _check_equal(model, group)
     unused = setup.unused_parameters or (isinstance(plan, Tuned) and plan.unused_parameters)
     setup = replace(setup, buckets=buckets, parts=parts, options=options, unused_parameters=unused)
-    handle = kind().attach(replace(setup, backward_s=_backward_s(plan)))
-    if isinstance(setup.optimizer, Optimizer):
+    if isinstance(setup.optimizer, Optimizer):  # before fsdp puts its shards there
         warn_of_others(model, setup.optimizer, stacklevel=3)
+    handle = kind().attach(replace(setup, backward_s=_backward_s(plan)))
     _ATTACHED.add(model)
     handle.at_detach(lambda: _ATTACHED.discard(model))
     if raises:
