@@ -243,7 +243,7 @@ def test_what_is_sent_where_it_lies_cannot_be_compressed() -> None:
 
 def test_buckets_have_the_dtype_of_gradients() -> None:
     model = torch.nn.Linear(2, 3).bfloat16()
-    model.weight.grad_dtype = torch.float32  # type: ignore[assignment]
+    model.weight.grad_dtype = torch.float32
     named = dict(model.named_parameters())
     assert default_buckets(named) == [["bias"], ["weight"]]
     with pytest.raises(SpecError, match="mixes dtypes"):
