@@ -173,9 +173,9 @@ def _attached(
         _check_equal(model, group)
     unused = setup.unused_parameters or (isinstance(plan, Tuned) and plan.unused_parameters)
     setup = replace(setup, buckets=buckets, parts=parts, options=options, unused_parameters=unused)
-    handle = kind().attach(replace(setup, backward_s=_backward_s(plan)))
-    if isinstance(setup.optimizer, Optimizer):
+    if isinstance(setup.optimizer, Optimizer):  # before fsdp puts its shards there
         warn_of_others(model, setup.optimizer, stacklevel=3)
+    handle = kind().attach(replace(setup, backward_s=_backward_s(plan)))
     if not dist.is_initialized():
         handle.at_detach(_refuse_later_group(model, setup.optimizer))
     elif dist.get_world_size(group) > 1 and not kind.broadcasts_buffers:

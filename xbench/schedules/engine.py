@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
@@ -47,9 +46,9 @@ from xbench.schedules.bucket_kinds import bucket_of
 from xbench.schedules.checks import check_cover
 from xbench.schedules.early_update import PER_PARAMETER, EarlyUpdates, first_half, group_of
 from xbench.schedules.groups import waits_on_stream, workers_of
-from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hooks, with_wait
+from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hooks, untraced, with_wait
 from xbench.schedules.in_flight import InFlight
-from xbench.schedules.loop_guard import LoopGuard, has_step_hooks_of_others, refuse_node_hooks
+from xbench.schedules.loop_guard import LoopGuard, refuse_node_hooks
 from xbench.schedules.served_parameters import ENGINES, engine_of, own_gradients, refuse_sparse, trainable
 from xbench.spec import Compress, Copies
 
@@ -122,8 +121,8 @@ class Engine:
         self._handles: list[RemovableHandle] = []
         if optimizer is not None and wait == "step":
             takes_hooks(optimizer)
-            self._handles.append(optimizer.register_step_pre_hook(torch.compiler.disable(self._before_step)))
-            self._handles.append(optimizer.register_step_post_hook(torch.compiler.disable(self._after_step)))
+            self._handles.append(optimizer.register_step_pre_hook(untraced(self._before_step)))
+            self._handles.append(optimizer.register_step_post_hook(untraced(self._after_step)))
         self.takes_later_hooks = False
         """True for hooks that are registered later and only mark the time."""
         self._hooks: list[dict[int, Any]] = []
@@ -326,7 +325,6 @@ class Engine:
         self._check_step()
         # Other hooks of the optimizer see the gradients that its step sees: all of them.
         alone = len(optimizer._optimizer_step_pre_hooks) == 1 and len(optimizer._optimizer_step_post_hooks) == 1
-        alone = alone and not has_step_hooks_of_others()
         early = alone and type(optimizer) in PER_PARAMETER and self.communicate
         if not early or self._next == 0 or self._learn_order:
             self.synchronize()

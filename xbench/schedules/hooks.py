@@ -94,6 +94,12 @@ def takes_hooks(optimizer: object) -> None:
         )
 
 
+def untraced(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook, left out of what torch.compile traces, as around an optimizer's step."""
+    found: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    return found
+
+
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
     """The closure of a step, or None. `args` begin with the optimizer itself."""
     closure: Callable[[], Any] | None = args[1] if len(args) > 1 else kwargs.get("closure")

@@ -32,6 +32,7 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import AlikeError, UsageError
 from xbench.schedules.checks import TrainableSet
+from xbench.schedules.hooks import untraced
 
 _GUARDS: weakref.WeakSet[LoopGuard] = weakref.WeakSet()
 _STEP_HOOKS: list[RemovableHandle] = []
@@ -77,11 +78,11 @@ class LoopGuard:
         self._probes: dict[int, RemovableHandle] = {}
         self._handles = [model.register_forward_pre_hook(_BeforeForward(self._before_forward))]
         for name, parameter in parameters.items():
-            if parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+            if parameter._post_accumulate_grad_hooks:
                 self._handles += _refuse_removal(name, parameter)
         if not _STEP_HOOKS:
-            _STEP_HOOKS.append(register_optimizer_step_pre_hook(torch.compiler.disable(_before_steps)))
-            _STEP_HOOKS.append(register_optimizer_step_post_hook(torch.compiler.disable(_after_steps)))
+            _STEP_HOOKS.append(register_optimizer_step_pre_hook(untraced(_before_steps)))
+            _STEP_HOOKS.append(register_optimizer_step_post_hook(untraced(_after_steps)))
         _GUARDS.add(self)
 
     def probe(self) -> None:
@@ -114,8 +115,8 @@ class LoopGuard:
         """Raise UsageError for a forward pass whose gradients the schedule would not average."""
         self.trained.check()
         active = DistributedDataParallel._active_ddp_module
-        around = active is not None and active is not self._wrapper
-        if around and any(module is self._model for module in active.modules()):
+        other = active if active is not self._wrapper else None
+        if other is not None and any(module is self._model for module in other.modules()):
             raise AlikeError(
                 "the model is wrapped in DistributedDataParallel, which averages the gradients that the attached "
                 "schedule averages",
@@ -229,7 +230,7 @@ def refuse_node_hooks(parameters: Mapping[str, Parameter]) -> None:
             grad_fn: Any = parameter.expand_as(parameter).grad_fn
         node = grad_fn.next_functions[0][0]
         del grad_fn
-        own = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
+        own = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
         for hooks in gc.get_referents(node):
             if isinstance(hooks, dict) and hooks and not any(hooks is one for one in own):
                 raise UsageError(
@@ -262,7 +263,7 @@ def _refuse_removal(name: str, parameter: Parameter) -> list[RemovableHandle]:
                 hint="use gradients after the backward pass, and freeze parameters by requires_grad_(False)",
             )
 
-    hooks: Any = parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+    hooks: Any = parameter._post_accumulate_grad_hooks
     earlier = dict(hooks)
     hooks.clear()
     register: Any = parameter.register_post_accumulate_grad_hook

@@ -22,7 +22,6 @@ import torch.distributed as dist
 from schedule_training import average_by_hand, equal_on_all_ranks, run_scenarios, same
 from torch import Tensor, nn
 from torch._dynamo import compiled_autograd
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import xbench
 from xbench.errors import UsageError
@@ -126,8 +125,7 @@ def hooks_of_the_optimizer(rank: int, world: int) -> None:
                 def clip(*_: object, model: nn.Module = model, place: int = place) -> None:
                     norms[place].append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.01)))  # noqa: B023
 
-                of_all = schedule == "single"
-                (register_optimizer_step_pre_hook if of_all else optimizer.register_step_pre_hook)(clip)
+                optimizer.register_step_pre_hook(clip)
                 for step in range(3):
                     optimizer.zero_grad()
                     (handle.model if handle else model)(batch(step, rank), step % 2).backward()

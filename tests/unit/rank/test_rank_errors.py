@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.exc import InternalTorchDynamoError
 
 from xbench.errors import SpecError, UsageError, WorkloadError
-from xbench.rank import rank_errors, shared_notes
+from xbench.rank import profile_phase, rank_errors, shared_notes
 from xbench.rank.events import Event, ModeFailed
 from xbench.rank.rank_errors import MOST, attempt, message_of, place_of, refusals
 from xbench.schedules import parse_mode
@@ -126,6 +126,20 @@ def test_a_compiler_that_fails_on_one_rank_ends_the_run(
 def test_an_error_that_ends_the_run_is_raised(monkeypatch: pytest.MonkeyPatch, error: UsageError, mode: str) -> None:
     with pytest.raises(type(error), match=str(error)):
         attempted(monkeypatch, error, mode)
+
+
+def test_modes_with_one_checksum_have_markers_of_their_own() -> None:
+    markers = {rank_errors._marker(SimpleNamespace(text=text)) for text in ("plumless", "buckeroo")}  # type: ignore[arg-type]
+    assert len(markers) == 2
+
+
+def test_a_refusal_in_the_profile_is_remarked() -> None:
+    events: list[Event] = []
+    session: Any = SimpleNamespace(rank=0, journal=SimpleNamespace(write=events.append))
+    with profile_phase._refusals(session, "candidates were not tried") as said:
+        raise UsageError("sparse gradients")
+    assert said == ["sparse gradients"]
+    assert [event.message for event in events] == ["candidates were not tried: sparse gradients"]  # type: ignore[attr-defined]
 
 
 def test_a_refusal_is_caught_and_an_error_of_the_workload_is_not() -> None:

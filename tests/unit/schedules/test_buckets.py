@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import xbench
-from xbench.errors import SpecError
+from xbench.errors import SpecError, UsageError
 from xbench.schedules import bucket as bucket_module
 from xbench.schedules import chosen_copies
 from xbench.schedules.bucket import Bucket, FlatBucket, FusedBucket, finish
 from xbench.schedules.bucket_kinds import CoalescedBucket, bucket_of
+from xbench.schedules.checks import check_cover, default_buckets
 
 WAYS = ("views", "coalesced", "fused")
 COMPRESSING = ("views", "fused")
@@ -238,6 +239,30 @@ def test_what_is_sent_where_it_lies_cannot_be_compressed() -> None:
     assert caught.value.hint == "copies 'fused' compresses while it copies"
     with pytest.raises(SpecError, match="copies 'coalesced'"):
         xbench.attach(torch.nn.Linear(2, 2), copies="coalesced", compress="bf16")
+
+
+def test_buckets_have_the_dtype_of_gradients() -> None:
+    model = torch.nn.Linear(2, 3).bfloat16()
+    model.weight.grad_dtype = torch.float32
+    named = dict(model.named_parameters())
+    assert default_buckets(named) == [["bias"], ["weight"]]
+    with pytest.raises(SpecError, match="mixes dtypes"):
+        check_cover([["bias", "weight"]], named)
+    bucket = bucket_of([model.weight], 0.5, "views")
+    assert (bucket.grad_bytes, bucket.flags.dtype) == (24, torch.float32)
+    assert not bucket.narrowed  # type: ignore[attr-defined]
+    assert bucket_of([model.weight], 0.5, "views", compress="bf16").narrowed  # type: ignore[attr-defined]
+
+
+def test_a_gradient_that_is_removed_before_it_is_copied_is_named() -> None:
+    both = [Parameter(torch.ones(2)), Parameter(torch.ones(3))]
+    bucket = bucket_of(both, 0.5, "views")
+    for index, parameter in enumerate(both):
+        parameter.grad = torch.ones_like(parameter)
+        bucket.fill(index)
+    both[1].grad = None
+    with pytest.raises(UsageError, match=r"a gradient of shape \(3,\) was removed"):
+        bucket.complete()
 
 
 @pytest.mark.parametrize("copies", COMPRESSING)

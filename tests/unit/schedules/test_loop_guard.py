@@ -219,6 +219,12 @@ def test_a_converted_model_is_refused(loop: Loop) -> None:
     model(torch.ones(1, 3))
 
 
+@pytest.mark.parametrize("layer", [nn.LazyLinear(2), nn.Linear(3, 2, device="meta")])
+def test_a_parameter_without_values_is_named(layer: nn.Module) -> None:
+    with pytest.raises(UsageError, match=r"parameter '0\.weight' has no values yet"):
+        trainable(nn.Sequential(layer))
+
+
 # --- traces that a guard leaves ---------------------------------------------------------------------------------------
 
 
