@@ -213,7 +213,7 @@ class FlatBucket(CommBucket):
         else:
             torch.mul(gradient, self.scale, out=view)
             if not self.narrowed:
-                parameter.grad = view
+                parameter.grad = view.detach()  # other code may give a gradient other memory, and the slice must stay
 
     def complete(self) -> None:
         """See `CommBucket.complete`."""
@@ -262,7 +262,7 @@ class FlatBucket(CommBucket):
         torch.mul(torch._C._nn.flatten_dense_tensors([*gradients, marks]), self.scale, out=self.flat)
         if not self.narrowed:
             for parameter, view in zip(self.parameters, self.views, strict=True):
-                parameter.grad = view
+                parameter.grad = view.detach()
         return True
 
     def send(self, group: dist.ProcessGroup | None) -> Work:
@@ -278,7 +278,7 @@ class FlatBucket(CommBucket):
 
     def sent(self, index: int) -> Tensor:
         """See `CommBucket.sent`."""
-        return self.views[index].to(self.dtype)
+        return self.views[index].detach().to(self.dtype)
 
 
 class FusedBucket(FlatBucket):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -37,6 +37,10 @@ from xbench.schedules.hooks import untraced
 _GUARDS: weakref.WeakSet[LoopGuard] = weakref.WeakSet()
 _STEP_HOOKS: list[RemovableHandle] = []
 """Hooks of every optimizer's step, while there are guards."""
+
+
+_Kind = tuple[torch.dtype, torch.device, int]
+"""Dtype, device, and address of a parameter."""
 
 
 class _LastStep(NamedTuple):
@@ -74,6 +78,8 @@ class LoopGuard:
         self._wrapper = wrapper
         self._check_ended = check_ended
         self._kinds = _kinds(parameters)
+        self._nodes = [] if wrapper is None else [_node_of(parameter) for parameter in parameters.values()]
+        """The AccumulateGrad nodes, on which DDP has its hooks."""
         self._steps: weakref.WeakKeyDictionary[Optimizer, _LastStep] = weakref.WeakKeyDictionary()
         self._probes: dict[int, RemovableHandle] = {}
         self._handles = [model.register_forward_pre_hook(_BeforeForward(self._before_forward))]
@@ -122,16 +128,26 @@ class LoopGuard:
                 "schedule averages",
                 hint="call handle.model itself, or attach no schedule where a trainer wraps the model",
             )
-        if _kinds(self._parameters) != self._kinds:
-            self._refuse_kinds()
+        kinds = _kinds(self._parameters)
+        if kinds != self._kinds:
+            self._refuse_converted(kinds)
+            self._kinds = kinds
 
-    def _refuse_kinds(self) -> None:
-        for (name, parameter), before in zip(self._parameters.items(), self._kinds, strict=True):
-            if (now := (parameter.dtype, parameter.device)) != before:
+    def _refuse_converted(self, kinds: Sequence[_Kind]) -> None:
+        """Raise AlikeError for a parameter of another kind, and for one that was converted and back under DDP."""
+        for name, before, now in zip(self._parameters, self._kinds, kinds, strict=True):
+            if now[:2] != before[:2]:
                 raise AlikeError(
                     f"parameter {name!r} was {before[0]} on {before[1]} when the schedule was attached, and now it is "
                     f"{now[0]} on {now[1]}",
                     hint="detach the schedule, convert or move the model on all ranks, and attach it again",
+                )
+        for (name, parameter), node in zip(self._parameters.items(), self._nodes, strict=False):
+            if parameter.requires_grad and _node_of(parameter) is not node:
+                raise AlikeError(
+                    f"parameter {name!r} was converted and converted back after the schedule was attached, which has "
+                    "removed DDP's hook",
+                    hint="detach the schedule before, and attach it again",
                 )
 
     def before_step(self, optimizer: Optimizer) -> None:
@@ -226,10 +242,7 @@ def refuse_node_hooks(parameters: Mapping[str, Parameter]) -> None:
     It runs after every hook of the parameter itself, and would use a gradient that is being sent.
     """
     for name, parameter in parameters.items():
-        with torch.enable_grad():
-            grad_fn: Any = parameter.expand_as(parameter).grad_fn
-        node = grad_fn.next_functions[0][0]
-        del grad_fn
+        node = _node_of(parameter)
         own = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
         for hooks in gc.get_referents(node):
             if isinstance(hooks, dict) and hooks and not any(hooks is one for one in own):
@@ -244,8 +257,16 @@ def _held(optimizer: Optimizer) -> chain[Parameter]:
     return chain.from_iterable(group["params"] for group in optimizer.param_groups)
 
 
-def _kinds(parameters: Mapping[str, Parameter]) -> list[tuple[torch.dtype, torch.device]]:
-    return [(parameter.dtype, parameter.device) for parameter in parameters.values()]
+def _node_of(parameter: Parameter) -> Any:
+    """The AccumulateGrad node. Torch makes another one when the parameter's dtype or device changes."""
+    with torch.enable_grad():
+        grad_fn: Any = parameter.expand_as(parameter).grad_fn
+    return grad_fn.next_functions[0][0]
+
+
+def _kinds(parameters: Mapping[str, Parameter]) -> list[_Kind]:
+    with torch._C.DisableTorchFunctionSubclass():
+        return [(parameter.dtype, parameter.device, parameter.data_ptr()) for parameter in parameters.values()]
 
 
 def _refuse_removal(name: str, parameter: Parameter) -> list[RemovableHandle]:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import Replicate as Copied
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module, Parameter
+from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import AlikeError, UsageError
 from xbench.torch_compile import plain_name
@@ -128,7 +129,7 @@ class ShardPair:
                 what = "was frozen or unfrozen"
             elif (whole.dtype, whole.device, whole.shape) != (shard.dtype, shard.device, shard.shape):
                 what = "was converted"
-            elif whole._backward_hooks or whole._post_accumulate_grad_hooks or shard._backward_hooks:
+            elif whole._backward_hooks or len(whole._post_accumulate_grad_hooks or ()) > 1 or shard._backward_hooks:
                 what = "got a hook, which would not be called,"
             else:
                 return
@@ -137,6 +138,19 @@ class ShardPair:
             "handle.model has the change",
             hint="detach the schedule, change the model on all ranks, and attach it again",
         )
+
+    def refuse_passes(self) -> RemovableHandle:
+        """Refuse backward passes that reach the whole parameter, whose gradient would not be averaged, from now on."""
+
+        def refuse(_: Tensor) -> None:
+            raise UsageError(
+                f"a backward pass through the plain model reached parameter {plain_name(self.name)!r}, and the "
+                "schedule averages only gradients of passes through handle.model",
+                hint="call handle.model in training",
+            )
+
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.whole.register_post_accumulate_grad_hook(refuse)  # type: ignore[no-any-return, no-untyped-call]
 
     def refuse_lost_gradient(self) -> None:
         """Raise AlikeError if a backward pass has left a gradient that is not the whole parameter's."""

@@ -99,6 +99,7 @@ class ShardedHandle(Handle):
         assert setup.optimizer is not None
         self._optimizer = setup.optimizer
         self._pairs = pairs_of(setup.model, twin)
+        self._wrapped = [module for module in twin.modules() if isinstance(module, FSDPModule)]
         self._registered = REGISTRATIONS.counted()
         self._in_shards = False
         self._to_shards()
@@ -113,7 +114,11 @@ class ShardedHandle(Handle):
             if isinstance(module, FSDPModule) and module is not twin and module._compiled_call_impl is None:
                 # A loop may call a part of the model alone.
                 module.register_forward_pre_hook(to_shards, prepend=True)
+        self.at_detach(self._optimizer.register_step_pre_hook(self._reshard).remove)
         self.at_detach(follow(self._plain, twin, lambda: self._in_shards, self._clear_gradients))
+        for pair in self._pairs:
+            if pair.shard.requires_grad:
+                self.at_detach(pair.refuse_passes().remove)
         self.at_detach(guard_state(self._optimizer, self._refuse_in_shards, loading=True))
 
         def zero_grad(optimizer: Optimizer, set_to_none: bool = True) -> None:
@@ -148,9 +153,7 @@ class ShardedHandle(Handle):
         """See `Handle.finish`: parameters, gradients and optimizer state are whole again. Collective."""
         if not self._in_shards:
             return
-        for module in self.model.modules():  # a forward pass without a backward pass leaves some parameters gathered
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        self._reshard()
         with torch.no_grad():
             for pair in self._pairs:
                 pair.to_whole()

@@ -361,6 +361,7 @@ BY_ONE = {*(use.__name__ for use in READS), "gradient_norms"}
 """Uses that rank 0 may do alone, because they change nothing and send nothing under DDP."""
 
 SILENT_IN_DDP = {
+    "gradients_by_grad": DDP,  # no hook of DDP sees them; where a loop does it twice, it is refused
     "a_part_is_called": DDP,  # its reducer is prepared in the wrapper's forward pass alone
     "hooked_on_its_node": SCHEDULES,  # the hook runs after the gradient was copied to be sent
 }
