@@ -344,8 +344,8 @@ def a_layer_that_is_used_by_function_in_a_later_pass(rank: int, world: int) -> N
 
         def forward(self, tokens: Tensor) -> Tensor:
             self.passes += 1
-            early = self.second.weight.sum() if self.passes > 1 else 0.0
-            return super().forward(tokens) + early
+            early = self.norm.weight.mean() if self.passes > 1 else 1.0
+            return super().forward(tokens) * early
 
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
         for step in range(4):
