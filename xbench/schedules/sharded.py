@@ -49,7 +49,7 @@ from xbench.schedules.checks import refuse_joint_updates, refuse_wrapped
 from xbench.schedules.early_update import group_of
 from xbench.schedules.engine import Watch
 from xbench.schedules.served_parameters import refuse_ignored
-from xbench.schedules.shard_pair import ParameterInShards, ShardOfWhole, pairs_of, part_of, whole_of
+from xbench.schedules.shard_pair import ParameterInShards, ShardOfWhole, has_hooks, pairs_of, part_of, whole_of
 from xbench.schedules.torch_calls import SHARDED, watch_calls
 from xbench.schedules.twin_methods import follow, replaced
 from xbench.schedules.units import twin_of, units_of
@@ -317,7 +317,7 @@ class Fsdp(Schedule):
         refuse_joint_updates(setup.optimizer, self.name)
         held = group_of(setup.optimizer)
         for name, parameter in setup.model.named_parameters():
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            if has_hooks(parameter):
                 raise UsageError(
                     f"parameter {plain_name(name)!r} has a hook on its gradient, which {self.name} does not call: it "
                     "computes gradients of parameters of its own",
