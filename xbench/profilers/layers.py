@@ -281,6 +281,7 @@ def _ready_hook(code: int, append: Callable[[Any], None], mark: Callable[[], Mar
         append(code)
         append(mark())
 
+    hook.only_observes = True  # type: ignore[attr-defined]  # sharded modes, which do not call it, need not refuse it
     return hook
 
 

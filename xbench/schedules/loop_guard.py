@@ -10,7 +10,6 @@ Code that torch.compile traces is not looked at: hooks of a compiled forward pas
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import AlikeError, UsageError
 from xbench.schedules.checks import TrainableSet
+from xbench.schedules.module_hooks import uncopied
 from xbench.schedules.hooks import untraced
 
 _GUARDS: weakref.WeakSet[LoopGuard] = weakref.WeakSet()
@@ -82,7 +82,7 @@ class LoopGuard:
         """The AccumulateGrad nodes, on which DDP has its hooks."""
         self._steps: weakref.WeakKeyDictionary[Optimizer, _LastStep] = weakref.WeakKeyDictionary()
         self._probes: dict[int, RemovableHandle] = {}
-        self._handles = [model.register_forward_pre_hook(_BeforeForward(self._before_forward))]
+        self._handles = [uncopied(model.register_forward_pre_hook(self._before_forward))]
         for name, parameter in parameters.items():
             if parameter._post_accumulate_grad_hooks:
                 self._handles += _refuse_removal(name, parameter)
@@ -117,8 +117,13 @@ class LoopGuard:
         while _STEP_HOOKS and not _GUARDS:
             _STEP_HOOKS.pop().remove()
 
-    def _before_forward(self) -> None:
-        """Raise UsageError for a forward pass whose gradients the schedule would not average."""
+    def _before_forward(self, *_: Any) -> None:
+        """Raise UsageError for a forward pass whose gradients the schedule would not average.
+
+        A pass that torch.compile traces is not looked at.
+        """
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
         self.trained.check()
         active = DistributedDataParallel._active_ddp_module
         other = active if active is not self._wrapper else None
@@ -202,22 +207,6 @@ class LoopGuard:
             first = next(served, None)
             seen = (None, 0) if first is None else (weakref.ref(first), first._version)
             self._steps[optimizer] = _LastStep(self.passes, *seen)
-
-
-class _BeforeForward:
-    """Hook of the guarded model. A copy of the model, and one that is saved and loaded, have one that does nothing."""
-
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
-
-    def __call__(self, _module: Module, _inputs: Any) -> None:
-        """Check a forward pass with gradients, unless torch.compile is tracing it."""
-        if not torch.compiler.is_compiling() and torch.is_grad_enabled():
-            self._check()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A function of the standard library that does nothing, so that a saved model does not need xbench."""
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def _before_steps(optimizer: Optimizer, *_: Any) -> None:

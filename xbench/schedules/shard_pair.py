@@ -129,7 +129,7 @@ class ShardPair:
                 what = "was frozen or unfrozen"
             elif (whole.dtype, whole.device, whole.shape) != (shard.dtype, shard.device, shard.shape):
                 what = "was converted"
-            elif whole._backward_hooks or len(whole._post_accumulate_grad_hooks or ()) > 1 or shard._backward_hooks:
+            elif has_hooks(whole) or shard._backward_hooks:
                 what = "got a hook, which would not be called,"
             else:
                 return
@@ -149,6 +149,7 @@ class ShardPair:
                 hint="call handle.model in training",
             )
 
+        refuse.only_observes = True  # type: ignore[attr-defined]
         with torch._C.DisableTorchFunctionSubclass():
             return self.whole.register_post_accumulate_grad_hook(refuse)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -233,6 +234,12 @@ def _groups_of(state: Any) -> list[Any]:
     """The groups of parameters of a wrapped module, which older versions of torch have one of."""
     found: list[Any] | None = getattr(state, "_fsdp_param_groups", None)
     return [one for one in (state._fsdp_param_group,) if one is not None] if found is None else found
+
+
+def has_hooks(parameter: Any) -> bool:
+    """True if a hook may change the parameter's gradient: any but our own."""
+    every = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+    return any(not getattr(hook, "only_observes", False) for hooks in every if hooks for hook in hooks.values())
 
 
 def part_of(whole: Tensor, shard: Any) -> Any:

@@ -50,7 +50,7 @@ from xbench.schedules.early_update import group_of
 from xbench.schedules.engine import Watch
 from xbench.schedules.groups import backend_of, is_emulated
 from xbench.schedules.served_parameters import refuse_ignored
-from xbench.schedules.shard_pair import ParameterInShards, ShardOfWhole, pairs_of, part_of, whole_of
+from xbench.schedules.shard_pair import ParameterInShards, ShardOfWhole, has_hooks, pairs_of, part_of, whole_of
 from xbench.schedules.torch_calls import SHARDED, watch_calls
 from xbench.schedules.twin_methods import follow, replaced
 from xbench.schedules.units import twin_of, units_of
@@ -159,6 +159,11 @@ class ShardedHandle(Handle):
                 pair.to_whole()
             self._hand_over({pair.shard: pair.whole for pair in self._pairs}, lambda value, _: whole_of(value))
         self._in_shards = False
+
+    def _reshard(self, *_: Any) -> None:
+        """Free gathered parameters: a forward pass without a backward pass leaves some, which miss the next update."""
+        for module in self._wrapped:
+            module.reshard()
 
     def _before_forward(self, *_: Any) -> None:
         """Take over what was changed on the plain model. Raises AlikeError for changes that only one tree has."""
@@ -321,7 +326,7 @@ class Fsdp(Schedule):
         refuse_joint_updates(setup.optimizer, self.name)
         held = group_of(setup.optimizer)
         for name, parameter in setup.model.named_parameters():
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            if has_hooks(parameter):
                 raise UsageError(
                     f"parameter {plain_name(name)!r} has a hook on its gradient, which {self.name} does not call: it "
                     "computes gradients of parameters of its own",
