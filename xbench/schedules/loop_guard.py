@@ -31,8 +31,8 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import AlikeError, UsageError
 from xbench.schedules.checks import TrainableSet
-from xbench.schedules.module_hooks import uncopied
 from xbench.schedules.hooks import untraced
+from xbench.schedules.module_hooks import uncopied
 
 _GUARDS: weakref.WeakSet[LoopGuard] = weakref.WeakSet()
 _STEP_HOOKS: list[RemovableHandle] = []
