@@ -110,7 +110,7 @@ def launched(
     """Run all launches of `RUN`; the n-th start of the ranks dies in a phase, short of memory in a mode."""
     starts: list[tuple[str, tuple[Phase, ...]]] = []
     run, said = RUN, Said()
-    record = SimpleNamespace(batch_size=4, burst=1)
+    record = SimpleNamespace(samples=4, burst=1)
     found: Any = SimpleNamespace(warnings=[], workloads=[SimpleNamespace(record=record)])
     running = ModeRun(run, found, said, folder, FixedLaunches(run))  # type: ignore[arg-type]
     running.fabric = SimpleNamespace(emulated=None)  # type: ignore[assignment]
