@@ -59,11 +59,12 @@ UNBROKEN = "\ue000"
 _PROGRAM = "(?:xbench|git|pip|python|torchrun|apt-get|sysctl|ulimit|export)"
 _WORD = r"""(?:'[^'\n]+'|"[^"\n]+"|[^\s()'"]*[^\s()'".,;:])"""
 _NO_PROSE = rf"(?=['\"/-]|[A-Z]+\b|[^\s()]*[\w~][./=:@_,\[-]\w){_WORD}"
+_OPTION = rf"--\w[\w-]* {_WORD}"  # and its value
 _TO_PASTE = re.compile(
     r'(?<![\w.])[\w.]{1,80} = (?:"[^"\n]*"|\[[^\]\n]*\])'  # an assignment
     r"|\bxbench\.\w+\([^()\n]*\)"  # a call
-    rf"|\b{_PROGRAM}(?! \d)(?: [a-z][\w-]*)?(?:(?: {_WORD}){{0,2}}? {_NO_PROSE})*"  # a command
-    rf"|(?<![\w-])--\w[\w-]* {_WORD}"  # an option and its value
+    rf"|\b{_PROGRAM}(?! \d)(?: [a-z][\w-]*)?(?:(?: {_WORD}){{0,2}}? (?:{_OPTION}|{_NO_PROSE}))*"  # a command
+    rf"|(?<![\w-]){_OPTION}"
 )
 
 

@@ -48,7 +48,6 @@ OVER_LIMITS = {
     "xbench/commands/cluster.py:run_command",
     # whole runs, and the launch that they call
     "xbench/launch/launcher.py:launch",
-    "xbench/runs/prepare.py:prepare",
 }
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "pydantic", "rich")
 

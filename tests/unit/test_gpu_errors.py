@@ -187,7 +187,7 @@ def test_a_gpu_that_does_not_exist_is_refused_with_those_that_do() -> None:
         "--device cuda:3: there is no such GPU; this machine has cuda:0 (NVIDIA H200), cuda:1 (NVIDIA L4)"
     )
     assert caught.value.hint == "try --device cuda:0"
-    with pytest.raises(SpecError, match=r"cuda:7 \(G\) and 8 more$"):
+    with pytest.raises(SpecError, match=r"cuda:7 \(G\) and 8 more\n"):
         gpu_errors.check_index("cuda:16", ["G"] * 16)
 
 

@@ -142,7 +142,7 @@ def test_what_torch_would_form_instead_is_said(run: Callable[..., Outcome], monk
     monkeypatch.setattr("xbench.schedules.ddp_tuned.supported", lambda: True)
     monkeypatch.setattr("xbench.schedules.ddp_tuned.formed", lambda gradients, caps: [["fc.weight"]])
     _, _, err = run(str(GOLDEN), "--emit", "ddp", "--mode", "optimal")
-    assert "forms 1 buckets, not these" in err
+    assert "forms 1 bucket, not these" in err
 
 
 def with_contention(tmp_path: Path) -> str:

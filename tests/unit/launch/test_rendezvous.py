@@ -63,7 +63,7 @@ def test_ranks_that_an_old_run_s_variables_promise_are_told_with_what_to_unset()
 def test_a_rank_that_cannot_take_part_is_named_with_its_reason() -> None:
     store = Store()
     store.set("here/1", json.dumps({"cannot": "no data here", "hint": "fetch it", "name": "node1"}))
-    with pytest.raises(RankError, match=r"^rank 1 on node1 cannot take part: no data here$") as caught:
+    with pytest.raises(RankError, match=r"^rank 1 on node1 cannot take part: no data here\n") as caught:
         join(store, rank(0, 2), here(0), 1, patience_s=1.0)
     assert caught.value.hint == "fetch it"
 

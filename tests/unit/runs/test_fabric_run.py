@@ -63,7 +63,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Blocks:
         (None, None, None),
         (RunError("rank 1 was killed"), RunError, "rank 1 was killed"),
         (KeyboardInterrupt(), Interrupted, "interrupted"),
-        (OSError(28, "disk full"), RunError, "the launches could not go on: [Errno 28] disk full"),
+        (OSError(28, "disk full"), RunError, "the launches could not go on: disk full"),
     ],
 )
 def test_what_was_measured_is_saved_however_it_ends(

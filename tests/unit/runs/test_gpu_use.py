@@ -154,7 +154,7 @@ def test_the_same_round_of_two_launches_is_two_blocks() -> None:
         found.take(launch, 0, event("ddp", 0, throttled=["power cap"], throttled_readings=launch))
     found.take(1, 0, event("wfbp", 0, throttled=["power cap"], throttled_readings=1))
     assert found.warnings() == [
-        "the GPU's clocks were throttled (power cap) in 2 of 2 blocks of ddp, 1 of 1 blocks of wfbp: "
+        "the GPU's clocks were throttled (power cap) in 2 of 2 blocks of ddp, 1 of 1 block of wfbp: "
         "times of a slower GPU"
     ]
     first, second = (found.of_block(launch, "ddp", 0, 0) for launch in range(2))
