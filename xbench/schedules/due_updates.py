@@ -21,11 +21,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from xbench.schedules.in_flight import StandIn
+from xbench.schedules.in_flight import DESCRIPTION, StandIn
 from xbench.schedules.served_parameters import engine_of
-
-_VALUELESS: frozenset[Any] = frozenset((Tensor.shape.__get__, Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride))  # type: ignore[attr-defined]
-"""Further functions of a tensor that do not depend on its values."""
 
 
 def _without_values(name: str) -> Any:
@@ -69,7 +66,7 @@ class DueParameter(Parameter):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Complete the step before `func` is called, unless it needs no values."""
-        if func in _VALUELESS:
+        if func in DESCRIPTION:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         for given in tree_leaves((args, kwargs)):

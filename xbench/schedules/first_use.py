@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
+from xbench.schedules.in_flight import DESCRIPTION
 from xbench.schedules.module_hooks import uncopied
 
 
@@ -135,7 +136,7 @@ class _Watching(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        for given in tree_leaves((args, kwargs)):
+        for given in () if func in DESCRIPTION else tree_leaves((args, kwargs)):
             if isinstance(given, Tensor):
                 self._used(given)
         return func(*args, **(kwargs or {}))

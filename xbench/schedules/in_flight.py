@@ -19,6 +19,15 @@ from torch.nn import Parameter
 from xbench.errors import UsageError
 from xbench.schedules.bucket import grad_dtype
 
+DESCRIPTION = {
+    *(Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.layout.__get__, Tensor.ndim.__get__),  # type: ignore[attr-defined]
+    *(Tensor.requires_grad.__get__, Tensor.requires_grad.__set__, Tensor.is_leaf.__get__, Tensor.is_cuda.__get__),  # type: ignore[attr-defined]
+    *(Tensor.is_meta.__get__, Tensor.is_sparse.__get__, Tensor.nbytes.__get__, Tensor.itemsize.__get__),  # type: ignore[attr-defined]
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.nelement, Tensor.element_size, Tensor.requires_grad_),
+    *(Tensor.is_floating_point, Tensor.is_complex, torch.is_floating_point, torch.is_complex, torch.numel),
+}
+"""Functions of a tensor that use neither its values nor its gradient."""
+
 
 class StandIn(Tensor):
     """A tensor without memory in the place of a gradient. Any operation on it raises UsageError: SAID with a hint."""

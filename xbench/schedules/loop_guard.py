@@ -254,7 +254,7 @@ def _node_of(parameter: Parameter) -> Any:
 
 
 def _kinds(parameters: Mapping[str, Parameter]) -> list[_Kind]:
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():  # no use of a parameter, whoever looks at uses
         return [(parameter.dtype, parameter.device, parameter.data_ptr()) for parameter in parameters.values()]
 
 

@@ -19,16 +19,8 @@ from torch.nn import Module, Parameter
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import AlikeError, UsageError
+from xbench.schedules.in_flight import DESCRIPTION
 from xbench.torch_compile import plain_name
-
-_DESCRIPTION = {
-    *(Tensor.shape.__get__, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.layout.__get__, Tensor.ndim.__get__),  # type: ignore[attr-defined]
-    *(Tensor.requires_grad.__get__, Tensor.requires_grad.__set__, Tensor.is_leaf.__get__, Tensor.is_cuda.__get__),  # type: ignore[attr-defined]
-    *(Tensor.is_meta.__get__, Tensor.is_sparse.__get__, Tensor.nbytes.__get__, Tensor.itemsize.__get__),  # type: ignore[attr-defined]
-    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.nelement, Tensor.element_size, Tensor.requires_grad_),
-    *(Tensor.is_floating_point, Tensor.is_complex, torch.is_floating_point, torch.is_complex, torch.numel),
-}
-"""Functions that use neither values nor gradients."""
 
 
 class WithoutValues:
@@ -45,7 +37,7 @@ class WithoutValues:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _DESCRIPTION:
+        if func not in DESCRIPTION:
             cls.refuse()
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs or {})
