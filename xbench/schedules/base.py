@@ -149,27 +149,15 @@ def raised_alike(error: BaseException) -> bool:
     return isinstance(error, AlikeError) or failed_to_compile(error)
 
 
-def guard_state(optimizer: Optimizer, check: Callable[[], None], *, loading: bool) -> Callable[[], None]:
-    """Call `check()` before the optimizer's state is saved or copied, and before it is loaded if `loading`.
-
-    Returns the function that ends it.
-    """
+def guard_copies(optimizer: Optimizer, check: Callable[[], None]) -> Callable[[], None]:
+    """Call `check()` before the optimizer is copied or pickled; return the function that ends it."""
 
     def reduced(protocol: Any) -> Any:
         check()
         return type(optimizer).__reduce_ex__(optimizer, protocol)
 
-    hooks = [optimizer.register_state_dict_pre_hook(lambda *_: check())]
-    if loading:
-        hooks.append(optimizer.register_load_state_dict_pre_hook(lambda *_: check()))
     vars(optimizer)["__reduce_ex__"] = reduced  # of copy.deepcopy and pickle
-
-    def end() -> None:
-        del vars(optimizer)["__reduce_ex__"]
-        for hook in hooks:
-            hook.remove()
-
-    return end
+    return lambda: vars(optimizer).pop("__reduce_ex__")
 
 
 class Schedule(ABC):

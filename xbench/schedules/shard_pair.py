@@ -63,6 +63,32 @@ class ShardOfWhole(WithoutValues, DTensor):  # type: ignore[misc]
     HINT = "call handle.finish() between a step and the next forward pass, and use the plain model until that pass"
 
 
+class ShardOfState(DTensor):
+    """A shard in a state dict of the optimizer. It is used as any DTensor, but a file would have one rank's part."""
+
+    @classmethod
+    def of(cls, value: DTensor) -> ShardOfState:
+        """The same memory."""
+        shard: Any = value.detach()
+        shard.__class__ = cls
+        return shard  # type: ignore[no-any-return]
+
+    @staticmethod
+    def refuse() -> NoReturn:
+        """Raise the UsageError."""
+        raise UsageError(
+            "the optimizer's state is saved, and the schedule has it in shards",
+            hint="save it after handle.finish() on all ranks, or through get_state_dict of "
+            "torch.distributed.checkpoint with handle.model",
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        self.refuse()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShardOfState:
+        return self.of(self.clone())
+
+
 class WholeValues:
     """The memory of a whole parameter. It is free while `taken`, unless other code has a view of it.
 

@@ -36,6 +36,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -43,14 +44,21 @@ from xbench.errors import AlikeError, UsageError
 from xbench.model_blocks import blocks_of
 from xbench.planning.sharding import shard_ranks
 from xbench.planning.unit_plan import merged
-from xbench.schedules.base import AttachConfig, Handle, Schedule, guard_state
+from xbench.schedules.base import AttachConfig, Handle, Schedule, guard_copies
 from xbench.schedules.checks import _REGISTRATIONS as REGISTRATIONS
 from xbench.schedules.checks import refuse_joint_updates, refuse_wrapped
 from xbench.schedules.early_update import group_of
 from xbench.schedules.engine import Watch
 from xbench.schedules.groups import backend_of, is_emulated
 from xbench.schedules.served_parameters import refuse_ignored
-from xbench.schedules.shard_pair import ParameterInShards, ShardOfWhole, has_hooks, pairs_of, part_of, whole_of
+from xbench.schedules.shard_pair import (
+    ShardOfState,
+    ShardOfWhole,
+    has_hooks,
+    pairs_of,
+    part_of,
+    whole_of,
+)
 from xbench.schedules.torch_calls import SHARDED, watch_calls
 from xbench.schedules.twin_methods import follow, replaced
 from xbench.schedules.units import twin_of, units_of
@@ -119,7 +127,9 @@ class ShardedHandle(Handle):
         for pair in self._pairs:
             if pair.shard.requires_grad:
                 self.at_detach(pair.refuse_passes().remove)
-        self.at_detach(guard_state(self._optimizer, self._refuse_in_shards, loading=True))
+        self.at_detach(guard_copies(self._optimizer, self._refuse_in_shards))
+        self.at_detach(self._optimizer.register_state_dict_post_hook(self._mark_shards).remove)
+        self.at_detach(self._optimizer.register_load_state_dict_pre_hook(self._check_form).remove)
 
         def zero_grad(optimizer: Optimizer, set_to_none: bool = True) -> None:
             type(optimizer).zero_grad(optimizer, set_to_none)
@@ -154,7 +164,7 @@ class ShardedHandle(Handle):
         if not self._in_shards:
             return
         self._reshard()
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             for pair in self._pairs:
                 pair.to_whole()
             self._hand_over({pair.shard: pair.whole for pair in self._pairs}, lambda value, _: whole_of(value))
@@ -172,6 +182,11 @@ class ShardedHandle(Handle):
         for pair in self._pairs:
             pair.check()
         self._to_shards()
+        if torch.is_inference_mode_enabled() and self._pairs[0].forms[2] is None:
+            with torch.inference_mode(False):  # where torch makes its tensors, which training uses, too
+                for module in self._wrapped:
+                    module.unshard()
+                    module.reshard()
 
     def _check_trees(self) -> None:
         """Raise AlikeError if the model or its twin has other parameters than when the schedule was attached."""
@@ -207,7 +222,7 @@ class ShardedHandle(Handle):
         for pair in self._pairs:
             pair.check()
             pair.refuse_lost_gradient()
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             for pair in self._pairs:
                 pair.to_shard()
             self._hand_over({pair.whole: pair.shard for pair in self._pairs}, part_of)
@@ -238,7 +253,26 @@ class ShardedHandle(Handle):
 
     def _refuse_in_shards(self) -> None:
         if self._in_shards:
-            ParameterInShards.refuse()
+            ShardOfState.refuse()
+
+    def _mark_shards(self, _: Optimizer, saved: dict[str, Any]) -> None:
+        """Let shards in a state dict of the optimizer refuse to be pickled."""
+        for key, state in saved["state"].items() if self._in_shards else ():
+            saved["state"][key] = {
+                name: ShardOfState.of(value) if isinstance(value, DTensor) else value for name, value in state.items()
+            }
+
+    def _check_form(self, _: Optimizer, saved: dict[str, Any]) -> None:
+        """Refuse whole state for parameters in shards, and shards of state for whole parameters."""
+        values = (value for state in saved["state"].values() for value in state.values())
+        if any(torch.is_tensor(one) and one.dim() and isinstance(one, DTensor) != self._in_shards for one in values):
+            raise UsageError(
+                "the optimizer's state is loaded whole, and its parameters are in shards"
+                if self._in_shards
+                else "shards of the optimizer's state are loaded, and its parameters are whole",
+                hint="load whole state after handle.finish() on all ranks, and shards through set_state_dict of "
+                "torch.distributed.checkpoint with handle.model",
+            )
 
     def _refuse_whole(self, *_: Any) -> None:
         if not self._in_shards:

@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 
 from xbench.equal_ranks import on_device
 from xbench.errors import AlikeError, UsageError
-from xbench.schedules.base import AttachConfig, Handle, guard_state
+from xbench.schedules.base import AttachConfig, Handle, guard_copies
 from xbench.schedules.checks import group_ids, refuse_joint_updates
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.engine import Watch
@@ -115,7 +115,8 @@ class Zero1Handle(DdpHandle):
         fused = vars(optimizer).pop("_step_supports_amp_scaling", None)
         if fused is not None:
             self.at_detach(lambda: vars(optimizer).update(_step_supports_amp_scaling=fused))
-        self.at_detach(guard_state(optimizer, self._check_whole, loading=False))
+        self.at_detach(guard_copies(optimizer, self._check_whole))
+        self.at_detach(optimizer.register_state_dict_pre_hook(lambda _: self._check_whole()).remove)
         self.at_detach(optimizer.register_load_state_dict_post_hook(lambda _: self._loaded()).remove)
 
     def _loaded(self) -> None:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from schedule_training import average_by_hand, run_scenarios, same
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 import xbench
 from xbench.errors import AlikeError, UsageError
@@ -138,6 +139,12 @@ def assigned(model: nn.Module) -> None:
     model.load_state_dict({name: value.clone() for name, value in made()[0].state_dict().items()}, assign=True)
 
 
+def whole_state() -> dict[str, Any]:
+    model, optimizer = made()
+    step(model, optimizer, 0, 0)
+    return optimizer.state_dict()
+
+
 REFUSED_IN_SHARDS: dict[str, Callable[[nn.Module, torch.optim.Optimizer], object]] = {
     "state_dict": lambda model, _: model.state_dict(),
     "state_dict of a part": lambda model, _: model.blocks[2].state_dict(),  # type: ignore[index, union-attr, operator]
@@ -150,8 +157,8 @@ REFUSED_IN_SHARDS: dict[str, Callable[[nn.Module, torch.optim.Optimizer], object
     "torch.save": lambda model, _: torch.save(model, io.BytesIO()),
     "double": lambda model, _: model.double(),
     "grad = None": lambda model, _: [setattr(p, "grad", None) for p in model.parameters()],
-    "optimizer.state_dict": lambda _, optimizer: optimizer.state_dict(),
-    "optimizer.load_state_dict": lambda _, optimizer: optimizer.load_state_dict(made()[1].state_dict()),
+    "torch.save of the optimizer's state": lambda _, optimizer: torch.save(optimizer.state_dict(), io.BytesIO()),
+    "optimizer.load_state_dict": lambda _, optimizer: optimizer.load_state_dict(whole_state()),
     "deepcopy of the optimizer": lambda _, optimizer: copy.deepcopy(optimizer),
     "torch.save of the optimizer": lambda _, optimizer: torch.save(optimizer, io.BytesIO()),
 }
@@ -164,7 +171,7 @@ def uses_of_a_model_in_shards(rank: int, world: int) -> None:
         expected, by_hand = made()
         step(expected, by_hand, 0, rank, by_hand=True)
         for name, use in REFUSED_IN_SHARDS.items():
-            with pytest.raises(UsageError, match="the schedule has them in shards") as caught:
+            with pytest.raises(UsageError, match=" in shards") as caught:
                 use(model, optimizer)
             assert "handle.finish() on all ranks" in str(caught.value.hint), name
         handle.finish()
@@ -182,6 +189,52 @@ def uses_of_a_model_in_shards(rank: int, world: int) -> None:
             assert torch.equal(handle.model.blocks(x), expected.blocks(x))  # type: ignore[operator]
         step(handle.model, optimizer, 1, rank)
         step(expected, by_hand, 1, rank, by_hand=True)
+        handle.detach()
+        same(model, expected, schedule)
+
+
+def checkpoints_of_shards(rank: int, world: int) -> None:
+    """torch's functions for checkpoints save and load the shards, and others read the optimizer's state there."""
+    for schedule in IN_SHARDS:
+        model, optimizer, handle = in_shards_or_whole(schedule, rank, whole=False)
+        expected, by_hand = made()
+        step(expected, by_hand, 0, rank, by_hand=True)
+        theirs = by_hand.state_dict()["state"]
+        for key, state in copy.deepcopy(optimizer.state_dict())["state"].items():
+            assert torch.allclose(state["momentum_buffer"].full_tensor(), theirs[key]["momentum_buffer"], atol=1e-6)
+        full = StateDictOptions(full_state_dict=True)
+        saved = [copy.deepcopy(get_state_dict(handle.model, optimizer, options=o)) for o in (None, full)]
+        shards = copy.deepcopy(optimizer.state_dict())
+        for number, (of_model, of_optimizer) in enumerate(saved):
+            step(handle.model, optimizer, 9, rank)  # undone by what is loaded
+            set_state_dict(
+                handle.model, optimizer, model_state_dict=of_model, optim_state_dict=of_optimizer,
+                options=full if number else None,
+            )  # fmt: skip
+        step(handle.model, optimizer, 1, rank)
+        step(expected, by_hand, 1, rank, by_hand=True)
+        handle.finish()
+        same(model, expected, schedule)
+        with pytest.raises(
+            UsageError, match="shards of the optimizer's state are loaded, and its parameters are whole"
+        ):
+            optimizer.load_state_dict(shards)
+        handle.detach()
+
+
+def passes_in_inference_mode(rank: int, world: int) -> None:
+    """Before the first training pass, and after `finish`: training goes on with ordinary tensors."""
+    for schedule in IN_SHARDS:
+        model, optimizer, handle = attached(schedule)
+        expected, by_hand = made()
+        for number in range(2):
+            for one in (handle.model, expected):
+                with torch.inference_mode():
+                    one(torch.ones(1, 6))
+            step(handle.model, optimizer, number, rank)
+            step(expected, by_hand, number, rank, by_hand=True)
+            with torch.inference_mode():
+                handle.finish()
         handle.detach()
         same(model, expected, schedule)
 
