@@ -3,9 +3,9 @@
 Times are in seconds from the first event of the file. Names follow Kineto's, from torch 1.13 to today's: once,
 categories were capitalized, and only a kernel's name told a collective.
 
-Events are checked against each other. One that lies far from all others is left out. A kernel ends when the next launch
-of its stream has begun. A collective whose kernel has no name is what the host called when it launched it. `remarks`
-count what was left out or cut.
+Events are checked against each other. One that lies far from all others is left out, and so is one that repeats
+another. A kernel ends when the next launch of its stream has begun. A collective whose kernel has no name is what the
+host called when it launched it. `remarks` count what was left out or cut.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from xbench.text import counted
 from xbench.traces.arguments import integer_of, is_undefined, number_of, shape_of, shaped, size_of
-
-FloatArray = npt.NDArray[np.float64]
+from xbench.traces.kernels import ROUNDING_S, FloatArray, cut, disordered, launch_of, repeated
 
 NODE = "autograd::engine::evaluate_function: "
 ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -43,9 +41,6 @@ MAX_GAP_US = 60e6
 
 MAX_FAR_SHARE = 0.01
 """Largest share of the events that may be left out for being far from the others."""
-
-ROUNDING_S = 2e-6
-"""Times may be rounded by this [s]."""
 
 NEAR_CALLS = 32
 """Calls of collectives, of all threads, among which those that launched a kernel are sought."""
@@ -179,6 +174,9 @@ class _Seen:
     timeless: int = 0
     far: int = 0
     cut: int = 0
+    repeated: int = 0
+    disordered: int = 0
+    foreign: int = 0
 
 
 def collect(events: Iterable[Mapping[str, Any]], header: Mapping[str, Any]) -> RankTrace:
@@ -252,6 +250,9 @@ def _take_device(
     kind = _kind(str(args.get("Collective name", ""))) or (_kind(named.group(1)) if named else None)
     if kind is None and _LIBRARY.search(name) and not is_copy:
         kind = UNKNOWN
+    if kind is not None and not end_s > start_s:  # its launch counts as one without a kernel
+        seen.timeless += 1
+        return
     if kind is None:
         shape = (name, str(args.get("grid")), str(args.get("block")))
         number = seen.kernel_shapes.setdefault(shape, len(seen.kernel_shapes))
@@ -320,6 +321,8 @@ def _finish(trace: RankTrace, seen: _Seen) -> None:
     trace.step_ends_s = sorted([*trace.optimizer_s, *trace.scaler_s])
     trace.nodes.sort(key=lambda node: node.start_s)
     trace.has_overlaps = _overlap(trace)
+    again = _marked_again(trace.marked_steps)
+    _drop_repeated(trace, seen)
     _drop_undefined(trace, seen)
     _cut_host(trace, seen)
     trace.is_gpu = any(number >= 0 for number in seen.kernels[3::6])
@@ -335,6 +338,10 @@ def _finish(trace: RankTrace, seen: _Seen) -> None:
         for number, one, what in (
             (seen.timeless, "event", "left out {} without a time, or with a negative one"),
             (seen.far, "event", "left out {} far from all others"),
+            (seen.repeated, "event", "left out {} that the file holds twice"),
+            (seen.disordered, "kernel", "{} out of the order of launches: times are wrong"),
+            (seen.foreign, "kernel", "{} of collectives launched before the trace or by another rank"),
+            (again, "step", "{} marked again later, as in a file of several runs"),
             (seen.cut, "event", "cut {} that outlasted the next one of its stream, its step or all others"),
             (unknown, "kernel", "{} of collectives that nothing names"),
             (
@@ -354,6 +361,22 @@ def _overlap(trace: RankTrace) -> bool:
         since_s + ROUNDING_S < after_s < until_s - ROUNDING_S and until_s + ROUNDING_S < end_s
         for (since_s, until_s), (after_s, end_s) in [*spans, *pairwise(trace.optimizer_s)]
     )
+
+
+def _marked_again(marks: Sequence[Mark]) -> int:
+    """Number of steps that are marked once more after they ended."""
+    last_s: dict[int, float] = {}
+    for mark in reversed(marks):
+        last_s.setdefault(mark.number, mark.since_s)
+    return len({mark.number for mark in marks if last_s[mark.number] >= mark.until_s > mark.since_s})
+
+
+def _drop_repeated(trace: RankTrace, seen: _Seen) -> None:
+    """Drop what the host did twice at the same time in the same thread."""
+    nodes = list(dict.fromkeys(trace.nodes))
+    calls = {(call[0].kind, call[0].start_s, call[0].end_s, *call[1:]): call for call in seen.host_collectives}
+    seen.repeated += len(trace.nodes) - len(nodes) + len(seen.host_collectives) - len(calls)
+    trace.nodes, seen.host_collectives = nodes, list(calls.values())
 
 
 def _cut_host(trace: RankTrace, seen: _Seen) -> None:
@@ -435,17 +458,22 @@ def _finish_device(trace: RankTrace, seen: _Seen) -> None:
     launches = np.frombuffer(seen.launches, dtype=np.float64).reshape(-1, 4)
     launches = launches[np.argsort(launches[:, 0], kind="stable")]
     kernels = np.frombuffer(seen.kernels, dtype=np.float64).reshape(-1, 6).copy()
+    kernels = kernels[~repeated(launches, kernels)]
+    seen.repeated += len(seen.kernels) // 6 - len(kernels)
     kernels = kernels[np.lexsort((kernels[:, 1], kernels[:, 4]))]
-    seen.cut += _cut(kernels)
+    seen.cut += cut(kernels)
     seen.cut += _end(kernels[:, 1:3], seen.last_s)
+    seen.disordered = disordered(launches, kernels)
     of_kernels, ran = launches[:, 3] == 1, np.isin(launches[:, 0], kernels[:, 0])
     if np.any(of_kernels & ran):  # else nothing links the two
         trace.lost_s = np.sort(launches[of_kernels & ~ran, 1])
     calls = sorted(seen.host_collectives, key=lambda call: call[0].start_s)
     of_collectives = kernels[:, 3] < 0
+    is_launched = launch_of(launches, kernels[of_collectives, 0]) >= 0
+    seen.foreign = int((~is_launched).sum()) if is_launched.any() else 0
     for row in kernels[of_collectives]:
         found = seen.device_collectives[-1 - int(row[3])]
-        place = _launch_of(launches, row[:1])[0]
+        place = launch_of(launches, row[:1])[0]
         found.end_s = float(row[2])
         found.launched_s = float(launches[place, 1]) if place >= 0 else found.start_s
         if found.kind == UNKNOWN and place >= 0:
@@ -456,38 +484,10 @@ def _finish_device(trace: RankTrace, seen: _Seen) -> None:
     kernels = kernels[np.isin(kernels[:, 4], computing)]  # copies on another stream fetch input beside the work
     kernels = kernels[np.argsort(kernels[:, 1], kind="stable")]
     trace.work_start_s, trace.work_end_s = kernels[:, 1], kernels[:, 2]
-    place = _launch_of(launches, kernels[:, 0])
+    place = launch_of(launches, kernels[:, 0])
     trace.work_launched_s = kernels[:, 1].copy()
     trace.work_launched_s[place >= 0] = launches[place[place >= 0], 1]
     trace.compute_slowdown = _slowdown(kernels, trace.collectives)
-
-
-def _cut(kernels: FloatArray) -> int:
-    """End kernels, sorted by stream and start, that outlast the next launch of their stream, where that began.
-
-    Returns how many there were. A dependent launch may begin before its predecessor ends, but not end before it.
-    Kernels of one launch may run side by side: those of a CUDA graph.
-    """
-    if not len(kernels):
-        return 0
-    correlation, stream = kernels[:, 0], kernels[:, 4]
-    opens = (stream[1:] != stream[:-1]) | (correlation[1:] != correlation[:-1]) | (correlation[1:] < 0)
-    first = np.concatenate([[0], np.flatnonzero(opens) + 1])
-    group = np.concatenate([[0], np.cumsum(opens)])
-    after = np.append(first[1:], len(kernels))[group]
-    following = np.minimum(after, len(kernels) - 1)
-    goes_on = (after < len(kernels)) & (stream[following] == stream)
-    long = goes_on & (kernels[:, 2] > kernels[following, 2] + ROUNDING_S)
-    kernels[long, 2] = kernels[following[long], 1]
-    return int(long.sum())
-
-
-def _launch_of(launches: FloatArray, correlations: FloatArray) -> npt.NDArray[np.intp]:
-    """Row of the launch of each correlation; -1 where the trace does not have it."""
-    if not len(launches):
-        return np.full(len(correlations), -1)
-    place = np.minimum(np.searchsorted(launches[:, 0], correlations), len(launches) - 1)
-    return np.where(launches[place, 0] == correlations, place, -1)
 
 
 def _name(kernel: Collective, calls: Sequence[tuple[Collective, str, int]], thread: int) -> None:

@@ -33,6 +33,9 @@ OFF_THE_LINE = 0.25
 ALIKE = 1.1
 """Sizes of collectives closer than this ratio make one point of T(M)."""
 
+MAX_RATE = 20e12
+"""Rate that no memory of a device reaches, so no collective either [B/s]."""
+
 NOTABLE = 0.01
 """Share of a step beyond which the exposed communication without gradients is worth a caution."""
 
@@ -60,7 +63,8 @@ def traced_profile(
 ) -> TracedProfile:
     """Build the parts of a profile. `parameters` are those of the model, if it is known; `links` are files of T(M).
 
-    Raises UsageError where no size of the gradients is known, and as `link_cost` does.
+    Raises UsageError where no size of the gradients is known, where collectives are faster than any memory, and as
+    `link_cost` does.
     """
     first = ranks[0]
     world_size, assumed = _world_size(ranks, links)
@@ -69,6 +73,7 @@ def traced_profile(
     parts = _parts(ranks)
     layers = _layers(ranks, sizes, parts)
     points = _points(ranks, sizes)
+    _check_rates(first.name, points)
     cost = _linked(links, backend, world_size, sizes) if links else _cost(points, backend, world_size)
     if cost.world_size != world_size:
         raise UsageError(f"--link is of {cost.world_size} ranks, and the traced run had {world_size}")
@@ -228,6 +233,16 @@ def _points(ranks: Sequence[RankSteps], sizes: Sizes) -> list[CostPoint]:
     return points[::-1]
 
 
+def _check_rates(name: str, points: Sequence[CostPoint]) -> None:
+    fastest = max(points, key=lambda point: point.nbytes / point.transfer_s, default=None)
+    if fastest is not None and fastest.nbytes > MAX_RATE * fastest.transfer_s:
+        raise UsageError(
+            f"{name}: a collective of {format_bytes(fastest.nbytes)} took {fastest.transfer_s:.2g} s, and no device is "
+            "so fast",
+            hint="times in a trace are microseconds, and sizes are counts of elements",
+        )
+
+
 def _shared_out(step: TracedStep, sizes: Sizes) -> list[float]:
     """Durations of a step's collectives [s]. Those of one size share their time evenly if some of them overlapped."""
     by_size: dict[int, list[Sent]] = defaultdict(list)
@@ -369,6 +384,10 @@ def _cautions(ranks: Sequence[RankSteps], points: Sequence[CostPoint], cost: Cos
         found.append(
             f"All collectives had {format_bytes(points[0].nbytes)}, so T(M) of other sizes is extrapolated, "
             "without a latency."
+        )
+    if not any(step.forward_s for rank in ranks for step in rank.steps):
+        found.append(
+            "Nothing was computed before backward in any step, so what the trace holds of forward counts as the rest."
         )
     others_s = statistics.median(step.exposed_others_s for rank in ranks for step in rank.steps)
     if others_s > NOTABLE * statistics.median(step.period_s for rank in ranks for step in rank.steps):

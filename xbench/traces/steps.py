@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from xbench.traces.events import Collective, FloatArray, Node, RankTrace
+from xbench.traces.events import Collective, Node, RankTrace
+from xbench.traces.kernels import FloatArray
 from xbench.traces.windows import Window, passes_of, windows_of
 
 SHARDED_KINDS = ("all_gather", "reduce_scatter")
@@ -97,16 +98,19 @@ class TracedStep:
 def steps_of(trace: RankTrace) -> list[TracedStep]:
     """Return the whole steps of a trace that sent gradients, in order; empty where there are none.
 
-    Steps whose number of gradients is not the usual one are left out: a step that was cut off, or another phase. So are
-    steps that lack many kernels, or kernels and collectives.
+    Steps whose number of gradients or of collectives is not the usual one are left out: a step that was cut off, or
+    another phase. So are steps that lack many kernels, or kernels and collectives.
     """
     found = [step for step in _steps(trace, windows_of(trace)) if step is not None]
     sent = max((len(step.sent) for step in found), default=0)
     found = [step for step in found if not step.lost or (step.lost <= MAX_LOST and len(step.sent) == sent)]
     if not found:
         return []
-    usual = Counter(len(step.gradients) for step in found).most_common(1)[0][0]
-    return [step for step in found if len(step.gradients) == usual]
+    for count in (lambda step: len(step.gradients), lambda step: len(step.sent)):
+        counts = Counter(map(count, found))
+        usual = max(counts, key=lambda number: (counts[number], number))
+        found = [step for step in found if count(step) == usual]
+    return found
 
 
 def _sent(sending: Sequence[Collective], gradients: Sequence[Node]) -> list[Sent]:

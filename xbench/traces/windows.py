@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xbench.traces.events import FloatArray, Mark, Node, RankTrace
+from xbench.traces.events import Mark, Node, RankTrace
+from xbench.traces.kernels import FloatArray
 
 
 @dataclass(frozen=True)

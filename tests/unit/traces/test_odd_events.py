@@ -303,3 +303,91 @@ def test_complex_gradients_have_their_size() -> None:
             one["args"]["Input type"] = ["c10::complex<float>"]
     found = traced_profile(ranks_of([("t.json", traced(events))]))
     assert {(one.dtype, one.bytes) for layer in found.layers for one in layer.tensors} == {("complex64", 8000)}
+
+
+def test_what_a_file_holds_twice_counts_once() -> None:
+    events = gpu_events()
+    for odd in (events, [one for one in events if one["cat"] == "kernel"], [of(events, "cpu_op", "autograd")]):
+        twice = [*events, *copy.deepcopy(odd)]
+        assert parts(twice) == parts(events)
+        assert traced(twice).remarks[0].endswith("that the file holds twice")
+
+
+@pytest.mark.parametrize("change", [{"ts": 1}, {"tid": 9}, {"pid": 2}])
+def test_a_launch_runs_one_collective(change: dict[str, float]) -> None:
+    events = gpu_events()
+    again = copy.deepcopy([one for one in events if "nccl" in one["name"]])
+    for one in again:
+        one.update({key: value + one["ts"] * (key == "ts") for key, value in change.items()})
+    assert parts([*events, *again]) == parts(events)
+    assert traced([*events, *again]).remarks == ["left out 6 events that the file holds twice"]
+    for one in events:
+        if one["name"] == "cudaLaunchKernel":
+            one["name"] = "cudaGraphLaunch"
+    assert traced([*events, *again]).remarks == []
+
+
+def test_collectives_of_another_rank_are_told() -> None:
+    events = gpu_events()
+    others = copy.deepcopy([one for one in events if "nccl" in one["name"]])
+    for one in others:
+        one["pid"], one["args"]["correlation"] = 2, one["args"]["correlation"] + 1000
+    assert traced([*events, *others]).remarks == [
+        "6 kernels of collectives launched before the trace or by another rank"
+    ]
+
+
+def test_a_collective_of_no_length_is_missing() -> None:
+    events = gpu_events(steps=6)
+    of(events, "kernel", "nccl")["dur"] = 0
+    found = traced(events)
+    assert [remark[:10] for remark in found.remarks] == ["left out 1", "1 kernel m"]
+    assert len(steps_of(found)) == 5
+
+
+@pytest.mark.parametrize("shift", [-5e3, 5e3])
+def test_a_kernel_out_of_the_order_of_launches_is_told(shift: float) -> None:
+    events = gpu_events(steps=20)
+    of(events, "kernel", "conv", 40)["ts"] += shift
+    assert traced(events).remarks[0] == "1 kernel out of the order of launches: times are wrong"
+
+
+@pytest.mark.parametrize("shift", [-5e6, -5e3, 5e3, 5e6])
+def test_a_device_may_have_a_clock_of_its_own(shift: float) -> None:
+    events = gpu_events(steps=20)
+    for one in events:
+        one["ts"] += shift * (one["cat"] == "kernel")
+    assert traced(events).remarks == []
+    assert parts(events)[1:] == parts(gpu_events(steps=20))[1:]
+
+
+def test_a_step_marked_again_later_is_told() -> None:
+    events = gpu_events()
+    later = copy.deepcopy(events)
+    for one in later:
+        one["ts"] += 10 * STEP
+        if "correlation" in one["args"]:
+            one["args"]["correlation"] += 1000
+    assert traced([*events, *later]).remarks == ["3 steps marked again later, as in a file of several runs"]
+
+
+def test_a_step_with_another_number_of_collectives_is_left_out() -> None:
+    events = gpu_events()
+    lacking = of(events, "kernel", "nccl", 5)["args"]["correlation"]
+    events = [one for one in events if one["args"].get("correlation") != lacking]
+    assert parts(events) == parts(gpu_events())[:2]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-4])
+def test_times_in_another_unit_are_refused(scale: float) -> None:
+    events = gpu_events(elements=2**20)
+    for one in events:
+        one["ts"], one["dur"] = one["ts"] * scale, one["dur"] * scale
+    with pytest.raises(UsageError, match="no device is so fast"):
+        traced_profile(ranks_of([("rank0.json", traced(events))]))
+
+
+def test_steps_without_forward_are_told() -> None:
+    events = [one for one in gpu_events() if one["ts"] % STEP >= 300 or one["cat"] == "user_annotation"]
+    found = traced_profile(ranks_of([("rank0.json", traced(events))]))
+    assert any("before backward" in caution for caution in found.cautions)
