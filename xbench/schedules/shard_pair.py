@@ -86,7 +86,8 @@ class ShardOfState(DTensor):
         self.refuse()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ShardOfState:
-        return self.of(self.clone())
+        copied: Any = self.clone()
+        return self.of(copied)
 
 
 class WholeValues:
