@@ -36,6 +36,7 @@ from xbench.schedules.buffers import broadcast_before_passes, warn_of_changing
 from xbench.schedules.checks import check_names, warn_of_others
 from xbench.schedules.engine import Wait
 from xbench.schedules.groups import backend_of
+from xbench.schedules.hooks import has_step_hooks
 from xbench.schedules.module_hooks import uncopied
 from xbench.schedules.served_parameters import ignored, trainable, without_ignored
 from xbench.spec import Compress, Copies
@@ -244,7 +245,7 @@ def _refuse_later_group(model: Module, optimizer: Optimizer | None) -> Callable[
             )
 
     hooks = [uncopied(model.register_forward_pre_hook(check))]
-    if isinstance(optimizer, Optimizer):
+    if optimizer is not None and has_step_hooks(optimizer):
         hooks.append(optimizer.register_step_pre_hook(check))
 
     def end() -> None:

@@ -82,7 +82,10 @@ class TrainableSet:
                 self._refuse(name)
         held, registered = group_ids(self._optimizer), _REGISTRATIONS.number
         if held != self._held or registered != self._registered:
-            for name, parameter in self._model.named_parameters():
+            found = list(self._model.named_parameters())
+            if not all(isinstance(parameter, Parameter) for _, parameter in found):
+                return  # inside torch.func.functional_call, which lends the model other tensors
+            for name, parameter in found:
                 if parameter.requires_grad and id(parameter) not in self._served:
                     self._refuse(plain_name(name))
             if held != self._held and isinstance(self._optimizer, Optimizer):

@@ -84,12 +84,16 @@ class BackwardEnd:
         self._queued = None
 
 
+def has_step_hooks(optimizer: object) -> bool:
+    """True for an optimizer that calls step hooks. Some wrappers are torch Optimizers whose constructor never ran."""
+    return hasattr(optimizer, "register_step_pre_hook") and hasattr(optimizer, "_optimizer_step_pre_hooks")
+
+
 def takes_hooks(optimizer: object) -> None:
     """Raise UsageError for an object that steps but takes no hooks, such as some wrappers around an optimizer."""
-    if not hasattr(optimizer, "register_step_pre_hook"):
+    if not has_step_hooks(optimizer):
         raise UsageError(
-            f"{type(optimizer).__name__} is no torch.optim.Optimizer and takes no step hooks, so nothing can wait for "
-            "gradients in its step",
+            f"{type(optimizer).__name__} takes no step hooks, so nothing can wait for gradients in its step",
             hint='hand in the torch optimizer that it holds, or attach with wait="backward"',
         )
 
@@ -111,8 +115,8 @@ def with_wait(args: tuple[Any, ...], kwargs: dict[str, Any], wait: Callable[[], 
     closure = closure_of(args, kwargs)
     assert closure is not None
 
-    def waited() -> Any:
-        loss = closure()
+    def waited(*given: Any, **options: Any) -> Any:
+        loss = closure(*given, **options)
         wait()
         return loss
 

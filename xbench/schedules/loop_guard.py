@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -31,16 +31,12 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import AlikeError, UsageError
 from xbench.schedules.checks import TrainableSet
-from xbench.schedules.hooks import untraced
+from xbench.schedules.hooks import Arguments, closure_of, untraced, with_wait
 from xbench.schedules.module_hooks import uncopied
 
 _GUARDS: weakref.WeakSet[LoopGuard] = weakref.WeakSet()
 _STEP_HOOKS: list[RemovableHandle] = []
 """Hooks of every optimizer's step, while there are guards."""
-
-
-_Kind = tuple[torch.dtype, torch.device, int]
-"""Dtype, device, and address of a parameter."""
 
 
 class _LastStep(NamedTuple):
@@ -77,7 +73,8 @@ class LoopGuard:
         self._averages = averages
         self._wrapper = wrapper
         self._check_ended = check_ended
-        self._kinds = _kinds(parameters)
+        self._kinds = [(parameter.dtype, parameter.device) for parameter in parameters.values()]
+        self._addresses = _addresses(parameters)
         self._nodes = [] if wrapper is None else [_node_of(parameter) for parameter in parameters.values()]
         """The AccumulateGrad nodes, on which DDP has its hooks."""
         self._steps: weakref.WeakKeyDictionary[Optimizer, _LastStep] = weakref.WeakKeyDictionary()
@@ -133,18 +130,18 @@ class LoopGuard:
                 "schedule averages",
                 hint="call handle.model itself, or attach no schedule where a trainer wraps the model",
             )
-        kinds = _kinds(self._parameters)
-        if kinds != self._kinds:
-            self._refuse_converted(kinds)
-            self._kinds = kinds
+        addresses = _addresses(self._parameters)
+        if addresses != self._addresses:  # a conversion makes other memory
+            self._refuse_converted()
+            self._addresses = addresses
 
-    def _refuse_converted(self, kinds: Sequence[_Kind]) -> None:
+    def _refuse_converted(self) -> None:
         """Raise AlikeError for a parameter of another kind, and for one that was converted and back under DDP."""
-        for name, before, now in zip(self._parameters, self._kinds, kinds, strict=True):
-            if now[:2] != before[:2]:
+        for (name, parameter), (dtype, device) in zip(self._parameters.items(), self._kinds, strict=True):
+            if (parameter.dtype, parameter.device) != (dtype, device):
                 raise AlikeError(
-                    f"parameter {name!r} was {before[0]} on {before[1]} when the schedule was attached, and now it is "
-                    f"{now[0]} on {now[1]}",
+                    f"parameter {name!r} was {dtype} on {device} when the schedule was attached, and now it is "
+                    f"{parameter.dtype} on {parameter.device}",
                     hint="detach the schedule, convert or move the model on all ranks, and attach it again",
                 )
         for (name, parameter), node in zip(self._parameters.items(), self._nodes, strict=False):
@@ -163,8 +160,11 @@ class LoopGuard:
             self._refuse_step_in_backward(optimizer)
         self._check_ended()
         self.trained.check()
+
+    def check_gradients(self, optimizer: Optimizer) -> None:
+        """Raise UsageError before an update by gradients that no backward pass has computed."""
         last = self._steps.get(optimizer, _LastStep(0))
-        if self._averages and self.passes == last.passes:
+        if self._averages and self.passes == last.passes and self.trained.concerns(optimizer):
             self._refuse_unseen(optimizer, last)
 
     def _refuse_step_in_backward(self, optimizer: Optimizer) -> None:
@@ -203,15 +203,34 @@ class LoopGuard:
     def after_step(self, optimizer: Optimizer) -> None:
         """Note what this step has used."""
         if self._averages and self.trained.concerns(optimizer):
-            served = (p.grad for p in _held(optimizer) if p.grad is not None and id(p) in self._names)
-            first = next(served, None)
-            seen = (None, 0) if first is None else (weakref.ref(first), first._version)
-            self._steps[optimizer] = _LastStep(self.passes, *seen)
+            self._note(optimizer, self.passes)
+
+    def completed(self, optimizer: Optimizer) -> None:
+        """Note the gradients of the last step once more, where averages have taken the place of their stand-ins."""
+        if optimizer in self._steps:
+            self._note(optimizer, self._steps[optimizer].passes)
+
+    def _note(self, optimizer: Optimizer, passes: int) -> None:
+        served = (p.grad for p in _held(optimizer) if p.grad is not None and id(p) in self._names)
+        first = next(served, None)
+        seen = (None, 0) if first is None else (weakref.ref(first), first._version)
+        self._steps[optimizer] = _LastStep(passes, *seen)
 
 
-def _before_steps(optimizer: Optimizer, *_: Any) -> None:
-    for guard in list(_GUARDS):
+def _before_steps(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+    """Check the step. A closure computes the gradients inside the step, so they are looked at after it."""
+    guards = list(_GUARDS)
+    for guard in guards:
         guard.before_step(optimizer)
+
+    def check_gradients() -> None:
+        for guard in guards:
+            guard.check_gradients(optimizer)
+
+    if closure_of(args, kwargs) is not None:
+        return with_wait(args, kwargs, check_gradients)
+    check_gradients()
+    return None
 
 
 def _after_steps(optimizer: Optimizer, *_: Any) -> None:
@@ -253,9 +272,9 @@ def _node_of(parameter: Parameter) -> Any:
     return grad_fn.next_functions[0][0]
 
 
-def _kinds(parameters: Mapping[str, Parameter]) -> list[_Kind]:
+def _addresses(parameters: Mapping[str, Parameter]) -> list[int]:
     with torch._C.DisableTorchFunction():  # no use of a parameter, whoever looks at uses
-        return [(parameter.dtype, parameter.device, parameter.data_ptr()) for parameter in parameters.values()]
+        return list(map(Tensor.data_ptr, parameters.values()))
 
 
 def _refuse_removal(name: str, parameter: Parameter) -> list[RemovableHandle]:

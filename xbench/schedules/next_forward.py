@@ -87,6 +87,8 @@ class NextForward(Engine):
         """Ids of buckets that may be launched and are not complete yet."""
         self._due = 0
         self._updates = DueUpdates()
+        self._were_replaced = False
+        """True if other code has put gradients in the place of those that the last step has used."""
         self._next_due = 0  # no update group before this one is due
         self._arriving: list[UpdateGroup] = []  # due groups, the first to arrive at the end
         self._plain_step = type(optimizer).step.__wrapped__  # type: ignore[attr-defined]  # without hooks
@@ -244,6 +246,7 @@ class NextForward(Engine):
             piece.due = True
         self._due = len(self.pieces)
         self._next_due = 0
+        self._were_replaced = False
         if self.departures.can_be_counted:
             self._arriving = sorted(self.pieces, key=lambda piece: piece.last, reverse=True)
 
@@ -328,9 +331,12 @@ class NextForward(Engine):
             for parameter, gradient in zip(updated, before, strict=True):
                 if type(gradient) is not UsedGradient:  # other code has removed it, or put another one there
                     parameter.grad = gradient
+                    self._were_replaced |= gradient is not None
         self._due -= len(pieces)
         if not self._due:
             self._over()
+            if not self._were_replaced:
+                self._guard.completed(self.optimizer)
 
     def _land(self, pieces: Sequence[UpdateGroup]) -> None:
         """Wait until the groups' averaged gradients have arrived."""

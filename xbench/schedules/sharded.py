@@ -50,6 +50,7 @@ from xbench.schedules.checks import refuse_joint_updates, refuse_wrapped
 from xbench.schedules.early_update import group_of
 from xbench.schedules.engine import Watch
 from xbench.schedules.groups import backend_of, is_emulated
+from xbench.schedules.hooks import has_step_hooks
 from xbench.schedules.served_parameters import refuse_ignored
 from xbench.schedules.shard_pair import (
     ShardOfState,
@@ -355,7 +356,7 @@ class Fsdp(Schedule):
         refuse_ignored(setup.model, self.name)
         if setup.optimizer is None:
             raise UsageError(f"{self.name} hands its shards to the optimizer, and none was given")
-        if not isinstance(setup.optimizer, Optimizer):
+        if not isinstance(setup.optimizer, Optimizer) or not has_step_hooks(setup.optimizer):
             raise UsageError(f"{self.name} gives its shards to a torch optimizer, and this one is of another kind")
         refuse_joint_updates(setup.optimizer, self.name)
         held = group_of(setup.optimizer)

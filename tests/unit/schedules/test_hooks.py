@@ -102,7 +102,15 @@ def test_none_is_no_closure(arguments: tuple[tuple[object, ...], dict[str, objec
     assert closure_of(*arguments) is None
 
 
-def test_an_object_without_hooks_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"object is no torch\.optim\.Optimizer") as refused:
-        takes_hooks(object())
+class Wrapper(torch.optim.Optimizer):
+    """An optimizer around another one, as of training libraries."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+
+
+@pytest.mark.parametrize("optimizer", [object(), Wrapper(torch.optim.SGD([torch.ones(1)]))])
+def test_an_object_without_hooks_is_refused(optimizer: object) -> None:
+    with pytest.raises(UsageError, match=f"{type(optimizer).__name__} takes no step hooks") as refused:
+        takes_hooks(optimizer)
     assert 'wait="backward"' in str(refused.value.hint)

@@ -107,6 +107,28 @@ def test_steps_that_are_right_are_served(loop: Loop) -> None:
     SGD(other.parameters(), lr=0.1).step()
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_gradients_of_a_closure_are_looked_at_after_it(loop: Loop, by_name: bool) -> None:
+    """Those from before it are not used: most closures begin with `zero_grad()`."""
+    model, optimizer, _ = loop
+
+    def step(compute: Callable[[nn.Module], None]) -> None:
+        def closure() -> float:
+            optimizer.zero_grad()
+            compute(model)
+            return 1.0
+
+        optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+
+    put_gradients(model)
+    step(backward)
+    step(put_gradients)  # as above, a probing guard may see it one step later
+    before = model[0].weight.clone()
+    with pytest.raises(UsageError, match="no backward pass"):
+        step(put_gradients)
+    assert torch.equal(model[0].weight, before)
+
+
 def test_a_parameter_that_some_passes_leave_out_does_not_hide_them(loop: Loop) -> None:
     model, optimizer, _ = loop
     for part in (1, 0, 1, 0, 0, 1):
@@ -201,6 +223,22 @@ def test_a_new_layer_is_refused_without_an_optimizer(loop: Loop) -> None:
         model(torch.ones(1, 3))
     with pytest.raises(AlikeError, match=r"'1\.weight' has become trainable"):
         SGD(model[1].parameters(), lr=0.1).step()
+
+
+def test_weights_that_functional_call_lends_are_not_new_ones(loop: Loop) -> None:
+    """As in meta-learning, also after any module of the process was made."""
+    model, optimizer, _ = loop
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    nn.Linear(2, 2)
+    inner = torch.autograd.grad(model(torch.ones(1, 3)).sum(), parameters, create_graph=True)
+    nn.Linear(2, 2)
+    adapted = {name: p - g for name, p, g in zip(names, parameters, inner, strict=True)}
+    torch.func.functional_call(model, adapted, torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    model[1].more = nn.Linear(2, 2)
+    torch.func.functional_call(model, adapted, torch.ones(1, 3))
+    with pytest.raises(AlikeError, match=r"'1\.more\.weight' has become trainable"):
+        model(torch.ones(1, 3))
 
 
 def test_replaced_parameters_are_refused(loop: Loop) -> None:
