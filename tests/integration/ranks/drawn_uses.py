@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from schedule_training import average_by_hand, run_scenarios
 from torch import nn
+from torch.distributed.tensor import DTensor
 from uses_in_loops import BEFORE, BY_ONE, POINTS, USES, Loop, Net, batch, initial, optimizer_of
 
 import xbench
@@ -207,6 +208,9 @@ def difference(loop: Loop, expected: Loop) -> str:
     for what, pairs in (("a result", zip(loop.found, expected.found, strict=True)),
                         ("a parameter", zip(own, other, strict=True))):  # fmt: skip
         for a, b in pairs:
+            if isinstance(a, DTensor):  # it says that it is a part
+                cut = any(placement.is_shard() for placement in a.placements)
+                a, b = a.to_local(), b.chunk(dist.get_world_size())[dist.get_rank()] if cut else b
             if a.shape != b.shape or not torch.allclose(a.detach().to(b.dtype), b.detach(), rtol=1e-5, atol=1e-6):
                 off = float((a - b).detach().abs().max()) if a.shape == b.shape else float("nan")
                 return f"{what} is off by {off:.1e}"
