@@ -6,6 +6,7 @@ blocks of seven features, which no number of ranks here divides.
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
@@ -235,7 +236,7 @@ def a_rank_that_raises_alone_does_not_wait(rank: int, world: int) -> None:
     """Also where the error is a refusal of ours, as of a log of gradients on the first rank alone."""
     uses: dict[type[Exception], Callable[[torch.optim.Optimizer], object]] = {
         ZeroDivisionError: lambda _: 1 / 0,
-        UsageError: lambda optimizer: optimizer.state_dict(),
+        UsageError: lambda optimizer: pickle.dumps(optimizer.state_dict()),
     }
     for schedule in ONE_DIMENSION:
         for error, use in uses.items():
