@@ -338,6 +338,24 @@ def gradients_stay_after_a_step(rank: int, world: int) -> None:
     beside(rank, loop)
 
 
+def a_second_step_on_the_same_gradients(rank: int, world: int) -> None:
+    """After something else has completed the first one: a pass or a state dict. Also with zeros in their place."""
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, handle: Handle | None) -> None:
+        average = nothing_more if handle else (lambda: average_by_hand(model))
+        for step, between in enumerate((lambda: model(batch(0, rank)[0]), model.state_dict, model.parameters) * 2):
+            optimizer.zero_grad()
+            one(model, optimizer, rank, step, average)
+            optimizer.step()
+            between()
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        model.state_dict()
+        optimizer.step()
+
+    beside(rank, loop)
+
+
 def a_layer_that_is_used_by_function_in_a_later_pass(rank: int, world: int) -> None:
     class Late(Net):
         passes = 0

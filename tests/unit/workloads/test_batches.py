@@ -125,7 +125,8 @@ def taken(source: Any, batches: int) -> Callable[[], object]:
         (taken(DataLoader(Endless(), batch_size=4), 2), "batch 2 of its DataLoader has 1 sample and the", "drop_last"),
         (taken(iter([batch(1), batch(2, 3)]), 2), "batch 2 of its list_iterator has 3 samples and the others 2", ""),
         (taken(iter([{"x": torch.ones(2)}]), 1), "list_iterator returned a dict as its batch", "(inputs, targets)"),
-        (taken(iter([(3, 1)]), 1), "list_iterator returned a int as inputs, which is not", "(inputs, targets)"),
+        (taken(iter([(3, 1)]), 1), "list_iterator returned a int as inputs, which is not", "a tuple of arguments"),
+        (taken(iter([batch(1, 2), batch(2, 3)]), 2), "batch 2 of its list_iterator has 3 samples and", None),
         (taken(iter([(torch.ones(()), 1)]), 1), "a first input of shape (), which has no samples", ""),
         (taken(DataLoader(Broken(), batch_size=2), 1), "DataLoader raised OSError: no file of number 0", ""),
         (taken(DataLoader(Broken(), batch_size=2, num_workers=1), 1), "DataLoader raised OSError: of number 0", ""),
@@ -136,7 +137,7 @@ def test_a_mistake_of_a_loader_is_one_sentence(take: Callable[[], object], messa
         take()
     assert str(caught.value).startswith("train.py:make: ")
     assert message in str(caught.value)
-    assert hint in (caught.value.hint or "")
+    assert caught.value.hint is None if hint is None else hint in (caught.value.hint or "")
     assert "\n" not in str(caught.value)
 
 
