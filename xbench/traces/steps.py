@@ -106,11 +106,15 @@ def steps_of(trace: RankTrace) -> list[TracedStep]:
     found = [step for step in found if not step.lost or (step.lost <= MAX_LOST and len(step.sent) == sent)]
     if not found:
         return []
-    for count in (lambda step: len(step.gradients), lambda step: len(step.sent)):
-        counts = Counter(map(count, found))
-        usual = max(counts, key=lambda number: (counts[number], number))
-        found = [step for step in found if count(step) == usual]
-    return found
+    found = _usual(found, [len(step.gradients) for step in found])
+    return _usual(found, [len(step.sent) for step in found])
+
+
+def _usual(steps: list[TracedStep], sizes: Sequence[int]) -> list[TracedStep]:
+    """The steps of the most frequent size, the larger of two that are as frequent."""
+    counts = Counter(sizes)
+    usual = max(counts, key=lambda size: (counts[size], size))
+    return [step for step, size in zip(steps, sizes, strict=True) if size == usual]
 
 
 def _sent(sending: Sequence[Collective], gradients: Sequence[Node]) -> list[Sent]:
