@@ -231,8 +231,8 @@ def _bare_row(path: Path, words: Sequence[str]) -> _Row | None:
     size = int(words[0])
     if columns is None or not size:
         return None
-    values = [_number(column) for column in columns[:3]]
-    return _Row(size, (values[0] or 0.0) / 1e6, *values[1:], _wrong(side[3] for side in (rest, sides[0])))
+    time_us, algorithm, bus = (_number(column) for column in columns[:3])
+    return _Row(size, (time_us or 0.0) / 1e6, algorithm, bus, _wrong(side[3] for side in (rest, sides[0])))
 
 
 def _wrong(sides: Iterable[object]) -> float | None:
@@ -262,12 +262,12 @@ def _json(path: Path) -> LinkTimes:
     rows = []
     for row in results:
         size = row.get("size") if isinstance(row, dict) else None
-        sides = [row.get(key) for key in ("in_place", "out_of_place")] if isinstance(row, dict) else []
-        sides = [one for one in sides if isinstance(one, dict) and (_number(one.get("time")) or 0.0) > 0]
+        both = [row.get(key) for key in ("in_place", "out_of_place")] if isinstance(row, dict) else []
+        sides = [one for one in both if isinstance(one, dict) and (_number(one.get("time")) or 0.0) > 0]
         if isinstance(size, int) and 0 < size < 2**62 and sides:
-            values = [_number(sides[0].get(key)) for key in ("time", "alg_bw", "bus_bw")]
+            time_us, algorithm, bus = (_number(sides[0].get(key)) for key in ("time", "alg_bw", "bus_bw"))
             wrong = _wrong(side.get("nwrong") for side in sides)
-            rows.append(_Row(size, (values[0] or 0.0) / 1e6, *values[1:], wrong))
+            rows.append(_Row(size, (time_us or 0.0) / 1e6, algorithm, bus, wrong))
     return _of_rows(path, rows, len(ranks) or None, len(hosts) or None)
 
 
