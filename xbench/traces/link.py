@@ -20,7 +20,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ from xbench.stats.summary import median_estimate
 
 BYTES = ("bytes", "nbytes", "size", "size_bytes", "message_bytes")
 SECONDS = {"seconds": 1.0, "time_s": 1.0, "transfer_s": 1.0, "time_ms": 1e-3, "ms": 1e-3, "time_us": 1e-6, "us": 1e-6}
+RANKS = ("ranks", "nranks", "n_ranks", "world_size")
+OTHERS = ("allgather", "reducescatter", "broadcast", "reduce", "alltoall", "sendrecv", "gather", "scatter")
+MAX_RATIO = 1.5
+"""Largest ratio of two columns of times that differ by their rounding."""
+
 _TEST = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?\s*$")
 _RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\b.*?\bon\s+(\S+)\s+device")
 _ROOT = re.compile(r"-?\d{1,9}")
@@ -45,12 +50,25 @@ _HINT = "give the output of all_reduce_perf, as text or from -J, NCCL Inspector'
 
 
 @dataclass(frozen=True)
+class _Row:
+    """One row of nccl-tests: size [B], time [s], bandwidths [GB/s] of the algorithm and of the bus, wrong values."""
+
+    nbytes: int
+    seconds: float
+    algorithm: float | None
+    bus: float | None
+    wrong: float | None
+
+
+@dataclass(frozen=True)
 class LinkTimes:
     """Times of all-reduces [s] by size [B], and the ranks and hosts of the run where the file tells them."""
 
     seconds: dict[int, list[float]]
     world_size: int | None = None
     hosts: int | None = None
+    rows: tuple[_Row, ...] = ()
+    """Rows of nccl-tests, whose bandwidths tell the number of ranks, too."""
 
 
 def link_cost(paths: Sequence[Path], *, world_size: int | None = None, backend: str = "nccl") -> CostModel:
@@ -69,7 +87,8 @@ def link_cost(paths: Sequence[Path], *, world_size: int | None = None, backend: 
         what = "does not say how many ranks took part" if ranks is None else "is of one rank, which sends nothing"
         raise UsageError(f"{paths[0]} {what}", hint="keep the lines '# Rank …' of nccl-tests' output")
     together: dict[int, list[float]] = defaultdict(list)
-    for one in found:
+    for path, one in zip(paths, found, strict=True):
+        _check_bus(path, one.rows, ranks)
         for nbytes, seconds in one.seconds.items():
             together[nbytes].append(statistics.median(seconds))
     points = []
@@ -108,22 +127,10 @@ def _lines(path: Path) -> Iterator[str]:
         yield from file
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One row of nccl-tests: size [B], time [s], bandwidths [GB/s] of the algorithm and of the bus, wrong values."""
-
-    nbytes: int
-    seconds: float
-    algorithm: float | None
-    bus: float | None
-    wrong: float | None
-
-
 def _text(path: Path) -> LinkTimes:
-    seconds: dict[int, list[float]] = defaultdict(list)
     runs: list[set[int]] = []
     hosts: set[str] = set()
-    largest: _Row | None = None
+    rows: list[_Row] = []
     for line in _lines(path):
         for pattern, _, what, option in _OTHER_TIMES:
             _check_times(path, pattern.search(line) is not None, what, option)
@@ -136,16 +143,21 @@ def _text(path: Path) -> LinkTimes:
             runs[-1].add(number)
             hosts.add(rank.group(2))
         elif (row := _row(path, line.split())) is not None:
-            _check_row(path, row)
-            seconds[row.nbytes].append(row.seconds)
-            largest = row if largest is None or row.nbytes > largest.nbytes else largest
+            rows.append(row)
     told = sorted({len(run) for run in runs})
     if len(told) > 1:
         raise UsageError(f"{path} holds runs of {told[0]} and of {told[-1]} ranks", hint="give one file for each run")
-    world_size = told[0] if told else None
-    if largest is not None and world_size is not None:
-        _check_bus(path, largest, world_size)
-    return LinkTimes(dict(seconds), world_size, len(hosts) or None)
+    return _of_rows(path, rows, told[0] if told else None, len(hosts) or None)
+
+
+def _of_rows(path: Path, rows: Sequence[_Row], world_size: int | None, hosts: int | None) -> LinkTimes:
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        _check_row(path, row)
+        seconds[row.nbytes].append(row.seconds)
+    if world_size is not None:
+        _check_bus(path, rows, world_size)
+    return LinkTimes(dict(seconds), world_size, hosts, tuple(rows))
 
 
 def _check_times(path: Path, is_other: bool, what: str, option: str) -> None:
@@ -171,20 +183,21 @@ def _check_row(path: Path, row: _Row) -> None:
         )
 
 
-def _check_bus(path: Path, row: _Row, world_size: int) -> None:
+def _check_bus(path: Path, rows: Sequence[_Row], world_size: int) -> None:
     """Refuse rows of another collective: only an all-reduce of n ranks loads the bus 2 (n - 1) / n times its bytes.
 
     Bandwidths are printed with two decimals, so the smallest ones tell nothing.
     """
     factor = 2 * (world_size - 1) / world_size
-    if world_size < 2 or not row.algorithm or row.bus is None:
-        return
-    if abs(row.bus - factor * row.algorithm) > 0.0051 * (1 + factor) + 0.01 * row.bus:
-        raise UsageError(
-            f"{path} is not of an all-reduce of {world_size} ranks: its bus bandwidth is {row.bus / row.algorithm:.3g} "
-            f"times that of the algorithm, and an all-reduce has {factor:.3g}",
-            hint=_HINT,
-        )
+    for row in rows:
+        if world_size < 2 or not row.algorithm or row.bus is None:
+            continue
+        if abs(row.bus - factor * row.algorithm) > 0.0051 * (1 + factor) + 0.01 * row.bus:
+            raise UsageError(
+                f"{path} is not of an all-reduce of {world_size} ranks: its bus bandwidth is "
+                f"{row.bus / row.algorithm:.3g} times that of the algorithm, and an all-reduce has {factor:.3g}",
+                hint=_HINT,
+            )
 
 
 def _row(path: Path, words: Sequence[str]) -> _Row | None:
@@ -218,8 +231,13 @@ def _bare_row(path: Path, words: Sequence[str]) -> _Row | None:
     size = int(words[0])
     if columns is None or not size:
         return None
-    values = [_number(column) for column in columns[:4]]
-    return _Row(size, (values[0] or 0.0) / 1e6, *values[1:])
+    time_us, algorithm, bus = (_number(column) for column in columns[:3])
+    return _Row(size, (time_us or 0.0) / 1e6, algorithm, bus, _wrong(side[3] for side in (rest, sides[0])))
+
+
+def _wrong(sides: Iterable[object]) -> float | None:
+    """The larger number of wrong values, out of place or in place; None where none were counted."""
+    return max((number for one in sides if (number := _number(one)) is not None), default=None)
 
 
 def _json(path: Path) -> LinkTimes:
@@ -241,17 +259,16 @@ def _json(path: Path) -> LinkTimes:
     used = [one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
     ranks = {str(one.get("rank", place)) for place, one in enumerate(used)}
     hosts = {str(one.get("hostname")) for one in used}
-    seconds: dict[int, list[float]] = defaultdict(list)
+    rows = []
     for row in results:
         size = row.get("size") if isinstance(row, dict) else None
-        sides = [row.get(key) for key in ("in_place", "out_of_place")] if isinstance(row, dict) else []
-        side = next((one for one in sides if isinstance(one, dict) and (_number(one.get("time")) or 0.0) > 0), None)
-        if isinstance(size, int) and 0 < size < 2**62 and side is not None:
-            values = [_number(side.get(key)) for key in ("time", "alg_bw", "bus_bw", "nwrong")]
-            found = _Row(size, (values[0] or 0.0) / 1e6, *values[1:])
-            _check_row(path, found)
-            seconds[size].append(found.seconds)
-    return LinkTimes(dict(seconds), len(ranks) or None, len(hosts) or None)
+        both = [row.get(key) for key in ("in_place", "out_of_place")] if isinstance(row, dict) else []
+        sides = [one for one in both if isinstance(one, dict) and (_number(one.get("time")) or 0.0) > 0]
+        if isinstance(size, int) and 0 < size < 2**62 and sides:
+            time_us, algorithm, bus = (_number(sides[0].get(key)) for key in ("time", "alg_bw", "bus_bw"))
+            wrong = _wrong(side.get("nwrong") for side in sides)
+            rows.append(_Row(size, (time_us or 0.0) / 1e6, algorithm, bus, wrong))
+    return _of_rows(path, rows, len(ranks) or None, len(hosts) or None)
 
 
 def _inspector(path: Path) -> LinkTimes:
@@ -296,18 +313,31 @@ def _csv(path: Path) -> LinkTimes:
     rows = csv.reader(line for line in _lines(path) if line.strip())
     names = [name.strip().lower() for name in next(rows)]
     size_at = next((names.index(name) for name in BYTES if name in names), None)
-    time_at = next(((names.index(name), scale) for name, scale in SECONDS.items() if name in names), None)
-    if size_at is None or time_at is None:
+    times_at = [(names.index(name), scale) for name, scale in SECONDS.items() if name in names]
+    ranks_at = next((names.index(name) for name in RANKS if name in names), None)
+    if size_at is None or not times_at:
         missing = f"sizes ({', '.join(BYTES)})" if size_at is None else f"times ({', '.join(SECONDS)})"
         raise UsageError(f"{path} has no column of {missing}", hint=_HINT)
     seconds: dict[int, list[float]] = defaultdict(list)
+    told: set[int] = set()
     for number, row in enumerate(rows, start=2):
-        values = [_number(row[place]) if place < len(row) else None for place in (size_at, time_at[0])]
-        size, time = values
-        if size is None or time is None or not size >= 1 or not time > 0:
+        values = dict(enumerate(map(_number, row)))
+        size, times = values.get(size_at), [scale * (values.get(place) or 0.0) for place, scale in times_at]
+        if size is None or not size >= 1 or not min(times) > 0:
             raise UsageError(f"{path}, line {number}: a size and a time above zero belong there", hint=_HINT)
-        seconds[int(size)].append(time * time_at[1])
-    return LinkTimes(dict(seconds))
+        if max(times) > MAX_RATIO * min(times):
+            raise UsageError(f"{path}, line {number}: the times contradict each other", hint="keep one column of times")
+        for cell in row:
+            if cell.strip().lower().replace("_", "").replace("-", "") in OTHERS:
+                _check_collective(path, cell.strip())
+        seconds[int(size)].append(times[0])
+        ranks = values.get(ranks_at) if ranks_at is not None else None
+        told |= {int(ranks)} if ranks is not None else set()
+    if len(told) > 1:
+        raise UsageError(
+            f"{path} holds runs of {min(told)} and of {max(told)} ranks", hint="give one file for each run"
+        )
+    return LinkTimes(dict(seconds), max(told, default=None))
 
 
 def _check_collective(path: Path, name: str) -> None:

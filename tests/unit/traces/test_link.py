@@ -47,7 +47,7 @@ WITH_TIMESTAMP = """\
 
 
 ROWS = """\
-        1024           256     float     sum      -1    35.00    0.03    0.05       0
+          32             8     float     sum      -1    35.00    0.00    0.00       0
      1048576        262144     float     sum      -1   134.00    {}    {}       0
 """
 
@@ -108,7 +108,7 @@ def test_times_that_are_not_those_of_a_right_all_reduce_are_refused(
 
 def test_bandwidths_of_two_decimals_tell_nothing_of_small_sizes(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
-    path.write_text(ranks_to(8) + ROWS.splitlines()[0].replace("0.05", "0.06") + "\n", encoding="utf-8")
+    path.write_text(ranks_to(8) + "1024 256 float sum -1 35.00 0.03 0.06 0\n", encoding="utf-8")
     assert read_link(path).seconds == {1024: [pytest.approx(35e-6)]}
 
 
@@ -335,3 +335,43 @@ def test_an_emulated_fabric_takes_the_link_of_a_file(tmp_path: Path) -> None:
         parse_fabric(f"emulated:from={PROFILE},link={path}")
     with pytest.raises(RecordError):
         parse_fabric(f"emulated:from={path}")
+
+
+def test_each_row_tells_the_collective_and_the_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(ranks_to(2) + ROWS.format("7.82", "7.82") + ROWS.format("7.82", "3.91"), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"bus bandwidth is 0\.5 times"):
+        read_link(path)
+    path.write_text(ROWS.format("7.82", "13.68"), encoding="utf-8")  # of 8 ranks, which no line names
+    assert link_cost([path], world_size=8).world_size == 8
+    with pytest.raises(UsageError, match="not of an all-reduce of 2 ranks"):
+        link_cost([path], world_size=2)
+
+
+def test_wrong_values_of_either_side_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(HEAD + NEW.replace("7.74   11.62       0", "7.74   11.62       5"), encoding="utf-8")
+    with pytest.raises(UsageError, match="has 5 wrong values"):
+        read_link(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("op,size,time_us\nall_gather,1024,30\nall_reduce,2048,40\n", "is of all_gather"),
+        ("ranks,size,time_us\n2,1024,30\n8,2048,40\n", "runs of 2 and of 8 ranks"),
+        ("size,time_us,seconds\n1024,30,30\n2048,40,40\n", "contradict each other"),
+    ],
+)
+def test_columns_of_a_csv_that_tell_another_thing_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "link.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=said):
+        read_link(path)
+
+
+def test_columns_of_a_csv_may_say_the_same_twice(tmp_path: Path) -> None:
+    path = tmp_path / "link.csv"
+    path.write_text("op,ranks,size,time_ms,time_us\nall_reduce,8,1024,0.03,27\nall_reduce,8,2048,0.04,36\n", "utf-8")
+    found = read_link(path)
+    assert (found.world_size, sorted(found.seconds)) == (8, [1024, 2048])
