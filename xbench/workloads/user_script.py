@@ -45,13 +45,18 @@ def read(title: str, file: Path) -> ast.Module | None:
 
 
 def factories_in(file: Path) -> list[str]:
-    """Names of the functions that may be factories: at the top of the file, without arguments, with a result."""
+    """Names of the functions that look like factories: at the top of the file, without arguments, of three results."""
     try:
         tree = read("", file) if file.is_file() else None  # a pipe would never end
     except WorkloadError:
         return []
     functions = [one for one in tree.body if isinstance(one, ast.FunctionDef)] if tree is not None else []
-    return [one.name for one in functions if not ast.unparse(one.args) and _returns(one)]
+    return [
+        one.name
+        for one in functions
+        if not ast.unparse(one.args)
+        and any(isinstance(value, ast.Tuple) and len(value.elts) == 3 for value in _results(one))
+    ]
 
 
 def check_factory(title: str, file: Path, name: str) -> None:
@@ -71,7 +76,7 @@ def check_factory(title: str, file: Path, name: str) -> None:
     function = next((one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
     if function is None or function.decorator_list or not words.intersection(TRAINING):
         return
-    if not _returns(function):
+    if not _results(function):
         raise WorkloadError(
             f"{title}: {name!r} returns nothing, as the main function of a training script, and xbench runs the steps "
             "itself",
@@ -121,12 +126,12 @@ def differing(file: Path, spec: WorkloadSpec) -> str | None:
     return f"{spec.title}: the file uses {theirs}, and this run measures {measured}: {options}"
 
 
-def _returns(function: ast.FunctionDef) -> bool:
-    """True if the function itself, and not only one that it defines, returns a value."""
+def _results(function: ast.FunctionDef) -> list[ast.expr]:
+    """Values that the function itself, and not one that it defines, returns."""
     inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef) and node is not function]
     inside = {id(node) for nested in inner for node in ast.walk(nested)}
     returns = (node for node in ast.walk(function) if isinstance(node, ast.Return) and id(node) not in inside)
-    return any(node.value is not None for node in returns)
+    return [node.value for node in returns if node.value is not None]
 
 
 def _last_word(node: ast.AST | None) -> str:

@@ -80,7 +80,8 @@ def test_the_lines_of_a_factory_are_one(tmp_path: Path) -> None:
     ("text", "hint"),
     [
         (SCRIPT, "train.py:make"),
-        ("def load(path):\n    return 1\ndef made():\n    return 1\n", "train.py:made"),
+        ("def data():\n    return 1\ndef made():\n    return net, (x, y), loss\n", "train.py:made"),
+        ("def data():\n    return 1\n", "train.py:make"),
         ("def f(:", "train.py:make"),
     ],
 )
