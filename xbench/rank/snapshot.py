@@ -239,6 +239,6 @@ def _tensor(value: Tensor, name: str) -> PutBack:
 
 
 def _shares_memory(tensor: Tensor) -> bool:
-    if tensor.layout != torch.strided:
+    if tensor.layout != torch.strided or tensor.is_nested:
         return False
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

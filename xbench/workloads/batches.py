@@ -27,7 +27,7 @@ from torch import Tensor
 from xbench.child_processes import keep_garbage_from_children
 from xbench.errors import WorkloadError
 from xbench.text import counted, cut, one_line
-from xbench.workloads.nested import Inputs, is_named, samples_of, tensors_in
+from xbench.workloads.nested import Inputs, is_named, samples_of, shape_of, tensors_in
 
 Batch = tuple[Inputs, Any]
 """Inputs and targets."""
@@ -59,9 +59,19 @@ class Loader:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples in a batch, as the source says; None where it does not."""
+        """Samples in a batch, as the source says; None where it does not. A single, smaller batch has all samples."""
         size = getattr(self._source, "batch_size", None)
-        return size if isinstance(size, int) else None
+        if not isinstance(size, int):
+            return None
+        return min(size, self._drawn or size)
+
+    @property
+    def _drawn(self) -> int | None:
+        """Samples that the source draws in an epoch; None if it does not say."""
+        try:
+            return len(getattr(self._source, "sampler", None))  # type: ignore[arg-type]
+        except TypeError:  # no sampler, or of a data set without a length
+            return None
 
     @property
     def workers(self) -> int:
@@ -86,7 +96,7 @@ class Loader:
             raise WorkloadError(
                 f"{self._title}: batch {self._taken + 1} of its {type(self._source).__name__} has "
                 f"{counted(samples, 'sample')} and the others {self._samples}, and steps must be equal to be compared",
-                hint="drop_last=True leaves a smaller last batch out",
+                hint="drop_last=True leaves a smaller last batch out" if samples < self._samples else None,
             )
         self._taken += 1
         return inputs, targets
@@ -128,15 +138,10 @@ class Loader:
         )
 
     def _check_last(self) -> None:
-        size = self.batch_size
-        sampler: Any = getattr(self._source, "sampler", None)
-        if size is None or getattr(self._source, "drop_last", True) or not hasattr(sampler, "__len__"):
+        size, samples = self.batch_size, self._drawn
+        if size is None or samples is None or getattr(self._source, "drop_last", True):
             return
-        try:
-            samples = len(sampler)
-        except TypeError:  # of a data set without a length
-            return
-        if samples > size and samples % size:
+        if samples % size:
             raise WorkloadError(
                 f"{self._title}: the last batch of its {type(self._source).__name__} has "
                 f"{counted(samples % size, 'sample')} and the others {size}, and steps must be equal to be compared",
@@ -211,14 +216,15 @@ def checked(batch: Any, whose: str, hint: str | None = None) -> Batch:
         raise wrong(f"returned {kind_of(batch)} as its batch and not (inputs, targets)")
     inputs, targets = batch
     if not isinstance(inputs, Tensor | tuple | list | Mapping):
+        hint = "a model of such an object can take its tensors: a tuple of arguments, or a dict by their names"
         raise wrong(f"returned {kind_of(inputs)} as inputs, which is not a tensor, tuple or dict")
     if isinstance(inputs, Mapping) and not all(isinstance(key, str) for key in inputs):
         raise wrong("returned a dict of inputs whose keys are not all argument names")
     first = next(tensors_in(inputs), None)
     if first is None:
         raise wrong("returned inputs without a tensor")
-    if first.dim() == 0 or first.shape[0] == 0:
-        raise wrong(f"returned a first input of shape {tuple(first.shape)}, which has no samples")
+    if not (shape := shape_of(first)) or shape[0] == 0:
+        raise wrong(f"returned a first input of shape {shape}, which has no samples")
     return inputs, targets
 
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ from xbench.workloads.nested import (
     Inputs,
     is_named,
     samples_of,
+    shape_of,
     sizes_of,
     takes_time_first,
     tensors_in,
@@ -202,11 +203,11 @@ def _declared_size(title: str, factory: Callable[..., Any]) -> int | None:
 
 def _described(tensor: Tensor, samples: int, time_first: bool) -> str:
     """One sample of an input, or all of a tensor that has no dimension of so many samples."""
-    sizes, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    sizes, dtype = list(shape_of(tensor)), str(tensor.dtype).removeprefix("torch.")
     axis = _axis_of(tensor, samples, time_first)
     if axis is not None:
         del sizes[axis]
-    shape = "×".join(str(size) if isinstance(size, int) else "ragged" for size in sizes) or "1"
+    shape = "×".join("ragged" if size == 0 and tensor.is_nested else str(size) for size in sizes) or "1"
     if axis is not None and len(sizes) == 1 and tensor.dtype in (torch.int32, torch.int64):
         return f"{shape} tokens ({dtype})"
     return f"{shape} {dtype}"
@@ -271,7 +272,7 @@ def vary(
     inputs, targets = batch
     if rank == 0 or variation == "none":
         return batch
-    first = next(tensors_in(inputs)).shape[0]
+    first, *_ = shape_of(next(tensors_in(inputs)))
     samples = samples_of(inputs, targets, time_first) or samples or first
     if variation == "samples":
         if samples == 1:
@@ -283,7 +284,7 @@ def vary(
         return with_each(inputs, noisy), targets
 
     def rolled(x: Tensor) -> Tensor:
-        is_sequence = x.dim() > 1 and x.shape[0] == samples and not x.is_floating_point()
+        is_sequence = x.dim() > 1 and shape_of(x)[0] == samples and not x.is_floating_point()
         return x.roll(rank, 1) if is_sequence else x
 
     return with_each(inputs, rolled), targets
@@ -306,15 +307,16 @@ def chosen(value: Any, order: Tensor, time_first: bool = False) -> Any:
         )
     if isinstance(value, tuple | list) and not is_named(value) and len(value) == len(order):
         items = [sizes_of(item, time_first) or set() for item in value]
-        if any(items) and not any(len(order) in sizes for sizes in items):
+        records = all(isinstance(item, Mapping) for item in value)  # one of them may have as many boxes
+        if any(items) and not (all if records else any)(len(order) in sizes for sizes in items):
             return type(value)(with_each(value[index], Tensor.clone) for index in order.tolist())
     return with_parts(value, lambda part: chosen(part, order, time_first))
 
 
 def _axis_of(tensor: Tensor, samples: int, time_first: bool) -> int | None:
     """Dimension of a tensor that has so many samples: its first one, or the second if time may be the first."""
-    axes = range(min(tensor.dim(), 2 if time_first else 1))
-    return next((axis for axis in axes if tensor.shape[axis] == samples), None)
+    sizes = shape_of(tensor)[: 2 if time_first and not tensor.is_nested else 1]
+    return sizes.index(samples) if samples in sizes else None
 
 
 def drawn(samples: int) -> Tensor:

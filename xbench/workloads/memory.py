@@ -71,7 +71,10 @@ def saved_bytes(forward: Callable[[], Tensor], known: Collection[int]) -> tuple[
     alive: list[Tensor] = []  # during `forward`: the next storage could have the identity of a freed one
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = local_shard(tensor).untyped_storage()
+        own = local_shard(tensor)
+        if own.layout not in (torch.strided, torch.jagged):  # sparse: its values count, its indices do not
+            own = own._values() if own.layout == torch.sparse_coo else own.values()
+        storage = own.untyped_storage()
         kept = tensor.detach()  # an output that is saved with its graph would keep the graph, and so itself
         if storage._cdata not in known and storage._cdata not in saved:
             saved[storage._cdata] = storage.nbytes()

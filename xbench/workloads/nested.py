@@ -65,6 +65,15 @@ def with_each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return with_parts(value, lambda part: with_each(part, change))
 
 
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
+    """Sizes of a tensor; of a nested one, 0 for a dimension in which its parts differ."""
+    if not tensor.is_nested:
+        return tuple(tensor.shape)
+    parts = tensor.unbind()
+    inner = zip(*(part.shape for part in parts), strict=True)
+    return (len(parts), *(sizes[0] if len(set(sizes)) == 1 else 0 for sizes in inner))
+
+
 def takes_time_first(model: nn.Module) -> bool:
     """True if a module of the model says `batch_first=False`, as torch's recurrent layers and attention do."""
     return any(getattr(module, "batch_first", True) is False for module in model.modules())
@@ -75,9 +84,7 @@ def sizes_of(value: Any, time_first: bool = False) -> set[int] | None:
     if isinstance(value, PackedSequence):
         return {int(value.batch_sizes[0])}
     if isinstance(value, Tensor):
-        if value.is_nested:
-            return {value.size(0)}
-        return set(value.shape[: 2 if time_first else 1]) or None
+        return set(shape_of(value)[: 2 if time_first and not value.is_nested else 1]) or None
     if isinstance(value, Mapping):
         return _common(value.values(), time_first)
     if isinstance(value, tuple | list):

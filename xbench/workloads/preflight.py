@@ -49,7 +49,7 @@ from xbench.workloads import trial
 from xbench.workloads.build import build
 from xbench.workloads.catalog import facts_of, family_of, split_factory
 from xbench.workloads.memory import Footprint, available_bytes, check_fits, footprint
-from xbench.workloads.nested import tensors_in
+from xbench.workloads.nested import shape_of, tensors_in
 from xbench.workloads.parse import resolve
 from xbench.workloads.probe import answer_alone
 from xbench.workloads.user_script import differing
@@ -331,7 +331,8 @@ def nearest_image_size(spec: WorkloadSpec) -> int | None:
 
 
 def _shapes(workload: Workload) -> str:
-    shapes = ["×".join(str(size) for size in tensor.shape) or "one number" for tensor in tensors_in(workload.inputs)]
+    sizes = map(shape_of, tensors_in(workload.inputs))
+    shapes = ["×".join(map(str, shape)) or "one number" for shape in sizes]
     return "inputs " + ", ".join(shapes[:3]) + (", …" if len(shapes) > 3 else "")
 
 

@@ -125,18 +125,19 @@ def taken(source: Any, batches: int) -> Callable[[], object]:
         (taken(DataLoader(Endless(), batch_size=4), 2), "batch 2 of its DataLoader has 1 sample and the", "drop_last"),
         (taken(iter([batch(1), batch(2, 3)]), 2), "batch 2 of its list_iterator has 3 samples and the others 2", ""),
         (taken(iter([{"x": torch.ones(2)}]), 1), "list_iterator returned a dict as its batch", "(inputs, targets)"),
-        (taken(iter([(3, 1)]), 1), "list_iterator returned a int as inputs, which is not", "(inputs, targets)"),
+        (taken(iter([(3, 1)]), 1), "list_iterator returned a int as inputs, which is not", "a tuple of arguments"),
+        (taken(iter([batch(1, 2), batch(2, 3)]), 2), "batch 2 of its list_iterator has 3 samples and", None),
         (taken(iter([(torch.ones(()), 1)]), 1), "a first input of shape (), which has no samples", ""),
         (taken(DataLoader(Broken(), batch_size=2), 1), "DataLoader raised OSError: no file of number 0", ""),
         (taken(DataLoader(Broken(), batch_size=2, num_workers=1), 1), "DataLoader raised OSError: of number 0", ""),
     ],
 )
-def test_a_mistake_of_a_loader_is_one_sentence(take: Callable[[], object], message: str, hint: str) -> None:
+def test_a_mistake_of_a_loader_is_one_sentence(take: Callable[[], object], message: str, hint: str | None) -> None:
     with pytest.raises(WorkloadError) as caught:
         take()
     assert str(caught.value).startswith("train.py:make: ")
     assert message in str(caught.value)
-    assert hint in (caught.value.hint or "")
+    assert caught.value.hint is None if hint is None else hint in (caught.value.hint or "")
     assert "\n" not in str(caught.value)
 
 
@@ -152,6 +153,10 @@ def test_a_mistake_of_a_loader_is_one_sentence(take: Callable[[], object], messa
 )
 def test_batches_of_one_size_are_taken_over_epochs(source: Any) -> None:
     taken(source, 5)()
+
+
+def test_a_single_batch_has_as_many_samples_as_are_drawn() -> None:
+    assert [Loader("", DataLoader(data(n), batch_size=4)).batch_size for n in (3, 8)] == [3, 4]
 
 
 def test_workers_are_named_and_known_to_work_ahead() -> None:
