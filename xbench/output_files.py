@@ -83,8 +83,8 @@ def check_file(target: str, option: str | None = None, *, force: bool = False) -
         _try(place)
     except (OSError, ValueError) as error:  # not allowed, read-only, no room, too long a name, a NUL in it
         if isinstance(error, FileNotFoundError) and not os.path.lexists(parent):
-            hint = f"mkdir -p {shlex.quote(str(path.parent))}"
-            raise SpecError(f"{told}: the folder of {target!r} does not exist", hint=hint) from None
+            make = f"mkdir -p {shlex.quote(str(path.parent))}"
+            raise SpecError(f"{told}: the folder of {target!r} does not exist", hint=make) from None
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         hint = f"{option} FILE writes where you may" if option else None
         raise SpecError(f"{told}: {target!r} cannot be written: {reason}", hint=hint) from None

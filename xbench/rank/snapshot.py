@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from xbench.errors import WorkloadError
-from xbench.workloads.nested import tensors_in
+from xbench.workloads.nested import shape_of, tensors_in
 from xbench.workloads.workload import Workload
 
 DEPTH = 4
@@ -223,7 +223,7 @@ def _tensor(value: Tensor, name: str) -> PutBack:
     kept, device = host_copy(value), value.device
 
     def put_back() -> Tensor:
-        if value.shape != kept.shape:  # resized in place
+        if shape_of(value) != shape_of(kept):  # resized in place
             value.data = kept.to(device, copy=True)
         elif not _shares_memory(value):
             value.copy_(kept)
