@@ -69,9 +69,8 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
     """Sizes of a tensor; of a nested one, 0 for a dimension in which its parts differ."""
     if not tensor.is_nested:
         return tuple(tensor.shape)
-    parts = tensor.unbind()
-    inner = zip(*(part.shape for part in parts), strict=True)
-    return (len(parts), *(sizes[0] if len(set(sizes)) == 1 else 0 for sizes in inner))
+    shapes = [part.shape for part in tensor.unbind()]
+    return (len(shapes), *(sizes[0] if len(set(sizes)) == 1 else 0 for sizes in zip(*shapes, strict=True)))
 
 
 def takes_time_first(model: nn.Module) -> bool:

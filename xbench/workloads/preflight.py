@@ -331,8 +331,9 @@ def nearest_image_size(spec: WorkloadSpec) -> int | None:
 
 
 def _shapes(workload: Workload) -> str:
-    sizes = map(shape_of, tensors_in(workload.inputs))
-    shapes = ["×".join(map(str, shape)) or "one number" for shape in sizes]
+    shapes = [
+        "×".join(str(size) for size in shape_of(tensor)) or "one number" for tensor in tensors_in(workload.inputs)
+    ]
     return "inputs " + ", ".join(shapes[:3]) + (", …" if len(shapes) > 3 else "")
 
 
