@@ -14,6 +14,7 @@ import csv
 import errno
 import os
 import re
+import shlex
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -70,21 +71,20 @@ def check_file(target: str, option: str | None = None, *, force: bool = False) -
     parent = path.absolute().parent
     try:
         if os.path.isdir(path):
-            beside = path / f"record.{(option or 'json').strip('-')}"
-            raise SpecError(f"{told}: {target!r} is a folder", hint=f"write {beside}")
-        os.lstat(parent)
-        if not os.path.isdir(parent):
-            raise SpecError(f"{told}: the folder of {target!r} does not exist", hint=f"mkdir -p {path.parent}")
-        if not _is_regular(path):
+            raise SpecError(f"{told}: {target!r} is a folder", hint="name a FILE in it")
+        if not stat.S_ISDIR(os.stat(parent).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not is_regular(path):
             _check_access(path)
             return
         place = Path(os.path.realpath(path))
         if not force:
             _check_own(path, place, told)
         _try(place)
-    except FileNotFoundError:
-        raise SpecError(f"{told}: the folder of {target!r} does not exist", hint=f"mkdir -p {path.parent}") from None
     except (OSError, ValueError) as error:  # not allowed, read-only, no room, too long a name, a NUL in it
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(parent):
+            make = f"mkdir -p {shlex.quote(str(path.parent))}"
+            raise SpecError(f"{told}: the folder of {target!r} does not exist", hint=make) from None
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         hint = f"{option} FILE writes where you may" if option else None
         raise SpecError(f"{told}: {target!r} cannot be written: {reason}", hint=hint) from None
@@ -109,8 +109,8 @@ def check_folder(folder: Path, name: str, hint: str | None = None) -> None:
 def write_file(text: str, target: str, *, force: bool = False) -> None:
     """Write an output to a file. Raises SpecError as `check_file` does, RunError, and OSError that names the file."""
     check_file(target, force=force)
-    path = Path(os.path.realpath(target)) if _is_regular(Path(target)) else Path(target)
-    if _is_regular(path):
+    path = Path(os.path.realpath(target)) if is_regular(Path(target)) else Path(target)
+    if is_regular(path):
         try:
             write_whole(text, path)
             return
@@ -126,7 +126,7 @@ def write_file(text: str, target: str, *, force: bool = False) -> None:
         raise OSError(error.errno, error.strerror, target) from None
 
 
-def _is_regular(path: Path) -> bool:
+def is_regular(path: Path) -> bool:
     """True for a regular file, or if there is none yet. False for a device, a pipe, or a descriptor of a process."""
     link = os.path.abspath(path)
     for _ in range(_MAX_LINKS):

@@ -179,6 +179,15 @@ def test_a_folder_that_cannot_be_made_is_refused(folder: str) -> None:
         check_folder(Path(folder), "--output")
 
 
+def test_a_folder_is_to_be_made_only_where_one_is_missing(tmp_path: Path) -> None:
+    hints = {}
+    for name, place in {"none": tmp_path / "a folder" / "x", "file": Path(__file__) / "x", "proc": "/proc/x"}.items():
+        with pytest.raises(SpecError) as caught:
+            check_file(str(place), "--html")
+        hints[name] = (caught.value.hint or "").startswith("mkdir")
+    assert hints == {"none": True, "file": False, "proc": False}
+
+
 def test_a_folder_that_can_be_made_is_left_unmade(tmp_path: Path) -> None:
     check_folder(tmp_path / "a" / "b", "--output")
     assert list(tmp_path.iterdir()) == []
@@ -188,6 +197,6 @@ def test_a_folder_that_may_not_be_looked_into_is_refused(monkeypatch: pytest.Mon
     def forbidden(path: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr("xbench.output_files.os.lstat", forbidden)
+    monkeypatch.setattr("xbench.output_files.os.stat", forbidden)
     with pytest.raises(SpecError, match="cannot be written: permission denied"):
         check_file("/root/x.json", "--json")

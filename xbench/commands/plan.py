@@ -233,7 +233,7 @@ def _verified(gradients: Sequence[Gradient], plan: Plan, caps_mib: Sequence[floa
         return f"Not verified: the DDP of {release} has no bucket_cap_mb_list, which came after torch 2.11."
     buckets = formed(gradients, caps_mib)
     if sorted(map(sorted, buckets)) == sorted(map(sorted, plan.buckets)):
-        return f"Verified: DDP of {release} forms exactly these {counted(len(buckets), 'bucket')} of these gradients."
+        return f"Verified: DDP of {release} forms exactly the {counted(len(buckets), 'bucket')} of the plan."
     return (
         f"Verified: DDP of {release} forms {counted(len(buckets), 'bucket')}, not these {len(plan.buckets)}: each "
         "dtype walks the list by itself, and one list cannot describe several. --emit python gives exactly these."

@@ -27,6 +27,7 @@ from xbench.commands.options import (
 )
 from xbench.config import RUNS
 from xbench.errors import SpecError
+from xbench.output_files import is_regular
 from xbench.record_files import run_folders
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _rendered(output: Output, records: Sequence[AnyRecord], place: str) -> dict[
         from xbench.report.formats.html import page
 
         return {output.target: page(records, place)}
-    if output.format == "csv" and output.target != STDOUT:
+    if output.format == "csv" and output.target != STDOUT and is_regular(Path(output.target)):
         from xbench.report.formats.csv import tables
 
         main, *others = (found := tables(records[0]))

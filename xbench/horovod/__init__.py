@@ -21,7 +21,7 @@ VERSION = "0.28.1"
 LOCAL_VERSION = "xbench"
 """Suffix of the version, after '+', of a build by `xbench.horovod.build`."""
 
-INSTALL = "make horovod"
+INSTALL = "python -m xbench.horovod.build"
 
 
 def folder() -> Path | None:

@@ -107,7 +107,7 @@ def target() -> Target:
     try:
         torch = metadata.version("torch")
     except metadata.PackageNotFoundError:
-        raise UsageError("Horovod is built against torch, and none is installed", hint="make installs it") from None
+        raise UsageError("Horovod is built against torch, and none is installed", hint="pip install torch") from None
     if torch_cuda() is None:
         return Target(torch)
     home = Path(os.environ.get("CUDA_HOME") or CUDA_HOME)

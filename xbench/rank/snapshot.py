@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from xbench.errors import WorkloadError
-from xbench.workloads.nested import tensors_in
+from xbench.workloads.nested import shape_of, tensors_in
 from xbench.workloads.workload import Workload
 
 DEPTH = 4
@@ -223,7 +223,7 @@ def _tensor(value: Tensor, name: str) -> PutBack:
     kept, device = host_copy(value), value.device
 
     def put_back() -> Tensor:
-        if value.shape != kept.shape:  # resized in place
+        if shape_of(value) != shape_of(kept):  # resized in place
             value.data = kept.to(device, copy=True)
         elif not _shares_memory(value):
             value.copy_(kept)
@@ -239,6 +239,6 @@ def _tensor(value: Tensor, name: str) -> PutBack:
 
 
 def _shares_memory(tensor: Tensor) -> bool:
-    if tensor.layout != torch.strided:
+    if tensor.layout != torch.strided or tensor.is_nested:
         return False
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -307,8 +307,8 @@ def chosen(value: Any, order: Tensor, time_first: bool = False) -> Any:
         )
     if isinstance(value, tuple | list) and not is_named(value) and len(value) == len(order):
         items = [sizes_of(item, time_first) or set() for item in value]
-        fields = any if any(isinstance(item, Tensor) for item in value) else all  # records have numbers of their own
-        if any(items) and not fields(len(order) in sizes for sizes in items):
+        records = all(isinstance(item, Mapping) for item in value)  # one of them may have as many boxes
+        if any(items) and not (all if records else any)(len(order) in sizes for sizes in items):
             return type(value)(with_each(value[index], Tensor.clone) for index in order.tolist())
     return with_parts(value, lambda part: chosen(part, order, time_first))
 

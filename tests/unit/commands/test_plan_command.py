@@ -134,7 +134,7 @@ def test_ddps_buckets_are_verified_with_torchs_own_assignment(run: Callable[...,
     code, out, err = run(str(GOLDEN), "--emit", "ddp", "--mode", "optimal")
     assert code == 0
     assert "bucket_cap_mb_list=[" in out
-    assert f"Verified: DDP of torch {torch.__version__} forms exactly these" in err
+    assert f"Verified: DDP of torch {torch.__version__} forms exactly the" in err
 
 
 def test_what_torch_would_form_instead_is_said(run: Callable[..., Outcome], monkeypatch) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable
 from functools import partial
@@ -117,6 +118,17 @@ def test_csv_writes_its_other_tables_beside_the_samples(run: Callable[..., Outco
     assert err == "".join(f"csv: {result.parent}/{name}\n" for name in ("out.csv", "out-steps.csv", "out-modes.csv"))
 
 
+def test_csv_to_a_pipe_is_its_main_table_alone(run: Callable[..., Outcome], result: Path) -> None:
+    pipe, read = result.parent / "pipe", list[str]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    assert run(result, "--csv", pipe) == (0, "", f"csv: {pipe}\n")
+    reader.join()
+    assert read == [run(result, "--csv", "-")[1]]
+    assert sorted(result.parent.iterdir()) == [pipe, result]
+
+
 def test_all_formats_at_once(run: Callable[..., Outcome], result: Path, pages: list[int]) -> None:
     code, out, err = run(result, "--html", "--trace", "--markdown", "--csv", "--junit", "--json", result.parent / "c")
     assert (code, out) == (0, "")
@@ -173,7 +185,7 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_result_is_read(
 ) -> None:
     missing = tmp_path / "none" / "x.html"
     nothing = tmp_path / "nothing.json"
-    refused(run(nothing, "--html", tmp_path), f"--html: '{tmp_path}' is a folder", f"write {tmp_path}/record.html")
+    refused(run(nothing, "--html", tmp_path), f"--html: '{tmp_path}' is a folder", "name a FILE in it")
     refused(
         run(nothing, "--html", missing),
         f"--html: the folder of '{missing}' does not exist",

@@ -66,13 +66,13 @@ def test_a_folder_of_that_name_is_no_horovod(tmp_path: Path, monkeypatch: pytest
 def test_the_list_of_modes_names_what_installs_it(capsys: pytest.CaptureFixture[str]) -> None:
     modes_command.main([], standalone_mode=False)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  horovod ")]
-    assert line.endswith("[unavailable: Horovod is not installed; make horovod]")
+    assert line.endswith("[unavailable: Horovod is not installed; python -m xbench.horovod.build]")
 
 
 @pytest.mark.usefixtures("missing")
 def test_the_other_modes_run() -> None:
     assert check_available(parse_modes("compute,ddp,horovod"), "torch", None) == [
-        "mode horovod cannot run here: Horovod is not installed (make horovod builds it)"
+        "mode horovod cannot run here: Horovod is not installed (python -m xbench.horovod.build builds it)"
     ]
     assert check_available(parse_modes("ddp,wfbp"), "torch", None) == []
 
@@ -82,7 +82,7 @@ def test_the_other_modes_run() -> None:
 def test_no_mode_that_could_run_is_an_error(modes: str) -> None:
     with pytest.raises(SpecError, match=f"cannot run here: {MISSING}") as caught:
         check_available(parse_modes(modes), "torch", None)
-    assert caught.value.hint == "make horovod builds it"
+    assert caught.value.hint == "python -m xbench.horovod.build builds it"
 
 
 @pytest.mark.usefixtures("missing")

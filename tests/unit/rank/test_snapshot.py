@@ -163,6 +163,16 @@ def test_an_expanded_buffer_is_left_alone_or_named() -> None:
         snapshot.restore(job)
 
 
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_batch_is_put_back(layout: torch.layout) -> None:
+    job = workload(nn.Linear(2, 2))
+    job.inputs = torch.nested.nested_tensor([torch.ones(3, 2), torch.ones(5, 2)], layout=layout)
+    snapshot = Snapshot(job)
+    job.inputs.mul_(2)
+    snapshot.restore(job)
+    assert all(bool((part == 1).all()) for part in job.inputs.unbind())
+
+
 def test_a_counter_in_a_list_that_holds_itself() -> None:
     model = nn.Linear(2, 2)
     model.counts = [1]

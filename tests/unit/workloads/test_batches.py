@@ -132,7 +132,7 @@ def taken(source: Any, batches: int) -> Callable[[], object]:
         (taken(DataLoader(Broken(), batch_size=2, num_workers=1), 1), "DataLoader raised OSError: of number 0", ""),
     ],
 )
-def test_a_mistake_of_a_loader_is_one_sentence(take: Callable[[], object], message: str, hint: str) -> None:
+def test_a_mistake_of_a_loader_is_one_sentence(take: Callable[[], object], message: str, hint: str | None) -> None:
     with pytest.raises(WorkloadError) as caught:
         take()
     assert str(caught.value).startswith("train.py:make: ")
@@ -153,6 +153,10 @@ def test_a_mistake_of_a_loader_is_one_sentence(take: Callable[[], object], messa
 )
 def test_batches_of_one_size_are_taken_over_epochs(source: Any) -> None:
     taken(source, 5)()
+
+
+def test_a_single_batch_has_as_many_samples_as_are_drawn() -> None:
+    assert [Loader("", DataLoader(data(n), batch_size=4)).batch_size for n in (3, 8)] == [3, 4]
 
 
 def test_workers_are_named_and_known_to_work_ahead() -> None:

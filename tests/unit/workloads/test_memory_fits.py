@@ -78,3 +78,11 @@ def test_the_hint_says_what_would_help(monkeypatch, free, text, hint):
     with pytest.raises(WorkloadError) as caught:
         fits(monkeypatch, free=free, text=text)
     assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_sparse_input_counts_with_its_values(layout):
+    weight = torch.ones(8, 3, requires_grad=True)
+    inputs = torch.eye(8).to_sparse(layout=layout)
+    _, saved = memory.saved_bytes(lambda: (inputs @ weight).sum(), {weight.untyped_storage()._cdata})
+    assert saved == 8 * 4

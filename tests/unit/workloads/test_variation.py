@@ -182,8 +182,8 @@ def of(*sizes: int) -> torch.Tensor:
     return torch.zeros(sizes)
 
 
-def jagged(*lengths: int) -> torch.Tensor:
-    return torch.nested.nested_tensor([torch.randn(length, 2) for length in lengths], layout=torch.jagged)
+def nested(*lengths: int, layout: torch.layout = torch.jagged) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.randn(length, 2) for length in lengths], layout=layout)
 
 
 IMAGES = [of(3, 40 + 8 * index, 64) for index in range(8)]
@@ -213,7 +213,8 @@ IMAGES = [of(3, 40 + 8 * index, 64) for index in range(8)]
         # one object
         (Pair(of(8, 5), of(8)), of(8), False, 8),
         (pack_sequence([of(3, 2), of(2, 2)]), of(2), False, 2),
-        (jagged(3, 5, 2, 7), of(4), True, 4),
+        (nested(3, 5, 2, 7), of(4), True, 4),
+        (nested(3, 5, 2, 7, layout=torch.strided), of(4), True, 4),
         (UserDict(x=of(8, 5)), of(8), False, 8),
     ],
 )
@@ -231,6 +232,13 @@ def test_a_sample_of_a_list_is_one_of_its_items() -> None:
     assert [image.shape for image in found] == [(3, 4 + label) for label in targets.tolist()]
 
 
+def test_records_move_with_their_images_though_one_has_as_many_boxes_as_there_are_images() -> None:
+    images = [torch.full((3, 8), float(index)) for index in range(4)]
+    records = [{"boxes": torch.full((2 + index, 4), float(index))} for index in range(4)]  # 4 boxes in the third
+    ((found, boxes), _) = vary(((images, records), None), 1)
+    assert [int(image[0, 0]) for image in found] == [int(one["boxes"][0, 0]) for one in boxes] != [0, 1, 2, 3]
+
+
 def test_a_sample_of_a_time_first_batch_is_a_column() -> None:
     numbers = torch.arange(6)
     found, targets = vary((numbers.repeat(4, 1), numbers), 1, samples=6, time_first=True)
@@ -245,8 +253,9 @@ def test_a_sample_of_packed_and_jagged_batches_is_a_sequence(is_sorted: bool) ->
     wanted = torch.tensor(lengths)
     packed, targets = vary((pack_sequence(sequences, enforce_sorted=is_sorted), wanted), 1, samples=4)
     assert [len(one) for one in unpack_sequence(packed)] == targets.tolist() != lengths
-    nested, targets = vary((torch.nested.nested_tensor(sequences, layout=torch.jagged), wanted), 1, samples=4)
-    assert [len(one) for one in nested.unbind()] == targets.tolist() != lengths
+    for layout in (torch.jagged, torch.strided):
+        found, targets = vary((torch.nested.nested_tensor(sequences, layout=layout), wanted), 1, samples=4)
+        assert [len(one) for one in found.unbind()] == targets.tolist() != lengths
 
 
 def test_nests_keep_their_types() -> None:
