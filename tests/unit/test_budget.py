@@ -53,7 +53,7 @@ def _lowered() -> str:
     for table, counts in COUNTED.items():
         rows = [f"{name} = {min(count, BUDGET[table].get(name, count))}\n" for name, count in counts.items()]
         texts.append(f"[{table}]\n{''.join(rows)}")
-    heading = "".join(line for line in LEDGER.read_text(encoding="utf-8").splitlines(True) if line.startswith("#"))
+    heading = "".join(line for line in LEDGER.read_text(encoding="utf-8").splitlines(keepends=True) if line.startswith("#"))
     return heading + "\n" + "\n".join(texts)
 
 
