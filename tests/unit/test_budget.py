@@ -1,7 +1,7 @@
 """The ledger of lines and words: no part grows past its line in tests/architecture/budget.toml.
 
-`XBENCH_UPDATE_GOLDEN=1 pytest tests/unit/test_budget.py` lowers the lines to what there is now, and raises none. Whoever
-needs more room raises a line by hand, and says in the commit's body what it buys and what was taken out for it.
+`XBENCH_UPDATE_GOLDEN=1 pytest tests/unit/test_budget.py` lowers the lines to what there is now, and raises none.
+Whoever needs more room raises a line by hand, and says in the commit's body what it buys and what was taken out for it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def _lowered() -> str:
     for table, counts in COUNTED.items():
         rows = [f"{name} = {min(count, BUDGET[table].get(name, count))}\n" for name, count in counts.items()]
         texts.append(f"[{table}]\n{''.join(rows)}")
-    heading = "".join(line for line in LEDGER.read_text(encoding="utf-8").splitlines(keepends=True) if line.startswith("#"))
+    heading = "".join(
+        line for line in LEDGER.read_text(encoding="utf-8").splitlines(keepends=True) if line.startswith("#")
+    )
     return heading + "\n" + "\n".join(texts)
 
 
