@@ -1,6 +1,6 @@
 """The ledger of lines and words: no part grows past its line in tests/architecture/budget.toml.
 
-`XBENCH_UPDATE_GOLDEN=1 pytest tests/unit/test_budget.py` lowers the lines to what there is now, and raises none.
+`XBENCH_UPDATE_GOLDEN=1 pytest tests/unit/test_ledger.py` lowers the lines to what there is now, and raises none.
 Whoever needs more room raises a line by hand, and says in the commit's body what it buys and what was taken out for it.
 """
 
