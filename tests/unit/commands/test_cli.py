@@ -90,7 +90,7 @@ def test_version(xbench: Callable[..., Outcome]) -> None:
          "give a record.json, or the folder of a run under results/runs"),
         (["report", str(RECORD), "--json", "/none/x.json"], "--json: the folder of '/none/x.json' does not exist",
          "mkdir -p /none"),
-        (["report", str(RECORD), "--json", "/"], "--json: '/' is a folder", "write /record.json"),
+        (["report", str(RECORD), "--json", "/"], "--json: '/' is a folder", "name a FILE in it"),
     ],
 )  # fmt: skip
 def test_usage_errors(refused: Callable[..., str], words: list[str], sentence: str, hint: str | None) -> None:

@@ -111,7 +111,7 @@ def test_no_torch_is_imported() -> None:
         (["--json", PROFILE], f"--json: '{PROFILE}' is a result, and would be written over"),
         (["--csv", PROFILE], f"--csv: '{PROFILE}' is a result, and would be written over"),
         (["--csv", "/none/x.csv"], "--csv: the folder of '/none/x.csv' does not exist"),
-        (["--csv", "/"], "--csv: '/' is a folder\n  hint: write /record.csv"),
+        (["--csv", "/"], "--csv: '/' is a folder\n  hint: name a FILE in it"),
     ],
 )
 def test_bad_options(refused: Callable[..., str], words: list[str], sentence: str) -> None:
