@@ -42,8 +42,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("xbench.commands.plan", "Plan schedules from a saved profile, as measured or what-if; needs no torch."),
     "scale": ("xbench.commands.plan",
               "Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch."),
-    "validate": ("xbench.commands.validate",
-                 "Hold predictions against measured steps, over a matrix of workloads and links."),
     "converge": ("xbench.commands.compare", "Train on real data under every schedule, and compare loss and accuracy."),
     "regress": ("xbench.commands.regress", "Notice that a training step got slower: a gate for CI."),
     "cluster": ("xbench.commands.cluster",

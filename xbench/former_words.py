@@ -21,7 +21,9 @@ from __future__ import annotations
 _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 
 FORMER: dict[str, dict[str, str]] = {
-    "command": {},
+    "command": {
+        "validate": "xbench compare shows the error of each prediction",
+    },
     "option": {
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,

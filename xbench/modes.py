@@ -187,7 +187,7 @@ IN_SEQUENCE = "sequential"
 """Reference of modes in which two jobs share the devices."""
 
 COMPARED = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
-"""Default modes of `xbench validate`, and of `xbench compare`, which adds `UNTUNED` where that shows something."""
+"""Default modes of `xbench compare`, which adds `UNTUNED` where that shows something."""
 
 UNTUNED = "plain-ddp"
 """DDP without host tuning: what the tuning alone is worth."""

@@ -177,8 +177,8 @@ def runs(output: Path, most: int, as_json: bool) -> None:
 def schema() -> None:
     """Print the JSON Schema of the result files.
 
-    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, validation, tuned,
-    convergence, baseline, noise, regression, cluster, live, restart.
+    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, tuned, convergence,
+    baseline, noise, regression, cluster, live, restart.
     """
     from xbench.records import json_schema
 

@@ -27,7 +27,6 @@ from xbench.records.parts import FOREIGN
 from xbench.records.regression import Baseline, Noise, Regression
 from xbench.records.scaling import Scaling
 from xbench.records.tuned import Tuned
-from xbench.records.validation import Validation
 from xbench.registry import Registry
 from xbench.text import cut, one_line, visible
 
@@ -37,7 +36,6 @@ AnyRecord = (
     Profile
     | Comparison
     | Scaling
-    | Validation
     | Tuned
     | Convergence
     | Baseline

@@ -78,7 +78,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["compare", "--fabric", "shaped:hosts="], []),
         (["compare", "--fabric", "none:"], []),
         (["fabric", "check", "emulated:la"], ["emulated:latency="]),
-        (["validate", "--workloads", "resnet18,bert-b"], ["resnet18,bert-base"]),
         (["report", "--mark"], ["--markdown"]),
         (["completion", "z"], ["zsh"]),
         (["nonsense", "x"], []),

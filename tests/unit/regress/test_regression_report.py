@@ -41,12 +41,6 @@ def test_the_newest_version_loads_to_exactly_what_was_written(kind: str) -> None
     assert load(GOLDEN / f"{kind}-v{SCHEMA_VERSION}.json") == KINDS[kind]()
 
 
-@pytest.mark.parametrize("width", [100, 60])
-@pytest.mark.parametrize("kind", KINDS)
-def test_golden_text(kind: str, width: int) -> None:
-    golden(f"{kind}-{width}.txt", render(KINDS[kind](), width=width))
-
-
 def test_golden_markdown() -> None:
     golden("regression.md", regression_markdown(made.slower()))
 
@@ -86,11 +80,6 @@ def test_a_launch_that_failed_is_in_every_format(kind: str) -> None:
     assert view_of(record).tables()["failures"][0]["reason"] == "rank 1 was killed"
     assert "INCOMPLETE: Ctrl-C" in junit(record)
     assert kind == "regression" or "rank 1 was killed" in junit(record)  # there it is the reason of a missing case
-
-
-def test_a_baseline_and_a_noise_floor_as_markdown() -> None:
-    golden("baseline.md", FORMATS.load("markdown")(made.baseline()))
-    golden("noise.md", FORMATS.load("markdown")(made.noise()))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])

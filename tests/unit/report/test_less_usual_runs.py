@@ -17,7 +17,6 @@ from xbench.report.answer import answer, more, ranking
 from xbench.report.formats import html, markdown, terminal
 from xbench.report.host_gain import tuning_answer
 from xbench.report.kinds import view_of
-from xbench.report.kinds.validation import label_of
 from xbench.report.page.model import figures
 from xbench.report.planned import further
 from xbench.report.sentences import bounds_line, is_below
@@ -145,16 +144,6 @@ def test_a_mode_that_failed_its_check_says_nothing_of_host_tuning() -> None:
         update={"modes": {"ddp": ddp, "plain-ddp": plain.model_copy(update={"status": "failed"})}}
     )
     assert tuning_answer(failed) == []
-
-
-def test_a_validation_over_emulated_links_calls_its_steps_emulated() -> None:
-    record = load(Path(__file__).parents[2] / "golden" / "validation-v1.json")
-    assert label_of(record) == "real"  # type: ignore[arg-type]
-    cells = [cell.model_copy(update={"fabric": cell.fabric.model_copy(update={"label": "emulated"})})
-             for cell in record.cells]  # type: ignore[union-attr]  # fmt: skip
-    drawn = terminal.render(record.model_copy(update={"cells": cells}))  # type: ignore[arg-type]
-    assert "Measured step (emulated)" in drawn
-    assert "(real)" not in drawn
 
 
 def test_means_of_an_interrupted_run_name_how_many_seeds_each_is_of() -> None:
