@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xbench.errors import SpecError, nearest
 from xbench.field_types import MAX_COUNT, PositiveCount, Text
+from xbench.former_words import former
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.text import cut
 
@@ -301,9 +302,19 @@ def parse_options(text: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
+def refuse_former(text: str, key: str, value: str, *, taken: bool = False) -> None:
+    """Raise SpecError for a former key of `text`'s name, or a former value of one that is still `taken`."""
+    name = text.partition(":")[0]
+    if not taken and (instead := former("key", f"{name}:{key}", key)):
+        raise SpecError(f"{text!r}: {key}= is gone: {instead}")
+    if instead := former("value", f"{name}:{key}={value}", f"{key}={value}"):
+        raise SpecError(f"{text!r}: {key}={value} is gone: {instead}")
+
+
 def known_options(text: str, options: dict[str, str], allowed: tuple[str, ...]) -> None:
     """Raise SpecError for an option that `text`'s name does not take, with the nearest one that it takes."""
     for key in options:
+        refuse_former(text, key, options[key], taken=key in allowed)
         if key not in allowed:
             close = nearest(key, allowed)
             takes = ", ".join(allowed) if allowed else "no options"
