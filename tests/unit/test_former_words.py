@@ -17,6 +17,7 @@ TYPED: list[tuple[str, str]] = [
     ("validate --cells 24", "compare"),
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
+    ("compare --modes ddp,plain-ddp", "host tuning"),
 ]
 """Words that a user may still type, and what the refusal must say."""
 
