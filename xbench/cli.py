@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "regress": ("xbench.commands.regress", "Notice that a training step got slower: a gate for CI."),
     "cluster": ("xbench.commands.cluster",
                 "Many jobs on one cluster: compare policies that share its GPUs; needs no torch."),
+    "trace": ("xbench.commands.trace", "Profile a training from the traces that torch.profiler wrote."),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
     "runs": ("xbench.commands.report", "List earlier runs, newest first; needs no torch."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),

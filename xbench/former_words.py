@@ -23,6 +23,7 @@ _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 FORMER: dict[str, dict[str, str]] = {
     "command": {},
     "option": {
+        "profile --trace": "write xbench trace FILE...",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
     },

@@ -15,6 +15,7 @@ from xbench.spec import known_options
 
 TYPED: list[tuple[str, str]] = [
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
+    ("profile --trace rank0.json", "xbench trace FILE"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
 ]
 """Words that a user may still type, and what the refusal must say."""
