@@ -24,7 +24,7 @@ def xbench(env: dict[str, str], *words: str) -> str:
 
 
 def test_it_is_listed_with_its_summary(with_pairs: dict[str, str]) -> None:
-    said = xbench(with_pairs, "modes").splitlines()
+    said = xbench(with_pairs, "list", "modes").splitlines()
     (line,) = (line for line in said if line.split()[0] == "pairs")
     assert line.endswith("two neighbours a collective, as soon as both are ready")
     assert said.index(line) < said.index("two jobs that share the devices:")
