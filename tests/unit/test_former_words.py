@@ -27,6 +27,7 @@ TYPED: list[tuple[str, str]] = [
     ("workloads resnet", "xbench list workloads"),
     ("profile --trace rank0.json", "xbench trace FILE"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
+    ("compare --modes ddp,plain-ddp", "host tuning"),
 ]
 """Words that a user may still type, and what the refusal must say."""
 

@@ -104,7 +104,6 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> tuple[ModeSpec, ...
     from xbench.config import CompareConfig, ProfileConfig
     from xbench.runs.prepare import check_compressed, check_nvtx, check_request
     from xbench.schedules import chosen_copies
-    from xbench.spec import has_untuned
 
     kind = CompareConfig if command == "compare" else ProfileConfig
     root = click.get_current_context().find_root()
@@ -126,11 +125,6 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> tuple[ModeSpec, ...
     if config.until is not None:
         raise SpecError("--until starts the ranks again, and a script's engine starts them once", hint="leave it out")
     _, modes = check_request(config)
-    if has_untuned(modes):
-        raise SpecError(
-            "a mode without host tuning has ranks of its own, and a script's engine starts one set",
-            hint="leave it out of --modes",
-        )
     check_compressed(modes, config.compress)
     return modes
 
