@@ -34,7 +34,7 @@ FORMER: dict[str, dict[str, str]] = {
         "workloads": "write xbench list workloads",
     },
     "option": {
-        "profile --trace": "write xbench trace FILE...",
+        "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
     },

@@ -41,7 +41,7 @@ def test_it_is_planned_without_being_named(with_pairs: dict[str, str]) -> None:
 
 
 def test_it_is_carried_over_to_other_sizes(with_pairs: dict[str, str]) -> None:
-    words = ("scale", str(PROFILE), "--workers", "2,64", "--modes", "wfbp,pairs", "--json", "-")
+    words = ("plan", str(PROFILE), "--workers", "2,64", "--modes", "wfbp,pairs", "--json", "-")
     points = json.loads(xbench(with_pairs, *words))["points"]
     steps_s = {(point["mode"], point["workers"]): point["step_s"] for point in points}
     assert steps_s["pairs", 64] > steps_s["pairs", 2]

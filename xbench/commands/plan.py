@@ -172,7 +172,7 @@ def _planned(path: Path) -> object:
 @takes(
     PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "links", "workers", "topology",
     "compute_scale", "error_band", "overlap", "job", json_option,
-    csv_option("With SIZES: write a CSV with one row per mode and size; with - it goes to stdout."), verbose_option,
+    csv_option("Write a CSV with one row per mode and size; with - it goes to stdout."), verbose_option,
 )  # fmt: skip
 def plan(config: PlanConfig, profile: Path, json_to: str | None, csv_to: str | None, verbose: bool) -> None:
     """Plan schedules from a saved profile, as measured or what-if; needs no torch.

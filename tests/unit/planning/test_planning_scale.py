@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planning_cases import constant
 from sample_scaling import COST, comparison, profile, step
 
-from xbench.commands.plan import scale as command
+from xbench.commands.plan import plan as command
 from xbench.errors import SpecError
 from xbench.modes import waiting_modes
 from xbench.planning.change import Change
