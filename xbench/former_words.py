@@ -35,6 +35,7 @@ FORMER: dict[str, dict[str, str]] = {
         "validate": "xbench compare shows the error of each prediction",
     },
     "option": {
+        "compare --minutes": "write --until 2%,20min",
         "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
