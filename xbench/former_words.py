@@ -23,8 +23,10 @@ _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 FORMER: dict[str, dict[str, str]] = {
     "command": {},
     "option": {
+        "--copies": "a gradient is copied into its bucket as soon as it is ready",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
+        "--nvtx": "nsys profile --pytorch marks the layers and collectives of torch",
     },
     "mode": {"plain-ddp": "the page of results says what host tuning is worth"},
     "key": {},

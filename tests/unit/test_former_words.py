@@ -16,6 +16,8 @@ from xbench.spec import known_options
 TYPED: list[tuple[str, str]] = [
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
+    ("compare --copies fused", "as soon as it is ready"),
+    ("profile --nvtx", "nsys profile"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
 ]
 """Words that a user may still type, and what the refusal must say."""

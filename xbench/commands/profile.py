@@ -50,7 +50,7 @@ def _files(flag: str, name: str, text: str) -> Callable[[F], F]:
 @click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
 @takes(
     ProfileConfig, "effort", "workloads", "fabric", "device", json_option, "timeout_s", "output", verbose_option,
-    "nvtx", "copies", "compress", "collectives",
+    "compress", "collectives",
 )  # fmt: skip
 def profile(
     config: ProfileConfig,

@@ -32,7 +32,6 @@ class Case:
 
     schedule: str
     wait: str
-    copies: str
     optimizer: str
     frozen: str
     checkpointed: str
@@ -55,7 +54,6 @@ def drawn(seed: int) -> Case:
     return Case(
         schedule=draw.choice(["wfbp", "single", "optimal", "mgwfbp", "ddp", "dear", "priority"]),
         wait=draw.choice(["backward", "step"]),
-        copies=rarely("views", "coalesced", "fused"),
         optimizer=rarely("SGD", "AdamW", "Adagrad", "LBFGS"),
         frozen=rarely("nothing", "head", "stem", "one bias"),
         checkpointed=draw.choice(["reentrant", "no", "without reentry"]),
@@ -199,7 +197,6 @@ def outcome(case: Case) -> str:
             process_group=dist.new_group(),
             wait=case.wait,  # type: ignore[arg-type]
             unused_parameters=case.unused != "nothing" or case.gradless,
-            copies=case.copies,  # type: ignore[arg-type]
             broadcast=case.start == "broadcast",
         ) as handle:
             average = handle.synchronize if case.clipped else lambda: None
