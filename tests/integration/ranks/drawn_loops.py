@@ -167,11 +167,8 @@ def may_be_refused(case: Case) -> str | None:
     closure = case.closure or case.optimizer == "LBFGS"
     if case.start == "unequal":
         return "ranks that start apart"
-    if case.schedule in ("dear", "priority"):
-        if closure:
-            return "a closure, which cannot be put off"
-        if case.copies == "coalesced":
-            return "coalesced copies"
+    if case.schedule in ("dear", "priority") and closure:
+        return "a closure, which cannot be put off"
     if case.tied and case.checkpointed == "reentrant":
         return "a parameter with gradients in several nested passes"
     return None
