@@ -21,9 +21,21 @@ from __future__ import annotations
 _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 
 FORMER: dict[str, dict[str, str]] = {
-    "command": {},
+    "command": {
+        "cluster policies": "write xbench list policies",
+        "cluster traces list": "write xbench list traces",
+        "fabric": "write xbench list fabrics, xbench env --links SPEC or xbench clean",
+        "fabric check": "write xbench env --links SPEC",
+        "fabric clean": "write xbench clean",
+        "fabric list": "write xbench list fabrics",
+        "modes": "write xbench list modes",
+        "runs": "write xbench list runs",
+        "scale": "write xbench plan PROFILE --workers 2..2048",
+        "workloads": "write xbench list workloads",
+    },
     "option": {
         "--copies": "a gradient is copied into its bucket as soon as it is ready",
+        "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
         "--nvtx": "nsys profile --pytorch marks the layers and collectives of torch",

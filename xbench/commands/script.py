@@ -117,11 +117,6 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> tuple[ModeSpec, ...
             hint="leave --fabric out",
         )
     if not isinstance(config, CompareConfig):
-        if given["traces"] or given["model"] or given["links"]:
-            raise SpecError(
-                "--trace and its options read files, and a script measures",
-                hint="run xbench profile --trace FILE itself",
-            )
         return ()
     check_until(config)
     if config.until is not None:
