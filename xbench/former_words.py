@@ -35,6 +35,7 @@ FORMER: dict[str, dict[str, str]] = {
     },
     "option": {
         "--copies": "a gradient is copied into its bucket as soon as it is ready",
+        "compare --minutes": "write --until 2%,20min",
         "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
