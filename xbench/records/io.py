@@ -20,7 +20,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from xbench.errors import RecordError
 from xbench.record_files import MIB, RECORD, frame_kind, read_regular, write_whole
-from xbench.records.cluster import ClusterComparison, LiveRun, Restart
+from xbench.records.cluster import ClusterComparison, LiveRun
 from xbench.records.comparison import Comparison, Profile
 from xbench.records.convergence import Convergence
 from xbench.records.parts import FOREIGN
@@ -45,7 +45,6 @@ AnyRecord = (
     | Regression
     | ClusterComparison
     | LiveRun
-    | Restart
 )
 """Any record that `load` reads and `xbench report` shows."""
 
@@ -68,7 +67,6 @@ REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", list
 """Functions that rebuild a killed run's record from its journals, by the kind in the run's `frame.json`."""
 REBUILDERS.add("measured", "xbench.runs.rebuild:measured", "profile, compare, tune")
 REBUILDERS.add("convergence", "xbench.runs.rebuild:convergence", "converge")
-REBUILDERS.add("restart", "xbench.cluster.live.restart_result:rebuilt", "cluster restart")
 REBUILDERS.add("live", "xbench.cluster.live.outcome:rebuilt", "cluster run")
 
 MAX_BYTES = 256 * MIB
