@@ -20,6 +20,7 @@ from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import CompletionItem
 
 from xbench.errors import SpecError, XbenchError, nearest, unknown
+from xbench.former_words import former
 from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import limit_behind
 from xbench.text import STAND_INS, cut, defused, one_line
@@ -39,23 +40,20 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("xbench.commands.compare", "Run schedules side by side on real links and say which is fastest."),
     "tune": ("xbench.commands.tune", "Find the schedule to use for a workload, and print the line to paste."),
     "plan": ("xbench.commands.plan", "Plan schedules from a saved profile, as measured or what-if; needs no torch."),
-    "scale": ("xbench.commands.plan",
-              "Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch."),
     "validate": ("xbench.commands.validate",
                  "Hold predictions against measured steps, over a matrix of workloads and links."),
     "converge": ("xbench.commands.compare", "Train on real data under every schedule, and compare loss and accuracy."),
     "regress": ("xbench.commands.regress", "Notice that a training step got slower: a gate for CI."),
     "cluster": ("xbench.commands.cluster",
                 "Many jobs on one cluster: compare policies that share its GPUs; needs no torch."),
+    "trace": ("xbench.commands.trace", "Profile a training from the traces that torch.profiler wrote."),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
-    "runs": ("xbench.commands.report", "List earlier runs, newest first; needs no torch."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
-    "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
-    "modes": ("xbench.commands.workloads", "List the schedules and paired modes that compare takes."),
+    "list": ("xbench.commands.listing:listing", "List runs, workloads, modes, fabrics, policies or traces."),
     "script": ("xbench.commands.script", "Write the launch script of a comparison for torchrun, Slurm or Kubernetes."),
     "completion": ("xbench.commands.completion", "Print the script that completes xbench's words in your shell."),
     "schema": ("xbench.commands.report", "Print the JSON Schema of the result files."),
-    "fabric": ("xbench.commands.fabric", "List and check fabrics, or remove what killed runs left."),
+    "clean": ("xbench.commands.clean", "Remove what killed runs left."),
 }  # fmt: skip
 
 
@@ -75,8 +73,8 @@ class LazyGroup(click.Group):
         """Import the command's module. Return None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command: click.Command = getattr(module, cmd_name)
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute or cmd_name)
         _add_debug(command)
         return command
 
@@ -85,7 +83,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve as click does, with the nearest name in the error."""
         if not ctx.resilient_parsing and not args[0].startswith("-") and args[0] not in COMMANDS:
-            raise unknown("command", args[0], COMMANDS, listing="xbench --help")
+            both = " ".join(args[:2])
+            name = both if former("command", both) else args[0]
+            raise unknown("command", name, COMMANDS, listing="xbench --help")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
@@ -218,28 +218,34 @@ def _usage(error: click.ClickException, arguments: Sequence[str]) -> tuple[str, 
     path = context.command_path if context else "xbench"
     hint: str | None = f"{path} --help lists what it takes"
     if isinstance(error, click.NoSuchOption):
-        from xbench.host.tuning import INSTEAD, REMOVED
-
         parameters = context.command.get_params(context) if context else []
         known = [name for parameter in parameters for name in parameter.opts]
+        told, close = f"{path} has no option {error.option_name!r}", nearest(error.option_name, known)
         if "--fabric" in known and error.option_name in RANKS_ELSEWHERE:
-            return f"{path} has no option {error.option_name!r}", _ranks_hint(error.option_name, arguments)
-        if error.option_name.removeprefix("--") in REMOVED:
-            return f"{path} has no option {error.option_name!r} any more: {INSTEAD}", None
-        close = nearest(error.option_name, known)
-        return f"{path} has no option {error.option_name!r}", f"did you mean {close}?" if close else hint
+            return told, _ranks_hint(error.option_name, arguments)
+        if instead := former("option", f"{path} {error.option_name}".removeprefix("xbench "), error.option_name):
+            return f"{path} {error.option_name} is gone: {instead}", None
+        return told, f"did you mean {close}?" if close else hint
     if isinstance(error, click.MissingParameter):
         return _uncapital(error.format_message()), hint
     if isinstance(error, click.BadParameter):
         parameter = error.param
         name = (error.param_hint or (parameter.get_error_hint(context) if parameter and context else None)) or "value"
+        name = str(name).strip("'")
         told = _uncapital(error.message).replace("valid integer range", "whole number").replace("<=x<=", " to ")
         kind = getattr(parameter, "type", None)
         if isinstance(kind, click.Choice):
-            close = nearest(error.message.partition("'")[2].partition("'")[0], [str(one) for one in kind.choices])
+            typed = error.message.partition("'")[2].partition("'")[0]
+            if instead := former("value", f"{name}={typed}"):
+                return f"{name} {typed} is gone: {instead}", None
+            close = nearest(typed, [str(one) for one in kind.choices])
             hint = f"did you mean {close!r}?" if close else hint
-        return f"{str(name).strip(chr(39))}: {told}", hint
+        return f"{name}: {told}", hint
     told, _, close = error.format_message().partition(" Did you mean ")
+    if told.startswith("No such command"):
+        name = f"{path} {told.split(chr(39))[1]}".removeprefix("xbench ")
+        if instead := former("command", name):
+            return f"command {name!r} is gone: {instead}", None
     if close:
         hint = f"did you mean {close}"
     return _uncapital(told), hint if isinstance(error, click.UsageError) else None

@@ -22,6 +22,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from xbench.former_words import former
 from xbench.text import cut, visible
 
 MAX_CHARACTERS = 160
@@ -117,7 +118,9 @@ def listed(names: Iterable[str], most: int = MAX_CHARACTERS) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, listing: str | None = None) -> SpecError:
-    """The error for an unknown name; it suggests the nearest known one."""
+    """The error for an unknown name; it says what took the place of a former one, or suggests the nearest known one."""
+    if instead := former(kind, name):
+        return SpecError(f"{kind} {name!r} is gone: {instead}")
     close = nearest(name, known)
     hint = f"did you mean {close!r}?" if close else None
     if listing:

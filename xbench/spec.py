@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xbench.errors import SpecError, nearest
 from xbench.field_types import MAX_COUNT, PositiveCount, Text
+from xbench.former_words import former
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.text import cut
 
@@ -152,13 +153,7 @@ class ModeSpec(Spec):
 
 def processes_of(modes: Iterable[ModeSpec]) -> int:
     """Return the number of processes on each device that these modes need."""
-    modes = list(modes)
-    return max((mode.processes or 2 for mode in modes if mode.paired), default=2 if has_untuned(modes) else 1)
-
-
-def has_untuned(modes: Iterable[ModeSpec]) -> bool:
-    """True if a mode runs in ranks of its own without host tuning: a second process on each device holds the jobs."""
-    return any(not mode_info(mode.name).host_tuning for mode in modes)
+    return max((mode.processes or 2 for mode in modes if mode.paired), default=1)
 
 
 PROFILE_STEPS = 16
@@ -264,10 +259,7 @@ class RunSpec(Spec):
 
     @property
     def processes(self) -> int:
-        """Number of our processes on each device: 2 if a mode needs one for each job, or ranks without host tuning.
-
-        A process may hold both jobs.
-        """
+        """Number of our processes on each device: 2 if a mode needs one for each job. A process may hold both jobs."""
         return processes_of(self.modes)
 
     def shares_by_slices(self, mode: ModeSpec) -> bool:
@@ -310,9 +302,19 @@ def parse_options(text: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
+def refuse_former(text: str, key: str, value: str, *, taken: bool = False) -> None:
+    """Raise SpecError for a former key of `text`'s name, or a former value of one that is still `taken`."""
+    name = text.partition(":")[0]
+    if not taken and (instead := former("key", f"{name}:{key}", key)):
+        raise SpecError(f"{text!r}: {key}= is gone: {instead}")
+    if instead := former("value", f"{name}:{key}={value}", f"{key}={value}"):
+        raise SpecError(f"{text!r}: {key}={value} is gone: {instead}")
+
+
 def known_options(text: str, options: dict[str, str], allowed: tuple[str, ...]) -> None:
     """Raise SpecError for an option that `text`'s name does not take, with the nearest one that it takes."""
     for key in options:
+        refuse_former(text, key, options[key], taken=key in allowed)
         if key not in allowed:
             close = nearest(key, allowed)
             takes = ", ".join(allowed) if allowed else "no options"

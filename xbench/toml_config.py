@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from xbench.errors import SpecError, listed, nearest
-from xbench.host.tuning import INSTEAD, REMOVED
+from xbench.former_words import former
 from xbench.record_files import MIB, read_regular
 from xbench.text import cut, one_line, quoted, visible
 
@@ -53,9 +53,9 @@ def known_keys(table: dict[str, Any], known: Iterable[str], where: str, place: s
     known = list(known)
     for key in table:
         if key not in known:
+            if instead := former("option", "--" + key.replace("_", "-")):
+                raise SpecError(f"{where}: {key!r} in {place} is gone: {instead}")
             close = nearest(key, known)
-            if close is None and key.replace("_", "-") in REMOVED:
-                raise SpecError(f"{where}: {place} takes no {key!r} any more", hint=INSTEAD)
             hint = f"did you mean {close!r}?" if close else f"it takes {listed(known)}"
             raise SpecError(f"{where}: unknown {kind} {quoted(key)} in {place}", hint=hint)
 

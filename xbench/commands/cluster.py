@@ -14,7 +14,6 @@ from xbench.commands.options import (
     check_targets,
     csv_option,
     json_option,
-    list_entries,
     show_result,
     takes,
     write_csv,
@@ -42,8 +41,8 @@ def cluster() -> None:
     """Many jobs on one cluster: compare policies that share its GPUs; needs no torch.
 
     What compare shows is simulated: jobs come from a trace, a policy decides who holds how many GPUs, and a restart
-    costs what you say, or what a run measured. --policies and --trace take what `policies` and `traces` list. run
-    trains real jobs under a policy.
+    costs what you say, or what a run measured. `xbench list` has the policies and traces. run trains real jobs under a
+    policy.
     """
 
 
@@ -145,7 +144,7 @@ class LiveConfig:
     """Options of `xbench cluster run`."""
 
     policy: str = option("--policy", default="fifo", shell_complete=complete_policy, metavar="POLICY",
-                         help="A policy that xbench cluster policies lists.")  # fmt: skip
+                         help="A policy that xbench list policies lists.")  # fmt: skip
     restarts: int | None = whole("--restarts", 1, 1000, metavar="N",
                                  help="Measure what a restart costs: the one job has its least and its most workers in "
                                  "turn, and changes N times.")  # fmt: skip
@@ -234,24 +233,3 @@ def run_command(config: LiveConfig, jobs: Path | None, json_to: str | None) -> N
     failed = [job.name for job in record.jobs if job.status == "failed"]
     if failed:
         raise RunError(f"{len(failed)} of {counted(len(record.jobs), 'job')} failed: {', '.join(failed)}")
-
-
-@cluster.command("policies", short_help="List the policies that compare takes.")
-def policies_command() -> None:
-    """List the policies that compare takes, with their options."""
-    from xbench.cluster.policies import POLICIES
-
-    list_entries(POLICIES)
-
-
-@cluster.group("traces", short_help="List the traces that compare takes.")
-def traces_group() -> None:
-    """List the traces that compare takes."""
-
-
-@traces_group.command("list")
-def list_command() -> None:
-    """List the kinds of trace."""
-    from xbench.cluster.traces import TRACES
-
-    list_entries(TRACES)

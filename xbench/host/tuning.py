@@ -34,10 +34,6 @@ from pathlib import Path
 from xbench.errors import SpecError
 
 VARIABLE = "XBENCH_HOST_TUNING"
-REMOVED = ("gloo-threads", "heap")
-"""Options of earlier versions, without dashes, that the variable replaced."""
-
-INSTEAD = f"{VARIABLE}=off in the environment turns host tuning off"
 SENDING_THREADS = "pt_gloo_runloop"
 NICE = -15
 SLICE_NS = 100_000

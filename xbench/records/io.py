@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from xbench.errors import RecordError
+from xbench.former_words import former
 from xbench.record_files import MIB, RECORD, frame_kind, read_regular, write_whole
 from xbench.records.cluster import ClusterComparison, LiveRun
 from xbench.records.comparison import Comparison, Profile
@@ -63,7 +64,7 @@ ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(
     Annotated[AnyRecord, Field(discriminator="kind")], config=ConfigDict(defer_build=True)
 )
 
-REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", listing="xbench runs")
+REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", listing="xbench list runs")
 """Functions that rebuild a killed run's record from its journals, by the kind in the run's `frame.json`."""
 REBUILDERS.add("measured", "xbench.runs.rebuild:measured", "profile, compare, tune")
 REBUILDERS.add("convergence", "xbench.runs.rebuild:convergence", "converge")
@@ -149,6 +150,8 @@ def loads(text: str, name: str = "record") -> AnyRecord:
         )
     for before in range(version, SCHEMA_VERSION):
         data = MIGRATIONS[before](data)
+    if instead := former("record", str(data["kind"])):
+        raise RecordError(f"{shown} is a record of a kind that is gone: {instead}")
     try:
         return ADAPTER.validate_python(data, context=FOREIGN)
     except (ValidationError, RecursionError) as error:

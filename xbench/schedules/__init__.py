@@ -9,7 +9,7 @@ from xbench.errors import SpecError, unknown
 from xbench.modes import MODES, ModeInfo, mode_info
 from xbench.planning.sharding import SHARD
 from xbench.registry import imported
-from xbench.spec import Compress, Copies, ModeSpec, known_options, parse_int, parse_options
+from xbench.spec import Compress, Copies, ModeSpec, known_options, parse_int, parse_options, refuse_former
 from xbench.text import entries
 
 PROCESSES = "processes"
@@ -27,6 +27,8 @@ def parse_mode(text: str) -> ModeSpec:
     info = MODES.entry(name)
     if not info.paired:
         if colon and "=" in carrier and info.options is None:
+            for key, value in parse_options(text)[1].items():
+                refuse_former(text, key, value)
             raise SpecError(f"mode {name!r} takes no options, and {text!r} gives some", hint=f"write {name}")
         if colon and "=" not in carrier:
             raise SpecError(f"mode {name!r} takes no carrier, and {text!r} gives one", hint=f"write {name}")
@@ -48,7 +50,7 @@ def _paired(text: str, info: ModeInfo, pieces: list[str]) -> ModeSpec:
     options = parse_options(f"{name}:{given}")[1] if given else {}
     singles = [one.name for one in MODES if not one.paired and one.equivalent_to_ddp and one.carries_pairs]
     if carriers and named not in singles:
-        raise unknown(f"carrier for {name}", named, singles, listing="xbench modes")
+        raise unknown(f"carrier for {name}", named, singles, listing="xbench list modes")
     known_options(text, options, (PROCESSES,) if info.sharing == "in turns" else ())
     processes = parse_int(text, PROCESSES, options[PROCESSES], 1, 2) if options else None
     chosen = named or info.base_schedule

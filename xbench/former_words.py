@@ -1,0 +1,57 @@
+"""Words that xbench no longer takes, each with what to write now: one table, so that a removed word is never a typo.
+
+A row is the word as it is typed, and a clause that follows "NAME is gone: " in the refusal. It names the new way, or
+says in a few words why there is none. The rows stand under the kind of word:
+
+- "command": words behind `xbench`, such as "scale" or "regress record". The first word alone answers for all its
+  commands.
+- "option": "--name" of any command, or "COMMAND --name" where other commands still have the option. The same name
+  without dashes, as "heap", is refused in a check of a TOML file.
+- "key": a key of a mode, fabric, workload, trace or policy: "NAME:key", or "key" whatever the name.
+- "value": a value of an option or key: "--option=value", "NAME:key=value" or "key=value".
+- "record": the kind of a record.
+- Any kind that `errors.unknown` is called with, such as "mode", "topology", "trace" or "policy": a name of that kind.
+
+`former` reads the table. It is asked before the nearest known word is suggested: by `xbench.cli` for commands, options
+and choices, by `errors.unknown`, by `spec.known_options` for keys, and by `toml_config.known_keys`. To remove a word,
+delete it where it is parsed and add a row here and in tests/unit/test_former_words.py. Nothing else is needed.
+"""
+
+from __future__ import annotations
+
+_HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
+
+FORMER: dict[str, dict[str, str]] = {
+    "command": {
+        "cluster fit": "the page on clusters fits speeds and losses with scipy",
+        "cluster policies": "write xbench list policies",
+        "cluster restart": "write xbench cluster run JOBS.toml --restarts N",
+        "cluster traces": "write xbench list traces, or xbench cluster compare --trace NAME, which fetches it",
+        "cluster traces fetch": "write xbench cluster compare --trace NAME, which fetches it",
+        "cluster traces list": "write xbench list traces",
+        "fabric": "write xbench list fabrics, xbench env --links SPEC or xbench clean",
+        "fabric check": "write xbench env --links SPEC",
+        "fabric clean": "write xbench clean",
+        "fabric list": "write xbench list fabrics",
+        "modes": "write xbench list modes",
+        "runs": "write xbench list runs",
+        "scale": "write xbench plan PROFILE --workers 2..2048",
+        "workloads": "write xbench list workloads",
+    },
+    "option": {
+        "profile --trace": "write xbench trace FILE",
+        "--gloo-threads": _HOST_TUNING,
+        "--heap": _HOST_TUNING,
+    },
+    "mode": {"plain-ddp": "the page of results says what host tuning is worth"},
+    "trace": {"alibaba": "write its tasks as a CSV of your own, one row a job"},
+    "record": {"restart": "xbench cluster run JOBS.toml --restarts N measures restarts"},
+    "key": {},
+    "value": {},
+}
+
+
+def former(kind: str, *words: str) -> str | None:
+    """Return what to write in place of the first of `words` that xbench took earlier, or None."""
+    rows = FORMER.get(kind, {})
+    return next((rows[word] for word in words if word in rows), None)
