@@ -39,9 +39,12 @@ FORMER: dict[str, dict[str, str]] = {
         "workloads": "write xbench list workloads",
     },
     "option": {
+        "--copies": "a gradient is copied into its bucket as soon as it is ready",
+        "compare --minutes": "write --until 2%,20min",
         "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
+        "--nvtx": "nsys profile --pytorch marks the layers and collectives of torch",
     },
     "mode": {"plain-ddp": "the page of results says what host tuning is worth"},
     "trace": {"alibaba": "write its tasks as a CSV of your own, one row a job"},

@@ -29,8 +29,11 @@ TYPED: list[tuple[str, str]] = [
     ("runs --most 3", "xbench list runs"),
     ("scale latest", "xbench plan PROFILE --workers 2..2048"),
     ("workloads resnet", "xbench list workloads"),
+    ("compare --until 2% --minutes 5", "--until 2%,20min"),
     ("profile --trace rank0.json", "xbench trace FILE"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
+    ("compare --copies fused", "as soon as it is ready"),
+    ("profile --nvtx", "nsys profile"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
 ]
 """Words that a user may still type, and what the refusal must say."""

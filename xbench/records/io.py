@@ -79,6 +79,16 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """Migration functions by version: the function at N turns a record of version N into version N + 1. Empty so far."""
 
 
+_GONE = ("copies", "nvtx")
+"""Fields of a run's spec in records of older versions, whose features were removed."""
+
+
+def migrated(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a record without what only older versions had."""
+    spec = data.get("spec")
+    return data | {"spec": {key: spec[key] for key in spec if key not in _GONE}} if isinstance(spec, dict) else data
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of all records (draft 2020-12), as `xbench schema` prints it."""
     return ADAPTER.json_schema()
@@ -153,7 +163,7 @@ def loads(text: str, name: str = "record") -> AnyRecord:
     if instead := former("record", str(data["kind"])):
         raise RecordError(f"{shown} is a record of a kind that is gone: {instead}")
     try:
-        return ADAPTER.validate_python(data, context=FOREIGN)
+        return ADAPTER.validate_python(migrated(data), context=FOREIGN)
     except (ValidationError, RecursionError) as error:
         raise RecordError(f"{shown} is not a valid xbench result: {_explain(error)}") from None
 
