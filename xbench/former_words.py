@@ -21,10 +21,14 @@ from __future__ import annotations
 _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 
 FORMER: dict[str, dict[str, str]] = {
-    "command": {},
+    "command": {
+        "regress record": "xbench regress baseline stores counts, and times are compared with a revision: check --base",
+        "regress calibrate": "xbench regress baseline learns the noise floor as well",
+    },
     "option": {
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
+        "--inject": "to test a gate, slow the model down in this tree",
     },
     "mode": {},
     "key": {},

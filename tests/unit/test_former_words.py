@@ -16,6 +16,9 @@ from xbench.spec import known_options
 TYPED: list[tuple[str, str]] = [
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
+    ("regress check --inject step=1.1", "slow the model down"),
+    ("regress record --layer deterministic", "regress baseline"),
+    ("regress calibrate", "regress baseline"),
 ]
 """Words that a user may still type, and what the refusal must say."""
 

@@ -373,7 +373,7 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",
         "--keep", "--output", "--force",
     ),
-    "Expert": ("--timeout", "--nvtx", "--inject", "--debug", "--help"),
+    "Expert": ("--timeout", "--nvtx", "--debug", "--help"),
 }  # fmt: skip
 """Options by heading. Options that are not listed here appear under `OTHER`, which comes first."""
 
