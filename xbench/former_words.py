@@ -22,15 +22,26 @@ _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 
 FORMER: dict[str, dict[str, str]] = {
     "command": {
-        "regress record": "xbench regress baseline stores counts, and times are compared with a revision: check --base",
+        "cluster policies": "write xbench list policies",
+        "cluster traces list": "write xbench list traces",
+        "fabric": "write xbench list fabrics, xbench env --links SPEC or xbench clean",
+        "fabric check": "write xbench env --links SPEC",
+        "fabric clean": "write xbench clean",
+        "fabric list": "write xbench list fabrics",
+        "modes": "write xbench list modes",
         "regress calibrate": "xbench regress baseline learns the noise floor as well",
+        "regress record": "xbench regress baseline stores counts, and check --base judges times",
+        "runs": "write xbench list runs",
+        "scale": "write xbench plan PROFILE --workers 2..2048",
+        "workloads": "write xbench list workloads",
     },
     "option": {
+        "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
         "--inject": "to test a gate, slow the model down in this tree",
     },
-    "mode": {},
+    "mode": {"plain-ddp": "the page of results says what host tuning is worth"},
     "key": {},
     "value": {},
 }
