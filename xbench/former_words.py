@@ -36,11 +36,13 @@ FORMER: dict[str, dict[str, str]] = {
         "workloads": "write xbench list workloads",
     },
     "option": {
+        "--copies": "a gradient is copied into its bucket as soon as it is ready",
         "compare --minutes": "write --until 2%,20min",
         "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
         "--inject": "to test a gate, slow the model down in this tree",
+        "--nvtx": "nsys profile --pytorch marks the layers and collectives of torch",
     },
     "mode": {"plain-ddp": "the page of results says what host tuning is worth"},
     "key": {},

@@ -31,6 +31,8 @@ TYPED: list[tuple[str, str]] = [
     ("regress check --inject step=1.1", "slow the model down"),
     ("regress record --layer deterministic", "regress baseline"),
     ("regress calibrate", "regress baseline"),
+    ("compare --copies fused", "as soon as it is ready"),
+    ("profile --nvtx", "nsys profile"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
 ]
 """Words that a user may still type, and what the refusal must say."""

@@ -76,6 +76,22 @@ MAX_BYTES = 256 * MIB
 WHICH = "give a record.json, or the folder of a run under results/runs"
 
 
+_GONE = ("copies", "nvtx")
+"""Fields of a run's spec in records of older versions, whose features were removed."""
+
+
+def migrated(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a record without what only older versions had, and under its kind of today."""
+    if data.get("kind") == "noise":
+        data = data | {"kind": "baseline"}
+    if data.get("kind") == "baseline" and data.get("launches"):  # floors of launches that were not in pairs
+        data = data | {"floors": []}
+    gone = {"baseline": ("launches",), "regression": ("injected",)}.get(str(data.get("kind")), ())
+    data = {key: value for key, value in data.items() if key not in gone}
+    spec = data.get("spec")
+    return data | {"spec": {key: spec[key] for key in spec if key not in _GONE}} if isinstance(spec, dict) else data
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of all records (draft 2020-12), as `xbench schema` prints it."""
     return ADAPTER.json_schema()
@@ -146,19 +162,9 @@ def loads(text: str, name: str = "record") -> AnyRecord:
             hint="install a newer xbench",
         )
     try:
-        return ADAPTER.validate_python(_of_today(data), context=FOREIGN)
+        return ADAPTER.validate_python(migrated(data), context=FOREIGN)
     except (ValidationError, RecursionError) as error:
         raise RecordError(f"{shown} is not a valid xbench result: {_explain(error)}") from None
-
-
-def _of_today(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of an earlier xbench's record without the fields that are gone, and under its kind of today."""
-    if data["kind"] == "noise":
-        data = {**data, "kind": "baseline"}
-    if data.get("launches") and data["kind"] == "baseline":  # floors of launches that were not in pairs
-        data = {**data, "floors": []}
-    gone = {"baseline": {"launches"}, "regression": {"injected"}}.get(str(data["kind"]), set())
-    return {name: value for name, value in data.items() if name not in gone}
 
 
 def _explain(error: Exception) -> str:
