@@ -15,6 +15,10 @@ from xbench.spec import known_options
 
 TYPED: list[tuple[str, str]] = [
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
+    ("cluster compare --trace alibaba:pai.csv", "a CSV of your own"),
+    ("cluster fit runs.csv", "with scipy"),
+    ("cluster restart resnet18 --repeats 3", "xbench cluster run JOBS.toml --restarts N"),
+    ("cluster traces fetch itp", "xbench cluster compare --trace NAME"),
     ("cluster policies", "xbench list policies"),
     ("cluster traces list", "xbench list traces"),
     ("fabric", "xbench env --links SPEC"),

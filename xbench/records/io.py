@@ -19,8 +19,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from xbench.errors import RecordError
+from xbench.former_words import former
 from xbench.record_files import MIB, RECORD, frame_kind, read_regular, write_whole
-from xbench.records.cluster import ClusterComparison, LiveRun, Restart
+from xbench.records.cluster import ClusterComparison, LiveRun
 from xbench.records.comparison import Comparison, Profile
 from xbench.records.convergence import Convergence
 from xbench.records.parts import FOREIGN
@@ -44,7 +45,6 @@ AnyRecord = (
     | Regression
     | ClusterComparison
     | LiveRun
-    | Restart
 )
 """Any record that `load` reads and `xbench report` shows."""
 
@@ -67,7 +67,6 @@ REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", list
 """Functions that rebuild a killed run's record from its journals, by the kind in the run's `frame.json`."""
 REBUILDERS.add("measured", "xbench.runs.rebuild:measured", "profile, compare, tune")
 REBUILDERS.add("convergence", "xbench.runs.rebuild:convergence", "converge")
-REBUILDERS.add("restart", "xbench.cluster.live.restart_result:rebuilt", "cluster restart")
 REBUILDERS.add("live", "xbench.cluster.live.outcome:rebuilt", "cluster run")
 
 MAX_BYTES = 256 * MIB
@@ -161,6 +160,8 @@ def loads(text: str, name: str = "record") -> AnyRecord:
             f"{shown} has schema version {reprlib.repr(version)}, and this xbench reads up to {SCHEMA_VERSION}",
             hint="install a newer xbench",
         )
+    if instead := former("record", str(data["kind"])):
+        raise RecordError(f"{shown} is a record of a kind that is gone: {instead}")
     try:
         return ADAPTER.validate_python(migrated(data), context=FOREIGN)
     except (ValidationError, RecursionError) as error:
