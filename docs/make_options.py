@@ -21,12 +21,10 @@ MORE = {
     "--clip": "list.md#the-training-step",
     "--backend": "horovod.md#as-a-carrier",
     "--compress": "compare.md#half-the-bytes",
-    "--copies": "compare.md#how-gradients-get-into-a-collective",
     "--fabric": "fabric.md",
     "--launches": "how-it-measures.md#steps-blocks-launches",
     "--until": "how-it-measures.md#as-many-launches-as-a-precision-needs",
     "--modes": "modes.md",
-    "--nvtx": "compare.md#nsight-systems",
     "--optimizer-impl": "list.md#the-training-step",
     "--overlap": "compare.md#into-the-next-forward-pass",
     "--topology": "plan.md#how-it-gets-there",
@@ -63,7 +61,7 @@ def table(path: str, page: str) -> str:
     rows = [
         _row(option, context, page)
         for option in command.params
-        if isinstance(option, click.Option) and not option.hidden and "--debug" not in option.opts
+        if isinstance(option, click.Option) and not option.hidden
     ]
     return "\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n"
 

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from xbench.errors import SpecError
-from xbench.matrix_options import Matrix as Matrix
-from xbench.matrix_options import MatrixOptions as MatrixOptions
 from xbench.modes import COMPARED, CONVERGED, TUNED
-from xbench.option_fields import Device, Finite, choice, group, listed, option, read_timeout, whole, within
-from xbench.workload_options import WorkloadOptions
+from xbench.option_fields import Device, choice, group, option, parsed, read_timeout, whole, within
+from xbench.units import parse_seconds
+from xbench.workload_options import StepOptions
 
 if TYPE_CHECKING:
-    from xbench.records import Validation
-    from xbench.spec import Collectives, Compress, Copies, Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
+    from xbench.spec import Collectives, Compress, Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
 
 RUNS = Path("results/runs")
 
@@ -40,25 +38,6 @@ def _modes(text: str) -> tuple[ModeSpec, ...]:
     from xbench.schedules import parse_modes
 
     return parse_modes(text)
-
-
-def _workloads(text: str) -> tuple[WorkloadSpec, ...]:
-    from xbench.workloads import parse_workload
-
-    return tuple(parse_workload(name) for name in listed("--workloads", text))
-
-
-def _validation(path: Path) -> Validation:
-    from xbench.records import Validation, load, of_kind
-
-    record = load(path)
-    before = of_kind(record, Validation)
-    if before is None:
-        raise SpecError(
-            f"--resume: {str(path)!r} is a {record.kind} record, and no validation",
-            hint="give the folder of a run of xbench validate",
-        )
-    return before
 
 
 def _learning_rate(value: float) -> float:
@@ -96,6 +75,21 @@ def _only_torch_option() -> Any:
 
 def _output_option(told: str) -> Any:
     return option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, help=told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions(StepOptions):
+    """Names of workloads, and the options that apply to all of them."""
+
+    names: str | Sequence[str] = ()
+
+    def read(self) -> tuple[WorkloadSpec, ...]:
+        """Parse the workloads; resnet50 if none is named. Raises SpecError."""
+        from xbench.workloads import parse_workload
+
+        names = (self.names,) if isinstance(self.names, str) else self.names or ("resnet50",)
+        values = {key: value for key, value in vars(self).items() if key != "names"}
+        return tuple(parse_workload(name, **values) for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,16 +190,6 @@ class RunConfig:
         help="Fail if a rank reports nothing for this long.",
     )
     output: Path = _output_option("Folder for the records of runs.")
-    nvtx: bool = option(
-        "--nvtx", is_flag=True, default=False, help="Mark steps, buckets and turns for Nsight Systems; for GPUs only."
-    )
-    copies: Copies | None = choice(
-        "--copies",
-        "views",
-        "coalesced",
-        "fused",
-        help="How gradients are copied into a collective and back.  [default: views]",
-    )
     compress: Compress | None = choice(
         "--compress",
         "none",
@@ -223,30 +207,32 @@ class RunConfig:
     )
 
 
-def _precision(text: str) -> float:
-    """Read '2%' or '2' as the share 0.02. Raises SpecError."""
+UNTIL_S = 30 * 60.0
+"""Default time limit of `--until` [s]."""
+
+
+def _until(text: str) -> tuple[float, float]:
+    """Read '2%' or '2%,20min' as a share and a time limit [s]. Raises SpecError."""
+    share, comma, limit = text.partition(",")
     try:
-        percent = float(text.strip().removesuffix("%"))
+        percent = float(share.strip().removesuffix("%"))
     except ValueError:
-        raise SpecError(f"--until: {text!r} is not a percentage", hint="try --until 2%") from None
-    return within("--until", 0.1, 50.0)(percent) / 100
+        raise SpecError(f"--until: {share!r} is not a percentage", hint="try --until 2%") from None
+    seconds = parsed("--until", parse_seconds, limit) if comma else UNTIL_S
+    if not 15 <= seconds <= 86_400:
+        raise SpecError(f"--until: {limit} is not in the range 15 s to 1440 min", hint="try --until 2%,30min")
+    return within("--until", 0.1, 50.0)(percent) / 100, seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(RunConfig):
     """Options of `xbench compare`: launches may be as many as a precision needs."""
 
-    until: float | None = option(
+    until: tuple[float, float] | None = option(
         "--until",
-        read=_precision,
-        metavar="PERCENT",
-        help="Run as many launches as ratios to this precision need, such as 2%.",
-    )
-    minutes: float | None = option(
-        "--minutes",
-        type=float,
-        read=within("--minutes", 0.25, 1440.0),
-        help="Time limit of --until in minutes.  [default: 30]",
+        read=_until,
+        metavar="PERCENT[,TIME]",
+        help="Run as many launches as ratios to this precision need, within 30min or TIME: 2%,20min.",
     )
 
 
@@ -299,36 +285,3 @@ class ConvergeConfig(RunConfig):
         read=_learning_rate,
         help="Initial learning rate.  [default: 0.01 for sgd, 0.0001 for adamw]",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValidateConfig(RunConfig):
-    """Options of `xbench validate`: a matrix of `workloads` and `fabrics`."""
-
-    workloads: Sequence[WorkloadSpec] = option(
-        "--workloads",
-        default="transformer-tiny,mobilenet_v2,resnet18,densenet121,resnet50,vgg11",
-        unset=(),
-        read=_workloads,
-        metavar="A,B,...",
-        complete="workloads",
-        help="Workloads: names, or file.py:make.",
-    )
-    matrix: Matrix = group(MatrixOptions, default=Matrix())
-    modes: Sequence[ModeSpec] = _modes_option(COMPARED, "Single-job modes to predict and to measure.")
-    collectives: Collectives = _only_torch_option()
-    cell_minutes: float = option(
-        "--cell-minutes",
-        type=Finite(0.1, 600),
-        default=2.5,
-        help="Approximate time for the timed blocks of a cell, in minutes.",
-    )
-    resume: Validation | None = option(
-        "--resume",
-        read=_validation,
-        metavar="RESULT",
-        complete="result",
-        help="Continue this validation: its cells are kept.",
-    )
-    device: str = choice("--device", "auto", "cpu", "cuda", default="cpu", help="Where to compute.")
-    output: Path = _output_option("Folder for the record, and for those of its cells.")

@@ -60,10 +60,8 @@ def report(
 ) -> None:
     """Show a saved result again; needs neither torch nor a GPU.
 
-    RESULT is a record, the folder of a run such as results/runs/20260101-120000-comparison-resnet50, or latest
-    [default: latest]. The table goes to stdout. A format is written to its FILE, to stdout for -, and without either
-    beside the RESULT; there is no table then. With --json - the table goes to stderr, and stdout carries the JSON
-    alone.
+    RESULT is a record, the folder of a run, or latest [default: latest]. The table goes to stdout. A format is written
+    to its FILE, to stdout for -, and without either beside the RESULT; there is no table then.
     """
     from xbench.records import load
 
@@ -149,8 +147,8 @@ def _show(
 def schema() -> None:
     """Print the JSON Schema of the result files.
 
-    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, validation, tuned,
-    convergence, baseline, noise, regression, cluster, live, restart.
+    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, tuned, convergence,
+    baseline, noise, regression, cluster, live.
     """
     from xbench.records import json_schema
 

@@ -14,15 +14,12 @@ for _kind, _view in (
     ("profile", "profile:ProfileView"),
     ("comparison", "comparison:ComparisonView"),
     ("scaling", "scaling:ScalingView"),
-    ("validation", "validation:ValidationView"),
     ("tuned", "tuned:TunedView"),
     ("convergence", "convergence:ConvergenceView"),
     ("baseline", "baseline:BaselineView"),
-    ("noise", "baseline:NoiseView"),
     ("regression", "regression:RegressionView"),
     ("cluster", "cluster:ClusterView"),
     ("live", "cluster:LiveView"),
-    ("restart", "restart:RestartView"),
 ):
     VIEWS.add(_kind, f"xbench.report.kinds.{_view}", f"the view of a {_kind}")
 
