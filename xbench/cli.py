@@ -54,8 +54,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
     "modes": ("xbench.commands.workloads", "List the schedules and paired modes that compare takes."),
     "script": ("xbench.commands.script", "Write the launch script of a comparison for torchrun, Slurm or Kubernetes."),
-    "completion": ("xbench.commands.completion", "Print the script that completes xbench's words in your shell."),
-    "schema": ("xbench.commands.report", "Print the JSON Schema of the result files."),
     "fabric": ("xbench.commands.fabric", "List and check fabrics, or remove what killed runs left."),
 }  # fmt: skip
 
@@ -140,8 +138,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
     _never_fail_on_encoding()
-    if "_XBENCH_COMPLETE" in os.environ:
-        import xbench.commands.completion  # noqa: F401 (it registers the shells that click asks)
     try:
         outcome = cli.main(args=arguments, prog_name="xbench", standalone_mode=False)
         sys.stdout.flush()

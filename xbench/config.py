@@ -68,7 +68,7 @@ def _learning_rate(value: float) -> float:
 
 
 def _modes_option(default: str, told: str) -> Any:
-    return option("--modes", default=default, unset=(), read=_modes, metavar="A,B,...", complete="modes", help=told)
+    return option("--modes", default=default, unset=(), read=_modes, metavar="A,B,...", help=told)
 
 
 def overlap_option() -> Any:
@@ -157,7 +157,6 @@ class RunConfig:
         unset=(),
         read=_modes,
         metavar="A,B,...",
-        complete="modes",
         help=f"Modes to compare; xbench modes lists them. MODE@NAME is a second copy of MODE.  "
         f"[default: {COMPARED}; on CPUs {UNTUNED} too]",
     )
@@ -165,7 +164,6 @@ class RunConfig:
     reference: str | None = option(
         "--reference",
         metavar="MODE",
-        complete="mode",
         help="Mode that the others are compared with; pairs of jobs are compared with sequential.  "
         "[default: ddp, else the first that may be advised]",
     )
@@ -177,7 +175,6 @@ class RunConfig:
         unset=lambda: read_fabric("auto"),
         read=read_fabric,
         metavar="SPEC",
-        complete="fabric",
         help="What connects the ranks: local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, "
         "cluster, or auto.",
     )
@@ -312,7 +309,6 @@ class ValidateConfig(RunConfig):
         unset=(),
         read=_workloads,
         metavar="A,B,...",
-        complete="workloads",
         help="Workloads: names, or file.py:make.",
     )
     matrix: Matrix = group(MatrixOptions, default=Matrix())
@@ -328,7 +324,6 @@ class ValidateConfig(RunConfig):
         "--resume",
         read=_validation,
         metavar="RESULT",
-        complete="result",
         help="Continue this validation: its cells are kept.",
     )
     device: str = choice("--device", "auto", "cpu", "cuda", default="cpu", help="Where to compute.")

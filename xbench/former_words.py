@@ -21,7 +21,10 @@ from __future__ import annotations
 _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 
 FORMER: dict[str, dict[str, str]] = {
-    "command": {},
+    "command": {
+        "completion": 'eval "$(_XBENCH_COMPLETE=bash_source xbench)" makes bash complete its words',
+        "schema": "schema.json in the documentation is the JSON Schema of the records",
+    },
     "option": {
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,

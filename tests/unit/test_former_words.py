@@ -16,6 +16,8 @@ from xbench.spec import known_options
 TYPED: list[tuple[str, str]] = [
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
+    ("completion bash", "_XBENCH_COMPLETE=bash_source"),
+    ("schema", "schema.json"),
 ]
 """Words that a user may still type, and what the refusal must say."""
 

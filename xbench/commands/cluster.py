@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from xbench.commands.completing import complete_policies, complete_policy, complete_workload
 from xbench.commands.options import (
     check_json,
     check_targets,
@@ -53,7 +52,7 @@ def cluster() -> None:
 @click.option("--trace", "trace_text", default=EXAMPLE, show_default=True, metavar="TRACE",
               help="Jobs: itp:PATH, philly:PATH, pollux:FOLDER, alibaba:PATH, FILE.csv, or generated:...")  # fmt: skip
 @click.option("--policies", "policy_text", default="fifo-backfill,sjf,srtf,las", show_default=True,
-              metavar="A,B,...", shell_complete=complete_policies, help="The first is the reference.")  # fmt: skip
+              metavar="A,B,...", help="The first is the reference.")  # fmt: skip
 @click.option(
     "--gpus", default=32, show_default=True, type=click.IntRange(1, MAX_GPUS), metavar="N", help="The cluster's."
 )
@@ -136,7 +135,7 @@ def _seeds(trace: str, seeds: int | None) -> tuple[int | None, ...]:
 
 @cluster.command("run", short_help="Run real jobs on this machine or a Ray cluster, under a policy.")
 @click.argument("jobs", required=False, type=click.Path(path_type=Path), metavar="[JOBS.toml]")
-@click.option("--policy", default="fifo", show_default=True, shell_complete=complete_policy, metavar="POLICY",
+@click.option("--policy", default="fifo", show_default=True, metavar="POLICY",
               help="A policy that xbench cluster policies lists.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
               help="What starts workers: this machine, or Ray (an optional extra).")  # fmt: skip
@@ -228,7 +227,7 @@ def run_command(
 
 
 @cluster.command("restart", short_help="Measure what stopping and restarting a real job costs.")
-@click.argument("workload", shell_complete=complete_workload)
+@click.argument("workload")
 @click.option("--from", "start", default=1, show_default=True, type=click.IntRange(1, MAX_WORKERS), metavar="W",
               help="Workers to begin with.")  # fmt: skip
 @click.option("--to", default=2, show_default=True, type=click.IntRange(1, MAX_WORKERS), metavar="W",

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from xbench.commands.completing import complete_fabric
 from xbench.commands.options import list_entries
 from xbench.config import RUNS
 from xbench.text import counted
@@ -59,7 +58,7 @@ def clean(everything: bool, output: Path) -> None:
 
 
 @fabric.command("check")
-@click.argument("text", metavar="[FABRIC]", shell_complete=complete_fabric, default="shaped:hosts=2,rate=1gbit")
+@click.argument("text", metavar="[FABRIC]", default="shaped:hosts=2,rate=1gbit")
 def check(text: str) -> None:
     """Raise a fabric, measure one TCP stream through it, remove it.
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xbench.commands.completing import complete_result
 from xbench.commands.options import (
     STDOUT,
     ResultPath,
@@ -71,7 +70,6 @@ class WhatIfConfig:
         multiple=True,
         type=click.Path(path_type=Path),
         metavar="FILE",
-        complete="file",
         help="What if T(M) were that of a file of nccl-tests, NCCL Inspector, or a CSV; may be repeated.",
     )
     job: int | None = option(
@@ -97,10 +95,9 @@ class PlanConfig(WhatIfConfig):
         "--fabric",
         read=read_fabric,
         metavar="SPEC",
-        complete="fabric",
         help="Plan for shaped:hosts=H,rate=R[,ranks=K] in place of what was measured.",
     )
-    modes: str | None = option("--modes", metavar="A,B,...", complete="modes", help="Modes to plan.  [default: all]")
+    modes: str | None = option("--modes", metavar="A,B,...", help="Modes to plan.  [default: all]")
     emit: str = choice(
         "--emit",
         "table",
@@ -113,7 +110,6 @@ class PlanConfig(WhatIfConfig):
     mode: str | None = option(
         "--mode",
         metavar="MODE",
-        complete="mode",
         help="Mode of a snippet's plan.  [default: the fastest; for ddp, of ddp-tuned and auto]",
     )
     workers: int | None = option("--workers", type=int, metavar="N", help="What if there were N workers in a ring.")
@@ -137,7 +133,7 @@ def _planned(path: Path) -> object:
         "xbench plan latest", "xbench plan latest --rate 10gbit --workers 16", "xbench plan latest --emit ddp"
     ),
 )
-@click.argument("profile", type=ResultPath(_planned), shell_complete=complete_result)
+@click.argument("profile", type=ResultPath(_planned))
 @takes(
     PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "links", "workers", "compute_scale",
     "overlap", "job", json_option,
@@ -335,9 +331,7 @@ class ScaleConfig(WhatIfConfig):
         "hierarchical:gpus=G[,rate=R][,latency=L] with a fast ring inside each host; between=R in place of rate=R: the "
         "record is of one host, and R is the rate between hosts.",
     )
-    modes: str | None = option(
-        "--modes", metavar="A,B,...", complete="modes", help="Modes to predict.  [default: all but compute]"
-    )
+    modes: str | None = option("--modes", metavar="A,B,...", help="Modes to predict.  [default: all but compute]")
     error_band: float | None = option(
         "--error-band",
         type=float,
@@ -353,7 +347,7 @@ class ScaleConfig(WhatIfConfig):
     short_help="Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.",
     epilog=examples("xbench scale latest", "xbench scale latest --workers 8..64 --topology hierarchical:gpus=8"),
 )
-@click.argument("profile", type=ResultPath(_planned), shell_complete=complete_result)
+@click.argument("profile", type=ResultPath(_planned))
 @takes(
     ScaleConfig, "workers", "topology", "modes", "rate_bps", "latency_s", "links", "compute_scale", "error_band", "job",
     csv_option("Write a CSV with one row per mode and size; with - it goes to stdout."), json_option, verbose_option,

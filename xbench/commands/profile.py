@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from xbench.commands.compare import run_and_render
-from xbench.commands.completing import complete_file, complete_workload
 from xbench.commands.options import ThemedCommand, check_json, examples, json_option, show_run, takes, verbose_option
 from xbench.config import ProfileConfig
 from xbench.errors import SpecError
@@ -24,8 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _files(flag: str, name: str, text: str) -> Callable[[F], F]:
     """Add an option that takes a file, and may be repeated."""
-    return click.option(flag, name, metavar="FILE", multiple=True, type=click.Path(path_type=Path),
-                        shell_complete=complete_file, help=text)  # fmt: skip
+    return click.option(flag, name, metavar="FILE", multiple=True, type=click.Path(path_type=Path), help=text)
 
 
 @click.command(
@@ -38,12 +36,11 @@ def _files(flag: str, name: str, text: str) -> Callable[[F], F]:
         "xbench profile --trace rank0.json.gz --trace rank1.json.gz",
     ),
 )
-@click.argument("names", metavar="[WORKLOAD]", shell_complete=complete_workload, default="resnet50")
+@click.argument("names", metavar="[WORKLOAD]", default="resnet50")
 @_files("--trace", "traces", "Trace of torch.profiler to profile in place of a run; one file a rank; may be repeated.")
 @click.option(
     "--model",
     metavar="WORKLOAD",
-    shell_complete=complete_workload,
     help="Model that was traced, for names and sizes of gradients; with --trace.",
 )
 @_files("--link", "links", "Output of nccl-tests, NCCL Inspector, or a CSV with T(M); with --trace; may be repeated.")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.completing import complete_result
 from xbench.commands.options import (
     STDOUT,
     Output,
@@ -47,8 +46,7 @@ OF_SEVERAL = "html"
         "xbench report before.json after.json --html compared.html",
     ),
 )
-@click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULT]...",
-                shell_complete=complete_result)  # fmt: skip
+@click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULT]...")
 @click.option("--all", "show_all", is_flag=True, help="Every layer of a profile, not the ten largest.")
 @format_option("html", "One page that opens offline, with plots; several RESULTs in one.")
 @format_option("trace", "The recorded and predicted steps, for ui.perfetto.dev or chrome://tracing.")
@@ -171,15 +169,3 @@ def runs(output: Path, most: int, as_json: bool) -> None:
         click.echo(f"no runs in {output}", err=True)
     elif len(folders) > most:
         click.echo(f"{len(folders) - most} more: --most {len(folders)} lists them", err=True)
-
-
-@click.command(name="schema", short_help="Print the JSON Schema of the result files.")
-def schema() -> None:
-    """Print the JSON Schema of the result files.
-
-    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, validation, tuned,
-    convergence, baseline, noise, regression, cluster, live, restart.
-    """
-    from xbench.records import json_schema
-
-    click.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from xbench.commands.completing import complete_workload
 from xbench.distribution import install_extra
 from xbench.errors import SpecError
 from xbench.modes import MODES
@@ -39,7 +38,7 @@ MAX_NAMES = 60
 
 
 @click.command(name="workloads", short_help="List the workloads, or those whose name holds a word.")
-@click.argument("word", required=False, default="", shell_complete=complete_workload)
+@click.argument("word", required=False, default="")
 @click.option("--names", is_flag=True, help="Only the names, one a line.")
 @click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
 def workloads(word: str, names: bool, as_json: bool) -> None:
