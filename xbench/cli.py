@@ -53,7 +53,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
     "modes": ("xbench.commands.workloads", "List the schedules and paired modes that compare takes."),
-    "script": ("xbench.commands.script", "Write the launch script of a comparison for torchrun, Slurm or Kubernetes."),
     "fabric": ("xbench.commands.fabric", "List and check fabrics, or remove what killed runs left."),
 }  # fmt: skip
 

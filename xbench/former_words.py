@@ -23,6 +23,7 @@ _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 FORMER: dict[str, dict[str, str]] = {
     "command": {
         "completion": 'eval "$(_XBENCH_COMPLETE=bash_source xbench)" makes bash complete its words',
+        "script": "the documentation's page on clusters has launch files for torchrun, Slurm, Kubernetes and Ray",
         "schema": "schema.json in the documentation is the JSON Schema of the records",
     },
     "option": {

@@ -17,6 +17,7 @@ TYPED: list[tuple[str, str]] = [
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
     ("completion bash", "_XBENCH_COMPLETE=bash_source"),
+    ("script --engine slurm compare resnet50", "launch files"),
     ("schema", "schema.json"),
 ]
 """Words that a user may still type, and what the refusal must say."""

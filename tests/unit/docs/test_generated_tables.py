@@ -38,7 +38,7 @@ def test_the_measured_tables_are_those_of_the_committed_results(page: Path) -> N
 
 def test_most_commands_have_their_options_from_the_command_line() -> None:
     generated = {name for name in COMMANDS if f"<!-- options: xbench {name} -->" in _page(name)}
-    several = {"compare", "profile", "tune", "plan", "scale", "validate", "converge", "script", "report", "env"}
+    several = {"compare", "profile", "tune", "plan", "scale", "validate", "converge", "report", "env"}
     assert several - generated == set()
 
 
