@@ -18,7 +18,7 @@ import click
 from xbench.errors import SpecError
 from xbench.matrix_options import Matrix as Matrix
 from xbench.matrix_options import MatrixOptions as MatrixOptions
-from xbench.modes import COMPARED, CONVERGED, TUNED, UNTUNED
+from xbench.modes import COMPARED, CONVERGED, TUNED
 from xbench.option_fields import Device, Finite, choice, group, listed, option, read_timeout, whole, within
 from xbench.workload_options import WorkloadOptions
 
@@ -157,10 +157,9 @@ class RunConfig:
         unset=(),
         read=_modes,
         metavar="A,B,...",
-        help=f"Modes to compare; xbench modes lists them. MODE@NAME is a second copy of MODE.  "
-        f"[default: {COMPARED}; on CPUs {UNTUNED} too]",
+        help=f"Modes to compare; xbench modes lists them. MODE@NAME is a second copy of MODE.  [default: {COMPARED}]",
     )
-    """Modes to compare. Empty stands for the default ones of a comparison (`runs.mode_checks`), and for a profile."""
+    """Modes to compare. Empty stands for `COMPARED` in a comparison, and for none in a profile."""
     reference: str | None = option(
         "--reference",
         metavar="MODE",

@@ -30,7 +30,7 @@ FORMER: dict[str, dict[str, str]] = {
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
     },
-    "mode": {},
+    "mode": {"plain-ddp": "the page of results says what host tuning is worth"},
     "key": {},
     "value": {},
 }

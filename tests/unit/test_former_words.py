@@ -19,6 +19,7 @@ TYPED: list[tuple[str, str]] = [
     ("completion bash", "_XBENCH_COMPLETE=bash_source"),
     ("script --engine slurm compare resnet50", "launch files"),
     ("schema", "schema.json"),
+    ("compare --modes ddp,plain-ddp", "host tuning"),
 ]
 """Words that a user may still type, and what the refusal must say."""
 

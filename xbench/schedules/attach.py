@@ -166,7 +166,7 @@ def _attached(
         )
     if dist.is_initialized() and dist.get_rank(group) < 0:
         raise UsageError("this rank is not in process_group", hint="call attach on the ranks of the group alone")
-    raises = MODES.entry(schedule).host_tuning and tuning.is_on() and dist.is_initialized()
+    raises = tuning.is_on() and dist.is_initialized()
     raises = raises and "gloo" in backend_of(group, next(model.parameters()).device)
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         if broadcast:

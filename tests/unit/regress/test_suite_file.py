@@ -129,7 +129,6 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
         ('"ddp", "optimal"', '"ddp", "ddp"', "check 'resnet18': the mode 'ddp' stands twice", "write it once"),
         ('"ddp", "optimal"', '"ddp+compile"', "check 'resnet18': 'ddp+compile' compiles first", "write 'ddp'"),
         ('"ddp", "optimal"', '"auto:shard=on"', "check 'resnet18': 'auto:shard=on' plans its units", "write 'ddp'"),
-        ('"ddp", "optimal"', '"plain-ddp"', "check 'resnet18': 'plain-ddp' needs ranks of its own", "write 'ddp'"),
         ('"ddp", "optimal"', '"crossover"', "check 'resnet18': 'crossover' needs two jobs, and a check trains one",
          "write 'optimal'"),
         ('"synthetic:layers=8"', '"resnet19"', "check 'small': workload: unknown workload 'resnet19'", "did you mean"),
