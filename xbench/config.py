@@ -157,7 +157,7 @@ class RunConfig:
         unset=(),
         read=_modes,
         metavar="A,B,...",
-        help=f"Modes to compare; xbench modes lists them. MODE@NAME is a second copy of MODE.  [default: {COMPARED}]",
+        help=f"Modes to compare (xbench list modes). MODE@NAME is a second copy of MODE.  [default: {COMPARED}]",
     )
     """Modes to compare. Empty stands for `COMPARED` in a comparison, and for none in a profile."""
     reference: str | None = option(
@@ -263,7 +263,7 @@ class TuneConfig(RunConfig):
     minutes: float = option(
         "--minutes", type=float, default=10.0, read=within("--minutes", 0.25, 1440.0), help="Time limit in minutes."
     )
-    modes: Sequence[ModeSpec] = _modes_option(TUNED, "Candidates to time against ddp; xbench modes lists them.")
+    modes: Sequence[ModeSpec] = _modes_option(TUNED, "Candidates to time against ddp; xbench list modes lists them.")
     margin_percent: float = option(
         "--margin",
         type=float,
@@ -283,7 +283,7 @@ class ConvergeConfig(RunConfig):
     """Options of `xbench converge`. `samples` counts one seed over all workers, and overrides `epochs`."""
 
     judged: bool = False
-    modes: Sequence[ModeSpec] = _modes_option(CONVERGED, "Modes to train with; xbench modes lists them.")
+    modes: Sequence[ModeSpec] = _modes_option(CONVERGED, "Modes to train with; xbench list modes lists them.")
     dataset: str = choice(
         "--dataset", "digits", default="digits", help="Data to train on: scikit-learn's handwritten digits."
     )

@@ -22,11 +22,22 @@ _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 
 FORMER: dict[str, dict[str, str]] = {
     "command": {
+        "cluster policies": "write xbench list policies",
+        "cluster traces list": "write xbench list traces",
         "completion": 'eval "$(_XBENCH_COMPLETE=bash_source xbench)" makes bash complete its words',
-        "script": "the documentation's page on clusters has launch files for torchrun, Slurm, Kubernetes and Ray",
+        "fabric check": "write xbench env --links SPEC",
+        "fabric clean": "write xbench clean",
+        "fabric list": "write xbench list fabrics",
+        "fabric": "write xbench list fabrics, xbench env --links SPEC or xbench clean",
+        "modes": "write xbench list modes",
+        "runs": "write xbench list runs",
+        "scale": "write xbench plan PROFILE --workers 2..2048",
         "schema": "schema.json in the documentation is the JSON Schema of the records",
+        "script": "the documentation's page on clusters has launch files for torchrun, Slurm, Kubernetes and Ray",
+        "workloads": "write xbench list workloads",
     },
     "option": {
+        "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
     },

@@ -37,7 +37,7 @@ class ModeInfo:
 
     name: str
     summary: str = ""
-    """One line of at most 80 characters, for `xbench modes`."""
+    """One line of at most 80 characters, for `xbench list modes`."""
     schedule: str = ""
     """Class of the schedule, as 'module:attribute'; empty for a paired mode."""
     planner: str | None = None
@@ -276,7 +276,7 @@ class Modes(Table[ModeInfo]):
     """All modes in order: ours, then those of other packages, which are read on first use."""
 
     def __init__(self) -> None:
-        super().__init__("mode", listing="xbench modes", group=GROUP)
+        super().__init__("mode", listing="xbench list modes", group=GROUP)
         self._entries |= {info.name: info for info in _OURS}
         self.broken: dict[str, str] = {}
         """Modes of other packages that cannot be imported, each with the reason."""
@@ -286,7 +286,7 @@ class Modes(Table[ModeInfo]):
         if name not in self and name in self.broken:
             raise SpecError(f"mode {name!r} cannot be imported: {self.broken[name]}")
         if name not in self and name.lower() in _ABSENT:
-            hint = f"{_ABSENT[name.lower()]} (xbench modes has them all)"
+            hint = f"{_ABSENT[name.lower()]} (xbench list modes has them all)"
             raise SpecError(f"unknown mode {name!r}", hint=hint)
         return super().entry(name)
 

@@ -1,8 +1,7 @@
-"""`xbench report`, `runs` and `schema`: saved results in any format, their list, and the schema of their files."""
+"""`xbench report`: saved results in any format."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +23,8 @@ from xbench.commands.options import (
     write_json,
     write_text,
 )
-from xbench.config import RUNS
 from xbench.errors import SpecError
 from xbench.output_files import is_regular
-from xbench.record_files import run_folders
 
 if TYPE_CHECKING:
     from xbench.records import AnyRecord
@@ -46,7 +43,7 @@ OF_SEVERAL = "html"
         "xbench report before.json after.json --html compared.html",
     ),
 )
-@click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULT]...")
+@click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULT]...")  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="Every layer of a profile, not the ten largest.")
 @format_option("html", "One page that opens offline, with plots; several RESULTs in one.")
 @format_option("trace", "The recorded and predicted steps, for ui.perfetto.dev or chrome://tracing.")
@@ -143,29 +140,3 @@ def _show(
         if len(records) > 1:
             console.rule(str(path), align="left", style="dim")
         show(record, console, verbose=verbose, all_layers=show_all, place=str(path))
-
-
-@click.command("runs", short_help="List earlier runs, newest first; needs no torch.")
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
-              help="Folder that keeps the runs.")  # fmt: skip
-@click.option("--most", type=click.IntRange(1, 1_000_000), default=10, show_default=True, help="Runs to list.")
-@click.option("--json", "as_json", is_flag=True, help="Print the same facts as JSON.")
-def runs(output: Path, most: int, as_json: bool) -> None:
-    """List earlier runs, newest first; needs no torch.
-
-    Each run is shown with its time, kind and subject, the first sentence of its report, and its path. `latest` stands
-    for the newest run wherever a command takes a result: `xbench report latest`.
-    """
-    from xbench.report import runs as told
-    from xbench.report.console import make_console
-
-    folders = run_folders(output)
-    found = [told.read_run(folder) for folder in folders[:most]]
-    if as_json:
-        click.echo(json.dumps(told.as_json(found), indent=1, ensure_ascii=False))
-        return
-    told.render_runs(found, make_console(stderr=False))
-    if not folders:
-        click.echo(f"no runs in {output}", err=True)
-    elif len(folders) > most:
-        click.echo(f"{len(folders) - most} more: --most {len(folders)} lists them", err=True)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import click
 
-from xbench.commands.options import ThemedCommand, check_targets, examples, json_option, show_run, takes, write_text
+from xbench.commands.options import (
+    ResultPath,
+    ThemedCommand,
+    check_targets,
+    examples,
+    field_option,
+    json_option,
+    show_run,
+    takes,
+    write_text,
+)
 from xbench.config import ValidateConfig
 from xbench.errors import SpecError
 from xbench.output_files import MARKDOWN_MARK
@@ -22,7 +32,7 @@ from xbench.output_files import MARKDOWN_MARK
 )
 @takes(
     ValidateConfig, "workloads", "links", "rates", "hosts", "modes", "overlap", "collectives", "held_out", "cells",
-    "seed", "cell_minutes", "resume", "device",
+    "seed", "cell_minutes", field_option(ValidateConfig, "resume", type=ResultPath()), "device",
     click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write the tables as Markdown too."),
     json_option, "timeout_s", "output",
 )  # fmt: skip

@@ -46,7 +46,7 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     if not modes and config.kind == "comparison":
         modes = parse_modes(COMPARED)
     if not workloads:
-        raise SpecError("no workload was named", hint="xbench workloads lists them")
+        raise SpecError("no workload was named", hint="xbench list workloads lists them")
     paired = [mode.text for mode in modes if mode.paired]
     in_turns = next((m for m in modes if mode_info(m.name).sharing == "in turns" and m.carrier == "auto"), None)
     if config.overlap == "forward" and in_turns is not None:

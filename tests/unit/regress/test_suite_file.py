@@ -125,7 +125,7 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
         ('"7.5 %"', "true", "[regress.thresholds]: step_time = True is not a threshold", 'write it like "5 %"'),
         ('buckets = "exact"', "buckets = 1", "[regress.thresholds]: buckets = 1 has no unit", 'write "1 %"'),
         ('"ddp", "optimal"', '"ddp", "optimale"', "check 'resnet18': modes: unknown mode 'optimale'",
-         "did you mean 'optimal'? (xbench modes has them all)"),
+         "did you mean 'optimal'? (xbench list modes has them all)"),
         ('"ddp", "optimal"', '"ddp", "ddp"', "check 'resnet18': the mode 'ddp' stands twice", "write it once"),
         ('"ddp", "optimal"', '"ddp+compile"', "check 'resnet18': 'ddp+compile' compiles first", "write 'ddp'"),
         ('"ddp", "optimal"', '"auto:shard=on"', "check 'resnet18': 'auto:shard=on' plans its units", "write 'ddp'"),
