@@ -37,7 +37,6 @@ PAGES = {
     "baseline": ["tests/golden/baseline-v1.json"],
     "noise": ["tests/golden/noise-v1.json"],
     "cluster": ["tests/golden/cluster-v1.json"],
-    "restart": ["tests/golden/restart-v1.json"],
     "troubled": ["tests/golden/comparison-v1.json"],
 }
 DRAWN = """() => [...document.querySelectorAll('.plot')].filter(plot => !plot.closest('details:not([open])'))

@@ -15,6 +15,10 @@ from xbench.spec import known_options
 
 TYPED: list[tuple[str, str]] = [
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
+    ("cluster compare --trace alibaba:pai.csv", "a CSV of your own"),
+    ("cluster fit runs.csv", "with scipy"),
+    ("cluster restart resnet18 --repeats 3", "xbench cluster run JOBS.toml --restarts N"),
+    ("cluster traces fetch itp", "xbench cluster compare --trace NAME"),
     ("cluster policies", "xbench list policies"),
     ("cluster traces list", "xbench list traces"),
     ("fabric", "xbench env --links SPEC"),
@@ -31,6 +35,8 @@ TYPED: list[tuple[str, str]] = [
     ("completion bash", "_XBENCH_COMPLETE=bash_source"),
     ("script --engine slurm compare resnet50", "launch files"),
     ("schema", "schema.json"),
+    ("compare --copies fused", "as soon as it is ready"),
+    ("profile --nvtx", "nsys profile"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
 ]
 """Words that a user may still type, and what the refusal must say."""

@@ -11,6 +11,7 @@ import pytest
 from golden_file import golden
 
 from xbench.records import AnyRecord, json_schema
+from xbench.records.io import migrated
 
 ROOT = Path(__file__).parents[2]
 RECORDS = [
@@ -40,7 +41,7 @@ def test_it_has_every_kind_of_record() -> None:
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
 def test_every_committed_record_is_valid(path: Path, validator: jsonschema.Draft202012Validator) -> None:
-    validator.validate(json.loads(path.read_text(encoding="utf-8")))
+    validator.validate(migrated(json.loads(path.read_text(encoding="utf-8"))))
 
 
 @pytest.mark.parametrize(

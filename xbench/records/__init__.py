@@ -17,11 +17,6 @@ from xbench.records.cluster import ClusterSpan as ClusterSpan
 from xbench.records.cluster import LiveResult as LiveResult
 from xbench.records.cluster import LiveRun as LiveRun
 from xbench.records.cluster import LiveSpan as LiveSpan
-from xbench.records.cluster import LossCheck as LossCheck
-from xbench.records.cluster import Restart as Restart
-from xbench.records.cluster import RestartPart as RestartPart
-from xbench.records.cluster import RestartResult as RestartResult
-from xbench.records.cluster import RestartTimes as RestartTimes
 from xbench.records.cluster import TraceRecord as TraceRecord
 from xbench.records.comparison import BY_HAND as BY_HAND
 from xbench.records.comparison import RANKS as RANKS

@@ -19,8 +19,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from xbench.errors import RecordError
+from xbench.former_words import former
 from xbench.record_files import MIB, RECORD, frame_kind, read_regular, write_whole
-from xbench.records.cluster import ClusterComparison, LiveRun, Restart
+from xbench.records.cluster import ClusterComparison, LiveRun
 from xbench.records.comparison import Comparison, Profile
 from xbench.records.convergence import Convergence
 from xbench.records.parts import FOREIGN
@@ -45,7 +46,6 @@ AnyRecord = (
     | Regression
     | ClusterComparison
     | LiveRun
-    | Restart
 )
 """Any record that `load` reads and `xbench report` shows."""
 
@@ -68,7 +68,6 @@ REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", list
 """Functions that rebuild a killed run's record from its journals, by the kind in the run's `frame.json`."""
 REBUILDERS.add("measured", "xbench.runs.rebuild:measured", "profile, compare, tune")
 REBUILDERS.add("convergence", "xbench.runs.rebuild:convergence", "converge")
-REBUILDERS.add("restart", "xbench.cluster.live.restart_result:rebuilt", "cluster restart")
 REBUILDERS.add("live", "xbench.cluster.live.outcome:rebuilt", "cluster run")
 
 MAX_BYTES = 256 * MIB
@@ -78,6 +77,16 @@ WHICH = "give a record.json, or the folder of a run under results/runs"
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """Migration functions by version: the function at N turns a record of version N into version N + 1. Empty so far."""
+
+
+_GONE = ("copies", "nvtx")
+"""Fields of a run's spec in records of older versions, whose features were removed."""
+
+
+def migrated(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a record without what only older versions had."""
+    spec = data.get("spec")
+    return data | {"spec": {key: spec[key] for key in spec if key not in _GONE}} if isinstance(spec, dict) else data
 
 
 def json_schema() -> dict[str, Any]:
@@ -151,8 +160,10 @@ def loads(text: str, name: str = "record") -> AnyRecord:
         )
     for before in range(version, SCHEMA_VERSION):
         data = MIGRATIONS[before](data)
+    if instead := former("record", str(data["kind"])):
+        raise RecordError(f"{shown} is a record of a kind that is gone: {instead}")
     try:
-        return ADAPTER.validate_python(data, context=FOREIGN)
+        return ADAPTER.validate_python(migrated(data), context=FOREIGN)
     except (ValidationError, RecursionError) as error:
         raise RecordError(f"{shown} is not a valid xbench result: {_explain(error)}") from None
 

@@ -134,6 +134,6 @@ EVERY: dict[str, Callable[[], AnyRecord]] = {
     "two workloads": two_workloads,
     **{
         kind: partial(load, GOLDEN / f"{kind}-v1.json")
-        for kind in ("regression", "baseline", "noise", "cluster", "live", "restart")
+        for kind in ("regression", "baseline", "noise", "cluster", "live")
     },
 }

@@ -17,7 +17,6 @@ the main one first:
 | noise | `floors`, `launches` |
 | cluster | `runs` (one row per policy, restart cost and seed), `results`, `curves` |
 | live | `jobs`, `speeds` (one row per job and number of workers), `spans` (one row per attempt) |
-| restart | `restarts`, `results`, `losses` |
 
 A CSV text holds one table with a heading; `render` returns the main table.
 

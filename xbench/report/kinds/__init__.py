@@ -22,7 +22,6 @@ for _kind, _view in (
     ("regression", "regression:RegressionView"),
     ("cluster", "cluster:ClusterView"),
     ("live", "cluster:LiveView"),
-    ("restart", "restart:RestartView"),
 ):
     VIEWS.add(_kind, f"xbench.report.kinds.{_view}", f"the view of a {_kind}")
 
