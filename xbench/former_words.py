@@ -42,6 +42,7 @@ FORMER: dict[str, dict[str, str]] = {
         "schema": "schema.json in the documentation is the JSON Schema of the records",
         "script": "the documentation's page on clusters has launch files for torchrun, Slurm, Kubernetes and Ray",
         "workloads": "write xbench list workloads",
+        "validate": "xbench compare shows the error of each prediction",
     },
     "option": {
         "--copies": "a gradient is copied into its bucket as soon as it is ready",
