@@ -25,9 +25,15 @@ FORMER: dict[str, dict[str, str]] = {
     "option": {
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
+        "--overlap": "the mode auto:forward has dear and priority among its candidates",
+        "--rigorous": "write --launches 8, or --until 2% for as many launches as that precision needs",
+        "--steps": "a block takes about 3 s, and --quick is for a first look",
     },
-    "mode": {},
-    "key": {},
+    "mode": {"fsdp-tuned": "the mode of planned units is written auto:shard"},
+    "key": {
+        "auto:shard": "the mode of planned units is written auto:shard, or auto:shard,gathered=64MiB",
+        "ddp+compile:reducer": "ddp+compile is DDP under torch.compile with DDP's own reducer",
+    },
     "value": {},
 }
 

@@ -30,7 +30,7 @@ MINUTES = 30.0
 )
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
 @takes(
-    CompareConfig, "modes", "reference", "overlap", "workloads", "effort", "until", "minutes", "fabric", "device",
+    CompareConfig, "modes", "reference", "workloads", "effort", "until", "minutes", "fabric", "device",
     json_option, "timeout_s", "output", verbose_option, "nvtx", "copies", "compress", "collectives",
 )  # fmt: skip
 def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:

@@ -25,7 +25,7 @@ from xbench.commands.options import (
     write_json,
 )
 from xbench.commands.planned_units import plans_units, units_lines
-from xbench.config import overlap_option, read_fabric
+from xbench.config import read_fabric
 from xbench.errors import SpecError
 from xbench.option_fields import choice, option, parsed
 from xbench.record_files import command_line
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from xbench.planning.scenario import Planned
     from xbench.planning.step import Gradient
     from xbench.records import Plan
-    from xbench.spec import FabricSpec, Overlap
+    from xbench.spec import FabricSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,6 @@ class PlanConfig(WhatIfConfig):
         help="Mode of a snippet's plan.  [default: the fastest; for ddp, of ddp-tuned and auto]",
     )
     workers: int | None = option("--workers", type=int, metavar="N", help="What if there were N workers in a ring.")
-    overlap: Overlap = overlap_option()
 
 
 def _planned(path: Path) -> object:
@@ -140,7 +139,7 @@ def _planned(path: Path) -> object:
 @click.argument("profile", type=ResultPath(_planned), shell_complete=complete_result)
 @takes(
     PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "links", "workers", "compute_scale",
-    "overlap", "job", json_option,
+    "job", json_option,
 )  # fmt: skip
 def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     """Plan schedules from a saved profile, as measured or what-if; needs no torch.
@@ -168,7 +167,7 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
     if chosen is not None:
         needed = [wanted] if wanted is not None else FOR_DDP if emit == "ddp" else []
         chosen = list(dict.fromkeys([*chosen, *needed]))
-    planned = replan(what_if(measured, change), chosen, overlap=config.overlap)
+    planned = replan(what_if(measured, change), chosen)
     wanted = wanted or (fastest_in_ddp(planned) if emit == "ddp" else fastest(planned))
     if emit == "python" and wanted is None:
         raise SpecError("only the control was planned, so there is nothing to paste", hint="leave --modes out")
@@ -264,7 +263,7 @@ def _check_put_off(modes: Sequence[str], measured: Measured) -> None:
     from xbench.modes import mode_info
 
     flag = measured.workload.spec.updates_together
-    late = next((mode for mode in modes if mode_info(mode).puts_off), None)
+    late = next((mode for mode in modes if mode_info(mode).may_put_off), None)
     if flag is not None and late is not None:
         raise SpecError(
             f"{late!r} updates each layer in the next forward pass, and the measured step has {flag}, which needs all "

@@ -21,7 +21,7 @@ from xbench.output_files import MARKDOWN_MARK
     ),
 )
 @takes(
-    ValidateConfig, "workloads", "links", "rates", "hosts", "modes", "overlap", "collectives", "held_out", "cells",
+    ValidateConfig, "workloads", "links", "rates", "hosts", "modes", "collectives", "held_out", "cells",
     "seed", "cell_minutes", "resume", "device",
     click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write the tables as Markdown too."),
     json_option, "timeout_s", "output",

@@ -161,7 +161,6 @@ def record(
         command=command_line(),
         environment=described,
         modes=[mode.text for mode in config.modes],
-        overlap=config.overlap,
         complete=complete,
         error=error,
         cells=list(cells),
@@ -173,7 +172,7 @@ def record(
         order=order(fitted),
         regret=regret(fitted),
         non_inferiority=non_inferiority(fitted),
-        goals=goals(fitted, config.overlap),
+        goals=goals(fitted),
         warnings=warnings,
     )
 

@@ -109,12 +109,6 @@ def check_resumed(config: ValidateConfig, before: Validation) -> None:
             f"--resume: that validation is of {', '.join(before.modes)}, and --modes asks for {', '.join(asked)}",
             hint=f"write --modes {','.join(before.modes)}",
         )
-    if before.overlap != config.overlap:
-        raise SpecError(
-            f"--resume: auto could overlap the {before.overlap} pass in that validation, and --overlap is "
-            f"{config.overlap}",
-            hint=f"write --overlap {before.overlap}",
-        )
     if before.collectives != "torch":
         raise SpecError(
             f"--resume: that validation went over the backend {before.collectives}, which was removed",
@@ -213,7 +207,7 @@ def _unfinished(config: ValidateConfig, drawing: Drawing) -> tuple[Validation, P
         except RecordError:
             continue
         asked = [mode.text for mode in config.modes]
-        if found is None or (found.drawing, found.modes, found.overlap) != (drawing, asked, config.overlap):
+        if found is None or (found.drawing, found.modes) != (drawing, asked):
             continue
         if found.complete and all(cell.error is None for cell in found.cells):
             raise SpecError(

@@ -336,7 +336,6 @@ def _comparable_facts(record: Comparison) -> Mapping[str, str]:
         "host tuning": sentences.on_or_off(record.spec.host_tuning),
         "gradients' copies": record.spec.copies or "not said",
         "compression": record.spec.compress or "none",
-        "overlap": record.spec.overlap,
         "collectives": record.spec.collectives,
     }
     for number, job in enumerate(record.jobs, start=1):
