@@ -15,10 +15,10 @@ from xbench import cli
 
 DOCS = Path(__file__).parent
 MORE = {
-    "--accumulate": "workloads.md#the-training-step",
-    "--amp": "workloads.md#the-training-step",
-    "--checkpoint": "workloads.md#the-training-step",
-    "--clip": "workloads.md#the-training-step",
+    "--accumulate": "list.md#the-training-step",
+    "--amp": "list.md#the-training-step",
+    "--checkpoint": "list.md#the-training-step",
+    "--clip": "list.md#the-training-step",
     "--backend": "horovod.md#as-a-carrier",
     "--compress": "compare.md#half-the-bytes",
     "--copies": "compare.md#how-gradients-get-into-a-collective",
@@ -27,10 +27,10 @@ MORE = {
     "--until": "how-it-measures.md#as-many-launches-as-a-precision-needs",
     "--modes": "modes.md",
     "--nvtx": "compare.md#nsight-systems",
-    "--optimizer-impl": "workloads.md#the-training-step",
+    "--optimizer-impl": "list.md#the-training-step",
     "--overlap": "compare.md#into-the-next-forward-pass",
-    "--topology": "scale.md#how-it-gets-there",
-    "--error-band": "scale.md#how-sure-it-is",
+    "--topology": "plan.md#how-it-gets-there",
+    "--error-band": "plan.md#how-sure-it-is",
 }
 """Where a page says more of an option than fits into a line."""
 

@@ -40,23 +40,20 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("xbench.commands.compare", "Run schedules side by side on real links and say which is fastest."),
     "tune": ("xbench.commands.tune", "Find the schedule to use for a workload, and print the line to paste."),
     "plan": ("xbench.commands.plan", "Plan schedules from a saved profile, as measured or what-if; needs no torch."),
-    "scale": ("xbench.commands.plan",
-              "Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch."),
     "validate": ("xbench.commands.validate",
                  "Hold predictions against measured steps, over a matrix of workloads and links."),
     "converge": ("xbench.commands.compare", "Train on real data under every schedule, and compare loss and accuracy."),
     "regress": ("xbench.commands.regress", "Notice that a training step got slower: a gate for CI."),
     "cluster": ("xbench.commands.cluster",
                 "Many jobs on one cluster: compare policies that share its GPUs; needs no torch."),
+    "trace": ("xbench.commands.trace", "Profile a training from the traces that torch.profiler wrote."),
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
-    "runs": ("xbench.commands.report", "List earlier runs, newest first; needs no torch."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
-    "workloads": ("xbench.commands.workloads", "List the workloads, or those whose name holds a word."),
-    "modes": ("xbench.commands.workloads", "List the schedules and paired modes that compare takes."),
+    "list": ("xbench.commands.listing:listing", "List runs, workloads, modes, fabrics, policies or traces."),
     "script": ("xbench.commands.script", "Write the launch script of a comparison for torchrun, Slurm or Kubernetes."),
     "completion": ("xbench.commands.completion", "Print the script that completes xbench's words in your shell."),
     "schema": ("xbench.commands.report", "Print the JSON Schema of the result files."),
-    "fabric": ("xbench.commands.fabric", "List and check fabrics, or remove what killed runs left."),
+    "clean": ("xbench.commands.clean", "Remove what killed runs left."),
 }  # fmt: skip
 
 
@@ -76,8 +73,8 @@ class LazyGroup(click.Group):
         """Import the command's module. Return None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
-        command: click.Command = getattr(module, cmd_name)
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute or cmd_name)
         _add_debug(command)
         return command
 

@@ -18,7 +18,7 @@ import click
 from xbench.errors import SpecError
 from xbench.matrix_options import Matrix as Matrix
 from xbench.matrix_options import MatrixOptions as MatrixOptions
-from xbench.modes import COMPARED, CONVERGED, TUNED, UNTUNED
+from xbench.modes import COMPARED, CONVERGED, TUNED
 from xbench.option_fields import Device, Finite, choice, group, listed, option, read_timeout, whole, within
 from xbench.workload_options import WorkloadOptions
 
@@ -144,10 +144,9 @@ class RunConfig:
         read=_modes,
         metavar="A,B,...",
         complete="modes",
-        help=f"Modes to compare; xbench modes lists them. MODE@NAME is a second copy of MODE.  "
-        f"[default: {COMPARED}; on CPUs {UNTUNED} too]",
+        help=f"Modes to compare (xbench list modes). MODE@NAME is a second copy of MODE.  [default: {COMPARED}]",
     )
-    """Modes to compare. Empty stands for the default ones of a comparison (`runs.mode_checks`), and for a profile."""
+    """Modes to compare. Empty stands for `COMPARED` in a comparison, and for none in a profile."""
     reference: str | None = option(
         "--reference",
         metavar="MODE",
@@ -252,7 +251,7 @@ class TuneConfig(RunConfig):
     minutes: float = option(
         "--minutes", type=float, default=10.0, read=within("--minutes", 0.25, 1440.0), help="Time limit in minutes."
     )
-    modes: Sequence[ModeSpec] = _modes_option(TUNED, "Candidates to time against ddp; xbench modes lists them.")
+    modes: Sequence[ModeSpec] = _modes_option(TUNED, "Candidates to time against ddp; xbench list modes lists them.")
     margin_percent: float = option(
         "--margin",
         type=float,
@@ -272,7 +271,7 @@ class ConvergeConfig(RunConfig):
     """Options of `xbench converge`. `samples` counts one seed over all workers, and overrides `epochs`."""
 
     judged: bool = False
-    modes: Sequence[ModeSpec] = _modes_option(CONVERGED, "Modes to train with; xbench modes lists them.")
+    modes: Sequence[ModeSpec] = _modes_option(CONVERGED, "Modes to train with; xbench list modes lists them.")
     dataset: str = choice(
         "--dataset", "digits", default="digits", help="Data to train on: scikit-learn's handwritten digits."
     )

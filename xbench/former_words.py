@@ -21,15 +21,30 @@ from __future__ import annotations
 _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 
 FORMER: dict[str, dict[str, str]] = {
-    "command": {},
+    "command": {
+        "cluster policies": "write xbench list policies",
+        "cluster traces list": "write xbench list traces",
+        "fabric": "write xbench list fabrics, xbench env --links SPEC or xbench clean",
+        "fabric check": "write xbench env --links SPEC",
+        "fabric clean": "write xbench clean",
+        "fabric list": "write xbench list fabrics",
+        "modes": "write xbench list modes",
+        "runs": "write xbench list runs",
+        "scale": "write xbench plan PROFILE --workers 2..2048",
+        "workloads": "write xbench list workloads",
+    },
     "option": {
+        "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
         "--overlap": "the mode auto:forward has dear and priority among its candidates",
         "--rigorous": "write --launches 8, or --until 2% for as many launches as that precision needs",
         "--steps": "a block takes about 3 s, and --quick is for a first look",
     },
-    "mode": {"fsdp-tuned": "the mode of planned units is written auto:shard"},
+    "mode": {
+        "fsdp-tuned": "the mode of planned units is written auto:shard",
+        "plain-ddp": "the page of results says what host tuning is worth",
+    },
     "key": {
         "auto:shard": "the mode of planned units is written auto:shard, or auto:shard,gathered=64MiB",
         "ddp+compile:reducer": "ddp+compile is DDP under torch.compile with DDP's own reducer",

@@ -37,7 +37,7 @@ class ModeInfo:
 
     name: str
     summary: str = ""
-    """One line of at most 80 characters, for `xbench modes`."""
+    """One line of at most 80 characters, for `xbench list modes`."""
     schedule: str = ""
     """Class of the schedule, as 'module:attribute'; empty for a paired mode."""
     planner: str | None = None
@@ -92,8 +92,6 @@ class ModeInfo:
     groups of ranks. It raises SpecError where the ranks do not suffice."""
     own_groups: bool = False
     """True if it makes process groups of its own and uses them at once. NCCL must keep the order of launches then."""
-    host_tuning: bool = True
-    """False if it runs in ranks of its own without host tuning. Only ranks on CPUs are tuned (`host.tuning`)."""
     compiled: bool = False
     """True if its model is under torch.compile."""
     carries_pairs: bool = True
@@ -131,22 +129,12 @@ class ModeInfo:
         return self.gradients == "all"
 
     @property
-    def advisable(self) -> bool:
-        """True if it may be the answer of a comparison. The others are controls."""
-        return self.equivalent_to_ddp and self.host_tuning
-
-    @property
-    def computes_as_profiled(self) -> bool:
-        """True if its computation is the one that was profiled, so that plans, bounds and `compute` speak of it."""
-        return self.host_tuning and not self.compiled
-
-    @property
     def is_bounded(self) -> bool:
         """True if the lower bounds of the model hold for it: it trains what was profiled, with all-reduces alone.
 
         A mode with other collectives divides parameters or updates among the ranks, and a rank may compute less.
         """
-        return self.equivalent_to_ddp and self.computes_as_profiled and set(self.collectives) <= {"all_reduce"}
+        return self.equivalent_to_ddp and not self.compiled and set(self.collectives) <= {"all_reduce"}
 
     @property
     def trains(self) -> bool:
@@ -192,10 +180,7 @@ IN_SEQUENCE = "sequential"
 """Reference of modes in which two jobs share the devices."""
 
 COMPARED = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
-"""Default modes of `xbench validate`, and of `xbench compare`, which adds `UNTUNED` where that shows something."""
-
-UNTUNED = "plain-ddp"
-"""DDP without host tuning: what the tuning alone is worth."""
+"""Default modes of `xbench compare` and `xbench validate`."""
 
 TUNED = "auto,ddp-tuned,optimal,mgwfbp,single"
 """Default modes of `xbench tune`."""
@@ -223,9 +208,6 @@ _OURS = (
              planner=_PLANNERS + "nothing", takes_plan=False, reducer="none", overlap="none", gradients="local"),
     ModeInfo("ddp", "DistributedDataParallel as it comes: 1 MiB bucket, then 25 MiB", "xbench.schedules.ddp:Ddp",
              planner=_PLANNERS + "ddp", takes_plan=False, reducer="ddp", trial_rank=2, script_change=0),
-    ModeInfo("plain-ddp", "ddp in ranks of its own without host tuning, as a plain script on CPUs has it",
-             "xbench.schedules.ddp:Ddp", takes_plan=False, reducer="ddp", paced_by="ddp", carries_pairs=False,
-             host_tuning=False, script_change=0),
     ModeInfo("ddp-tuned", "DDP's own reducer with the exact plan's buckets", "xbench.schedules.ddp_tuned:DdpTuned",
              planner=_PLANNERS + "tuned_ddp", needs_link=True, reducer="ddp", script_change=1),
     ModeInfo("single", "one collective after the whole backward pass", "xbench.schedules.bucketed:Single",
@@ -301,7 +283,7 @@ class Modes(Table[ModeInfo]):
     """All modes in order: ours, then those of other packages, which are read on first use."""
 
     def __init__(self) -> None:
-        super().__init__("mode", listing="xbench modes", group=GROUP)
+        super().__init__("mode", listing="xbench list modes", group=GROUP)
         self._entries |= {info.name: info for info in _OURS}
         self.broken: dict[str, str] = {}
         """Modes of other packages that cannot be imported, each with the reason."""
@@ -311,7 +293,7 @@ class Modes(Table[ModeInfo]):
         if name not in self and name in self.broken:
             raise SpecError(f"mode {name!r} cannot be imported: {self.broken[name]}")
         if name not in self and name.lower() in _ABSENT:
-            hint = f"{_ABSENT[name.lower()]} (xbench modes has them all)"
+            hint = f"{_ABSENT[name.lower()]} (xbench list modes has them all)"
             raise SpecError(f"unknown mode {name!r}", hint=hint)
         return super().entry(name)
 

@@ -152,13 +152,7 @@ class ModeSpec(Spec):
 
 def processes_of(modes: Iterable[ModeSpec]) -> int:
     """Return the number of processes on each device that these modes need."""
-    modes = list(modes)
-    return max((mode.processes or 2 for mode in modes if mode.paired), default=2 if has_untuned(modes) else 1)
-
-
-def has_untuned(modes: Iterable[ModeSpec]) -> bool:
-    """True if a mode runs in ranks of its own without host tuning: a second process on each device holds the jobs."""
-    return any(not mode_info(mode.name).host_tuning for mode in modes)
+    return max((mode.processes or 2 for mode in modes if mode.paired), default=1)
 
 
 PROFILE_STEPS = 16
@@ -263,10 +257,7 @@ class RunSpec(Spec):
 
     @property
     def processes(self) -> int:
-        """Number of our processes on each device: 2 if a mode needs one for each job, or ranks without host tuning.
-
-        A process may hold both jobs.
-        """
+        """Number of our processes on each device: 2 if a mode needs one for each job. A process may hold both jobs."""
         return processes_of(self.modes)
 
     def shares_by_slices(self, mode: ModeSpec) -> bool:

@@ -16,7 +16,7 @@ STOOD_STILL = r"stood still"
 def after_change(name: str) -> Expected:
     """Expectation after a change that lasts. A link that is up again is as it was asked for; only steps can tell.
 
-    The deletion of a namespace leaves its hosts file, which `xbench fabric clean` takes.
+    The deletion of a namespace leaves its hosts file, which `xbench clean` takes.
     """
     if name == "down-up":
         return Expected(codes=(DONE, FAILED), tells=f"{CHANGED}|{STOOD_STILL}")

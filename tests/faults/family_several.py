@@ -1,4 +1,4 @@
-"""G: several runs at once, runs beside what a killed one left, and `xbench fabric clean` beside a live run."""
+"""G: several runs at once, runs beside what a killed one left, and `xbench clean` beside a live run."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ def _several(name: str, kinds: Sequence[str]) -> Case:
 def _clean_beside(folder: Path) -> Observation:
     def clean(live: Live) -> None:
         host = live.namespace(1)
-        done = subprocess.run([*XBENCH, "fabric", "clean"], capture_output=True, text=True, cwd=folder)
-        live.notes.append(f"fabric clean: {done.returncode} {done.stderr.strip()}"[:300])
+        done = subprocess.run([*XBENCH, "clean"], capture_output=True, text=True, cwd=folder)
+        live.notes.append(f"xbench clean: {done.returncode} {done.stderr.strip()}"[:300])
         if done.returncode or not Path(f"/run/netns/{host}").exists():
-            live.problems.append("`xbench fabric clean` took the namespaces of a live run")
+            live.problems.append("`xbench clean` took the namespaces of a live run")
 
     return observe(Start(compare("shaped")), folder, at("round", clean))
 
 
 def _beside_leftovers(folder: Path) -> Observation:
-    """A run is killed; another runs beside what it left, and ends well; `fabric clean` takes what the first left."""
+    """A run is killed; another runs beside what it left, and ends well; `xbench clean` takes what the first left."""
     first, second = folder / "first", folder / "second"
     for one in (first, second):
         one.mkdir()
@@ -112,10 +112,10 @@ def _beside_leftovers(folder: Path) -> Observation:
         process.wait(30)
         left_processes(folder.name)
     seen = observe(Start(compare("shaped")), second)
-    cleaned = subprocess.run([*XBENCH, "fabric", "clean"], capture_output=True, text=True, cwd=folder)
+    cleaned = subprocess.run([*XBENCH, "clean"], capture_output=True, text=True, cwd=folder)
     left = traces.left()
     tidy(left)
-    problems = [*seen.problems, *(f"`xbench fabric clean` left {one}" for one in left)]
+    problems = [*seen.problems, *(f"`xbench clean` left {one}" for one in left)]
     return Observation(**(vars(seen) | {"problems": tuple(problems), "notes": (cleaned.stderr.strip()[:300],)}))
 
 
@@ -126,9 +126,7 @@ def _three_cleans(folder: Path) -> Observation:
         subprocess.run(["ip", "netns", "add", name], check=True)
     began = time.monotonic()
     cleaners = [
-        subprocess.Popen(
-            [*XBENCH, "fabric", "clean"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=folder
-        )
+        subprocess.Popen([*XBENCH, "clean"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=folder)
         for _ in range(3)
     ]
     told = [one.communicate(timeout=120)[1] for one in cleaners]

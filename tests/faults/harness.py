@@ -124,7 +124,7 @@ class Start:
     """Start of a run: `argv` with 'OUT' for its output folder; `env` beside the usual one, None takes away.
 
     `bare`: with nothing of the usual environment. `prefix`: a command that becomes it, and that
-    `xbench fabric clean` runs behind too: as another user, for example.
+    `xbench clean` runs behind too: as another user, for example.
     """
 
     argv: Sequence[str]
@@ -179,8 +179,8 @@ def observe(start: Start, folder: Path, plant: Plant | None = None, *, limit_s: 
     left = traces.left()
     left_after_clean: tuple[str, ...] = ()
     if left:
-        cleaned = _xbench(["fabric", "clean", "--output", str(output)], env, folder, start.prefix)
-        live.notes.append(f"fabric clean: {cleaned.returncode} {' '.join(cleaned.stderr.split())[:200]}")
+        cleaned = _xbench(["clean", "--output", str(output)], env, folder, start.prefix)
+        live.notes.append(f"xbench clean: {cleaned.returncode} {' '.join(cleaned.stderr.split())[:200]}")
         left_after_clean = traces.left()
     said = Said.of((folder / "stderr").read_bytes().decode(errors="replace"))
     spare = _spare_records(said.tail, temporary)

@@ -69,7 +69,7 @@ class Observation:
     left: tuple[str, ...] = ()
     """Namespaces, files and folders outside of the run's folder, and half-written files in it."""
     left_after_clean: tuple[str, ...] = ()
-    """Those of `left` that were still there after `xbench fabric clean`."""
+    """Those of `left` that were still there after `xbench clean`."""
     runs: tuple[RunSeen, ...] = ()
     problems: tuple[str, ...] = ()
     """Problems that the case's own steps found."""

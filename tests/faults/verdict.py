@@ -23,7 +23,7 @@ class Expected:
     tells: str | None = None
     """A pattern that the record's error or warnings must match: a change is said where the numbers stand."""
     leaves: bool = False
-    """True if it may leave what `xbench fabric clean` takes: a killed run cannot clean up."""
+    """True if it may leave what `xbench clean` takes: a killed run cannot clean up."""
     at_least: int = 0
     """Number of whole blocks that the fault must find measured; fewer: the case missed its aim."""
     unaimed: bool = False
@@ -41,7 +41,7 @@ def wrong(expected: Expected, seen: Observation) -> list[str]:
 
     After every case: the run ends by itself, with a right exit code and at most one sentence (exactly one where it
     failed, none where it did not), no traceback and no 'bug in xbench'; no process is left, and nothing else but what
-    `xbench fabric clean` takes, where that is allowed; every block that was whole in the journals of all ranks is in
+    `xbench clean` takes, where that is allowed; every block that was whole in the journals of all ranks is in
     the record, or in the record rebuilt of the journals; no two runs are mixed; exit code 0 means a complete record.
     """
     if expected.unaimed and not seen.planted:
@@ -83,7 +83,7 @@ def _how_it_ended(expected: Expected, seen: Observation) -> list[str]:
 
 def _what_is_left(expected: Expected, seen: Observation) -> list[str]:
     found = [f"a process was left: {one}" for one in seen.processes]
-    found += [f"left, and `xbench fabric clean` does not take it: {one}" for one in seen.left_after_clean]
+    found += [f"left, and `xbench clean` does not take it: {one}" for one in seen.left_after_clean]
     if not expected.leaves:
         found += [f"left: {one}" for one in seen.left if one not in seen.left_after_clean]
     return found

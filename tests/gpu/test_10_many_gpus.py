@@ -41,7 +41,7 @@ def schedules(copies: str) -> list[str]:
     """All schedules of one job that these copies allow, but another library's; some of them where this is small."""
     if DRY:
         return ["ddp", "auto", "spb"]
-    ours = [mode for mode in MODES if not mode.paired and mode.library is None and mode.computes_as_profiled]
+    ours = [mode for mode in MODES if not mode.paired and mode.library is None and not mode.compiled]
     return [mode.name for mode in ours if copies != "coalesced" or not mode.puts_off] + ["spb:variant=temporal"]
 
 

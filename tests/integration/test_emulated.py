@@ -140,6 +140,6 @@ def test_a_profile_of_an_emulated_cluster_can_be_planned_from(tmp_path: Path) ->
     source = next(tmp_path.glob("*/record.json"))
     planned = xbench("plan", str(source), "--workers", "64")
     assert planned.returncode == 0, planned.stderr[-3000:]
-    scaled = xbench("scale", str(source), "--workers", "2..64")
+    scaled = xbench("plan", str(source), "--workers", "2..64")
     assert scaled.returncode == 0, scaled.stderr[-3000:]
     assert "emulated" in planned.stderr + planned.stdout

@@ -120,7 +120,7 @@ def test_a_killed_parent_loses_no_block(tmp_path: Path, phase: str) -> None:
     assert {(sample.mode, sample.round) for sample in record.samples} == expected
     if phase != "profile":
         assert xbench("plan", str(folder)).returncode == 0
-        assert xbench("scale", str(folder), "--workers", "2,4").returncode == 0
+        assert xbench("plan", str(folder), "--workers", "2,4").returncode == 0
 
 
 @pytest.mark.parametrize("number", drawn("stop at the save", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]))

@@ -206,7 +206,7 @@ def test_a_killed_parent_takes_its_ranks_along_and_clean_removes_the_rest(tmp_pa
     parent.process.wait()
     assert len(parent.all) >= 4
     assert wait_until_gone(parent.all)
-    done = subprocess.run([sys.executable, "-m", "xbench", "fabric", "clean"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "xbench", "clean"], capture_output=True, text=True)
     assert done.returncode == 0
     assert "removed xbc0ffe2-0" in done.stderr
     assert parent.namespaces() == []

@@ -129,7 +129,7 @@ def test_a_page_of_every_kind_of_record(installed: Path, tmp_path: Path) -> None
         ["--help"],
         ["report", str(GOLDEN / "comparison-v1.json")],
         ["plan", str(GOLDEN / "profile-v1.json"), "--rate", "10gbit"],
-        ["scale", str(GOLDEN / "profile-v1.json")],
+        ["plan", str(GOLDEN / "profile-v1.json"), "--workers", "2..2048"],
         ["cluster", "compare", "--policies", "fifo,doubling", "--seeds", "1"],
     ],
     ids=lambda arguments: " ".join(arguments[:2]),

@@ -15,9 +15,9 @@ PROFILE = str(GOLDEN / "profile-v1.json")
 EXTREMES = ["nan", "inf", "-inf", "1e308", "-1", "9" * 400, "9" * 30, "\x1b[2J", "5e-324"]
 COMPARE = ["cluster", "compare", "--trace", "generated:jobs=4,gpus=4", "--policies", "fifo", "--csv", "-"]
 OPTIONS = {
-    "--compute-scale": ["scale", PROFILE, "--workers", "2,4", "--modes", "ddp"],
-    "--error-band": ["scale", PROFILE, "--workers", "2,4", "--modes", "ddp"],
-    "--workers": ["scale", PROFILE, "--modes", "ddp"],
+    "--compute-scale": ["plan", PROFILE, "--workers", "2,4", "--modes", "ddp"],
+    "--error-band": ["plan", PROFILE, "--workers", "2,4", "--modes", "ddp"],
+    "--workers": ["plan", PROFILE, "--modes", "ddp"],
     "--rate": ["plan", PROFILE, "--modes", "ddp"],
     "--latency": ["plan", PROFILE, "--modes", "ddp"],
     "--restart-cost": [*COMPARE, "--gpus", "4"],

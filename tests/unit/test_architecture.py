@@ -53,7 +53,7 @@ HEAVY = ("torch", "torchvision", "numpy", "scipy", "pydantic", "rich")
 
 
 def _context() -> click.Context:
-    return click.Context(cli.cli, info_name="xbench")
+    return cli.cli.make_context("xbench", ["x"], resilient_parsing=True)
 
 
 def _command(name: str) -> click.Command:

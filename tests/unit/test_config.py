@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from xbench.commands.plan import PlanConfig, ScaleConfig
+from xbench.commands.plan import PlanConfig
 from xbench.config import (
     ConvergeConfig,
     EffortOptions,
@@ -25,7 +25,7 @@ from xbench.spec import Effort
 from xbench.workload_options import WorkloadOptions
 from xbench.workloads.parse import _LIMITS
 
-KINDS = (RunConfig, ProfileConfig, TuneConfig, ConvergeConfig, ValidateConfig, PlanConfig, ScaleConfig)
+KINDS = (RunConfig, ProfileConfig, TuneConfig, ConvergeConfig, ValidateConfig, PlanConfig)
 
 
 def test_efforts() -> None:
@@ -126,7 +126,7 @@ def test_what_no_matrix_can_be_is_refused(options: dict[str, Any], message: str)
         (TuneConfig, {"minutes": 0.1}, "--minutes: 0.1 is not in the range 0.25 to 1440"),
         (TuneConfig, {"margin_percent": float("nan")}, "--margin: nan is not in the range 0 to 50"),
         (ConvergeConfig, {"lr": 0.0}, "--lr: 0 is not above 0 and up to 100"),
-        (ScaleConfig, {"error_band": 1.0}, "--error-band: 1 is not a share from 0 to 0.95"),
+        (PlanConfig, {"error_band": 1.0}, "--error-band: 1 is not a share from 0 to 0.95"),
         (PlanConfig, {"rate_bps": "fast"}, "--rate: "),
     ],
 )

@@ -58,9 +58,9 @@ def test_a_name_that_is_no_misspelling_suggests_nothing(name: str, known: list[s
 def test_unknown_suggests_and_lists() -> None:
     assert str(unknown("mode", "optimum", ["optimal"])) == "unknown mode 'optimum'"
     assert unknown("mode", "optimum", ["optimal"]).hint == "did you mean 'optimal'?"
-    assert unknown("mode", "optimum", ["optimal"], listing="xbench modes").hint == (
-        "did you mean 'optimal'? (xbench modes has them all)"
+    assert unknown("mode", "optimum", ["optimal"], listing="xbench list modes").hint == (
+        "did you mean 'optimal'? (xbench list modes has them all)"
     )
-    assert unknown("mode", "zzz", ["optimal"], listing="xbench modes").hint == "xbench modes has them all"
+    assert unknown("mode", "zzz", ["optimal"], listing="xbench list modes").hint == "xbench list modes has them all"
     assert isinstance(unknown("mode", "zzz", []), SpecError)
     assert unknown("mode", "zzz", []).hint is None

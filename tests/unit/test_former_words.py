@@ -15,7 +15,19 @@ from xbench.spec import known_options
 
 TYPED: list[tuple[str, str]] = [
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
+    ("cluster policies", "xbench list policies"),
+    ("cluster traces list", "xbench list traces"),
+    ("fabric", "xbench env --links SPEC"),
+    ("fabric check shaped:hosts=2", "xbench env --links SPEC"),
+    ("fabric clean", "xbench clean"),
+    ("fabric list", "xbench list fabrics"),
+    ("modes", "xbench list modes"),
+    ("runs --most 3", "xbench list runs"),
+    ("scale latest", "xbench plan PROFILE --workers 2..2048"),
+    ("workloads resnet", "xbench list workloads"),
+    ("profile --trace rank0.json", "xbench trace FILE"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
+    ("compare --modes ddp,plain-ddp", "host tuning"),
 ]
 """Words that a user may still type, and what the refusal must say."""
 

@@ -122,10 +122,10 @@ def test_handlers_are_as_they_were() -> None:
 @pytest.mark.parametrize("number", STOPS)
 def test_every_command_ends_as_by_ctrl_c(number: signal.Signals) -> None:
     body = (
-        "import os, sys, time, click, xbench.commands.workloads as module\n"
+        "import os, sys, time, click, xbench.commands.clean as module\n"
         f"stopped = lambda: (os.kill(os.getpid(), {int(number)}), time.sleep(9))\n"
-        "module.modes = click.Command('modes', callback=stopped)\n"
-        "from xbench.__main__ import run\nsys.argv = ['xbench', 'modes']\nrun()\n"
+        "module.clean = click.Command('clean', callback=stopped)\n"
+        "from xbench.__main__ import run\nsys.argv = ['xbench', 'clean']\nrun()\n"
     )
     done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "error: interrupted")
@@ -133,15 +133,15 @@ def test_every_command_ends_as_by_ctrl_c(number: signal.Signals) -> None:
 
 def test_an_interrupt_inside_an_extension_module_leaves_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / "inside.py").write_text(
-        "import atexit, ctypes, sys, click, xbench.commands.workloads as module\n"
+        "import atexit, ctypes, sys, click, xbench.commands.clean as module\n"
         "from xbench.__main__ import run\n"
         "inside = ctypes.pythonapi.PyRun_String\n"
         "inside.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.py_object, ctypes.py_object]\n"
         "inside.restype = ctypes.py_object\n"
         "interrupted = lambda: inside(b'raise KeyboardInterrupt', 257, {}, {})\n"
-        "module.modes = click.Command('modes', callback=interrupted)\n"
+        "module.clean = click.Command('clean', callback=interrupted)\n"
         "atexit.register(print, 'closed')\n"
-        "sys.argv = ['xbench', 'modes']\n"
+        "sys.argv = ['xbench', 'clean']\n"
         "run()\n"
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}

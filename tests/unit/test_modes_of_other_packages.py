@@ -24,7 +24,7 @@ def xbench(env: dict[str, str], *words: str) -> str:
 
 
 def test_it_is_listed_with_its_summary(with_pairs: dict[str, str]) -> None:
-    said = xbench(with_pairs, "modes").splitlines()
+    said = xbench(with_pairs, "list", "modes").splitlines()
     (line,) = (line for line in said if line.split()[0] == "pairs")
     assert line.endswith("two neighbours a collective, as soon as both are ready")
     assert said.index(line) < said.index("two jobs that share the devices:")
@@ -41,7 +41,7 @@ def test_it_is_planned_without_being_named(with_pairs: dict[str, str]) -> None:
 
 
 def test_it_is_carried_over_to_other_sizes(with_pairs: dict[str, str]) -> None:
-    words = ("scale", str(PROFILE), "--workers", "2,64", "--modes", "wfbp,pairs", "--json", "-")
+    words = ("plan", str(PROFILE), "--workers", "2,64", "--modes", "wfbp,pairs", "--json", "-")
     points = json.loads(xbench(with_pairs, *words))["points"]
     steps_s = {(point["mode"], point["workers"]): point["step_s"] for point in points}
     assert steps_s["pairs", 64] > steps_s["pairs", 2]

@@ -5,7 +5,7 @@
 | `TableSpeed` | measured points, straight lines between them in log(w), log(f) | the points' own |
 | `RingSpeed` | a step's time on a ring: T(w) = θ0·m/w + θ1·(w−1) + θ2·(w−1)·n/w + θ3 | steps of the whole batch m |
 | `HostTable` | a table that was also measured on GPUs of several hosts | the points' own |
-| `scaled_speed` | one mode of an `xbench scale` record, as a table | samples |
+| `scaled_speed` | one mode of a record of `xbench plan --workers 2..2048`, as a table | samples |
 
 **The ring.** Capes et al., Dynamic Scheduling of MPI-based Distributed Deep Learning Training Jobs (arXiv 1908.08082,
 2019): f(w) = 1/T(w), with m samples in a batch that w workers share and n bytes of gradients. θ ≥ 0 are seconds a
@@ -237,7 +237,7 @@ class HostTable(TableSpeed):
 
 
 def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
-    """Samples a second of one mode of an `xbench scale` record, each worker with the batch that was profiled.
+    """Samples a second of one mode of a scaling record, each worker with the batch that was profiled.
 
     On one GPU: the profiled batch over one worker's step without communication. `mode` is optional for a record of one
     mode. Raises SpecError for another kind of record, for a mode that it does not have, and for an unknown batch size.
@@ -245,7 +245,9 @@ def scaled_speed(record: object, mode: str | None = None) -> TableSpeed:
     scaling = of_kind(record, Scaling)
     if scaling is None:
         kind = getattr(record, "kind", type(record).__name__)
-        raise SpecError(f"a record of kind {kind!r} holds no speeds by workers", hint="xbench scale RECORD makes one")
+        raise SpecError(
+            f"a record of kind {kind!r} holds no speeds by workers", hint="xbench plan RECORD --workers 2..64 makes one"
+        )
     if mode is None:
         if len(scaling.modes) > 1:
             raise SpecError("the record scales several modes, and none is named", hint=", ".join(scaling.modes))

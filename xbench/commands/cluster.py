@@ -14,7 +14,6 @@ from xbench.commands.options import (
     csv_option,
     echo_utf8,
     json_option,
-    list_entries,
     show_result,
     show_run,
     write_csv,
@@ -44,7 +43,7 @@ def cluster() -> None:
     """Many jobs on one cluster: compare policies that share its GPUs; needs no torch.
 
     What compare shows is simulated: jobs come from a trace, a policy decides who holds how many GPUs, and a restart
-    costs what you say, or what restart measured. --policies and --trace take what `policies` and `traces` list. run
+    costs what you say, or what restart measured. `xbench list` has the policies and traces. run
     trains real jobs under a policy.
     """
 
@@ -137,7 +136,7 @@ def _seeds(trace: str, seeds: int | None) -> tuple[int | None, ...]:
 @cluster.command("run", short_help="Run real jobs on this machine or a Ray cluster, under a policy.")
 @click.argument("jobs", required=False, type=click.Path(path_type=Path), metavar="[JOBS.toml]")
 @click.option("--policy", default="fifo", show_default=True, shell_complete=complete_policy, metavar="POLICY",
-              help="A policy that xbench cluster policies lists.")  # fmt: skip
+              help="A policy that xbench list policies lists.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True,
               help="What starts workers: this machine, or Ray (an optional extra).")  # fmt: skip
 @click.option("--slots", type=click.IntRange(1, 100_000), metavar="N",
@@ -293,32 +292,9 @@ def fit_command(file: Path, bytes_text: str | None, target: float | None) -> Non
         echo_utf8(line + "\n")
 
 
-@cluster.command("policies", short_help="List the policies that compare takes.")
-def policies_command() -> None:
-    """List the policies that compare takes, with their options."""
-    from xbench.cluster.policies import POLICIES
-
-    list_entries(POLICIES)
-
-
-@cluster.group("traces", short_help="List the traces that compare takes, or fetch a public one.")
+@cluster.group("traces", short_help="Fetch a public trace.")
 def traces_group() -> None:
-    """List the traces that compare takes, or fetch a public one."""
-
-
-@traces_group.command("list")
-def list_command() -> None:
-    """List the kinds of trace, and the public ones that can be fetched."""
-    from xbench.cluster.traces import TRACES
-    from xbench.cluster.traces.fetch import PUBLIC
-
-    width = max(len(name) for name in [*(entry.name for entry in TRACES), *PUBLIC])
-    click.echo("kinds:")
-    for entry in TRACES:
-        click.echo(f"  {entry.name:<{width}}  {entry.summary}")
-    click.echo("public, by xbench cluster traces fetch NAME:")
-    for name, public in PUBLIC.items():
-        click.echo(f"  {name:<{width}}  {public.summary} ({public.licence})")
+    """Fetch a public trace."""
 
 
 @traces_group.command("fetch")

@@ -36,9 +36,9 @@ MINUTES = 30.0
 def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
     """Run schedules side by side on real links and say which is fastest.
 
-    WORKLOAD is a name from `xbench workloads` or path/to/train.py:make [default: resnet50]. Name two, or none or one
-    with a paired mode such as crossover, and two jobs share the devices. Before timing, every schedule must train the
-    network that DDP trains; a schedule that does not is shown as failed.
+    WORKLOAD is a name from `xbench list workloads` or path/to/train.py:make [default: resnet50]. Two, or a paired mode
+    such as crossover, make two jobs that share the devices. A schedule that does not train DDP's network is shown as
+    failed.
     """
     check_until(config)
     if config.until is None:
@@ -97,10 +97,8 @@ def run_and_render(
 def converge(config: ConvergeConfig, json_to: str | None) -> int:
     """Train on real data under every schedule, and compare loss and accuracy.
 
-    WORKLOAD is an image model from `xbench workloads` or path/to/train.py:make [default: resnet18]. Every mode trains
-    the same samples from the same seeds. Shows accuracy and loss with intervals, beside step time, bytes sent, memory
-    kept for backward and work done there. An image model gets images of 32 × 32 pixels and a batch of 32 unless options
-    say otherwise.
+    WORKLOAD is an image model from `xbench list workloads` or path/to/train.py:make [default: resnet18]. Every mode
+    trains the same samples from the same seeds; images have 32 × 32 pixels, and a batch 32 of them.
     """
     check_json(json_to)
 

@@ -48,6 +48,11 @@ def complete_workload(context: click.Context, parameter: click.Parameter, typed:
     return named + [item for item in files if not named or not item.value.endswith("/")]
 
 
+def complete_listed(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
+    """Complete a workload's name behind `xbench list workloads`."""
+    return complete_workload(context, parameter, typed) if context.params.get("what") == "workloads" else []
+
+
 def complete_policy(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """Complete one cluster policy."""
     from xbench.cluster.policies import POLICIES

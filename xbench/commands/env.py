@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.completing import complete_result
+from xbench.commands.completing import complete_fabric, complete_result
 from xbench.commands.options import ResultPath, check_json, json_option, write_text
-from xbench.errors import RecordError
+from xbench.errors import RecordError, SpecError
 
 if TYPE_CHECKING:
     from xbench.records import Environment
@@ -29,14 +31,23 @@ def _environment(path: Path) -> Environment:
 @click.command("env", short_help="Say what this machine has, what works on it, and what is missing.")
 @click.option("--like", type=ResultPath(_environment), metavar="RESULT", shell_complete=complete_result,
               help="Say whether the times of this saved result compare with those taken here.")  # fmt: skip
+@click.option("--links", metavar="SPEC", shell_complete=complete_fabric,
+              help="Raise this --fabric, measure one TCP stream through it, and remove it; nothing else.")  # fmt: skip
 @partial(json_option, told="Write the same facts as JSON too; with - they go to stdout, and the text to stderr.")
-def env(like: Path | None, json_to: str | None) -> None:
+def env(like: Path | None, links: str | None, json_to: str | None) -> None:
     """Say what this machine has, what works on it, and what is missing.
 
     GPUs, driver, links, processor, torch; for each thing that is missing what it costs, and the command that brings it;
     and a fingerprint: times of two results compare when theirs are equal. Takes a few seconds, and answers without
     torch.
     """
+    if links is not None:
+        for option, given in (("--like", like), ("--json", json_to)):
+            if given is not None:
+                raise SpecError(f"--links and {option} exclude each other", hint="run one after the other")
+        _check_links(links)
+        return
+
     from xbench.machine.inventory import held_against, take_inventory
     from xbench.report.console import make_console
     from xbench.report.machine import render_machine
@@ -48,3 +59,26 @@ def env(like: Path | None, json_to: str | None) -> None:
         machine = held_against(machine, str(like), other)
     render_machine(machine, make_console(stderr=json_to == "-"))
     write_text(json_to, lambda: machine.model_dump_json(indent=1) + "\n")
+
+
+def _check_links(text: str) -> None:
+    """Raise a fabric, say on stderr what one TCP stream achieves in it, and remove it."""
+    from xbench.fabrics import choose, open_fabric, parse_fabric, rootless
+    from xbench.units import format_percent, format_rate, parse_rate
+
+    spec, reason = choose(parse_fabric(text), gpus=0, environ=os.environ)
+    if rootless.reexec_needed(spec):
+        click.echo("as an ordinary user: in a user namespace", err=True)
+        rootless.reexec(sys.argv)
+    with open_fabric(spec) as raised:
+        click.echo(f"{spec}: {reason}", err=True)
+        for host in raised.hosts:
+            cores = "; ".join(",".join(map(str, rank)) for rank in host.cores)
+            click.echo(f"host {host.index}: {host.name}, {host.address} on {host.interface}, cores {cores}", err=True)
+        measured = raised.measure_bandwidth()
+        if measured is not None and spec.rate is not None:
+            asked = parse_rate(spec.rate)
+            share = format_percent(measured / asked)
+            click.echo(f"asked {format_rate(asked)}, measured {format_rate(measured)} ({share})", err=True)
+        for line in [*raised.notes, *raised.warnings]:
+            click.echo(line, err=True)

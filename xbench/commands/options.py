@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from xbench.records import AnyRecord
-    from xbench.registry import Registry
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -342,13 +341,6 @@ def echo_utf8(text: str) -> None:
     """Write a file's text to stdout in UTF-8, whatever the terminal's encoding."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     click.echo(text if encoding == "utf8" else text.encode(), nl=False)
-
-
-def list_entries(registry: Registry[Any]) -> None:
-    """Write a registry's names to stdout, each with its summary."""
-    width = max(map(len, registry.names()))
-    for entry in registry:
-        click.echo(f"{entry.name:<{width}}  {entry.summary}")
 
 
 # --- help ---------------------------------------------------------------------------------------------------------

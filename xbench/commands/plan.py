@@ -1,4 +1,4 @@
-"""`xbench plan` and `scale`: schedules from a saved profile, for the measured link, other links, or more workers."""
+"""`xbench plan`: schedules from a saved profile, for the measured link, other links, or many numbers of workers."""
 
 from __future__ import annotations
 
@@ -45,53 +45,27 @@ if TYPE_CHECKING:
     from xbench.spec import FabricSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class WhatIfConfig:
-    """Changes to a record before plans are made from it. `xbench plan` and `xbench scale` share them."""
+def _read_workers(text: str) -> int | tuple[int, ...]:
+    """Read one number of workers, or sizes: 2..2048 doubles, 2,4,8 lists. Raises SpecError."""
+    if ".." in text or "," in text:
+        from xbench.planning.scale import parse_workers
 
-    modes: str | None = None
-    rate_bps: float | None = option(
-        "--rate",
-        read=lambda text: parsed("--rate", parse_rate, text),
-        metavar="RATE",
-        help="What if links had this rate: 10gbit.",
-    )
-    latency_s: float | None = option(
-        "--latency",
-        read=lambda text: parsed("--latency", parse_seconds, text),
-        metavar="DURATION",
-        help="What if a message took this long to arrive: 50us.",
-    )
-    compute_scale: float | None = option(
-        "--compute-scale", type=float, metavar="X", help="What if computing took X times as long: 0.25."
-    )
-    links: tuple[Path, ...] = option(
-        "--link",
-        unset=(),
-        multiple=True,
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        complete="file",
-        help="What if T(M) were that of a file of nccl-tests, NCCL Inspector, or a CSV; may be repeated.",
-    )
-    job: int | None = option(
-        "--job", type=int, metavar="N", help="Job to plan for, counted from 1, where a comparison has two."
-    )
+        return parse_workers(text)
+    try:
+        return int(text)
+    except ValueError:
+        raise SpecError(f"--workers: {text!r} is not a whole number", hint="write 16, 2..2048 or 2,4,8") from None
 
-    def of_link(self, measured: Measured) -> dict[str, Any]:
-        """Return the fields of a `Change` for `--link`; empty without it. Raises UsageError as `link_cost` does."""
-        if not self.links:
-            return {}
-        from xbench.traces.link import link_cost
 
-        was = measured.cost
-        link = link_cost(self.links, world_size=was.world_size, backend=was.backend)
-        return {"link": link, "link_name": and_of([path.name for path in self.links])}
+def _error_band(value: float) -> float:
+    if math.isfinite(value) and 0 <= value <= 0.95:
+        return value
+    raise SpecError(f"--error-band: {value:g} is not a share from 0 to 0.95", hint="write --error-band 0.24")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanConfig(WhatIfConfig):
-    """Options of `xbench plan`."""
+class PlanConfig:
+    """Options of `xbench plan`: changes to what was measured, and what to print."""
 
     fabric: FabricSpec | None = option(
         "--fabric",
@@ -116,7 +90,62 @@ class PlanConfig(WhatIfConfig):
         complete="mode",
         help="Mode of a snippet's plan.  [default: the fastest; for ddp, of ddp-tuned and auto]",
     )
-    workers: int | None = option("--workers", type=int, metavar="N", help="What if there were N workers in a ring.")
+    rate_bps: float | None = option(
+        "--rate",
+        read=lambda text: parsed("--rate", parse_rate, text),
+        metavar="RATE",
+        help="What if links had this rate: 10gbit.",
+    )
+    latency_s: float | None = option(
+        "--latency",
+        read=lambda text: parsed("--latency", parse_seconds, text),
+        metavar="DURATION",
+        help="What if a message took this long to arrive: 50us.",
+    )
+    compute_scale: float | None = option(
+        "--compute-scale", type=float, metavar="X", help="What if computing took X times as long: 0.25."
+    )
+    links: tuple[Path, ...] = option(
+        "--link",
+        unset=(),
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        complete="file",
+        help="What if T(M) were that of a file of nccl-tests, NCCL Inspector, or a CSV; may be repeated.",
+    )
+    workers: int | tuple[int, ...] | None = option(
+        "--workers",
+        read=_read_workers,
+        metavar="N|SIZES",
+        help="What if there were N workers in a ring; 2..2048 (doubling) or 2,4,8: every mode at each size.",
+    )
+    topology: str | None = option(
+        "--topology",
+        metavar="NAME",
+        help="All-reduce of SIZES: ring, tree (double binary trees), halving-doubling, doubling, or "
+        "hierarchical:gpus=G[,rate=R|,between=R][,latency=L].  [default: ring]",
+    )
+    error_band: float | None = option(
+        "--error-band",
+        type=float,
+        read=_error_band,
+        metavar="SHARE",
+        help="Error of predictions at SIZES.  [default: the record's own worst error, else 0.24]",
+    )
+    job: int | None = option(
+        "--job", type=int, metavar="N", help="Job to plan for, counted from 1, where a comparison has two."
+    )
+
+    def of_link(self, measured: Measured) -> dict[str, Any]:
+        """Return the fields of a `Change` for `--link`; empty without it. Raises UsageError as `link_cost` does."""
+        if not self.links:
+            return {}
+        from xbench.traces.link import link_cost
+
+        was = measured.cost
+        link = link_cost(self.links, world_size=was.world_size, backend=was.backend)
+        return {"link": link, "link_name": and_of([path.name for path in self.links])}
 
 
 def _planned(path: Path) -> object:
@@ -133,20 +162,28 @@ def _planned(path: Path) -> object:
     cls=ThemedCommand,
     short_help="Plan schedules from a saved profile, as measured or what-if; needs no torch.",
     epilog=examples(
-        "xbench plan latest", "xbench plan latest --rate 10gbit --workers 16", "xbench plan latest --emit ddp"
+        "xbench plan latest --rate 10gbit --workers 16",
+        "xbench plan latest --emit ddp",
+        "xbench plan latest --workers 2..2048 --topology hierarchical:gpus=8",
     ),
 )
 @click.argument("profile", type=ResultPath(_planned), shell_complete=complete_result)
 @takes(
-    PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "links", "workers", "compute_scale",
-    "job", json_option,
+    PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "links", "workers", "topology",
+    "compute_scale", "error_band", "job", json_option,
+    csv_option("Write a CSV with one row per mode and size; with - it goes to stdout."), verbose_option,
 )  # fmt: skip
-def plan(config: PlanConfig, profile: Path, json_to: str | None) -> None:
+def plan(config: PlanConfig, profile: Path, json_to: str | None, csv_to: str | None, verbose: bool) -> None:
     """Plan schedules from a saved profile, as measured or what-if; needs no torch.
 
     PROFILE is a record of `xbench profile` or `xbench compare`, the folder of its run, or latest. Everything printed is
-    simulated from what was measured there; what a what-if changes is said beside it.
+    simulated from what was measured there; what a what-if changes is said beside it. With --workers 2..2048 every
+    schedule is planned anew for each number of workers, with the all-reduce carried over by the formulas of a topology.
     """
+    _check_together(config, csv_to)
+    if isinstance(config.workers, tuple):
+        _scale(config, profile, config.workers, json_to, csv_to, verbose=verbose)
+        return
     from xbench.planning.measured import read
     from xbench.planning.scenario import replan, to_profile, what_if
     from xbench.report.advice import fastest
@@ -303,75 +340,57 @@ def _change(measured: Measured, config: PlanConfig) -> Change:
             if value:
                 raise SpecError(f"--fabric and {flag} exclude each other", hint="--fabric says rate and workers")
         there = change_to(config.fabric, measured.fabric)
+    workers = config.workers if isinstance(config.workers, int) else there.workers
     return Change(
         rate_bps=config.rate_bps if config.rate_bps is not None else there.rate_bps,
         latency_s=config.latency_s,
-        workers=config.workers if config.workers is not None else there.workers,
+        workers=workers,
         compute_scale=config.compute_scale,
         ranks_per_host=there.ranks_per_host,
         **config.of_link(measured),
     )
 
 
-def _error_band(value: float) -> float:
-    if math.isfinite(value) and 0 <= value <= 0.95:
-        return value
-    raise SpecError(f"--error-band: {value:g} is not a share from 0 to 0.95", hint="write --error-band 0.24")
+# --- many numbers of workers --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScaleConfig(WhatIfConfig):
-    """Options of `xbench scale`."""
-
-    workers: str = option(
-        "--workers", default="2..2048", metavar="SIZES", help="Numbers of workers: 2..2048 doubles, 2,4,8 lists."
-    )
-    topology: str = option(
-        "--topology",
-        default="ring",
-        metavar="NAME",
-        help="All-reduce algorithm: ring, tree (double binary trees), halving-doubling, doubling, or "
-        "hierarchical:gpus=G[,rate=R][,latency=L] with a fast ring inside each host; between=R in place of rate=R: the "
-        "record is of one host, and R is the rate between hosts.",
-    )
-    modes: str | None = option(
-        "--modes", metavar="A,B,...", complete="modes", help="Modes to predict.  [default: all but compute]"
-    )
-    error_band: float | None = option(
-        "--error-band",
-        type=float,
-        read=_error_band,
-        metavar="SHARE",
-        help="Relative error of predictions.  [default: the record's own worst error, else 0.24]",
-    )
+def _check_together(config: PlanConfig, csv_to: str | None) -> None:
+    """Raise SpecError for an option of one plan beside several sizes, or the other way round."""
+    if isinstance(config.workers, tuple):
+        of_one = {
+            "--fabric": config.fabric is not None,
+            "--emit": config.emit != "table",
+            "--mode": config.mode is not None,
+            "--overlap": config.overlap != "backward",
+        }
+        for flag, given in of_one.items():
+            if given:
+                raise SpecError(f"{flag} is of one plan, and --workers asks for several sizes", hint="leave one out")
+        return
+    of_sizes = {"--topology": config.topology, "--error-band": config.error_band, "--csv": csv_to}
+    for flag, value in of_sizes.items():
+        if value is not None:
+            raise SpecError(f"{flag} goes with several numbers of workers", hint="add --workers 2..2048")
 
 
-@click.command(
-    "scale",
-    cls=ThemedCommand,
-    short_help="Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.",
-    epilog=examples("xbench scale latest", "xbench scale latest --workers 8..64 --topology hierarchical:gpus=8"),
-)
-@click.argument("profile", type=ResultPath(_planned), shell_complete=complete_result)
-@takes(
-    ScaleConfig, "workers", "topology", "modes", "rate_bps", "latency_s", "links", "compute_scale", "error_band", "job",
-    csv_option("Write a CSV with one row per mode and size; with - it goes to stdout."), json_option, verbose_option,
-)  # fmt: skip
-def scale(config: ScaleConfig, profile: Path, csv_to: str | None, json_to: str | None, verbose: bool) -> None:
-    """Predict every schedule on 2 to 2048 workers from a saved profile; needs no torch.
-
-    PROFILE is a record of `xbench profile` or `xbench compare`, the folder of its run, or latest. Every number is
-    simulated: the measured all-reduce is carried over by the formulas of a topology, and every schedule is planned anew
-    for each number of workers.
-    """
+def _scale(
+    config: PlanConfig,
+    profile: Path,
+    workers: tuple[int, ...],
+    json_to: str | None,
+    csv_to: str | None,
+    *,
+    verbose: bool,
+) -> None:
+    """Predict every schedule at each number of workers, and show and write the record."""
     from xbench.planning.change import Change
     from xbench.planning.measured import read
-    from xbench.planning.scale import Request, parse_scaled_modes, parse_workers, to_record
+    from xbench.planning.scale import Request, parse_scaled_modes, to_record
     from xbench.planning.scenario import what_if
     from xbench.planning.topology import parse_topology
 
     check_targets({"--json": json_to, "--csv": csv_to}, [profile])
-    topology, workers = parse_topology(config.topology), parse_workers(config.workers)
+    topology = parse_topology(config.topology or "ring")
     request = Request(topology, workers, parse_scaled_modes(config.modes), config.error_band)
     measured = read(profile, config.job)
     change = Change(
@@ -380,8 +399,7 @@ def scale(config: ScaleConfig, profile: Path, csv_to: str | None, json_to: str |
         compute_scale=config.compute_scale,
         **config.of_link(measured),
     )
-    scenario = what_if(measured, change)
-    record = to_record(scenario, request, command_line())
+    record = to_record(what_if(measured, change), request, command_line())
     show_result(record, json_to, csv_to, verbose=verbose)
     write_json(record, json_to)
     write_csv(record, csv_to)

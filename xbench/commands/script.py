@@ -104,7 +104,6 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> tuple[ModeSpec, ...
     from xbench.config import CompareConfig, ProfileConfig
     from xbench.runs.prepare import check_compressed, check_nvtx, check_request
     from xbench.schedules import chosen_copies
-    from xbench.spec import has_untuned
 
     kind = CompareConfig if command == "compare" else ProfileConfig
     root = click.get_current_context().find_root()
@@ -121,21 +120,11 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> tuple[ModeSpec, ...
     check_nvtx(config.nvtx, config.device)
     chosen_copies(config.copies, config.compress)
     if not isinstance(config, CompareConfig):
-        if given["traces"] or given["model"] or given["links"]:
-            raise SpecError(
-                "--trace and its options read files, and a script measures",
-                hint="run xbench profile --trace FILE itself",
-            )
         return ()
     check_until(config)
     if config.until is not None:
         raise SpecError("--until starts the ranks again, and a script's engine starts them once", hint="leave it out")
     _, modes = check_request(config)
-    if has_untuned(modes):
-        raise SpecError(
-            "a mode without host tuning has ranks of its own, and a script's engine starts one set",
-            hint="leave it out of --modes",
-        )
     check_compressed(modes, config.compress)
     return modes
 

@@ -42,9 +42,8 @@ KEPT = "tuned.json"
 def tune(config: TuneConfig, json_to: str | None) -> int:
     """Find the schedule to use for a workload, and print the line to paste.
 
-    WORKLOAD is a name from `xbench workloads` or path/to/train.py:make [default: resnet50]. Profiles it, plans every
-    candidate, and times the best against DDP until the answer is clear or the minutes are spent. The tables go to
-    stderr, and what to paste to stdout. Where DDP's default is best already, it says so.
+    WORKLOAD is a name from `xbench list workloads` or path/to/train.py:make [default: resnet50]. Plans every candidate,
+    and times the best against DDP until the answer is clear. Tables go to stderr, and what to paste to stdout.
     """
     check_targets({"--json": json_to, "--keep": config.keep})
     if config.keep == "-":

@@ -30,7 +30,7 @@ from xbench.spec import DeviceType, FabricSpec, known_options, parse_options
 
 __all__ = ["FABRICS", "Fabric", "HostSlot", "choose", "new_run_id", "open_fabric", "parse_fabric", "rootless"]
 
-FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench fabric list")
+FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench list fabrics")
 """The fact `keys` of an entry lists the options that its `parse` takes, for completion."""
 
 FABRICS.add(

@@ -2,7 +2,7 @@
 
 `xbench.fabrics.links` builds the links and explains the size of their buckets. This file gives them an owner and a
 lifetime. The namespaces are always removed: at the end of the context, at the interpreter's exit, or after a `kill -9`
-through `xbench fabric clean`, which finds their owner by `xbench.fabrics.stale`.
+through `xbench clean`, which finds their owner by `xbench.fabrics.stale`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class ShapedFabric(Fabric):
             self._owner = None
             atexit.unregister(self.close)
         if remaining:
-            raise FabricError(f"{', '.join(remaining)} could not be removed", hint="xbench fabric clean")
+            raise FabricError(f"{', '.join(remaining)} could not be removed", hint="xbench clean")
 
 
 @functools.cache

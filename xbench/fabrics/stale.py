@@ -136,7 +136,7 @@ def remove(name: str) -> list[int]:
     try:
         links.remove_namespace(name)
     except FabricError:
-        if os.path.exists(f"/run/netns/{name}"):  # else another `fabric clean` was faster
+        if os.path.exists(f"/run/netns/{name}"):  # else another `xbench clean` was faster
             raise
     links.remove_hosts_file(name)
     return sorted(killed)

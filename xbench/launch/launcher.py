@@ -162,15 +162,13 @@ def launch(
     silence_s: float,
     auxiliaries: Sequence[AuxiliaryCommand] = (),
     on_note: OnNote = lambda job, rank, at_s, text: None,
-    untuned: bool = False,
 ) -> Outcome:
     """Run `python -m MODULE ARGUMENT --job J --directory DIRECTORY` as every rank of `jobs` jobs, to the end.
 
     `on_event(job, rank, event)` gets every event that a rank writes to its journal, in order, from this thread.
     `on_note(job, rank, at_s, text)` gets the ranks' notes on their current work, with the machine's monotonic time [s].
     `silence_s` is the time without any event or note of any rank after which the launch counts as hung [s]. Call this
-    function from the thread that lives longest: the kernel ties the ranks' lives to the calling thread. `untuned` is
-    True if the second job is the first once more without host tuning: the two never compute at the same time.
+    function from the thread that lives longest: the kernel ties the ranks' lives to the calling thread.
 
     Raises Interrupted on Ctrl-C (SIGTERM and SIGHUP too, inside `open_fabric`). Raises SpecError for a fabric whose
     ranks another launcher starts, and OSError if a process or file cannot be made. Passes on exceptions of `on_event`.
@@ -183,7 +181,7 @@ def launch(
     verdict: Verdict | None = None
     try:
         watched = _start_auxiliaries(groups, fabric, auxiliaries, directory)
-        ranks, agents = _start_agents(groups, fabric, jobs, module, argument, directory, untuned=untuned)
+        ranks, agents = _start_agents(groups, fabric, jobs, module, argument, directory)
         probes = Probes(link_fault=fabric.diagnose, disk_full=lambda: disk_full(directory))
         monitor = Monitor(ranks, agents, watched, on_event, silence_s, probes, on_note=on_note)
         while (verdict := _poll(groups, monitor)) is None:
@@ -215,22 +213,21 @@ def _start_auxiliaries(
 
 
 def _start_agents(
-    groups: ProcessGroups, fabric: Fabric, jobs: int, module: str, argument: Path, directory: Path, *, untuned: bool
+    groups: ProcessGroups, fabric: Fabric, jobs: int, module: str, argument: Path, directory: Path
 ) -> tuple[list[RankWatch], list[AgentWatch]]:
     """Start an agent for every job and host; the agents start the ranks."""
     ranks: list[RankWatch] = []
     agents: list[AgentWatch] = []
-    shared = jobs > 1 and not untuned
     for job, port in enumerate(fabric.free_ports(jobs)):
         for slot in fabric.hosts:
-            env = rank_env(slot, jobs=jobs if shared else 1)
+            env = rank_env(slot, jobs=jobs)
             argv = agent_command(fabric, slot, job, port, module, argument, directory)
             log = directory / f"job{job}-host{slot.index}.log"
             started = groups.start(slot.prefix, argv, env, log)
             agents.append(AgentWatch(slot.index, started.read_log, job))
             for local_rank in range(fabric.spec.ranks):
                 reader = JournalReader(directory, job, slot.index * fabric.spec.ranks + local_rank)
-                ranks.append(RankWatch(reader, slot.index, local_rank, shared=shared, untuned=untuned and job > 0))
+                ranks.append(RankWatch(reader, slot.index, local_rank, shared=jobs > 1))
     return ranks, agents
 
 

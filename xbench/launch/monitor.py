@@ -54,8 +54,6 @@ class RankWatch:
     local_rank: int
     shared: bool = False
     """True if several jobs run, so that messages must name the job."""
-    untuned: bool = False
-    """True if it is one of a second set of ranks, without host tuning."""
     pid: int | None = None
     phase: str | None = None
     error: RankFailed | None = None
@@ -64,7 +62,7 @@ class RankWatch:
     noted: tuple[float, str] | None = None
 
     def __str__(self) -> str:
-        job = f" of job {self.reader.job}" if self.shared else " without host tuning" if self.untuned else ""
+        job = f" of job {self.reader.job}" if self.shared else ""
         return f"rank {self.reader.rank}{job} on host {self.host}"
 
     @property

@@ -77,7 +77,7 @@ class Planner:
         model or layers and there are none.
         """
         if mode not in planned_modes():
-            raise unknown("mode", mode, planned_modes(), listing="xbench modes")
+            raise unknown("mode", mode, planned_modes(), listing="xbench list modes")
         info = MODES.entry(mode)
         if info.needs_link and self.cost is None:
             raise ValueError(f"a cost model is needed to plan {mode!r}: its buckets depend on the link")

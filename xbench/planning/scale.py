@@ -202,7 +202,7 @@ def check(measured: Measured, topology: Topology) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """Parsed arguments of `xbench scale`."""
+    """Parsed arguments of `xbench plan --workers 2..2048`."""
 
     topology: Topology
     workers: tuple[int, ...]

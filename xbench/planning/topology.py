@@ -206,7 +206,7 @@ def parse_topology(text: str) -> Topology:
     name, options = parse_options(text)
     name = _ALIASES.get(name, name)
     if name not in NAMES:
-        raise unknown("topology", name, NAMES, listing="xbench scale --help")
+        raise unknown("topology", name, NAMES, listing="xbench plan --help")
     if name != "hierarchical":
         known_options(text, options, ())
         return Topology(name)

@@ -4,9 +4,8 @@ It reads the program, builds the workload, and runs the phases: profile, parity 
 writes each measurement to its journal at once. It computes no statistics: the parent does that from the journal.
 
 Two jobs that share the devices are in this process, each with a session, or in two processes. If a mode needs two
-processes, the first one holds the second job too, for modes in one process (`sessions_of`). Modes without host tuning
-run in a second process, which holds the same jobs as the first and does not profile. Some phases need the devices for
-one process alone. The turn arbiter's barriers separate those phases, and the other process sleeps.
+processes, the first one holds the second job too, for modes in one process (`sessions_of`). Some phases need the
+devices for one process alone. The turn arbiter's barriers separate those phases, and the other process sleeps.
 """
 
 from __future__ import annotations
@@ -90,8 +89,6 @@ class Rank(Session):
 
     def sessions_of(self, mode: ModeSpec) -> list[Self]:
         """Return the sessions of this process that run a mode, by job."""
-        if not self.runs(mode):
-            return []
         if self.holds_all_jobs:
             return self.sessions
         if mode.in_one_process:
@@ -105,7 +102,7 @@ class Rank(Session):
         for job in range(self.program.jobs):
             self.barrier(f"profile {job}")
             session = self.alone(job)
-            if session is None or self.untuned or (job > 0 and twins(self.run)):
+            if session is None or (job > 0 and twins(self.run)):
                 continue
             begin_s = time.monotonic()
             plan = profile_job(session)
@@ -167,7 +164,7 @@ class Rank(Session):
             for job in range(self.program.jobs):
                 self.barrier(f"block {number} job {job}")
                 session = self.alone(job)
-                if session is not None and self.runs(mode) and session.takes_part(mode):
+                if session is not None and session.takes_part(mode):
                     rank_errors.attempt(session, mode, partial(session.timed, phase, mode, number))
         rank_errors.settle(self, mode)
 
@@ -232,7 +229,7 @@ class Rank(Session):
         with cut_by_ddp(self.workload.model, self.on_ddp(mode)):
             if mode_info(mode.name).sharing == "in turns":
                 record_turns(self, mode, number)
-            elif self.job == 0 and self.runs(mode):
+            elif self.job == 0:
                 if not mode_info(mode.carrier).compiled:  # its layers are inside graphs, and hooks would be too
                     record_timeline(self, mode)
                 rank_errors.attempt(self, mode, partial(measure_memory, self, mode))

@@ -183,7 +183,7 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
         return f"DDP cannot train this model: {reference.ddp_refusal}"
     try:
         with session.attach(mode) as handle:
-            if session.run.backend == "gloo" and session.is_tuned:
+            if session.run.backend == "gloo" and session.run.tunes_ranks:
                 raise_gloo_threads()  # threads of groups that the schedule made for itself
             if handle.units and session.rank == 0:
                 session.journal.write(UnitsWrapped(mode=mode.text, units=handle.units))

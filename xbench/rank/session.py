@@ -45,7 +45,7 @@ from xbench.rank.transport import Transport
 from xbench.records import EmulatedLink
 from xbench.schedules.base import AttachConfig, Handle, Schedule, raised_alike
 from xbench.schedules.served_parameters import without_ignored
-from xbench.spec import ModeSpec, has_untuned
+from xbench.spec import ModeSpec
 from xbench.stats.blocks import twins
 from xbench.torch_compile import COMPILING_S
 from xbench.workloads.build import build, check_alike
@@ -59,18 +59,14 @@ class Session(Loops):
     def __init__(
         self,
         program: Program,
-        process: int,
+        job: int,
         directory: Path,
         listener: Take | None = None,
         store: Any = None,
     ) -> None:
         self.program = program
         self.run = program.run
-        self.process = process
-        """Number of this process among ours on the device: the job, unless it is untuned."""
-        self.untuned = process > 0 and has_untuned(self.run.modes)
-        """True if this process has no host tuning. It holds the same jobs as the first, and runs the untuned modes."""
-        self.job = job = 0 if self.untuned else process
+        self.job = job
         self.first_session: Session = self
         """Session of the first job of this process."""
         self.sessions: list[Any] = [self]
@@ -85,8 +81,7 @@ class Session(Loops):
         self.rank = int(os.environ["RANK"])
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.host = int(os.environ.get("GROUP_RANK", "0"))
-        journal = Journal(directory, process, self.rank, listener=listener)
-        self.journal = journal.of_job(job) if self.untuned else journal
+        self.journal = Journal(directory, job, self.rank, listener=listener)
         self.journal.write(RankStarted(rank=self.rank, job=job, host=self.host, pid=os.getpid()))
         self.plans: list[JobPlan] = list(program.plans)
         self.refused: dict[str, bool] = {}
@@ -110,7 +105,7 @@ class Session(Loops):
             os.sched_setaffinity(0, cores[self.local_rank])
             torch.set_num_threads(len(cores[self.local_rank]))
         self.device = device_of(self.run, self.local_rank, self.journal)
-        if self.is_tuned and not tuning.keep_freed_memory() and self.rank == 0:
+        if self.run.tunes_ranks and not tuning.keep_freed_memory() and self.rank == 0:
             name = tuning.allocator_variable()
             if name is not None:
                 self.journal.write(Remarked(message=f"freed memory is returned as {name} in the environment says"))
@@ -122,19 +117,14 @@ class Session(Loops):
             self.sessions = [self, *(self._of_job(job) for job in range(1, self._jobs_here))]
         if self.run.processes > 1:
             socket = self.program.turn_sockets[self.host]
-            self.turns = TurnClient(socket, self.process, self.local_rank, timeout_s=None)
+            self.turns = TurnClient(socket, self.job, self.local_rank, timeout_s=None)
         gc.collect()
         gc.freeze()
 
     @property
-    def is_tuned(self) -> bool:
-        """True if this process has host tuning."""
-        return self.run.tunes_ranks and not self.untuned
-
-    @property
     def holds_all_jobs(self) -> bool:
         """True if this process holds every job, for all its modes."""
-        return self.run.processes == 1 or has_untuned(self.run.modes)
+        return self.run.processes == 1
 
     @property
     def _jobs_here(self) -> int:
@@ -177,13 +167,13 @@ class Session(Loops):
 
     def _remark(self, message: str | None) -> None:
         """Write a remark of all ranks for the record, once."""
-        if message is not None and self.rank == 0 and self.process == 0:
+        if message is not None and self.rank == 0 and self.job == 0:
             self.journal.write(Remarked(message=message))
 
     def _warm(self, group: dist.ProcessGroup | None) -> None:
         """Run a first collective, with which a group's communicator, or Gloo's threads, begin. Raise those threads."""
         dist.all_reduce(torch.zeros(1, device=self.device), group=group)
-        if self.is_tuned:
+        if self.run.tunes_ranks:
             tuning.raise_gloo_threads()
 
     def _link_file(self) -> Path | None:
@@ -342,10 +332,6 @@ class Session(Loops):
     def takes_part(self, mode: ModeSpec) -> bool:
         """True if this job runs a mode. Single-job modes of two equal jobs are timed once."""
         return mode.paired or self.job == 0 or not twins(self.run)
-
-    def runs(self, mode: ModeSpec) -> bool:
-        """True if a mode runs in this process, with or without host tuning as the mode says."""
-        return mode_info(mode.name).host_tuning != self.untuned
 
     def pattern(self, mode: ModeSpec) -> tuple[int, ...]:
         """Return the turn pattern with the best predicted throughput."""

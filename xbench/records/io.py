@@ -64,7 +64,7 @@ ADAPTER: TypeAdapter[AnyRecord] = TypeAdapter(
     Annotated[AnyRecord, Field(discriminator="kind")], config=ConfigDict(defer_build=True)
 )
 
-REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", listing="xbench runs")
+REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", listing="xbench list runs")
 """Functions that rebuild a killed run's record from its journals, by the kind in the run's `frame.json`."""
 REBUILDERS.add("measured", "xbench.runs.rebuild:measured", "profile, compare, tune")
 REBUILDERS.add("convergence", "xbench.runs.rebuild:convergence", "converge")

@@ -1,4 +1,4 @@
-"""Record of `xbench scale`: one profiled step carried over to other numbers of workers. Everything is simulated.
+"""Record of `xbench plan --workers 2..2048`: one profiled step on other numbers of workers. Everything is simulated.
 
 Nothing ran, so the record has no environment and no raw samples. It holds the source profile, the assumptions and the
 figures.
@@ -64,7 +64,7 @@ class ScalingPoint(Part):
 
 
 class Scaling(Headed):
-    """Result of `xbench scale`. `points` hold every mode at every size: modes in their order, sizes ascending."""
+    """Result of `xbench plan --workers 2..2048`. `points`: every mode at every size, sizes ascending."""
 
     kind: Literal["scaling"] = "scaling"
     xbench: Text = Field(description="version")

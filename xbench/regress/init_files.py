@@ -38,7 +38,7 @@ budget_minutes = 10                                    # for one check of the wh
 [[regress.check]]
 name = {name}
 workload = {workload}
-modes = ["ddp"]                                        # how gradients travel: xbench modes lists more
+modes = ["ddp"]                                        # how gradients travel: xbench list modes lists more
 fabric = "local:ranks=2"                               # two ranks on this machine
 metrics = ["collectives", "wire_bytes", "step_time"]   # counts are exact, times need a quiet machine
 """

@@ -150,9 +150,6 @@ def _known_values(check: Check, where: str) -> Check:
         raise SpecError(
             f"{where}: {paired[0]!r} needs two jobs, and a check trains one", hint=f"write {modes[0].carrier!r}"
         )
-    apart = next((mode.text for mode in modes if not mode_info(mode.name).host_tuning), None)
-    if apart is not None:
-        raise SpecError(f"{where}: {apart!r} needs ranks of its own, and a check has one set", hint="write 'ddp'")
     compiled = next((mode.text for mode in modes if mode_info(mode.name).compiled), None)
     if compiled is not None:
         raise SpecError(f"{where}: {compiled!r} compiles first, and a check has no steps for that", hint="write 'ddp'")

@@ -21,7 +21,6 @@ from xbench.modes import mode_info, next_forward_modes
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio, of_kind
 from xbench.report.answer import controls, is_control, rankings, reference_of, trusted
-from xbench.report.host_gain import is_worth_it
 from xbench.report.sentences import ratio_text
 from xbench.report.snippets import (
     PLAIN_DDP,
@@ -119,19 +118,12 @@ def of_comparison(record: Comparison, place: str) -> list[Advice]:
         if result.ratio and trusted(result) and reference_of(record, result) == "ddp"
     }
     buckets = in_ddp(use, ratios, place, _job(record)) if can_be_planned(record) else []
-    return [*found, *_tuning(record), *buckets, *not_run(record, use)]
+    return [*found, *buckets, *not_run(record, use)]
 
 
 def can_be_planned(record: Comparison) -> bool:
     """True if `xbench plan` takes the record."""
     return record.spec.compress is None and record.cost_model is not None
-
-
-def _tuning(record: Comparison) -> list[Advice]:
-    """Advise the call that gives a script the measured gain of host tuning, if that was proven."""
-    if not is_worth_it(record):
-        return []
-    return [Advice("For the gain of host tuning, in every mode: call xbench.tune_host() after the first collective.")]
 
 
 def in_ddp(winner: str, ratios: Mapping[str, Ratio], place: str, more: str = "") -> list[Advice]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.records import RANKS, Comparison, Estimate, Interval, Layer, ModeResult
-from xbench.report.host_gain import tuning_answer
 from xbench.report.mode_memory import with_memory
 from xbench.report.sentences import ratio_text
 from xbench.stats.blocks import mode_values
@@ -42,7 +41,7 @@ def was_reached(record: Comparison) -> bool:
 
 def is_control(name: str) -> bool:
     """True for modes that do not train what DDP trains, and for ranks without host tuning. None is recommended."""
-    return not mode_info(name).advisable
+    return not mode_info(name).equivalent_to_ddp
 
 
 def controls(record: Comparison) -> set[str]:
@@ -123,7 +122,7 @@ def answer(record: Comparison) -> list[str]:
             )
             first = f"Of {'two jobs' if group[0].mode in two else 'one job alone'}: {word}{first[1:]}"
         said += [first, *others]
-    return list(dict.fromkeys([*said, *tuning_answer(record), *_partial(record), _kind(ranking(record))]))
+    return list(dict.fromkeys([*said, *_partial(record), _kind(ranking(record))]))
 
 
 def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:

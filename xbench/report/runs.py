@@ -1,4 +1,4 @@
-"""List of `xbench runs`: each run's start, kind and subject, and the first sentence of its report."""
+"""List of `xbench list runs`: each run's start, kind and subject, and the first sentence of its report."""
 
 from __future__ import annotations
 

@@ -88,9 +88,7 @@ def tuning_line(spec: RunSpec) -> str | None:
         return None
     if not spec.host_tuning:
         return f"off ({VARIABLE}=off): memory and threads of the ranks are as the system has them"
-    untuned = [mode.text for mode in spec.modes if not mode_info(mode.name).host_tuning]
-    but = f"; {and_of(untuned)} ran in ranks of its own without that" if untuned else ""
-    return f"ranks keep freed memory, and raise the priority of Gloo's sending threads where that is allowed{but}"
+    return "ranks keep freed memory, and raise the priority of Gloo's sending threads where that is allowed"
 
 
 def processes_line(spec: RunSpec) -> str | None:

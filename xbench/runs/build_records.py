@@ -126,7 +126,7 @@ def ratios_of(run: RunSpec, values: Mapping[str, list[BlockValue]]) -> dict[str,
     """
     references = {mode.text: run.reference_of(mode) for mode in run.modes}
     found = dict.fromkeys(references.values(), REFERENCE_RATIO)
-    controls = {mode.text for mode in run.modes if not mode_info(mode.name).advisable}
+    controls = {mode.text for mode in run.modes if not mode_info(mode.name).equivalent_to_ddp}
     for reference in dict.fromkeys(references.values()):
         for alike in (False, True):
             judged = [m for m, own in references.items() if own == reference != m and (m in controls) == alike]
@@ -320,7 +320,7 @@ def _with_exposed(run: RunSpec, modes: dict[str, ModeResult], found: Collector) 
         if outcome.step_s is not None and mode_info(mode.name).compiled and compiled is not None:
             exposed_s = outcome.step_s.median - compiled.median
             outcome = outcome.model_copy(update={"exposed_s": exposed_s})
-        elif outcome.step_s is not None and mode_info(mode.name).computes_as_profiled:
+        elif outcome.step_s is not None and not mode_info(mode.name).compiled:
             share = ends = None
             rival = mode.name != "ddp" and mode_info(mode.name).is_bounded and not mode.paired
             if rival and total and ddp and ddp.step_s is not None:

@@ -83,8 +83,6 @@ def check(config: ConvergeConfig) -> None:
     for mode in config.modes:
         if mode.name == IN_SEQUENCE or not mode_info(mode.name).trains:
             raise SpecError(f"--modes: {mode.text!r} trains no network of its own", hint="try --modes ddp,spb")
-        if not mode_info(mode.name).host_tuning:
-            raise SpecError(f"--modes: {mode.text!r} trains as ddp does, bit for bit", hint="try --modes ddp,spb")
         if mode_info(mode.name).compiled:
             raise SpecError(
                 f"--modes: {mode.text!r} is compiled, and converge trains eagerly", hint="try --modes ddp,spb"

@@ -84,7 +84,7 @@ class Collector:
     def take(self, job: int, rank: int, event: events.Event) -> None:
         """Take one journal event."""
         job = job if event.of_job is None else event.of_job
-        found = self.jobs[min(job, len(self.jobs) - 1)]  # a broken line of untuned ranks has no job
+        found = self.jobs[job]
         match event:
             case events.StepProfiled():
                 found.workload, found.layers = event.workload, event.layers

@@ -28,7 +28,7 @@ from xbench.runs.prepare import backend_of
 from xbench.runs.progress import Progress
 from xbench.runs.run_folder import Kept, ended_by, keep
 from xbench.scratch import socket_folder
-from xbench.spec import RunSpec, has_untuned
+from xbench.spec import RunSpec
 from xbench.workloads.probe import Preflight
 
 F = TypeVar("F", bound=MeasuredFrame)
@@ -139,5 +139,4 @@ class FabricRun(ABC, Generic[F, R]):
                 silence_s=self.run.timeout_s,
                 auxiliaries=auxiliaries,
                 on_note=lambda job, rank, at_s, text: self.progress.note(rank, at_s, text) if job == 0 else None,
-                untuned=has_untuned(program.run.modes),
             )

@@ -157,7 +157,7 @@ class UntilPrecise(LaunchPolicy):
     def _needed(self, samples: Sequence[Sample], pilot: int) -> int:
         """Return the number of launches that every open ratio needs. A mode without blocks has no ratio."""
         ratios = ratios_of(self.run, {mode.text: mode_values(self.run, mode, samples) for mode in self.run.modes})
-        rivals = [ratios[m.text] for m in self.run.modes if mode_info(m.name).advisable and m.text in ratios]
+        rivals = [ratios[m.text] for m in self.run.modes if mode_info(m.name).equivalent_to_ddp and m.text in ratios]
         open_ones = [ratio for ratio in rivals if ratio.verdict not in ("reference", "slower")]
         needed = [launches_needed(ratio, self.precision) or MAX_LAUNCHES for ratio in open_ones]
         return max([pilot, *needed])

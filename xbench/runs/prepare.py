@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -14,11 +15,10 @@ from xbench.fabrics.cluster import cluster_rank, divided, ranks_around
 from xbench.fabrics.rendezvous import check_meeting_point
 from xbench.host import mps, tuning
 from xbench.machine.inventory import listed_gpus
-from xbench.modes import IN_SEQUENCE, MODES, mode_info
+from xbench.modes import COMPARED, IN_SEQUENCE, MODES, mode_info
 from xbench.profilers import budget
 from xbench.registry import imported
-from xbench.runs.mode_checks import check_on_gpu, check_untuned, default_modes, with_untuned
-from xbench.schedules import PROCESSES, chosen_copies, obstacle
+from xbench.schedules import PROCESSES, chosen_copies, obstacle, parse_modes
 from xbench.spec import (
     Collectives,
     Compress,
@@ -28,7 +28,6 @@ from xbench.spec import (
     RunSpec,
     WorkloadSpec,
     check_backend,
-    has_untuned,
     processes_of,
 )
 from xbench.workloads.probe import Preflight, probe
@@ -42,9 +41,11 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     A single workload is doubled if a paired mode needs two. Two jobs at once are compared with the same two one after
     the other, so `sequential` is added if it is missing. Every paired mode gets its number of processes.
     """
-    workloads, modes = tuple(config.workloads), tuple(config.modes) or default_modes(config)
+    workloads, modes = tuple(config.workloads), tuple(config.modes)
+    if not modes and config.kind == "comparison":
+        modes = parse_modes(COMPARED)
     if not workloads:
-        raise SpecError("no workload was named", hint="xbench workloads lists them")
+        raise SpecError("no workload was named", hint="xbench list workloads lists them")
     paired = [mode.text for mode in modes if mode.paired]
     if len(workloads) > MAX_JOBS:
         raise SpecError(f"{len(workloads)} workloads were named, and at most {MAX_JOBS} jobs can share the devices")
@@ -114,7 +115,11 @@ def default_reference(modes: Sequence[ModeSpec]) -> str:
 
     Without any of them it is the first mode.
     """
-    names = ["ddp", *(mode.name for mode in modes if not mode.paired and mode_info(mode.name).advisable), IN_SEQUENCE]
+    names = [
+        "ddp",
+        *(mode.name for mode in modes if not mode.paired and mode_info(mode.name).equivalent_to_ddp),
+        IN_SEQUENCE,
+    ]
     return next((mode.text for name in names for mode in modes if mode.name == name), modes[0].text)
 
 
@@ -138,7 +143,6 @@ def check_unprobed(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[M
     workloads, modes = check_request(config)
     check_backend(config.collectives)
     tuning.is_on()
-    check_untuned(modes, config)
     budget.share()
     check_nvtx(config.nvtx, config.device)
     chosen_copies(config.copies, config.compress)
@@ -194,8 +198,6 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
                 f"left out, because they are planned from a link's speed and no link is used: {', '.join(unplanned)}"
             )
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
-    modes, left_out = with_untuned(modes, config, fabric, found, among[0])
-    notes += left_out
     apart = fabric.name == "cluster" and found.gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES")
     if device == "cuda" and fabric.name != "emulated" and not apart:  # emulated ranks may share a GPU
         ranks, _ = _ranks_here(fabric, processes)
@@ -274,6 +276,16 @@ def check_links(fabric: FabricSpec, device: str) -> None:
         )
 
 
+def check_on_gpu(modes: Sequence[ModeSpec]) -> None:
+    """Raise SpecError for kernels of a mode that nothing can make."""
+    compiled = next((mode.text for mode in modes if mode_info(mode.name).compiled), None)
+    if compiled is not None and importlib.util.find_spec("triton") is None:
+        raise SpecError(
+            f"mode {compiled!r} needs Triton, of which torch.compile makes kernels for GPUs, and it is not installed",
+            hint="pip install triton",
+        )
+
+
 def _check_unused(built_for: str | None) -> None:
     """Raise SpecError if the driver lists GPUs and torch, built for this CUDA, sees none, unless they are hidden."""
     if gpu_errors.hides_all(os.environ):
@@ -297,12 +309,10 @@ def _probed(
 ) -> Preflight:
     """Check the workloads and their memory (`probe`), and the variables of the environment.
 
-    If modes in one process and modes in two are compared, a second process holds the second job once more. Ranks
-    without host tuning hold all jobs once more.
+    If modes in one process and modes in two are compared, a second process holds the second job once more.
     """
     twice = processes_of(modes) > 1 and any(mode.in_one_process for mode in modes)
-    again = workloads if has_untuned(modes) else workloads[1:] if twice else ()
-    found = probe([*workloads, *again], device, *among)
+    found = probe([*workloads, *(workloads[1:] if twice else ())], device, *among)
     slowed = gpu_errors.check_variables(found.device, os.environ)
     return found.model_copy(update={"workloads": found.workloads[: len(workloads)], "slowed": slowed})
 

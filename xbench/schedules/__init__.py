@@ -49,7 +49,7 @@ def _paired(text: str, info: ModeInfo, pieces: list[str]) -> ModeSpec:
     options = parse_options(f"{name}:{given}")[1] if given else {}
     singles = [one.name for one in MODES if not one.paired and one.equivalent_to_ddp and one.carries_pairs]
     if carriers and named not in singles:
-        raise unknown(f"carrier for {name}", named, singles, listing="xbench modes")
+        raise unknown(f"carrier for {name}", named, singles, listing="xbench list modes")
     known_options(text, options, (PROCESSES,) if info.sharing == "in turns" else ())
     processes = parse_int(text, PROCESSES, options[PROCESSES], 1, 2) if options else None
     chosen = named or info.base_schedule

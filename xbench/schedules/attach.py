@@ -76,8 +76,8 @@ def attach(
     Returns the handle. The loop calls `handle.model` instead of the model, and leaving the handle's `with` detaches it.
     Training passes of the model itself are refused by the schedules that do not see them: those of DDP.
 
-    `schedule` is a single-job mode of `xbench modes`, with its options ("spb:variant=temporal"). None is the schedule
-    that a tuned file or a plan names, else `wfbp`.
+    `schedule` is a single-job mode of `xbench list modes`, with its options ("spb:variant=temporal"). None is the
+    schedule that a tuned file or a plan names, else `wfbp`.
 
     `plan` holds the buckets. It is the tuned file of `xbench tune`, a record of `xbench profile` or `xbench compare`
     (or the path of one), one of its plans, or lists of parameter names in launch order. It may also be a mapping with
@@ -136,7 +136,7 @@ def _attached(
         schedule = plan.schedule if isinstance(plan, Tuned) else plan.mode if isinstance(plan, Plan) else UNMERGED
     singles = [info.name for info in MODES if not info.paired]
     if schedule.partition(":")[0] not in singles:
-        raise unknown("schedule", schedule, singles, listing="xbench modes")
+        raise unknown("schedule", schedule, singles, listing="xbench list modes")
     spec = parse_mode(schedule)
     schedule, options = spec.name, dict(spec.options)
     buckets, parts, carrier = carried(plan, schedule)
@@ -166,7 +166,7 @@ def _attached(
         )
     if dist.is_initialized() and dist.get_rank(group) < 0:
         raise UsageError("this rank is not in process_group", hint="call attach on the ranks of the group alone")
-    raises = MODES.entry(schedule).host_tuning and tuning.is_on() and dist.is_initialized()
+    raises = tuning.is_on() and dist.is_initialized()
     raises = raises and "gloo" in backend_of(group, next(model.parameters()).device)
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         if broadcast:

@@ -55,7 +55,7 @@ def _check_one_process(name: str, trace: RankTrace) -> None:
         processes = f"backward passes of processes {and_of(trace.processes)}"
         raise UsageError(
             f"{name} holds {processes if len(trace.processes) > 1 else 'steps that overlap'}, as several ranks have",
-            hint="give each rank's file by itself: --trace rank0.json --trace rank1.json",
+            hint="give each rank's file by itself: xbench trace rank0.json rank1.json",
         )
 
 

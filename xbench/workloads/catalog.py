@@ -29,7 +29,7 @@ from xbench.workloads.libraries import LIBRARIES, check_known, hf_facts, library
 
 Family = Literal["vision", "text", "speech", "synthetic", "factory"]
 
-WORKLOADS: Registry[Any] = Registry("workload", listing="xbench workloads", group="xbench.workloads")
+WORKLOADS: Registry[Any] = Registry("workload", listing="xbench list workloads", group="xbench.workloads")
 
 
 class TextFacts(NamedTuple):

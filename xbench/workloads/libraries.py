@@ -118,7 +118,7 @@ def check_known(name: str) -> None:
         return
     close = nearest(model, known)
     suggestion = f"did you mean {f'{prefix}/{close}'!r}? " if close else ""
-    listing = f"xbench workloads {prefix}/ has them all"
+    listing = f"xbench list workloads {prefix}/ has them all"
     raise SpecError(f"unknown workload {name!r}", hint=f"{suggestion}({listing})" if close else listing)
 
 

@@ -11,12 +11,12 @@ for each workload: they run one after another then, and not at once. `local_rank
 runs a preflight; only that rank's GPU is then used. It writes one object to stdout:
 
     {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "torch": "2.15.0", "torchvision": "0.29.2", "nccl": null,
-     "cuda": null, "free_bytes": 123,
+     "cuda": null,
      "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123, "warnings": []}, ...],
      "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ..., "lines": []}}
 
-`gpu` is the 3 of "cuda:3". `free_bytes` is the free memory of the machine; null on GPUs. With "auto", a GPU that
-exists and cannot be used is an error, unless CUDA_VISIBLE_DEVICES hides all GPUs.
+`gpu` is the 3 of "cuda:3". With "auto", a GPU that exists and cannot be used is an error, unless CUDA_VISIBLE_DEVICES
+hides all GPUs.
 
 All output of a factory goes to stderr. Built-in workloads are built on the meta device, which takes milliseconds and no
 memory. A factory is really called, in a process group, and steps of its result are really run: see `workloads.trial`.
@@ -48,7 +48,7 @@ from xbench.torch_compile import Recordings, compiled_inside, recorded_by, regio
 from xbench.workloads import trial
 from xbench.workloads.build import build
 from xbench.workloads.catalog import facts_of, family_of, split_factory
-from xbench.workloads.memory import Footprint, available_bytes, check_fits, footprint
+from xbench.workloads.memory import Footprint, check_fits, footprint
 from xbench.workloads.nested import shape_of, tensors_in
 from xbench.workloads.parse import resolve
 from xbench.workloads.probe import answer_alone
@@ -69,7 +69,6 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
         device = choose_device(request["device"], names, gpu_warning)
         index = gpu_index(request["device"])
         answer |= {"device": device, "gpu": index, "gpus": len(names), "gpu_names": names}
-        answer["free_bytes"] = available_bytes([]) if device == "cpu" else None
         specs = [WorkloadSpec.model_validate(spec) for spec in request["workloads"]]
         ranks: int | list[int] = request["ranks_per_host"]
         own = own_gpu(request.get("local_rank"), len(names)) if device == "cuda" and index is None else None

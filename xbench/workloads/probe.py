@@ -54,7 +54,6 @@ class Preflight(BaseModel):
     torchvision: str | None
     nccl: str | None
     cuda: str | None
-    free_bytes: int | None = Field(None, description="free memory of this machine [B]; None on GPUs")
     workloads: list[Probed]
     slowed: list[str] = Field(default_factory=list, description="warnings about variables of the environment")
 

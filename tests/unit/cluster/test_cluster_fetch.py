@@ -78,7 +78,7 @@ def test_no_network_is_one_sentence(tmp_path: Path) -> None:
 def test_an_unknown_name_has_a_nearest(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="unknown public trace 'polux'") as raised:
         fetch("polux", tmp_path)
-    assert raised.value.hint == "did you mean 'pollux'? (xbench cluster traces list has them all)"
+    assert raised.value.hint == "did you mean 'pollux'? (xbench list traces has them all)"
 
 
 def test_every_public_file_has_an_address_and_a_hash() -> None:

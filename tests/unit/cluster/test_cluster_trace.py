@@ -240,7 +240,7 @@ def test_a_packed_csv_is_read_whatever_its_name(tmp_path: Path, packed: Callable
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("phily:x", "unknown trace 'phily'", "did you mean 'philly'? (xbench cluster traces list has them all)"),
+        ("phily:x", "unknown trace 'phily'", "did you mean 'philly'? (xbench list traces has them all)"),
         ("itp:", "names no file", "write itp:PATH"),
         ("itp", "names no file", "write itp:PATH"),
         ("itp:cluster=03", "an option where its file should be", "write itp:PATH,cluster=03"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,11 @@ def refused(xbench: Callable[..., Outcome]) -> Callable[..., str]:
         return err
 
     return call
+
+
+@pytest.fixture
+def run(xbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Outcome]:
+    """Run `xbench` on words in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "UTC")
+    return xbench

@@ -66,8 +66,8 @@ def test_version(xbench: Callable[..., Outcome]) -> None:
     ("words", "sentence", "hint"),
     [
         (["comprae"], "unknown command 'comprae'", "did you mean 'compare'? (xbench --help has them all)"),
-        (["modes", "--hepl"], "xbench modes has no option '--hepl'", "did you mean --help?"),
-        (["fabric", "claen"], "no such command 'claen'", "did you mean 'clean'?"),
+        (["list", "--hepl"], "xbench list has no option '--hepl'", "did you mean --help?"),
+        (["cluster", "rnu"], "no such command 'rnu'", "did you mean 'run'?"),
         (["--versoin"], "xbench has no option '--versoin'", "did you mean --version?"),
         (["compare", "--copies", "veiws"], "--copies: 'veiws' is not one of 'views', 'coalesced', 'fused'",
          "did you mean 'views'?"),
@@ -85,7 +85,7 @@ def test_version(xbench: Callable[..., Outcome]) -> None:
         (["compare", "--rigorus"], "xbench compare has no option '--rigorus'", "did you mean --rigorous?"),
         (["exec"], "unknown command 'exec'", "xbench --help has them all"),
         (["plan"], "missing argument 'PROFILE'", "xbench plan --help lists what it takes"),
-        (["modes", "x"], "got unexpected extra argument (x)", "xbench modes --help lists what it takes"),
+        (["clean", "x"], "got unexpected extra argument (x)", "xbench clean --help lists what it takes"),
         (["report", "/none"], "there is no result file '/none'",
          "give a record.json, or the folder of a run under results/runs"),
         (["report", str(RECORD), "--json", "/none/x.json"], "--json: the folder of '/none/x.json' does not exist",
@@ -156,7 +156,7 @@ def test_debug_shows_a_rank_s_own_traceback(
 
 
 def test_debug_works_when_the_words_do_not_parse(xbench: Callable[..., Outcome]) -> None:
-    code, _, err = xbench("modes", "--nothing", "--debug")
+    code, _, err = xbench("list", "--nothing", "--debug")
     assert code == 2
     assert "Traceback" in err
 
@@ -232,15 +232,6 @@ def test_report_needs_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "optimal is faster" in done.stdout
-
-
-def test_modes_lists_every_mode(xbench: Callable[..., Outcome]) -> None:
-    from xbench.modes import MODES
-
-    code, out, err = xbench("modes")
-    assert (code, err) == (0, "")
-    for entry in MODES:
-        assert sum(line.split()[0] == entry.name and entry.summary in line for line in out.splitlines()) == 1
 
 
 def test_schema_is_json_schema(xbench: Callable[..., Outcome]) -> None:

@@ -157,13 +157,6 @@ def test_a_policy_that_needs_speeds_says_which_job_has_none(run: Callable[..., O
     assert "'a'" in err
 
 
-def test_the_lists_name_everything(run: Callable[..., Outcome]) -> None:
-    _, out, _ = run("policies")
-    assert {line.split()[0] for line in out.splitlines()} >= {"fifo", "srtf", "las", "gittins", "optimus", "doubling"}
-    _, out, _ = run("traces", "list")
-    assert {"itp", "philly", "pollux", "generated"} <= {line.split()[0] for line in out.splitlines()}
-
-
 def test_a_trace_that_nobody_publishes_is_not_fetched(run: Callable[..., Outcome], tmp_path: Path) -> None:
     code, out, err = run("traces", "fetch", "phily", "--folder", str(tmp_path))
     assert (code, out) == (2, "")

@@ -77,7 +77,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["compare", "--fabric", "shaped:hosts=2,hosts"], []),
         (["compare", "--fabric", "shaped:hosts="], []),
         (["compare", "--fabric", "none:"], []),
-        (["fabric", "check", "emulated:la"], ["emulated:latency="]),
+        (["env", "--links", "emulated:la"], ["emulated:latency="]),
+        (["list", "workloads", "resnet1"], ["resnet101", "resnet152", "resnet18"]),
+        (["list", "modes", "resnet1"], []),
         (["validate", "--workloads", "resnet18,bert-b"], ["resnet18,bert-base"]),
         (["report", "--mark"], ["--markdown"]),
         (["completion", "z"], ["zsh"]),
@@ -147,7 +149,7 @@ def test_results_are_runs_newest_first_and_json_files(folder: Path) -> None:
     ]
     assert completed("report", "results/k") == ["results/kept.json"]
     assert completed("plan", "la") == ["latest"]
-    assert completed("scale", "results/runs/") == [
+    assert completed("plan", "results/runs/") == [
         "results/runs/20260101-120000-a",
         "results/runs/20260201-120000-b",
         "results/runs/unfinished/",

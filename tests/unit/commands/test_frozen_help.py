@@ -12,7 +12,7 @@ from test_themes import commands
 
 from xbench import cli
 
-ROOT = cli.cli.make_context("xbench", ["--debug", "x"], resilient_parsing=True)
+ROOT = cli.cli.make_context("xbench", ["x"], resilient_parsing=True)
 COMMANDS: dict[str, click.Command] = {"xbench": cli.cli, **dict(commands())}
 
 

@@ -224,10 +224,6 @@ def test_a_pod_s_record_goes_where_the_command_says(words: list[str], capsys: py
         (["--engine", "slurm", "compare", "--rounds", "0"], "--rounds"),
         (["--engine", "slurm", "compare", "--quick", "--rigorous"], "exclude each other"),
         (["--engine", "slurm", "compare", "--fabric", "local:ranks=2"], "is of one machine"),
-        (
-            ["--engine", "slurm", "compare", "--modes", "ddp,plain-ddp"],
-            "a mode without host tuning has ranks of its own",
-        ),
         (["--engine", "slurm", "compare", "--reference", "single", "--modes", "ddp"], "not among the modes"),
         (["--engine", "slurm", "--ranks-per-node", "1", "compare", "--modes", "concurrent"], "needs 2 ranks a device"),
         (["--engine", "slurm", "--ranks-per-node", "1", "compare", "--modes", "ddp,hsdp"], "needs two or more groups"),
@@ -242,7 +238,6 @@ def test_a_pod_s_record_goes_where_the_command_says(words: list[str], capsys: py
         (["--engine", "slurm", "compare", "--until", "2%"], "--until starts the ranks again"),
         (["--engine", "slurm", "compare", "--nvtx", "--device", "cpu"], "--nvtx marks the work of GPUs"),
         (["--engine", "slurm", "compare", "--copies", "coalesced", "--compress", "bf16"], "copies 'coalesced'"),
-        (["--engine", "slurm", "profile", "--model", "resnet18"], "--trace and its options read files"),
         (["--engine", "kubernetes", "compare"], "needs an image"),
         (["--engine", "slurm", "--image", "i", "compare"], "--image is for Kubernetes"),
         (["--engine", "slurm", "--output", "nowhere/job.sh", "compare"], "--output"),

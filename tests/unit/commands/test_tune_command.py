@@ -31,7 +31,6 @@ from xbench.stats.tuning import Choice
         (["--modes", "auto,fsdp"], "'fsdp' has no plan, and tune chooses among plans"),
         (["--modes", "ddp,auto:shard=on"], "'auto:shard=on' has no plan, and tune chooses among plans"),
         (["--modes", "auto,horovod"], "'horovod' has no plan, and tune chooses among plans"),
-        (["--modes", "auto,plain-ddp"], "'plain-ddp' has no plan, and tune chooses among plans"),
         (["--modes", "auto,ddp+compile"], "'ddp+compile' has no plan, and tune chooses among plans"),
         (["--keep", "/nowhere/tuned.json"], "--keep: the folder of '/nowhere/tuned.json' does not exist"),
         (["--keep", "-"], "--keep: '-' is no file"),

@@ -120,7 +120,7 @@ def typed(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, 
 
 def held(words: list[str]) -> None:
     """Parse a command's words without running it; raises what the command line would complain of."""
-    context = click.Context(cli.cli, info_name="xbench")
+    context = cli.cli.make_context("xbench", ["x"], resilient_parsing=True)
     command = cli.cli.get_command(context, words[0])
     assert command is not None, f"there is no command {words[0]!r}"
     while isinstance(command, click.Group):

@@ -36,10 +36,11 @@ def test_the_measured_tables_are_those_of_the_committed_results(page: Path) -> N
     assert before == after, "python docs/make_measured.py writes it again"
 
 
-def test_most_commands_have_their_options_from_the_command_line() -> None:
-    generated = {name for name in COMMANDS if f"<!-- options: xbench {name} -->" in _page(name)}
-    several = {"compare", "profile", "tune", "plan", "scale", "validate", "converge", "script", "report", "env"}
-    assert several - generated == set()
+@pytest.mark.parametrize(
+    "name", [name for name in COMMANDS if name not in ("cluster", "regress", "completion", "schema")]
+)
+def test_a_command_has_its_options_from_the_command_line(name: str) -> None:
+    assert f"<!-- options: xbench {name} -->" in _page(name)
 
 
 def test_the_commands_of_regress_have_their_options_from_the_command_line() -> None:

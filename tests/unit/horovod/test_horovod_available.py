@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xbench import horovod
-from xbench.commands.workloads import modes as modes_command
+from xbench.commands.listing import listing
 from xbench.errors import SpecError
 from xbench.runs.prepare import check_available, check_real
 from xbench.schedules import parse_modes
@@ -64,7 +64,7 @@ def test_a_folder_of_that_name_is_no_horovod(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.usefixtures("missing")
 def test_the_list_of_modes_names_what_installs_it(capsys: pytest.CaptureFixture[str]) -> None:
-    modes_command.main([], standalone_mode=False)
+    listing.main(["modes"], standalone_mode=False)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  horovod ")]
     assert line.endswith("[unavailable: Horovod is not installed; python -m xbench.horovod.build]")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planning_cases import constant
 from sample_scaling import COST, comparison, profile, step
 
-from xbench.commands.plan import scale as command
+from xbench.commands.plan import plan as command
 from xbench.errors import SpecError
 from xbench.modes import waiting_modes
 from xbench.planning.change import Change
@@ -175,7 +175,7 @@ def record(
 ):  # type: ignore[no-untyped-def]
     scenario = what_if(measured(source or profile(), "results/p.json"), Change(**change))  # type: ignore[arg-type]
     request = Request(parse_topology(topology), parse_workers(workers), parse_scaled_modes(None))
-    return to_record(scenario, request, "xbench scale results/p.json")
+    return to_record(scenario, request, "xbench plan results/p.json --workers 2,8")
 
 
 def test_a_whole_record_survives_its_round_trip() -> None:

@@ -273,7 +273,7 @@ def test_a_host_that_was_measured_keeps_its_curve_and_other_hosts_add_a_ring(cur
 @pytest.mark.parametrize(
     ("text", "sentence", "hint"),
     [
-        ("rign", "unknown topology 'rign'", "did you mean 'ring'? (xbench scale --help has them all)"),
+        ("rign", "unknown topology 'rign'", "did you mean 'ring'? (xbench plan --help has them all)"),
         ("hierarchical", "'hierarchical' does not say how many workers a host has", "write hierarchical:gpus=8"),
         ("hierarchical:gpus=1", "'hierarchical:gpus=1': gpus=1 is out of range 2 to 1024", "try gpus=2"),
         ("hierarchical:gpu=8", "'hierarchical:gpu=8': unknown option 'gpu'", "did you mean 'gpus'?"),

@@ -100,7 +100,6 @@ def test_references_are_released_after_the_last_check_of_a_launch() -> None:
 def test_a_released_reference_holds_no_tensor_and_still_tells_why_ddp_refused() -> None:
     held = Reference([{"a": torch.ones(2)}] * 3, momentum={"a": torch.ones(2)}, ddp_refusal="sparse gradients")
     rank: Any = SimpleNamespace(sessions=[SimpleNamespace(reference=held), SimpleNamespace(reference=None)])
-    rank.is_tuned = False
     Rank.release_references(rank)
     assert (held.states, held.momentum, held.ddp_refusal) == ([], {}, "sparse gradients")
 

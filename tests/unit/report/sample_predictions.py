@@ -43,7 +43,7 @@ def scaling() -> Scaling:
             ))  # fmt: skip
     return Scaling(
         created="2026-03-01T12:00:00Z",
-        command="xbench scale results/resnet18.json --workers 2,8,64,512,2048",
+        command="xbench plan results/resnet18.json --workers 2,8,64,512,2048",
         xbench="0.1.0",
         source=ScalingSource(path="results/resnet18.json", kind="profile", created="2026-03-01T12:00:00Z",
                              command="xbench profile resnet18"),

@@ -15,14 +15,12 @@ from xbench.records import Comparison, ModeResult, Profile, load, of_kind
 from xbench.report.advice import what_to_paste
 from xbench.report.answer import answer, more, ranking
 from xbench.report.formats import html, markdown, terminal
-from xbench.report.host_gain import tuning_answer
 from xbench.report.kinds import view_of
 from xbench.report.kinds.validation import label_of
 from xbench.report.page.model import figures
 from xbench.report.planned import further
 from xbench.report.sentences import bounds_line, is_below
 from xbench.report.snippets import PLAIN_DDP
-from xbench.schedules import parse_modes
 from xbench.spec import FabricSpec
 from xbench.stats.convergence import converged
 
@@ -128,23 +126,6 @@ def test_a_mode_that_computes_less_than_was_profiled_breaks_no_bound(mode: str) 
     assert "no schedule of one job can beat" in bounds_line(record.bounds, {mode: fast})
     plain = made.mode_result("optimal", record.bounds.compute_s / 2, (0.5, 0.49, 0.51), "faster")
     assert is_below(plain, record.bounds)
-
-
-def test_a_mode_that_failed_its_check_says_nothing_of_host_tuning() -> None:
-    record = stored("resnet18-1gbit.json")
-    modes = parse_modes("ddp,plain-ddp")
-    ddp = record.modes["ddp"]
-    plain = ddp.model_copy(update={"mode": "plain-ddp"})
-    more_samples = [one.model_copy(update={"mode": "plain-ddp"}) for one in record.samples if one.mode == "ddp"]
-    spec = record.spec.model_copy(update={"modes": modes})
-    whole = record.model_copy(
-        update={"spec": spec, "modes": {"ddp": ddp, "plain-ddp": plain}, "samples": [*record.samples, *more_samples]}
-    )
-    assert tuning_answer(whole)
-    failed = whole.model_copy(
-        update={"modes": {"ddp": ddp, "plain-ddp": plain.model_copy(update={"status": "failed"})}}
-    )
-    assert tuning_answer(failed) == []
 
 
 def test_a_validation_over_emulated_links_calls_its_steps_emulated() -> None:

@@ -14,8 +14,7 @@ from xbench.records import Comparison, StepTimes
 from xbench.report.answer import answer, verdict
 from xbench.runs import converge
 from xbench.runs.build_records import UNPREDICTED, comparison_record
-from xbench.runs.mode_checks import check_on_gpu
-from xbench.runs.prepare import check_available, default_reference
+from xbench.runs.prepare import check_available, check_on_gpu, default_reference
 from xbench.schedules import parse_mode, parse_modes
 from xbench.spec import FabricSpec
 from xbench.torch_compile import compiler_obstacle

@@ -95,11 +95,11 @@ def test_a_fabric_that_cannot_be_removed_is_a_warning_of_the_record(
     def stays(*_: object, **__: object) -> Iterator[Any]:
         with opened() as fabric:
             yield fabric
-        raise FabricError("xb-1a2b3c-0 could not be removed", hint="xbench fabric clean")
+        raise FabricError("xb-1a2b3c-0 could not be removed", hint="xbench clean")
 
     monkeypatch.setattr(fabric_run, "open_fabric", stays)
     record, path, error = blocks.execute()
     assert error is None
     assert (record.complete, len(record.samples)) == (True, 6)
-    assert record.warnings[-1] == "xb-1a2b3c-0 could not be removed (xbench fabric clean)"
+    assert record.warnings[-1] == "xb-1a2b3c-0 could not be removed (xbench clean)"
     assert load(path) == record

@@ -206,7 +206,7 @@ def test_two_ranks_of_one_process_number_are_refused_by_their_steps(mark: str) -
     events = [one for one in merged(13, None) if one["cat"] != "user_annotation" or one["name"].startswith(mark)]
     with pytest.raises(UsageError, match="holds steps that overlap") as caught:
         ranks_of([("t.json", traced(events))])
-    assert "--trace rank1.json" in str(caught.value.hint)
+    assert "rank0.json rank1.json" in str(caught.value.hint)
 
 
 def lost(events: Events, number: int, name: str) -> Events:

@@ -207,7 +207,7 @@ def test_traces_of_one_rank_or_of_different_runs_are_refused_together() -> None:
 
 def test_a_record_is_saved_loaded_and_planned_again(tmp_path: Path) -> None:
     file = write(tmp_path / "rank0.json", gpu_events(buckets=(1, 2, 4)))
-    record = read_traces([file], "xbench profile --trace rank0.json")
+    record = read_traces([file], "xbench trace rank0.json")
     path = save(record, tmp_path / "record.json")
     again = load(path)
     assert isinstance(again, Profile)

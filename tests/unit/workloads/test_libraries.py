@@ -124,7 +124,7 @@ def test_a_model_for_one_image_size_is_built_for_that_of_the_batch(timm):
     ("text", "message", "hint"),
     [
         ("timm/inception_v5", "unknown workload 'timm/inception_v5'", "did you mean 'timm/inception_v4'?"),
-        ("timm/", "unknown workload 'timm/'", "xbench workloads timm/ has them all"),
+        ("timm/", "unknown workload 'timm/'", "xbench list workloads timm/ has them all"),
         ("hf/brt", "unknown workload 'hf/brt'", "did you mean 'hf/bert'?"),
         ("inception_v4", "unknown workload 'inception_v4'", "did you mean 'timm/inception_v4'?"),
         ("hf/bert:seq-len=513", "hf/bert has 512 positions", "try --seq-len 512"),
@@ -164,11 +164,11 @@ def test_families(monkeypatch):
 
 def test_names_import_no_library():
     code = (
-        "import sys, xbench.workloads as w, xbench.commands.workloads as c\n"
+        "import sys, xbench.workloads as w, xbench.commands.listing as c\n"
         "from xbench.workloads import libraries\n"
         "libraries._is_installed = lambda prefix: True\n"
         "libraries.registered = lambda library: ('inception_v4',)\n"
-        "w.resolve(w.parse_workload('hf/bert'), 'cpu'); c.listing('hf'); c.listing('timm')\n"
+        "w.resolve(w.parse_workload('hf/bert'), 'cpu'); c.workload_rows('hf'); c.workload_rows('timm')\n"
         "w.resolve(w.parse_workload('timm/inception_v4:batch-size=2,image-size=128'), 'cpu')\n"
         "sys.exit(any(name.partition('.')[0] in ('torch', 'timm', 'transformers') for name in sys.modules))"
     )

@@ -17,7 +17,7 @@ from xbench.workloads import probe as probing
 from xbench.workloads.build import build
 from xbench.workloads.memory import PROCESS_BYTES, Footprint, footprint
 from xbench.workloads.preflight import Tried
-from xbench.workloads.probe import Preflight, probe
+from xbench.workloads.probe import probe
 
 META = torch.device("meta")
 GIB = 1024**3
@@ -186,15 +186,6 @@ def test_a_gpu_that_is_picked_is_where_the_factory_runs_and_whose_memory_counts(
         assert answer["gpu"] == (1 if asked == "cuda:1" else None)
     assert tried == ["cuda:1", "cuda", "cpu"]
     assert counted == [[1], [0, 1], []]
-
-
-def test_free_memory_is_that_of_the_machine_and_unknown_where_ranks_are_on_gpus(monkeypatch):
-    monkeypatch.setattr(preflight, "usable_gpus", lambda: (["NVIDIA H200"], ""))
-    monkeypatch.setattr(preflight, "examine", lambda *_: [])
-    monkeypatch.setattr(preflight, "available_bytes", lambda gpus: 7 if not gpus else 8)
-    request = {"workloads": [], "ranks_per_host": 2}
-    answers = {device: Preflight(**preflight.respond(request | {"device": device})) for device in ("cpu", "cuda")}
-    assert {device: answer.free_bytes for device, answer in answers.items()} == {"cpu": 7, "cuda": None}
 
 
 def test_a_rank_with_a_preflight_of_its_own_uses_its_gpu_alone(monkeypatch):

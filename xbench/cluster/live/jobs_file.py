@@ -17,8 +17,9 @@
     speeds = { 1 = 20.0, 2 = 31.0 }    # steps a second by workers, for policies that need to know
 
 Instead of `speeds` a job may have `ring = { theta = [θ0, θ1, θ2, θ3], model_bytes = n }` (see `cluster.speeds`) or
-`scale = "record.json"`, a record of `xbench scale`, with `mode` if that has several. Its samples a second are divided
-by `batch_size`; that assumes that they do not depend on the batch. Speeds of a job without any of these are unknown.
+`scale = "record.json"`, a record of `xbench plan --workers 2..2048`, with `mode` if that has several. Its samples a
+second are divided by `batch_size`; that assumes that they do not depend on the batch. Speeds of a job without any of
+these are unknown.
 
 An error is one sentence with the file, the job, the field, and the nearest valid one.
 """

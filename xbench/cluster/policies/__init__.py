@@ -25,7 +25,7 @@ from xbench.spec import known_options, parse_int, parse_options
 from xbench.text import entries
 from xbench.units import parse_bytes, parse_seconds
 
-POLICIES: Registry[Callable[..., Policy]] = Registry("policy", listing="xbench cluster policies")
+POLICIES: Registry[Callable[..., Policy]] = Registry("policy", listing="xbench list policies")
 MAX_GPUS = 1_000_000
 
 _ATTAINED = {"thresholds": ("thresholds", "thresholds"), "promote": ("promote", "number")}

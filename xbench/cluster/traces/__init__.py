@@ -151,7 +151,7 @@ class Rows:
 
 Loader = Callable[[str, dict[str, str]], Trace]
 
-TRACES: Registry[Loader] = Registry("trace", listing="xbench cluster traces list", group="xbench.traces")
+TRACES: Registry[Loader] = Registry("trace", listing="xbench list traces", group="xbench.traces")
 """Loaders by kind. Each takes the whole text and its options, with `path` unless `pathless`."""
 
 _PACKAGE = "xbench.cluster.traces:"

@@ -110,7 +110,7 @@ def fetch(name: str, folder: Path, known: Mapping[str, PublicTrace] = PUBLIC) ->
     Raises SpecError for an unknown name, and XbenchError if a file cannot be reached or written, or has another hash.
     """
     if name not in known:
-        raise unknown("public trace", name, known, listing="xbench cluster traces list")
+        raise unknown("public trace", name, known, listing="xbench list traces")
     paths = []
     for file in known[name].files:
         path = folder / name / file.path

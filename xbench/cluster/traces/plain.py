@@ -10,7 +10,7 @@
 | loss_target | instead of work: the job ends at this loss, and speeds are in steps |
 | loss_beta0, loss_beta1, loss_beta2 | with it: its curve 1/(β0·k + β1) + β2 after k steps (see `fitting`) |
 | speed_1, speed_2, speed_4, ... | with either: work a second on that number of GPUs; empty if unknown |
-| scale | instead of speeds: a record of `xbench scale`, a path relative to the CSV; work is then in samples |
+| scale | instead of speeds: a record of `xbench plan --workers 2..64`, relative to the CSV; work is then in samples |
 | mode | with it: one of its modes, if it has several |
 | least, most | smallest and largest number of GPUs, optional; empty: 1 and the whole cluster |
 | application | trained application, optional |

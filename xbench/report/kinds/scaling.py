@@ -1,4 +1,4 @@
-"""View of `xbench scale`: the findings in words, each mode at each size, and the assumptions.
+"""View of `xbench plan --workers 2..2048`: the findings in words, each mode at each size, and the assumptions.
 
 Every number is simulated, and the heading of every table says so. On a narrow terminal, a size becomes a block of
 lines.

@@ -1,4 +1,4 @@
-"""`xbench scale` from outside: tables, files, and every bad input in one sentence with exit code 2."""
+"""`xbench plan --workers 2..2048`: tables, files, and every bad input in one sentence with exit code 2."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Outcome = tuple[int, str, str]
 
 @pytest.fixture
 def run(xbench: Callable[..., Outcome]) -> Callable[..., Outcome]:
-    """Run `xbench scale` on words."""
-    return partial(xbench, "scale")
+    """Run `xbench plan` on the profile."""
+    return partial(xbench, "plan", PROFILE)
 
 
 def test_tables_go_to_stdout_and_say_simulated(run: Callable[..., Outcome]) -> None:
-    code, out, err = run(str(PROFILE), "--workers", "2,64", "--modes", "ddp,optimal", "-v")
+    code, out, err = run("--workers", "2,64", "--modes", "ddp,optimal", "-v")
     assert (code, err) == (0, "")
     for title in ("Step", "Scaling efficiency", "Samples/s, all workers", "Exposed communication", "Buckets"):
         assert f"\n{title} (simulated)" in out
@@ -40,14 +40,14 @@ def test_tables_go_to_stdout_and_say_simulated(run: Callable[..., Outcome]) -> N
 
 def test_a_narrow_terminal_gets_blocks(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    code, out, _ = run(str(PROFILE))
+    code, out, _ = run("--workers", "2..2048")
     assert code == 0
     assert "2048 workers (simulated)" in out
     assert max(len(line) for line in out.splitlines()) <= 60
 
 
 def test_csv_is_tidy(run: Callable[..., Outcome]) -> None:
-    code, out, err = run(str(PROFILE), "--workers", "2..8", "--modes", "wfbp,single", "--csv", "-")
+    code, out, err = run("--workers", "2..8", "--modes", "wfbp,single", "--csv", "-")
     assert "Step (simulated)" in err
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
@@ -64,7 +64,7 @@ def test_csv_is_tidy(run: Callable[..., Outcome]) -> None:
 
 def test_the_record_can_be_shown_again(run: Callable[..., Outcome], tmp_path: Path) -> None:
     target = tmp_path / "scaling.json"
-    code, out, err = run(str(PROFILE), "--topology", "hierarchical:gpus=8", "--json", str(target))
+    code, out, err = run("--workers", "2..2048", "--topology", "hierarchical:gpus=8", "--json", target)
     record = load(target)
     assert (code, err) == (0, "")
     assert isinstance(record, Scaling)
@@ -74,23 +74,23 @@ def test_the_record_can_be_shown_again(run: Callable[..., Outcome], tmp_path: Pa
 
 
 def test_json_has_stdout_alone(run: Callable[..., Outcome]) -> None:
-    code, out, _ = run(str(PROFILE), "--workers", "4", "--json", "-")
+    code, out, _ = run("--workers", "4..4", "--json", "-")
     assert code == 0
     assert loads(out).kind == "scaling"
 
 
-def test_a_comparison_is_a_source_too(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_comparison_is_a_source_too(xbench: Callable[..., Outcome], tmp_path: Path) -> None:
     whole = json.loads((GOLDEN / "comparison-v1.json").read_text(encoding="utf-8"))
     whole["jobs"][0]["layers"] = json.loads(PROFILE.read_text(encoding="utf-8"))["layers"]
     (tmp_path / "record.json").write_text(json.dumps(whole), encoding="utf-8")
-    code, out, _ = run(str(tmp_path), "--workers", "2")
+    code, out, _ = xbench("plan", tmp_path, "--workers", "2..2")
     assert code == 0
     assert "the largest error of this record's own predictions" in " ".join(out.split())
 
 
 def test_no_torch_is_imported() -> None:
     code = (
-        f"import sys; from xbench.cli import main; assert main(['scale', {str(PROFILE)!r}, '--workers', '2']) == 0; "
+        f"import sys; from xbench.cli import main; assert main(['plan', {str(PROFILE)!r}, '--workers', '2..2']) == 0; "
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
@@ -115,7 +115,25 @@ def test_no_torch_is_imported() -> None:
     ],
 )
 def test_bad_options(refused: Callable[..., str], words: list[str], sentence: str) -> None:
-    assert refused("scale", PROFILE, *words).startswith(f"error: {sentence}")
+    assert refused("plan", PROFILE, "--workers", "2..2048", *words).startswith(f"error: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--workers", "2,4", "--emit", "ddp"], "--emit is of one plan"),
+        (["--workers", "2,4", "--mode", "ddp"], "--mode is of one plan"),
+        (["--workers", "2..4", "--fabric", "shaped:hosts=2,rate=1gbit"], "--fabric is of one plan"),
+        (["--workers", "4", "--topology", "ring"], "--topology goes with several numbers of workers"),
+        (["--error-band", "0.1"], "--error-band goes with several numbers of workers"),
+        (["--csv", "-"], "--csv goes with several numbers of workers"),
+        (["--workers", "many"], "--workers: 'many' is not a whole number"),
+    ],
+)
+def test_one_number_and_several_take_their_own_options(
+    refused: Callable[..., str], words: list[str], told: str
+) -> None:
+    assert told in refused("plan", PROFILE, *words)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +149,14 @@ def test_bad_options(refused: Callable[..., str], words: list[str], sentence: st
 def test_bad_records(refused: Callable[..., str], tmp_path: Path, changes: dict[str, object], sentence: str) -> None:
     path = tmp_path / "p.json"
     path.write_text(json.dumps(json.loads(PROFILE.read_text(encoding="utf-8")) | changes), encoding="utf-8")
-    assert sentence in refused("scale", path)
+    assert sentence in refused("plan", path, "--workers", "2..2048")
 
 
 def test_a_time_that_is_none(refused: Callable[..., str], tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(PROFILE.read_text(encoding="utf-8").replace('"alpha_s": 0.00043', '"alpha_s": NaN', 1), "utf-8")
-    assert "is not a valid xbench result: profile.cost_model.alpha_s" in refused("scale", path)
+    assert "is not a valid xbench result: profile.cost_model.alpha_s" in refused("plan", path, "--workers", "2..2048")
 
 
 def test_a_scaling_is_no_source(refused: Callable[..., str]) -> None:
-    assert "scaling-v1.json' " in refused("scale", GOLDEN / "scaling-v1.json")
+    assert "scaling-v1.json' " in refused("plan", GOLDEN / "scaling-v1.json", "--workers", "2..2048")

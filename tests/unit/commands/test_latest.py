@@ -1,92 +1,21 @@
-"""`xbench runs` and `latest`: earlier results are found again, whatever else lies beside them."""
+"""`latest`: earlier results are found again, whatever else lies beside them."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from golden_file import GOLDEN
+from kept_runs import RUNS, keep
 
 from xbench.record_files import run_folders
 from xbench.records import load, save
 from xbench.runs.run_folder import new_run_folder
 
-GOLDEN = Path(__file__).parents[2] / "golden"
-RUNS = Path("results/runs")
-
 Outcome = tuple[int, str, str]
-
-
-@pytest.fixture
-def run(xbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Outcome]:
-    """Run `xbench` on words in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TZ", "UTC")
-    return xbench
-
-
-def keep(name: str, kind: str, file: str = "record.json") -> Path:
-    """A run of that folder name and kind of record."""
-    return save(load(GOLDEN / f"{kind}-v1.json"), RUNS / name / file)
-
-
-def test_runs_are_listed_newest_first_and_foreign_folders_hide_none(run: Callable[..., Outcome]) -> None:
-    (RUNS / "notes").mkdir(parents=True)
-    keep("20260102-120000-profile-resnet18", "profile")
-    keep("20260101-120000-live", "live")
-    keep("20260104-120000-tune-resnet18", "comparison")
-    keep("20260104-120000-tune-resnet18", "tuned", "tuned.json")
-    (RUNS / "20260103-120000-broken").mkdir()
-    (RUNS / "20260103-120000-broken" / "record.json").write_text("{")
-    code, out, err = run("runs")
-    assert (code, err) == (0, "")
-    assert out.splitlines() == [
-        "2026-03-01 12:00  tuned  resnet18 on shaped:hosts=2,rate=1gbit",
-        "  auto trains resnet18 in 0.900 [0.880, 0.920] of DDP's time: 10 % less a step",
-        "  results/runs/20260104-120000-tune-resnet18",
-        "unreadable",
-        "  'results/runs/20260103-120000-broken/record.json' is not whole JSON: it was cut off or is another",
-        "  kind of file",
-        "  results/runs/20260103-120000-broken",
-        "2026-03-01 12:00  profile  resnet18 on shaped:hosts=2,rate=1gbit",
-        "  optimal is predicted fastest: 548 ms a step, 0.0 % above the bound (simulated)",
-        "  results/runs/20260102-120000-profile-resnet18",
-        "2026-03-01 12:00  live  doubling on 2 slots, engine local",
-        "  INCOMPLETE: it was interrupted.",
-        "  results/runs/20260101-120000-live",
-    ]
-
-
-def test_a_long_list_says_how_much_is_left_and_json_has_the_facts(run: Callable[..., Outcome]) -> None:
-    keep("20260101-120000-a", "profile")
-    keep("20260102-120000-b", "live")
-    code, out, err = run("runs", "--most", "1", "--json")
-    assert (code, err) == (0, "")
-    assert json.loads(out) == [
-        {
-            "path": "results/runs/20260102-120000-b",
-            "kind": "live",
-            "subject": "doubling on 2 slots, engine local",
-            "headline": "INCOMPLETE: it was interrupted.",
-            "created": "2026-03-01T12:00:00+00:00",
-            "complete": False,
-        }
-    ]
-    assert run("runs", "--most", "1")[2] == "1 more: --most 2 lists them\n"
-    assert run("runs", "--output", "elsewhere") == (0, "", "no runs in elsewhere\n")
-
-
-def test_the_list_needs_no_torch(tmp_path: Path) -> None:
-    save(load(GOLDEN / "comparison-v1.json"), tmp_path / RUNS / "20260101-120000-a" / "record.json")
-    body = "import sys; from xbench.cli import main; main(['runs']); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", body], cwd=tmp_path, capture_output=True, text=True, check=False,
-                          env=os.environ | {"PYTHONPATH": str(GOLDEN.parents[1])})  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "results/runs/20260101-120000-a" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -95,7 +24,7 @@ def test_the_list_needs_no_torch(tmp_path: Path) -> None:
         (("report", "latest"), "Layers in gradient-ready order"),
         (("report",), "Layers in gradient-ready order"),
         (("plan", "latest"), "optimal"),
-        (("scale", "latest", "--workers", "2,4"), "workers"),
+        (("plan", "latest", "--workers", "2,4"), "workers"),
     ],
 )
 def test_latest_is_the_newest_run(run: Callable[..., Outcome], words: tuple[str, ...], told: str) -> None:
@@ -111,7 +40,7 @@ def test_latest_is_the_newest_run(run: Callable[..., Outcome], words: tuple[str,
     ("words", "why"),
     [
         (("plan", "latest"), "holds no job"),
-        (("scale", "latest", "--workers", "2,4"), "holds no job"),
+        (("plan", "latest", "--workers", "2,4"), "holds no job"),
         (("report", "latest", "--trace", "-"), "holds no step"),
         (("report", "--trace", "-"), "holds no step"),
     ],
@@ -150,7 +79,7 @@ def test_without_a_run_latest_is_one_sentence(run: Callable[..., Outcome]) -> No
         ("report",),
         ("report", "latest"),
         ("plan", "latest"),
-        ("scale", "latest"),
+        ("plan", "latest", "--workers", "2,4"),
         ("env", "--like", "latest"),
     ):
         assert run(*words) == (2, "", expected)

@@ -1,4 +1,4 @@
-"""`xbench profile --trace`: what it prints, keeps and refuses."""
+"""`xbench trace`: what it prints, keeps and refuses."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from click.testing import CliRunner
 from kineto import gpu_events, write
 
 from xbench.cli import cli
-from xbench.commands.profile import profile
+from xbench.commands.trace import trace
 from xbench.errors import SpecError, UsageError
 from xbench.records import Profile, load
 from xbench.report import FORMATS
 
 
 def invoke(*words: str) -> str:
-    result = CliRunner().invoke(profile, list(words), catch_exceptions=False, standalone_mode=False)
-    assert result.return_value == 0
+    result = CliRunner().invoke(trace, list(words), catch_exceptions=False, standalone_mode=False)
     return " ".join(result.output.split())
 
 
 def test_the_answer_comes_first_and_the_record_is_kept(tmp_path: Path) -> None:
     file = write(tmp_path / "rank0.json", gpu_events(buckets=(1, 4)))
-    told = invoke("--trace", str(file), "--output", str(tmp_path / "runs"), "--json", str(tmp_path / "out.json"))
+    told = invoke(str(file), "--output", str(tmp_path / "runs"), "--json", str(tmp_path / "out.json"))
     assert told.startswith("The traced step takes 1.00 ms")
     assert "In 45.0 µs (4.5 %) of it a collective ran and nothing computed (exposed communication)." in told
     assert "The step waited for its gradients during 31.0 µs (3.1 %)." in told
@@ -41,7 +40,7 @@ def test_the_link_of_a_file_replaces_the_traced_one(tmp_path: Path) -> None:
     file = write(tmp_path / "rank0.json", gpu_events())
     link = tmp_path / "link.csv"
     link.write_text("bytes,time_us\n1000,20\n100000,120\n", encoding="utf-8")
-    invoke("--trace", str(file), "--link", str(link), "--output", str(tmp_path / "runs"), "--json", str(tmp_path / "o"))
+    invoke(str(file), "--link", str(link), "--output", str(tmp_path / "runs"), "--json", str(tmp_path / "o"))
     record = load(tmp_path / "o")
     assert isinstance(record, Profile)
     assert record.cost_model is not None
@@ -53,19 +52,19 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_trace_is_read(tmp_pa
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(SpecError, match=r"--output: .* is not a folder"):
-        invoke("--trace", str(file), "--output", str(file / "runs"))
+        invoke(str(file), "--output", str(file / "runs"))
 
 
 def test_debug_shows_errors_and_measures_nothing(tmp_path: Path) -> None:
     file = write(tmp_path / "rank0.json", gpu_events())
-    words = ["profile", "--trace", str(file), "--debug", "--output", str(tmp_path / "runs")]
+    words = ["trace", str(file), "--debug", "--output", str(tmp_path / "runs")]
     assert CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False).exception is None
     assert list((tmp_path / "runs").glob("*/record.json"))
 
 
 def test_a_traced_step_is_described_as_such_in_every_format(tmp_path: Path) -> None:
     file = write(tmp_path / "rank0.json", gpu_events(buckets=(1, 4)))
-    invoke("--trace", str(file), "--output", str(tmp_path / "runs"), "--json", str(tmp_path / "out.json"))
+    invoke(str(file), "--output", str(tmp_path / "runs"), "--json", str(tmp_path / "out.json"))
     record = load(tmp_path / "out.json")
     for name in ("markdown", "html"):
         text = FORMATS.load(name)(record)
@@ -77,15 +76,10 @@ def test_a_traced_step_is_described_as_such_in_every_format(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["resnet18", "--trace", "T"], "--trace profiles what was traced, so no WORKLOAD goes with it"),
-        (["--trace", "T", "--fabric", "local:ranks=2"], "--fabric measures, and --trace runs nothing"),
-        (["--trace", "T", "--steps", "4"], "--steps measures, and --trace runs nothing"),
-        (["--model", "resnet18"], "--model belongs to --trace, and there is none"),
-        (["--link", "x"], "--link belongs to --trace, and there is none"),
-        (["--trace", "T", "--model", "resnet19"], "unknown workload 'resnet19'"),
-        (["--trace", "T", "--link", "x"], "--link: there is no file 'x'"),
-        (["--trace", "none.json"], "--trace: there is no file 'none.json'"),
-        (["--trace", "T", "--trace", "T"], "are both of rank 0"),
+        (["T", "--model", "resnet19"], "unknown workload 'resnet19'"),
+        (["T", "--link", "x"], "--link: there is no file 'x'"),
+        (["none.json"], "FILE: there is no file 'none.json'"),
+        (["T", "T"], "are both of rank 0"),
     ],
 )
 def test_a_wrong_value_is_refused_before_anything_is_kept(tmp_path: Path, words: list[str], why: str) -> None:
