@@ -76,7 +76,7 @@ def test_every_schedule(copies: str, compress: str, keep: Keep) -> None:
 @SEVERAL
 @pytest.mark.skipif(DRY, reason="tests/integration/test_sharded.py runs this on a CPU")
 def test_modes_of_torch(keep: Keep) -> None:
-    modes = ["ddp", "replicate", "fsdp", "auto:shard=on", "zero1", *(["hsdp"] if RANKS >= 4 else [])]
+    modes = ["ddp", "replicate", "fsdp", "auto:shard", "zero1", *(["hsdp"] if RANKS >= 4 else [])]
     record = compared(DEVICE, WORKLOAD, FABRIC, ",".join(modes), *EFFORT)
     found = figures(record)
     assert set(found) == set(modes)

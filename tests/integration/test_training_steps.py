@@ -184,7 +184,7 @@ def test_checkpointed_blocks_under_autocast_with_foreach_kernels(
 
 
 def test_groups_of_shards_and_planned_units_take_every_kind_of_step(tmp_path: Path) -> None:
-    modes = ("ddp", "hsdp:group=2", "auto:shard=on")
+    modes = ("ddp", "hsdp:group=2", "auto:shard")
     options = ("--accumulate", "2", "--clip", "0.05", "--amp", "bf16", "--checkpoint", "blocks")
     record = compared(tmp_path, {}, ",".join(modes), *options, ranks=4)
     for name in modes:

@@ -65,7 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["compare", "--modes", "concurrent:p"], ["concurrent:priority"]),
         (["compare", "--modes", "concurrent:de"], ["concurrent:dear"]),
         (["compare", "--modes", "nothing:d"], []),
-        (["compare", "--modes", "ddp,auto:s"], ["ddp,auto:shard=on"]),
+        (["compare", "--modes", "ddp,auto:s"], ["ddp,auto:shard"]),
         (["compare", "--modes=ddp,opt"], ["ddp,optimal"]),
         (["compare", "--reference", "sing"], ["single"]),
         (["plan", "x.json", "--mode", "mg"], ["mgwfbp"]),

@@ -52,11 +52,11 @@ def test_options() -> None:
 
 
 def test_the_search_for_units_is_a_mode_under_the_name_that_was_typed() -> None:
-    mode = parse_mode("auto:shard=on")
-    assert (mode.text, mode.name, mode.carrier, mode.options) == ("auto:shard=on", "fsdp-tuned", "fsdp-tuned", ())
-    modes = parse_modes("auto,auto:shard=on,gathered=64m,auto:shard=on@b,fsdp-tuned:gathered=1k")
+    mode = parse_mode("auto:shard")
+    assert (mode.text, mode.name, mode.carrier, mode.options) == ("auto:shard", "fsdp-tuned", "fsdp-tuned", ())
+    modes = parse_modes("auto,auto:shard,gathered=64m,auto:shard@b,auto:shard,gathered=1k")
     assert [mode.text for mode in modes] == [
-        "auto", "auto:shard=on,gathered=64m", "auto:shard=on@b", "fsdp-tuned:gathered=1k"
+        "auto", "auto:shard,gathered=64m", "auto:shard@b", "auto:shard,gathered=1k"
     ]  # fmt: skip
     assert [mode.name for mode in modes] == ["auto", *["fsdp-tuned"] * 3]
     assert modes[1].options == (("gathered", "64m"),)
@@ -64,7 +64,7 @@ def test_the_search_for_units_is_a_mode_under_the_name_that_was_typed() -> None:
 
 
 def test_a_unit_may_be_of_a_single_byte() -> None:
-    assert parse_mode("fsdp-tuned:gathered=1").options == (("gathered", "1"),)
+    assert parse_mode("auto:shard,gathered=1").options == (("gathered", "1"),)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_a_unit_may_be_of_a_single_byte() -> None:
     [
         ("auto:shard=yes", "shard=yes is neither on nor off", "try shard=on"),
         ("auto:shrd=on", "unknown option 'shrd'", "did you mean 'shard'"),
-        ("auto:gathered=64m", "there are none without shard=on", "write auto:shard=on,gathered=64m"),
-        ("auto:shard=off,gathered=64m", "there are none without shard=on", "write auto:shard=on,gathered=64m"),
-        ("auto:shard=on,gathered=0", "a unit of 0 has no parameters", "try gathered=64MiB"),
-        ("fsdp-tuned:gathered=much", "'much' is not a size", "write it like"),
+        ("auto:gathered=64m", "there are none without shard=on", "write auto:shard,gathered=64m"),
+        ("auto:shard=off,gathered=64m", "there are none without shard=on", "write auto:shard,gathered=64m"),
+        ("auto:shard,gathered=0", "a unit of 0 has no parameters", "try gathered=64MiB"),
+        ("auto:shard,gathered=much", "'much' is not a size", "write it like"),
         ("fsdp-tuned:shard=on", "unknown option 'shard'", "it takes gathered"),
     ],
 )
