@@ -63,7 +63,7 @@ def table(path: str, page: str) -> str:
     rows = [
         _row(option, context, page)
         for option in command.params
-        if isinstance(option, click.Option) and not option.hidden and "--debug" not in option.opts
+        if isinstance(option, click.Option) and not option.hidden
     ]
     return "\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n"
 

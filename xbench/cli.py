@@ -57,11 +57,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-def debug_option() -> click.Option:
-    """Return `--debug`, which every command takes. `main` looks for it itself, so it works even when parsing fails."""
-    return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks and logs of errors.")
-
-
 class LazyGroup(click.Group):
     """Group whose commands have one module each, imported on first use."""
 
@@ -75,7 +70,6 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute or cmd_name)
-        _add_debug(command)
         return command
 
     def resolve_command(
@@ -111,19 +105,11 @@ class LazyGroup(click.Group):
             raise RuntimeError("a pipe between processes broke") from error
 
 
-def _add_debug(command: click.Command) -> None:
-    if not any("--debug" in parameter.opts for parameter in command.params):
-        command.params.append(debug_option())
-    if isinstance(command, click.Group):
-        for child in command.commands.values():
-            _add_debug(child)
-
-
 @click.group(
     cls=LazyGroup,
-    params=[debug_option()],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks of errors; anywhere in the line.")
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Find the fastest gradient-communication schedule for a training step, and prove it.
@@ -135,7 +121,9 @@ def cli() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code (`xbench.errors` lists them)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    ours = arguments.index("--") if "--" in arguments else len(arguments)
+    debug = "--debug" in arguments[:ours]  # anywhere in the line, so that it works where the rest does not parse
+    arguments = [word for word in arguments[:ours] if word != "--debug"] + arguments[ours:]
     _never_fail_on_encoding()
     if "_XBENCH_COMPLETE" in os.environ:
         import xbench.commands.completion  # noqa: F401 (it registers the shells that click asks)

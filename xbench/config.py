@@ -19,8 +19,9 @@ from xbench.errors import SpecError
 from xbench.matrix_options import Matrix as Matrix
 from xbench.matrix_options import MatrixOptions as MatrixOptions
 from xbench.modes import COMPARED, CONVERGED, TUNED
-from xbench.option_fields import Device, Finite, choice, group, listed, option, read_timeout, whole, within
-from xbench.workload_options import WorkloadOptions
+from xbench.option_fields import Device, Finite, choice, group, listed, option, parsed, read_timeout, whole, within
+from xbench.units import parse_seconds
+from xbench.workload_options import StepOptions
 
 if TYPE_CHECKING:
     from xbench.records import Validation
@@ -92,6 +93,21 @@ def _only_torch_option() -> Any:
 
 def _output_option(told: str) -> Any:
     return option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, help=told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions(StepOptions):
+    """Names of workloads, and the options that apply to all of them."""
+
+    names: str | Sequence[str] = ()
+
+    def read(self) -> tuple[WorkloadSpec, ...]:
+        """Parse the workloads; resnet50 if none is named. Raises SpecError."""
+        from xbench.workloads import parse_workload
+
+        names = (self.names,) if isinstance(self.names, str) else self.names or ("resnet50",)
+        values = {key: value for key, value in vars(self).items() if key != "names"}
+        return tuple(parse_workload(name, **values) for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,30 +224,32 @@ class RunConfig:
     )
 
 
-def _precision(text: str) -> float:
-    """Read '2%' or '2' as the share 0.02. Raises SpecError."""
+UNTIL_S = 30 * 60.0
+"""Default time limit of `--until` [s]."""
+
+
+def _until(text: str) -> tuple[float, float]:
+    """Read '2%' or '2%,20min' as a share and a time limit [s]. Raises SpecError."""
+    share, comma, limit = text.partition(",")
     try:
-        percent = float(text.strip().removesuffix("%"))
+        percent = float(share.strip().removesuffix("%"))
     except ValueError:
-        raise SpecError(f"--until: {text!r} is not a percentage", hint="try --until 2%") from None
-    return within("--until", 0.1, 50.0)(percent) / 100
+        raise SpecError(f"--until: {share!r} is not a percentage", hint="try --until 2%") from None
+    seconds = parsed("--until", parse_seconds, limit) if comma else UNTIL_S
+    if not 15 <= seconds <= 86_400:
+        raise SpecError(f"--until: {limit} is not in the range 15 s to 1440 min", hint="try --until 2%,30min")
+    return within("--until", 0.1, 50.0)(percent) / 100, seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(RunConfig):
     """Options of `xbench compare`: launches may be as many as a precision needs."""
 
-    until: float | None = option(
+    until: tuple[float, float] | None = option(
         "--until",
-        read=_precision,
-        metavar="PERCENT",
-        help="Run as many launches as ratios to this precision need, such as 2%.",
-    )
-    minutes: float | None = option(
-        "--minutes",
-        type=float,
-        read=within("--minutes", 0.25, 1440.0),
-        help="Time limit of --until in minutes.  [default: 30]",
+        read=_until,
+        metavar="PERCENT[,TIME]",
+        help="Run as many launches as ratios to this precision need, within 30min or TIME: 2%,20min.",
     )
 
 

@@ -34,6 +34,7 @@ FORMER: dict[str, dict[str, str]] = {
         "workloads": "write xbench list workloads",
     },
     "option": {
+        "compare --minutes": "write --until 2%,20min",
         "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,

@@ -1,22 +1,20 @@
-"""Options of the workloads of a command: their sizes, and the training step (`config`, which says how to add one)."""
+"""Settings of a training step, each once: an option of every command, and a key of a workload's own text.
+
+`--amp bf16 --clip 1` and `resnet18:amp=bf16,clip=1` say the same. `config.WorkloadOptions` makes options of these
+fields, and `workloads.parse` reads the keys with their types. `config` says how to add one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from xbench.option_fields import choice, option, whole
 
-if TYPE_CHECKING:
-    from xbench.spec import WorkloadSpec
-
 
 @dataclass(frozen=True, kw_only=True)
-class WorkloadOptions:
-    """Names of workloads, and the options that apply to all of them."""
+class StepOptions:
+    """Sizes of a workload, and its training step."""
 
-    names: str | Sequence[str] = ()
     batch_size: int | None = whole("--batch-size", 1, 1_000_000, help="Samples per rank and step.")
     image_size: int | None = whole("--image-size", 1, 16_384, help="Height and width of images, in pixels.")
     seq_len: int | None = whole("--seq-len", 1, 1_000_000, help="Tokens (text) or frames (speech) per sample.")
@@ -28,21 +26,7 @@ class WorkloadOptions:
     accumulate: int = whole(
         "--accumulate", 1, 1024, default=1, help="Micro-steps of a step; only the last one communicates."
     )
-    amp: str | None = choice(
-        "--amp", "bf16", "fp16", help="Type of autocast; fp16 with a GradScaler.  [default: no autocast]"
-    )
-    checkpoint: str | None = choice(
-        "--checkpoint", "blocks", help="Modules whose activations backward computes again.  [default: none]"
-    )
-    clip: float | None = option(
-        "--clip", type=float, metavar="NORM", help="Largest norm of a step's gradients.  [default: not clipped]"
-    )
+    amp: str | None = choice("--amp", "bf16", "fp16", help="Type of autocast; fp16 with a GradScaler.")
+    checkpoint: str | None = choice("--checkpoint", "blocks", help="Modules whose activations backward computes again.")
+    clip: float | None = option("--clip", type=float, metavar="NORM", help="Largest norm of a step's gradients.")
     seed: int = whole("--seed", 0, 2**31 - 1, default=0, help="Random seed for weights and data.")
-
-    def read(self) -> tuple[WorkloadSpec, ...]:
-        """Parse the workloads; resnet50 if none is named. Raises SpecError."""
-        from xbench.workloads import parse_workload
-
-        names = (self.names,) if isinstance(self.names, str) else self.names or ("resnet50",)
-        values = {key: value for key, value in vars(self).items() if key != "names"}
-        return tuple(parse_workload(name, **values) for name in names)

@@ -116,25 +116,20 @@ def test_every_command_and_option_has_help() -> None:
                 assert told, f"{path} {parameter.opts[0]}"
 
 
-def test_every_command_takes_debug() -> None:
-    for path, command in _all_commands():
-        assert any("--debug" in parameter.opts for parameter in command.params), path
-
-
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_has_a_page_that_names_its_options(name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert page.startswith(f"# xbench {name}\n")
     command = _command(name)
     shown = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
-    own = [option for param in shown for option in param.opts if option != "--debug"]
+    own = [option for param in shown for option in param.opts]
     children = list(command.commands) if isinstance(command, click.Group) else []
     assert [option for option in [*own, *children] if option not in page] == []
 
 
 def test_options_in_the_pages_exist() -> None:
     known = {option for _, command in _all_commands() for p in command.params for option in p.opts}
-    known |= {"--help", "--version", *OF_OTHER_PROGRAMS}
+    known |= {"--help", "--version", "--debug", *OF_OTHER_PROGRAMS}
     for script in [*(ROOT / "benchmarks").glob("*.py"), ROOT / "tests" / "faults" / "__main__.py"]:
         known |= set(re.findall(r'"(--[a-z][a-z-]+)"', script.read_text(encoding="utf-8")))
     for page in (ROOT / "docs").glob("*.md"):

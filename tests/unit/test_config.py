@@ -16,14 +16,13 @@ from xbench.config import (
     RunConfig,
     TuneConfig,
     ValidateConfig,
+    WorkloadOptions,
 )
 from xbench.errors import SpecError
 from xbench.fabrics import parse_fabric
 from xbench.option_fields import option_of, options_of, read_config
 from xbench.schedules import parse_modes
 from xbench.spec import Effort
-from xbench.workload_options import WorkloadOptions
-from xbench.workloads.parse import _LIMITS
 
 KINDS = (RunConfig, ProfileConfig, TuneConfig, ConvergeConfig, ValidateConfig, PlanConfig)
 
@@ -59,10 +58,10 @@ def test_what_is_typed_is_read_and_what_is_no_field_stays() -> None:
     assert values == {"x": 1}
 
 
-def test_options_of_a_workload_have_the_ranges_of_its_text() -> None:
-    for name, limits in _LIMITS.items():
-        accepted = option_of(WorkloadOptions, name).click["type"]
-        assert (accepted.min, accepted.max) == limits, name
+def test_a_workload_s_text_takes_every_option_of_the_step() -> None:
+    (typed,) = WorkloadOptions(names="resnet18", amp="bf16", clip=1.0, accumulate=2, seed=3).read()
+    (written,) = WorkloadOptions(names="resnet18:amp=bf16,clip=1,accumulate=2,seed=3").read()
+    assert typed == written
 
 
 def test_a_list_of_workloads_keeps_their_options() -> None:

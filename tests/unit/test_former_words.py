@@ -25,6 +25,7 @@ TYPED: list[tuple[str, str]] = [
     ("runs --most 3", "xbench list runs"),
     ("scale latest", "xbench plan PROFILE --workers 2..2048"),
     ("workloads resnet", "xbench list workloads"),
+    ("compare --until 2% --minutes 5", "--until 2%,20min"),
     ("profile --trace rank0.json", "xbench trace FILE"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
     ("compare --modes ddp,plain-ddp", "host tuning"),

@@ -9,13 +9,9 @@ import click
 from xbench.commands.completing import complete_workload
 from xbench.commands.options import ThemedCommand, check_json, examples, json_option, show_run, takes, verbose_option
 from xbench.config import CompareConfig, ConvergeConfig, RunConfig
-from xbench.errors import SpecError
 
 if TYPE_CHECKING:
     from xbench.runs.launch_policy import LaunchPolicy
-
-MINUTES = 30.0
-"""Default time limit of `--until`."""
 
 
 @click.command(
@@ -30,7 +26,7 @@ MINUTES = 30.0
 )
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
 @takes(
-    CompareConfig, "modes", "reference", "workloads", "effort", "until", "minutes", "fabric", "device",
+    CompareConfig, "modes", "reference", "workloads", "effort", "until", "fabric", "device",
     json_option, "timeout_s", "output", verbose_option, "nvtx", "copies", "compress", "collectives",
 )  # fmt: skip
 def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
@@ -40,20 +36,12 @@ def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
     such as crossover, make two jobs that share the devices. A schedule that does not train DDP's network is shown as
     failed.
     """
-    check_until(config)
     if config.until is None:
         return run_and_render(config, json_to, verbose=verbose)
 
     from xbench.runs.launch_policy import UntilPrecise
 
-    policy = UntilPrecise(config.until, 60 * (config.minutes if config.minutes is not None else MINUTES))
-    return run_and_render(config, json_to, policy, verbose=verbose)
-
-
-def check_until(config: CompareConfig) -> None:
-    """Raise SpecError for a time limit without the precision that it limits."""
-    if config.minutes is not None and config.until is None:
-        raise SpecError("--minutes limits --until, which is not given", hint="add --until 2%")
+    return run_and_render(config, json_to, UntilPrecise(*config.until), verbose=verbose)
 
 
 def run_and_render(

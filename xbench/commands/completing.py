@@ -63,20 +63,17 @@ def complete_policy(context: click.Context, parameter: click.Parameter, typed: s
 def complete_mode(context: click.Context, parameter: click.Parameter, typed: str) -> Items:
     """Complete one mode, and after a paired one's ':' the schedule that carries its gradients, or its processes.
 
-    After the search's ':' it completes the search for units.
+    After a ':' it completes the other forms of a mode.
     """
     from xbench.modes import MODES
-    from xbench.planning.sharding import SHARD
     from xbench.schedules import PROCESSES, carries
 
     name, colon, word = typed.partition(":")
     if not colon:
         return _items("", {info.name: info.summary for info in MODES}, typed)
-    sharded = MODES.entry(name).sharded if name in MODES else None
-    if sharded is not None:
-        return _items(f"{name}:", {f"{SHARD}=on": MODES.entry(sharded).summary}, word)
     if name not in MODES or not MODES.entry(name).paired:
-        return []
+        forms = {info.name: info.summary for info in MODES if info.name.startswith(f"{name}:")}
+        return _items("", forms, typed)
     found = {info.name: info.summary for info in MODES if carries(info.name, MODES.entry(name))}
     if MODES.entry(name).sharing == "in turns":
         found |= {f"{PROCESSES}=1": "both jobs in one process on each device",

@@ -37,9 +37,8 @@ def _environment(path: Path) -> Environment:
 def env(like: Path | None, links: str | None, json_to: str | None) -> None:
     """Say what this machine has, what works on it, and what is missing.
 
-    GPUs, driver, links, processor, torch; for each thing that is missing what it costs, and the command that brings it;
-    and a fingerprint: times of two results compare when theirs are equal. Takes a few seconds, and answers without
-    torch.
+    Each missing thing has its cost and the command that brings it. Times of two results compare when their fingerprints
+    are equal.
     """
     if links is not None:
         for option, given in (("--like", like), ("--json", json_to)):

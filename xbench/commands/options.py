@@ -1,7 +1,7 @@
 """What several commands share: options, paths of results, targets of output, and `--help` by theme.
 
-Most options are made from the fields of a command's config (`xbench.config`). `xbench.cli` adds `--debug` to every
-command. This module imports nothing heavy, so that `--help` stays fast.
+Most options are made from the fields of a command's config (`xbench.config`). This module imports nothing heavy, so
+that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def field_option(kind: type, name: str, **changed: Any) -> Callable[[F], F]:
 
 def verbose_option(command: F) -> F:
     """Add `-v/--verbose`."""
-    told = "Show every table and note, not only what fits on a screen."
+    told = "Show every table and note."
     return click.option("-v", "--verbose", is_flag=True, help=told)(command)
 
 
@@ -166,7 +166,7 @@ _FORCE = "xbench.force"
 
 
 def json_option(
-    command: F, told: str = "Also write the record as JSON; with - it goes to stdout, and tables go to stderr."
+    command: F, told: str = "Also write the record as JSON; - is stdout, and tables then go to stderr."
 ) -> F:
     """Add `--json FILE|-`, passed as `json_to` and used by `write_json`, and `--force`, used by `forced`."""
     option = click.option("--json", "json_to", metavar="FILE|-", shell_complete=complete_file, help=told)
@@ -179,7 +179,7 @@ def force_option(command: F) -> F:
     def keep(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         context.meta[_FORCE] = value
 
-    told = "Replace files that xbench did not write, and write through links."
+    told = "Replace files that xbench did not write; follow links."
     return click.option("--force", is_flag=True, expose_value=False, callback=keep, help=told)(command)
 
 
@@ -365,7 +365,7 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",
         "--keep", "--output", "--force",
     ),
-    "Expert": ("--timeout", "--nvtx", "--inject", "--debug", "--help"),
+    "Expert": ("--timeout", "--nvtx", "--inject", "--help"),
 }  # fmt: skip
 """Options by heading. Options that are not listed here appear under `OTHER`, which comes first."""
 

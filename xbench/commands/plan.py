@@ -177,8 +177,7 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None, csv_to: str | N
     """Plan schedules from a saved profile, as measured or what-if; needs no torch.
 
     PROFILE is a record of `xbench profile` or `xbench compare`, the folder of its run, or latest. Everything printed is
-    simulated from what was measured there; what a what-if changes is said beside it. With --workers 2..2048 every
-    schedule is planned anew for each number of workers, with the all-reduce carried over by the formulas of a topology.
+    simulated from what was measured there.
     """
     _check_together(config, csv_to)
     if isinstance(config.workers, tuple):
@@ -361,7 +360,6 @@ def _check_together(config: PlanConfig, csv_to: str | None) -> None:
             "--fabric": config.fabric is not None,
             "--emit": config.emit != "table",
             "--mode": config.mode is not None,
-            "--overlap": config.overlap != "backward",
         }
         for flag, given in of_one.items():
             if given:

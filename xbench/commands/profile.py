@@ -25,7 +25,7 @@ from xbench.config import ProfileConfig
 def profile(config: ProfileConfig, all_layers: bool, json_to: str | None, verbose: bool) -> int:
     """Time every layer of a training step, fit the network, plan schedules.
 
-    WORKLOAD is a name from `xbench list workloads` or path/to/train.py:make. With a fabric of more than one rank the
-    all-reduce is measured from 1 KiB to the whole gradient (or 4 s), and every schedule is planned from that.
+    WORKLOAD is a name from `xbench list workloads` or path/to/train.py:make. With more than one rank the all-reduce is
+    measured, and every schedule is planned from that.
     """
     return run_and_render(config, json_to, verbose=verbose, all_layers=all_layers)

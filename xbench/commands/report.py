@@ -60,10 +60,8 @@ def report(
 ) -> None:
     """Show a saved result again; needs neither torch nor a GPU.
 
-    RESULT is a record, the folder of a run such as results/runs/20260101-120000-comparison-resnet50, or latest
-    [default: latest]. The table goes to stdout. A format is written to its FILE, to stdout for -, and without either
-    beside the RESULT; there is no table then. With --json - the table goes to stderr, and stdout carries the JSON
-    alone.
+    RESULT is a record, the folder of a run, or latest [default: latest]. The table goes to stdout. A format is written
+    to its FILE, to stdout for -, and without either beside the RESULT; there is no table then.
     """
     from xbench.records import load
 

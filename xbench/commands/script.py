@@ -100,7 +100,6 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> tuple[ModeSpec, ...
     """
     if command not in COMMANDS:
         raise unknown("command for a script", command, COMMANDS)
-    from xbench.commands.compare import check_until
     from xbench.config import CompareConfig, ProfileConfig
     from xbench.runs.prepare import check_compressed, check_nvtx, check_request
     from xbench.schedules import chosen_copies
@@ -121,7 +120,6 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> tuple[ModeSpec, ...
     chosen_copies(config.copies, config.compress)
     if not isinstance(config, CompareConfig):
         return ()
-    check_until(config)
     if config.until is not None:
         raise SpecError("--until starts the ranks again, and a script's engine starts them once", hint="leave it out")
     _, modes = check_request(config)

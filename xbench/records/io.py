@@ -80,6 +80,25 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """Migration functions by version: the function at N turns a record of version N into version N + 1. Empty so far."""
 
 
+_GONE = ("overlap",)
+"""Fields of a run's spec in records of older versions, whose features were removed."""
+
+_RENAMED = {"fsdp-tuned": "auto:shard"}
+"""Modes of a run's spec in records of older versions, whose names changed."""
+
+
+def migrated(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a record without what only older versions had."""
+    spec = data.get("spec")
+    if not isinstance(spec, dict):
+        return data
+    spec = {key: spec[key] for key in spec if key not in _GONE}
+    for mode in spec.get("modes") or ():
+        if isinstance(mode, dict):
+            mode |= {key: _RENAMED[mode[key]] for key in ("name", "carrier") if mode.get(key) in _RENAMED}
+    return data | {"spec": spec}
+
+
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of all records (draft 2020-12), as `xbench schema` prints it."""
     return ADAPTER.json_schema()
@@ -152,7 +171,7 @@ def loads(text: str, name: str = "record") -> AnyRecord:
     for before in range(version, SCHEMA_VERSION):
         data = MIGRATIONS[before](data)
     try:
-        return ADAPTER.validate_python(data, context=FOREIGN)
+        return ADAPTER.validate_python(migrated(data), context=FOREIGN)
     except (ValidationError, RecursionError) as error:
         raise RecordError(f"{shown} is not a valid xbench result: {_explain(error)}") from None
 

@@ -12,7 +12,9 @@ from pydantic import Field
 
 from xbench.field_types import Count, Duration, PositiveSeconds, Text
 from xbench.records.parts import Environment, Estimate, FabricRecord, Headed, Interval, Part, Verdict, WorkloadRecord
-from xbench.spec import Collectives, Overlap, WorkloadSpec
+from xbench.spec import Collectives, WorkloadSpec
+
+Overlap = Literal["backward", "forward"]
 
 
 class ValidationPoint(Part):

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Literal
 
 from xbench.records import ErrorSummary, Goal, ValidationCell, ValidationPoint
-from xbench.spec import Overlap
 from xbench.stats.cells import link_of, name_of, percentile95, trained
 from xbench.stats.compare import removed_share
 from xbench.stats.non_inferiority import MAX_CELLS, POWER, non_inferiority
@@ -34,6 +34,8 @@ SHORT = f"steps below {format_seconds(MIN_PREDICTABLE_S, 2)}"
 
 HELD_OUT, OTHERS = "held-out cells", "other cells"
 """Groups of predictions in a drawing."""
+
+Overlap = Literal["backward", "forward"]
 
 
 def summaries(cells: Sequence[ValidationCell], *, at_speed: bool = False) -> list[ErrorSummary]:

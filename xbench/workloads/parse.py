@@ -10,17 +10,21 @@ name takes its options from the command line. Its own options take precedence: `
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 from pydantic import ValidationError
 
 from xbench.errors import SpecError, WorkloadError, nearest
+from xbench.option_fields import option_of
 from xbench.records import WorkloadRecord
 from xbench.registry import imported
-from xbench.spec import MAX_ACCUMULATE, MAX_CLIP, DeviceType, WorkloadSpec, known_options, parse_int, parse_options
+from xbench.spec import MAX_CLIP, DeviceType, WorkloadSpec, known_options, parse_int, parse_options
 from xbench.text import cut
 from xbench.units import Bytes, format_bytes, parse_bytes
+from xbench.workload_options import StepOptions
 from xbench.workloads.catalog import (
     SYNTHETIC_BATCH,
     WORKLOADS,
@@ -33,15 +37,8 @@ from xbench.workloads.catalog import (
 )
 from xbench.workloads.user_script import FACTORY, factories_in, factory_hint
 
-_LIMITS = {
-    "batch_size": (1, 1_000_000), "image_size": (1, 16_384), "seq_len": (1, 1_000_000), "seed": (0, 2**31 - 1),
-    "accumulate": (1, MAX_ACCUMULATE),
-}  # fmt: skip
-_CHOICES = {
-    "dtype": ("fp32", "bf16"), "optimizer": ("sgd", "adamw"), "optimizer_impl": ("default", "foreach", "fused"),
-    "amp": ("bf16", "fp16"), "checkpoint": ("blocks",),
-}  # fmt: skip
-_OPTIONS = (*_LIMITS, *_CHOICES, "clip")
+_TYPES = {field.name: option_of(StepOptions, field.name).click["type"] for field in fields(StepOptions)}
+_OPTIONS = tuple(_TYPES)
 _SIZES: dict[Family, tuple[str, ...]] = {
     "vision": ("batch_size", "image_size"),
     "text": ("batch_size", "seq_len"),
@@ -205,13 +202,14 @@ def _image_sizes(spec: WorkloadSpec, device: DeviceType) -> tuple[int, int]:
 def _option(name: str, written: str, key: str, value: Any) -> Any:
     """The value of option `key`, which the user has `written` as '--clip', or as 'clip' within the workload."""
     flag = written.replace("_", "-")
-    if key in _LIMITS:
-        return parse_int(name, flag, str(value), *_LIMITS[key])
-    if key == "clip":
+    kind = _TYPES[key]
+    if isinstance(kind, click.IntRange):
+        return parse_int(name, flag, str(value), int(kind.min or 0), int(kind.max or 0))
+    if not isinstance(kind, click.Choice):
         return _norm(name, flag, f"{value:g}" if isinstance(value, float) else str(value))
-    if value not in _CHOICES[key]:
-        close = nearest(str(value), _CHOICES[key])
-        raise SpecError(f"{name!r}: {flag}={value} is not {' or '.join(_CHOICES[key])}",
+    if value not in kind.choices:
+        close = nearest(str(value), kind.choices)
+        raise SpecError(f"{name!r}: {flag}={value} is not {' or '.join(kind.choices)}",
                         hint=f"did you mean {close!r}?" if close else None)  # fmt: skip
     return value
 

@@ -204,11 +204,6 @@ def test_a_pod_s_record_goes_to_its_standard_output(capsys: pytest.CaptureFixtur
     assert re.search(r"-m xbench profile resnet18 --json - --fabric cluster", capsys.readouterr().out)
 
 
-def test_debug_is_an_option_of_the_command_in_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["script", "--engine", "slurm", "compare", "resnet18", "--debug"]) == 0
-    assert "-m xbench compare resnet18 --debug" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("words", [["--json=out.json"], ["--json", "out.json"]])
 def test_a_pod_s_record_goes_where_the_command_says(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["script", "--engine", "kubernetes", "--image", "i", "profile", "resnet18", *words]) == 0
@@ -234,7 +229,6 @@ def test_a_pod_s_record_goes_where_the_command_says(words: list[str], capsys: py
         (["--engine", "torchrun", "--partition", "gpu", "compare"], "--partition is Slurm's"),
         (["--engine", "slurm", "--partition", "a b", "compare"], "does not fit on a line of #SBATCH"),
         (["--engine", "slurm", "--name", "-x y", "compare"], "is no name for a job"),
-        (["--engine", "slurm", "compare", "--minutes", "5"], "--minutes limits --until"),
         (["--engine", "slurm", "compare", "--until", "2%"], "--until starts the ranks again"),
         (["--engine", "slurm", "compare", "--nvtx", "--device", "cpu"], "--nvtx marks the work of GPUs"),
         (["--engine", "slurm", "compare", "--copies", "coalesced", "--compress", "bf16"], "copies 'coalesced'"),

@@ -55,7 +55,6 @@ def test_a_table_says_what_help_says() -> None:
         "| `--compress none\\|bf16` | Type that fp32 gradients are sent as, in every mode. Default: `none`. [More](#"
         in table
     )
-    assert "--debug" not in table
 
 
 def test_a_table_of_a_command_that_is_not_there_is_refused() -> None:
