@@ -29,8 +29,8 @@ GPUS = 0 if DRY else torch.cuda.device_count()
 RANKS = 2 if DRY else GPUS
 FABRIC = f"local:ranks={RANKS}"
 WORKLOAD = "transformer-tiny" if DRY else "resnet50"
-EFFORT = ("--quick", "--rounds", "1", "--steps", "2") if DRY else ("--launches", "1", "--rounds", "4", "--steps", "8")
-TURNS = ("--quick", "--rounds", "1", "--steps", "8") if DRY else ("--launches", "1", "--rounds", "6", "--steps", "20")
+EFFORT = ("--quick", "--rounds", "1") if DRY else ("--launches", "1", "--rounds", "4")
+TURNS = ("--quick", "--rounds", "1") if DRY else ("--launches", "1", "--rounds", "6")
 CASES = [("fused", "bf16")] if DRY else [(copies, "none") for copies in get_args(Copies)] + [("fused", "bf16")]
 OFF = 0.25
 
@@ -102,7 +102,7 @@ def nccl() -> str | None:
 def test_two_ranks_on_one_gpu_train_one_network(modes: list[str], keep: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
     """What travels over NCCL is right. Its times are those of no machine: the ranks share one GPU."""
     monkeypatch.setenv(SHARING_VARIABLE, "1")
-    effort = ("--quick", "--rounds", "1", "--steps", "2")
+    effort = ("--quick", "--rounds", "1")
     record = compared(DEVICE, "transformer-tiny", "local:ranks=2", ",".join(modes), *effort)
     trained = {name: mode for name, mode in record.modes.items() if mode_info(mode.mode.partition(":")[0]).trains}
     gates = {name: mode.parity for name, mode in trained.items()}

@@ -29,6 +29,13 @@ TYPED: list[tuple[str, str]] = [
     ("profile --trace rank0.json", "xbench trace FILE"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
+    ("compare --overlap forward", "auto:forward"),
+    ("compare --rigorous", "--launches 8"),
+    ("compare --steps 20", "--quick"),
+    ("profile --steps 20", "--quick"),
+    ("compare --modes fsdp-tuned", "auto:shard"),
+    ("compare --modes auto:shard=on", "auto:shard"),
+    ("compare --modes ddp+compile:reducer=python", "ddp+compile"),
 ]
 """Words that a user may still type, and what the refusal must say."""
 

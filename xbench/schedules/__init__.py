@@ -26,17 +26,17 @@ def parse_mode(text: str) -> ModeSpec:
     form, comma, more = (piece.strip() for piece in rest.partition(","))
     if f"{name}:{form}" in MODES:
         name, colon, rest = f"{name}:{form}", comma, more
-    info = MODES.entry(name)
+    info, given = MODES.entry(name), f"{name.partition(':')[0]}:{rest}"
     if not info.paired:
         if colon and "=" in rest and info.options is None:
-            for key, value in parse_options(text)[1].items():
+            for key, value in parse_options(given)[1].items():
                 refuse_former(text, key, value)
             raise SpecError(f"mode {name!r} takes no options, and {text!r} gives some", hint=f"write {name}")
         if colon and "=" not in rest:
             raise SpecError(f"mode {name!r} takes no carrier, and {text!r} gives one", hint=f"write {name}")
         options: dict[str, str] = {}
         if info.options is not None:
-            options = imported(info.options)(text, parse_options(f"{info.name}:{rest}")[1] if colon else {})
+            options = imported(info.options)(text, parse_options(given)[1] if colon else {})
         return ModeSpec(text=_canonical(name, options), name=name, carrier=name, options=tuple(options.items()))
     return _paired(text, info, rest.split(",") if colon else [])
 

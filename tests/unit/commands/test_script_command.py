@@ -217,7 +217,6 @@ def test_a_pod_s_record_goes_where_the_command_says(words: list[str], capsys: py
         (["--engine", "slurm", "compare", "resnet51"], "unknown workload 'resnet51'"),
         (["--engine", "slurm", "compare", "--roundz", "2"], "has no option '--roundz'"),
         (["--engine", "slurm", "compare", "--rounds", "0"], "--rounds"),
-        (["--engine", "slurm", "compare", "--quick", "--rigorous"], "exclude each other"),
         (["--engine", "slurm", "compare", "--fabric", "local:ranks=2"], "is of one machine"),
         (["--engine", "slurm", "compare", "--reference", "single", "--modes", "ddp"], "not among the modes"),
         (["--engine", "slurm", "--ranks-per-node", "1", "compare", "--modes", "concurrent"], "needs 2 ranks a device"),

@@ -23,9 +23,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(other_links, "_wait_s", lambda *_: 0.0)
     said: list[str] = []
     return SimpleNamespace(
-        run=SimpleNamespace(
-            modes=parse_modes("ddp,fsdp,auto:shard,replicate"), effort=SimpleNamespace(is_quick=False)
-        ),
+        run=SimpleNamespace(modes=parse_modes("ddp,fsdp,auto:shard,replicate"), effort=SimpleNamespace(is_quick=False)),
         device=torch.device("cpu"),
         workload=SimpleNamespace(scaler=None),
         snapshot=SimpleNamespace(restore=lambda workload: None),

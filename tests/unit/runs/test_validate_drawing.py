@@ -18,6 +18,7 @@ from xbench.runs import validation_places as places
 from xbench.runs.run_folder import Kept
 from xbench.runs.validate import validate
 from xbench.runs.validation_places import MatrixCell, draw
+from xbench.schedules import parse_modes
 from xbench.spec import WorkloadSpec
 
 FOUR = parse_fabric("local:ranks=4")
@@ -72,7 +73,7 @@ def test_the_same_command_goes_on_with_an_unfinished_drawing_in_the_same_file(
 
 def test_another_drawing_or_other_modes_begin_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (_, path, _), _ = drawn(monkeypatch, tmp_path, [Interrupted("interrupted")])
-    (_, other, _), runs = drawn(monkeypatch, tmp_path, overlap="forward")
+    (_, other, _), runs = drawn(monkeypatch, tmp_path, modes=parse_modes("compute,ddp,auto"))
     assert other != path
     assert len(runs.asked) == 4
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from validation_runs import GOLDEN, MIB, NET, NETS, TWO, Runs, config_of, found, measured, quiet, resumed, workload
 
-from xbench.config import Matrix, RunConfig, ValidateConfig
+from xbench.config import Matrix, ValidateConfig
 from xbench.errors import Interrupted, SpecError
 from xbench.fabrics import parse_fabric
 from xbench.planning.cost import CostCurve
@@ -87,9 +87,7 @@ def test_modes_that_overlap_the_next_forward_pass_are_predicted_too() -> None:
     profile = load(GOLDEN / "profile-v1.json")
     assert isinstance(profile, Profile)
     assert profile.step is not None
-    planner = Planner(
-        StepModel.of(profile.layers, profile.step), profile.cost_model, layers=tuple(profile.layers), overlap="forward"
-    )
+    planner = Planner(StepModel.of(profile.layers, profile.step), profile.cost_model, layers=tuple(profile.layers))
     plans = {**job.plans, "dear": planner.plan("dear"), "priority": planner.plan("priority")}
     plans["auto"] = plans["dear"].model_copy(update={"mode": "auto", "carrier": "dear"})
     ahead = {name: record.modes["ddp"].model_copy(update={"mode": name}) for name in ("auto", "dear", "priority")}
@@ -140,27 +138,12 @@ def test_torch_s_own_modes_are_predicted_at_the_speed_of_the_blocks() -> None:
             {"modes": ["compute", "ddp"]},
             "that validation is of compute, ddp, and --modes asks for compute, ddp, si",
         ),
-        ({"overlap": "forward"}, "auto could overlap the forward pass in that validation, and --overlap is backward"),
     ],
 )
 def test_a_validation_of_another_kind_is_not_gone_on_with(before: dict[str, object], said: str) -> None:
     request = config_of(NET, TWO, resume=resumed([]).model_copy(update=before))
     with pytest.raises(SpecError, match=said):
         validate(request, quiet())
-
-
-def test_what_auto_may_overlap_is_asked_of_every_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[RunConfig] = []
-
-    def stopped(request: RunConfig, _: object) -> None:
-        asked.append(request)
-        raise Interrupted("interrupted")
-
-    monkeypatch.setattr(matrix, "execute", stopped)
-    found(monkeypatch, workload(MIB))
-    request = config_of(NET, TWO, overlap="forward", output=tmp_path)
-    record, _, _ = validate(request, quiet())
-    assert [one.overlap for one in asked] == [record.overlap] == ["forward"]
 
 
 def test_an_interrupted_resume_keeps_the_cells_it_has_not_come_to(

@@ -44,7 +44,7 @@ def found(monkeypatch: pytest.MonkeyPatch, record: WorkloadRecord, device: str =
 
 def config_of(workloads: Sequence[WorkloadSpec], fabrics: Sequence[FabricSpec], **fields: Any) -> ValidateConfig:
     fields.setdefault("matrix", Matrix(fabrics))
-    return ValidateConfig(workloads=workloads, modes=MODES, **fields)
+    return ValidateConfig(**{"workloads": workloads, "modes": MODES} | fields)
 
 
 def workload(grad_bytes: int) -> WorkloadRecord:
