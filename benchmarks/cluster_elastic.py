@@ -2,7 +2,7 @@
 
     python benchmarks/cluster_elastic.py [--seeds 6] [--output results/cluster-elastic.json]
 
-- Pollux's six workloads (../shared/data/pollux; XBENCH_SHARED says where else): 160 jobs in 8 hours on 64 GPUs, with
+- Pollux's six workloads (fetched if XBENCH_TRACES has them not): 160 jobs in 8 hours on 64 GPUs, with
   the steps that were measured of their applications. One trace each, so there is no interval.
 - `generated:load=0.9,gpus=32` with 200 and 800 jobs on 32 GPUs: heavy-tailed durations, and most jobs ask for one GPU.
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 from collections import defaultdict
@@ -32,8 +31,8 @@ from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
 from xbench.cluster.simulator import simulate
 from xbench.cluster.traces import Trace, load_trace
+from xbench.cluster.traces.public import public_path
 
-SHARED = Path(os.environ.get("XBENCH_SHARED", Path(__file__).parents[2] / "shared"))
 POLICIES = ("doubling", "equal-share", "optimus", "exploratory")
 FIXED = ("doubling", "equal-share", "fixed-4", "fixed-8")
 LOADS = (0.3, 0.6, 1.0)
@@ -97,7 +96,7 @@ def main() -> int:
         )
         print(f"{name}: doubling {here[0]['jct_mean_s'] / 3600:.2f} h; over it: {told}", flush=True)
 
-    folder = SHARED / "data" / "pollux"
+    folder = public_path("pollux")
     for number in WORKLOADS:
         add(f"pollux workload {number}", lambda _, n=number: load_trace(f"pollux:{folder},workload={n}"), (None,), 64)
     for count in LENGTHS:

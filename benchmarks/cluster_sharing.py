@@ -2,7 +2,7 @@
 
     python benchmarks/cluster_sharing.py [--seeds 10] [--jobs 120] [--output results/cluster-sharing.json]
 
-Jobs are made from what Pollux measured (../shared/data/pollux; XBENCH_SHARED says where else): the step and the
+Jobs are made from what Pollux measured (fetched if XBENCH_TRACES has them not): the step and the
 exchange of gradients (sync_time) of six applications on packed T4 GPUs. Of each application, number of GPUs and class
 the local batch in the middle is taken. *Communication-heavy* are steps with at least `HEAVY` seconds of exchange for a
 second of computation, *compute-heavy* those with at most `LIGHT`. A trace has `mix` of the first kind (0 to 1), GPUs as
@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,10 +37,10 @@ from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
 from xbench.cluster.simulator import simulate
 from xbench.cluster.traces.pollux import MAX_LOCAL, load_application
+from xbench.cluster.traces.public import public_path
 from xbench.planning.turns import SpatialJob, pack
 from xbench.stats.regression import signed_rank
 
-SHARED = Path(os.environ.get("XBENCH_SHARED", Path(__file__).parents[2] / "shared"))
 APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
 SIZES = {2: 0.4, 4: 0.3, 8: 0.2, 16: 0.1}
 HEAVY = 0.5
@@ -72,7 +71,7 @@ def kinds() -> dict[tuple[int, bool], list[Kind]]:
     """By GPUs and whether communication is heavy: one step of each application that has any."""
     found: dict[tuple[int, bool], list[Kind]] = {}
     for name in APPLICATIONS:
-        measured = load_application(SHARED / "data" / "pollux", name).by_gpus
+        measured = load_application(public_path("pollux"), name).by_gpus
         for gpus in SIZES:
             at = measured[gpus]
             steps = [

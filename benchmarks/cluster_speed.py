@@ -3,7 +3,7 @@
     python benchmarks/cluster_speed.py [--policy srtf] [--jobs N] [--gpus N] [--restart 30] [--profile] [--output FILE]
                                        [--gpus-per-host 8 --placement spread]
 
-Reads ../shared/data/itp/raw-traces.tar.gz (XBENCH_SHARED says where else). Jobs have no speeds there: for elastic
+Reads the trace itp (fetched if XBENCH_TRACES has it not). Jobs have no speeds there: for elastic
 policies each gets Amdahl's law with a parallel share that its place in the trace picks, up to 64 GPUs. On hosts, a job
 on more than it needs has 80 % of its speed. Nor are their steps known: for sharing policies its place picks how much of
 one is exposed communication. Prints one line a policy, each in a process of its own: seconds, peak memory [MiB],
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import cProfile
 import json
-import os
 import pstats
 import resource
 import subprocess
@@ -34,8 +33,8 @@ from xbench.cluster.policies import POLICIES, needs, parse_policy
 from xbench.cluster.policy import Cluster
 from xbench.cluster.simulator import simulate
 from xbench.cluster.traces.microsoft import load_itp
+from xbench.cluster.traces.public import public_path
 
-SHARED = Path(os.environ.get("XBENCH_SHARED", Path(__file__).parents[2] / "shared"))
 LOAD = 0.8
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.98)
 MOST = 64
@@ -57,7 +56,7 @@ class Amdahl:
 
 def read(limit: int | None, speeds: bool, steps: bool) -> list[Job]:
     """The jobs of all ten clusters, in the order of arrival."""
-    jobs = load_itp(SHARED / "data" / "itp" / "raw-traces.tar.gz").jobs[:limit]
+    jobs = load_itp(public_path("itp")).jobs[:limit]
     if steps:
         return [
             replace(job, facts={"step_s": 0.2, "exposed": EXPOSED[number % len(EXPOSED)]})
@@ -123,7 +122,7 @@ def main() -> None:
         measure(chosen)
         return
     rows: list[dict[str, Any]] = []
-    for name in POLICIES.names():
+    for name in (name for name in POLICIES.names() if name != "alternate"):
         if name == "fixed":
             continue
         command = [sys.executable, __file__, *sys.argv[1:], "--policy", name]

@@ -25,7 +25,7 @@ from xbench.workload_options import StepOptions
 
 if TYPE_CHECKING:
     from xbench.records import Validation
-    from xbench.spec import Collectives, Compress, Copies, Effort, FabricSpec, ModeSpec, WorkloadSpec
+    from xbench.spec import Collectives, Compress, Effort, FabricSpec, ModeSpec, WorkloadSpec
 
 RUNS = Path("results/runs")
 QUICK_PROFILE = 8
@@ -197,16 +197,6 @@ class RunConfig:
         help="Fail if a rank reports nothing for this long.",
     )
     output: Path = _output_option("Folder for the records of runs.")
-    nvtx: bool = option(
-        "--nvtx", is_flag=True, default=False, help="Mark steps, buckets and turns for Nsight Systems; for GPUs only."
-    )
-    copies: Copies | None = choice(
-        "--copies",
-        "views",
-        "coalesced",
-        "fused",
-        help="How gradients are copied into a collective and back.  [default: views]",
-    )
     compress: Compress | None = choice(
         "--compress",
         "none",

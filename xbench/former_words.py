@@ -9,6 +9,7 @@ says in a few words why there is none. The rows stand under the kind of word:
   without dashes, as "heap", is refused in a check of a TOML file.
 - "key": a key of a mode, fabric, workload, trace or policy: "NAME:key", or "key" whatever the name.
 - "value": a value of an option or key: "--option=value", "NAME:key=value" or "key=value".
+- "record": the kind of a record.
 - Any kind that `errors.unknown` is called with, such as "mode", "topology", "trace" or "policy": a name of that kind.
 
 `former` reads the table. It is asked before the nearest known word is suggested: by `xbench.cli` for commands, options
@@ -22,22 +23,31 @@ _HOST_TUNING = "XBENCH_HOST_TUNING=off in the environment turns host tuning off"
 
 FORMER: dict[str, dict[str, str]] = {
     "command": {
+        "cluster fit": "the page on clusters fits speeds and losses with scipy",
         "cluster policies": "write xbench list policies",
+        "cluster restart": "write xbench cluster run JOBS.toml --restarts N",
+        "cluster traces": "write xbench list traces, or xbench cluster compare --trace NAME, which fetches it",
+        "cluster traces fetch": "write xbench cluster compare --trace NAME, which fetches it",
         "cluster traces list": "write xbench list traces",
         "fabric": "write xbench list fabrics, xbench env --links SPEC or xbench clean",
         "fabric check": "write xbench env --links SPEC",
         "fabric clean": "write xbench clean",
         "fabric list": "write xbench list fabrics",
         "modes": "write xbench list modes",
+        "regress calibrate": "xbench regress baseline learns the noise floor as well",
+        "regress record": "xbench regress baseline stores counts, and check --base judges times",
         "runs": "write xbench list runs",
         "scale": "write xbench plan PROFILE --workers 2..2048",
         "workloads": "write xbench list workloads",
     },
     "option": {
+        "--copies": "a gradient is copied into its bucket as soon as it is ready",
         "compare --minutes": "write --until 2%,20min",
         "profile --trace": "write xbench trace FILE",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
+        "--inject": "to test a gate, slow the model down in this tree",
+        "--nvtx": "nsys profile --pytorch marks the layers and collectives of torch",
         "--overlap": "the mode auto:forward has dear and priority among its candidates",
         "--rigorous": "write --launches 8, or --until 2% for as many launches as that precision needs",
         "--steps": "a block takes about 3 s, and --quick is for a first look",
@@ -46,6 +56,8 @@ FORMER: dict[str, dict[str, str]] = {
         "fsdp-tuned": "the mode of planned units is written auto:shard",
         "plain-ddp": "the page of results says what host tuning is worth",
     },
+    "trace": {"alibaba": "write its tasks as a CSV of your own, one row a job"},
+    "record": {"restart": "xbench cluster run JOBS.toml --restarts N measures restarts"},
     "key": {
         "auto:shard": "the mode of planned units is written auto:shard, or auto:shard,gathered=64MiB",
         "ddp+compile:reducer": "ddp+compile is DDP under torch.compile with DDP's own reducer",

@@ -29,7 +29,6 @@ Amp = Literal["bf16", "fp16"]
 OptimizerName = Literal["sgd", "adamw"]
 OptimizerImpl = Literal["default", "foreach", "fused"]
 DeviceType = Literal["cpu", "cuda"]
-Copies = Literal["views", "coalesced", "fused"]
 Compress = Literal["bf16"]
 Collectives = Literal["torch", "sockets", "horovod"]
 """Library whose all-reduce carries gradients. Old records may hold `sockets`; `check_backend` refuses it in new runs.
@@ -203,10 +202,6 @@ class RunSpec(Spec):
     host_tuning: bool | None = Field(
         default=None,
         description="whether ranks on CPUs keep freed memory and raise Gloo's threads; null in records that do not say",
-    )
-    nvtx: bool = Field(default=False, description="whether ranges were marked for Nsight Systems")
-    copies: Copies | None = Field(
-        default=None, description="how gradients get into a collective and back; null in records that do not say: views"
     )
     compress: Compress | None = Field(default=None, description="what fp32 gradients travel as; null: as they are")
     mps: bool | None = Field(

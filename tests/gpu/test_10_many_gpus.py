@@ -9,7 +9,6 @@ import functools
 import shutil
 import subprocess
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -21,7 +20,6 @@ from xbench.modes import MODES, mode_info
 from xbench.planning.cost import CostCurve
 from xbench.records import Comparison
 from xbench.schedules import parse_mode
-from xbench.spec import Copies
 from xbench.traces.link import read_link
 from xbench.workloads.preflight import software
 
@@ -31,32 +29,32 @@ FABRIC = f"local:ranks={RANKS}"
 WORKLOAD = "transformer-tiny" if DRY else "resnet50"
 EFFORT = ("--quick", "--rounds", "1") if DRY else ("--launches", "1", "--rounds", "4")
 TURNS = ("--quick", "--rounds", "1") if DRY else ("--launches", "1", "--rounds", "6")
-CASES = [("fused", "bf16")] if DRY else [(copies, "none") for copies in get_args(Copies)] + [("fused", "bf16")]
+CASES = ["bf16"] if DRY else ["none", "bf16"]
 OFF = 0.25
 
 SEVERAL = pytest.mark.skipif(bool(DEVICE) and RANKS < 2, reason="there are fewer than two GPUs")
 
 
-def schedules(copies: str) -> list[str]:
-    """All schedules of one job that these copies allow, but another library's; some of them where this is small."""
+def schedules() -> list[str]:
+    """All schedules of one job, but another library's; some of them where this is small."""
     if DRY:
         return ["ddp", "auto", "spb"]
     ours = [mode for mode in MODES if not mode.paired and mode.library is None and not mode.compiled]
-    return [mode.name for mode in ours if copies != "coalesced" or not mode.puts_off] + ["spb:variant=temporal"]
+    return [mode.name for mode in ours] + ["spb:variant=temporal"]
 
 
 @functools.cache
-def measured(copies: str, compress: str) -> Comparison:
-    modes = ",".join(schedules(copies))
-    return compared(DEVICE, WORKLOAD, FABRIC, modes, "--copies", copies, "--compress", compress, *EFFORT)
+def measured(compress: str) -> Comparison:
+    modes = ",".join(schedules())
+    return compared(DEVICE, WORKLOAD, FABRIC, modes, "--compress", compress, *EFFORT)
 
 
 @SEVERAL
-@pytest.mark.parametrize(("copies", "compress"), CASES)
-def test_every_schedule(copies: str, compress: str, keep: Keep) -> None:
-    record = measured(copies, compress)
+@pytest.mark.parametrize("compress", CASES)
+def test_every_schedule(compress: str, keep: Keep) -> None:
+    record = measured(compress)
     found = figures(record)
-    assert set(found) == set(schedules(copies))
+    assert set(found) == set(schedules())
     gates = {name: mode.parity for name, mode in record.modes.items() if mode_info(mode.mode.partition(":")[0]).trains}
     assert all(gate is not None and gate.ok and gate.bitwise_across_ranks for gate in gates.values()), gates
     steps = {name: mode.step_s.median for name, mode in record.modes.items() if mode.step_s is not None}
@@ -64,7 +62,7 @@ def test_every_schedule(copies: str, compress: str, keep: Keep) -> None:
     best = min(whole, key=lambda name: whole[name])
     off = errors(found)
     keep(
-        f"gpus-{copies}-{compress}", line=10, goal="every schedule trains what DDP trains, and auto is as fast as DDP",
+        f"gpus-{compress}", line=10, goal="every schedule trains what DDP trains, and auto is as fast as DDP",
         held=steps["auto"] <= 1.01 * steps["ddp"],
         finding=f"{WORKLOAD}, {RANKS} ranks over {record.fabric.backend}: auto takes "
         f"{steps['auto'] / steps['ddp']:.3f} of DDP's step, {best} {steps[best] / steps['ddp']:.3f}; median prediction "
@@ -96,9 +94,7 @@ def nccl() -> str | None:
 @pytest.mark.skipif(
     GPUS != 1 or not can_share(nccl()), reason="this is for one GPU and an NCCL that lets ranks share it"
 )
-@pytest.mark.parametrize(
-    "modes", [schedules("views"), ["ddp", "replicate", "fsdp", "zero1"], ["sequential", "crossover"]]
-)
+@pytest.mark.parametrize("modes", [schedules(), ["ddp", "replicate", "fsdp", "zero1"], ["sequential", "crossover"]])
 def test_two_ranks_on_one_gpu_train_one_network(modes: list[str], keep: Keep, monkeypatch: pytest.MonkeyPatch) -> None:
     """What travels over NCCL is right. Its times are those of no machine: the ranks share one GPU."""
     monkeypatch.setenv(SHARING_VARIABLE, "1")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hostile import GOLDEN
 
@@ -67,13 +65,3 @@ def test_quantities_have_bounds(parse: object, text: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse(text)  # type: ignore[operator]
     assert len(str(caught.value)) < 200
-
-
-def test_a_loss_curve_and_its_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "losses.csv"
-    path.write_text("step,loss\n" + "".join(f"{step},{1 / (0.1 * step + 1)}\n" for step in range(1, 40)))
-    for target in EXTREMES:
-        code = cli.main(["cluster", "fit", str(path), "--target", target])
-        told = capsys.readouterr().err
-        assert code in (0, 2)
-        assert "bug in xbench" not in told

@@ -15,6 +15,10 @@ from xbench.spec import known_options
 
 TYPED: list[tuple[str, str]] = [
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
+    ("cluster compare --trace alibaba:pai.csv", "a CSV of your own"),
+    ("cluster fit runs.csv", "with scipy"),
+    ("cluster restart resnet18 --repeats 3", "xbench cluster run JOBS.toml --restarts N"),
+    ("cluster traces fetch itp", "xbench cluster compare --trace NAME"),
     ("cluster policies", "xbench list policies"),
     ("cluster traces list", "xbench list traces"),
     ("fabric", "xbench env --links SPEC"),
@@ -28,6 +32,11 @@ TYPED: list[tuple[str, str]] = [
     ("compare --until 2% --minutes 5", "--until 2%,20min"),
     ("profile --trace rank0.json", "xbench trace FILE"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
+    ("regress check --inject step=1.1", "slow the model down"),
+    ("regress record --layer deterministic", "regress baseline"),
+    ("regress calibrate", "regress baseline"),
+    ("compare --copies fused", "as soon as it is ready"),
+    ("profile --nvtx", "nsys profile"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
     ("compare --overlap forward", "auto:forward"),
     ("compare --rigorous", "--launches 8"),

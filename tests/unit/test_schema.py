@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from xbench.records import AnyRecord, json_schema
+from xbench.records.io import migrated
 
 ROOT = Path(__file__).parents[2]
 RECORDS = [
@@ -30,12 +31,12 @@ def validator() -> jsonschema.Draft202012Validator:
 def test_it_has_every_kind_of_record() -> None:
     kinds = {kind.model_fields["kind"].default for kind in get_args(AnyRecord)}
     assert json_schema()["discriminator"]["mapping"].keys() == kinds
-    assert {json.loads(path.read_text(encoding="utf-8"))["kind"] for path in RECORDS} == kinds
+    assert {migrated(json.loads(path.read_text(encoding="utf-8")))["kind"] for path in RECORDS} == kinds
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
 def test_every_committed_record_is_valid(path: Path, validator: jsonschema.Draft202012Validator) -> None:
-    validator.validate(json.loads(path.read_text(encoding="utf-8")))
+    validator.validate(migrated(json.loads(path.read_text(encoding="utf-8"))))
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@
 | `placement` | the hosts of a job's GPUs, and the rings that share a link |
 | `metrics` | results of a simulation and their statistics |
 | `speeds` | speeds from a table, a ring model or a scaling record, and parts of a step |
-| `fitting` | rings fitted to runs, and curves to losses |
-| `traces/` | sources of jobs: public traces, a CSV, a generator; downloads |
-| `bounds` | limits that no policy can beat |
+| `traces/` | sources of jobs: public traces, a CSV, a generator |
+| `bounds` | a limit that no policy can beat |
 | `compare`, `findings` | several policies on one trace, and the conclusions |
 
 Nothing here imports torch.

@@ -7,9 +7,8 @@ one run without an interval; its ratios hold for that trace alone.
 Averages may cover only some jobs (`metrics`). A warning appears if the queue still grows when the last job comes,
 and then no policy is headlined by its ratio to a growing reference.
 
-Each mean also has a gap over what no schedule beats (`bounds`): the exact optimum of a small trace, else a lower bound,
-over which the true gap is smaller. Both bounds are of schedules without shared GPUs. So neither a policy that shares
-GPUs nor a window of jobs has a gap.
+Each mean also has a gap over a lower bound of what any schedule without shared GPUs can reach (`bounds`); the true gap
+is smaller. So neither a policy that shares GPUs nor a window of jobs has a gap.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xbench.cluster.bounds import Bound, bound
+from xbench.cluster.bounds import bound_s
 from xbench.cluster.findings import findings, growth_warnings
 from xbench.cluster.jobs import on_hosts
 from xbench.cluster.metrics import ClusterMoment, Simulated, Window, check_window, grows, metrics
@@ -39,7 +38,7 @@ from xbench.records import (
     ClusterResult,
     ClusterRun,
     ClusterSpan,
-    Restart,
+    LiveRun,
     TraceRecord,
     load,
     of_kind,
@@ -55,6 +54,7 @@ DRAWN_JOBS = 200
 
 DRAWN_SPANS = 5000
 MAX_COST_S = 1e9
+MEASURES = "xbench cluster run JOBS.toml --restarts 6 --json FILE"
 ROUNDING = 1e-6
 """Share of a bound below which a gap is only rounding."""
 
@@ -109,9 +109,9 @@ def compare(request: ComparisonRequest, command: str, report: Callable[[str], No
     """Simulate every combination. Raises SpecError, before the first, if one cannot serve the trace."""
     traces = _traces(request)
     first = traces[request.seeds[0]]
-    bounds: dict[int | None, Bound | None] = {}
+    bounds: dict[int | None, float | None] = {}
     if request.window is None:
-        bounds = {seed: bound(trace.jobs, request.cluster()) for seed, trace in traces.items()}
+        bounds = {seed: bound_s(trace.jobs, request.cluster()) for seed, trace in traces.items()}
     runs, curves, spans = _simulated(request, traces, bounds, report)
     results = _results(request, runs)
     return ClusterComparison(
@@ -171,7 +171,7 @@ def _traces(request: ComparisonRequest) -> dict[int | None, Trace]:
 def _simulated(
     request: ComparisonRequest,
     traces: Mapping[int | None, Trace],
-    bounds: Mapping[int | None, Bound | None],
+    bounds: Mapping[int | None, float | None],
     report: Callable[[str], None],
 ) -> tuple[list[ClusterRun], list[ClusterCurve], list[ClusterSpan]]:
     """All simulations; curves of the first trace, and spans of its first restart cost and placement."""
@@ -188,9 +188,8 @@ def _simulated(
             first, last = request.window or (1, len(trace.jobs))
             counted = frozenset(job.name for job in trace.jobs[first - 1 : last])
             values: dict[str, Any] = metrics(simulated, counted)._asdict()
-            limit = bounds.get(seed)
-            if limit is not None and not simulated.shared:
-                values |= {"bound_s": limit.jct_mean_s, "bound_exact": limit.exact}
+            if not simulated.shared:
+                values["bound_s"] = bounds.get(seed)
             runs.append(ClusterRun(**scenario._asdict(), seed=seed, **values))
             if is_drawn:
                 curves.append(_curve(scenario, simulated, counted))
@@ -245,8 +244,7 @@ def _results(request: ComparisonRequest, runs: Sequence[ClusterRun]) -> list[Clu
         bounds_s = [run.bound_s for run in scenario_runs if run.bound_s]
         if len(bounds_s) == len(scenario_runs):
             times, ends = _estimate([log - math.log(least_s) for log, least_s in zip(logs, bounds_s, strict=True)])
-            values |= {"gap": _gap(times), "gap_exact": all(run.bound_exact for run in scenario_runs)}
-            values["gap_ci95"] = ends and (_gap(ends[0]), _gap(ends[1]))
+            values |= {"gap": _gap(times), "gap_ci95": ends and (_gap(ends[0]), _gap(ends[1]))}
         growing = grows(
             [run.unfinished_middle or 0.0 for run in scenario_runs],
             [run.unfinished_end or 0.0 for run in scenario_runs],
@@ -256,7 +254,7 @@ def _results(request: ComparisonRequest, runs: Sequence[ClusterRun]) -> list[Clu
 
 
 def _gap(times: float) -> float:
-    """Gap from a ratio to a bound, without the rounding of a linear program."""
+    """Gap from a ratio to a bound, without its rounding."""
     return times - 1 if abs(times - 1) > ROUNDING else 0.0
 
 
@@ -266,7 +264,7 @@ def _estimate(logs: Sequence[float]) -> tuple[float, tuple[float, float] | None]
     return math.exp(test.center), interval
 
 
-def _warnings(trace: Trace, bounds: Collection[Bound | None]) -> list[str]:
+def _warnings(trace: Trace, bounds: Collection[float | None]) -> list[str]:
     count = len(trace.skipped)
     ending = "row of the trace made no job and was" if count == 1 else "rows of the trace made no jobs and were"
     warnings = [f"{count} {ending} left out; the first: {trace.skipped[0]}"] if count else []
@@ -276,7 +274,7 @@ def _warnings(trace: Trace, bounds: Collection[Bound | None]) -> list[str]:
 
 
 def parse_costs(text: str) -> tuple[float, ...]:
-    """Costs [s] from '0,10,30'. A record of `xbench cluster restart` may stand for the cost that it measured.
+    """Costs [s] from '0,10,30'. A record of `xbench cluster run` may stand for the cost that it measured.
 
     Raises SpecError for invalid text, and RecordError for a file that is no such record.
     """
@@ -299,11 +297,10 @@ def parse_costs(text: str) -> tuple[float, ...]:
 def _measured_cost_s(text: str) -> float:
     """Restart cost [s] from a record, to the millisecond."""
     if not (text.endswith(".json") or os.sep in text or Path(text).is_file()):
-        hint = "write 0,10,30, or the file of xbench cluster restart --json FILE"
+        hint = f"write 0,10,30, or the file of {MEASURES}"
         raise SpecError(f"{text!r} is not a number of seconds", hint=hint)
     record = load(Path(text))
-    restart = of_kind(record, Restart)
-    if restart is None:
-        hint = "xbench cluster restart --json FILE makes one"
-        raise RecordError(f"{text} is a {record.kind} record, which measured no restart", hint=hint)
-    return round(restart.cost_s, 3)
+    run = of_kind(record, LiveRun)
+    if run is None or run.overhead_s is None:
+        raise RecordError(f"{text} is a {record.kind} record, which measured no restart", hint=f"{MEASURES} makes one")
+    return round(run.overhead_s, 3)

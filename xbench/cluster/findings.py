@@ -68,12 +68,11 @@ def growth_warnings(results: Sequence[ClusterResult], runs: Sequence[ClusterRun]
 
 
 def above(result: ClusterResult) -> str:
-    """The gap in words: 'at most 12.3 % above the optimum', '12.3 % above the exact optimum'."""
+    """The gap in words: 'at most 12.3 % above the optimum'."""
     gap = result.gap or 0.0
     if gap < 0.0005:
-        return "at the exact optimum" if result.gap_exact else "at the optimum"
-    share = format_percent(gap, 0 if gap >= 1 else 1)
-    return f"{share} above the exact optimum" if result.gap_exact else f"at most {share} above the optimum"
+        return "at the optimum"
+    return f"at most {format_percent(gap, 0 if gap >= 1 else 1)} above the optimum"
 
 
 def _placed(results: Sequence[ClusterResult]) -> list[str]:

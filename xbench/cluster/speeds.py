@@ -12,7 +12,7 @@
 sample (θ0), latency of a further worker (θ1), seconds a byte that goes round (θ2), and a constant cost of each step
 (θ3). Nothing is overlapped; overlap shows as a smaller θ2. Over several hosts all workers wait for the slowest link in
 every round. θ1 and θ2 are then those between hosts (`across`), if larger, and θ2 is multiplied by the number of rings
-that share that link. `fitting` finds θ.
+that share that link.
 
 **Step times** (`step_times`) are those on the requested GPUs. On one GPU there is no communication, whatever the facts
 say. The hidden part of the communication is unknown here, so the link counts as busy for the exposed part alone.

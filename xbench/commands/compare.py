@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
 @takes(
     CompareConfig, "modes", "reference", "workloads", "effort", "until", "fabric", "device",
-    json_option, "timeout_s", "output", verbose_option, "nvtx", "copies", "compress", "collectives",
+    json_option, "timeout_s", "output", verbose_option, "compress", "collectives",
 )  # fmt: skip
 def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
     """Run schedules side by side on real links and say which is fastest.

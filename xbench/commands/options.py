@@ -354,7 +354,7 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--cells", "--resume", "--workers", "--model",
     ),
     "Links and devices": (
-        "--fabric", "--links", "--rates", "--hosts", "--held-out", "--device", "--backend", "--copies", "--compress",
+        "--fabric", "--links", "--rates", "--hosts", "--held-out", "--device", "--backend", "--compress",
         "--topology", "--rate", "--latency", "--compute-scale", "--link",
     ),
     "Measurement": (
@@ -365,7 +365,7 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",
         "--keep", "--output", "--force",
     ),
-    "Expert": ("--timeout", "--nvtx", "--inject", "--help"),
+    "Expert": ("--timeout", "--help"),
 }  # fmt: skip
 """Options by heading. Options that are not listed here appear under `OTHER`, which comes first."""
 

@@ -101,8 +101,7 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> tuple[ModeSpec, ...
     if command not in COMMANDS:
         raise unknown("command for a script", command, COMMANDS)
     from xbench.config import CompareConfig, ProfileConfig
-    from xbench.runs.prepare import check_compressed, check_nvtx, check_request
-    from xbench.schedules import chosen_copies
+    from xbench.runs.prepare import check_compressed, check_request
 
     kind = CompareConfig if command == "compare" else ProfileConfig
     root = click.get_current_context().find_root()
@@ -116,8 +115,6 @@ def check_inner(command: str, arguments: tuple[str, ...]) -> tuple[ModeSpec, ...
             f"--fabric {fabric} is of one machine, and a script is for the ranks that its engine starts",
             hint="leave --fabric out",
         )
-    check_nvtx(config.nvtx, config.device)
-    chosen_copies(config.copies, config.compress)
     if not isinstance(config, CompareConfig):
         return ()
     if config.until is not None:

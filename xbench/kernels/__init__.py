@@ -1,5 +1,4 @@
-"""CUDA kernels and their twins in torch: `pack` moves gradients into and out of buckets, `wait` mimics collectives.
+"""The CUDA kernels that occupy a stream in place of a collective, and their twin in torch.
 
-The sources are in `cuda/`, one purpose per file; `build` compiles them on first use, and `driver` launches them. Every
-kernel has a twin in torch operations with the same results, for GPUs that cannot run them and for the tests.
+The source is `cuda/wait.cu`. `nvrtc` compiles it on first use, and `driver` launches the kernels.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any, Protocol
+from typing import Any
 
 from xbench.errors import KernelError
 
@@ -25,16 +25,6 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "cuGetErrorString": [_int, ctypes.POINTER(ctypes.c_char_p)],
 }
 """Functions of the driver and their arguments. All return a CUresult."""
-
-
-class Launcher(Protocol):
-    """Kernels by their names."""
-
-    def launch(self, name: str, blocks: int, threads: int, stream: int, *arguments: Any) -> None:
-        """Queue a kernel of `blocks` × `threads` threads on a stream. `arguments`: ctypes objects, in its order.
-
-        Raises KernelError for a failed launch.
-        """
 
 
 class Kernels:
@@ -63,7 +53,10 @@ class Kernels:
         return self._functions[name]
 
     def launch(self, name: str, blocks: int, threads: int, stream: int, *arguments: Any) -> None:
-        """Queue a kernel: see `Launcher`."""
+        """Queue a kernel of `blocks` × `threads` threads on a stream. `arguments`: ctypes objects, in its order.
+
+        Raises KernelError for a failed launch.
+        """
         kernel = self.load(name)
         addresses = (_handle * len(arguments))(*map(ctypes.addressof, arguments))
         with self:

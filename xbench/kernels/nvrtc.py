@@ -33,13 +33,6 @@ def find_nvrtc() -> ctypes.CDLL | None:
     return None
 
 
-def version(library: ctypes.CDLL) -> str:
-    """Version of the library, such as '13.2'. Raises KernelError if it does not tell."""
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    _check(library, library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
-    return f"{major.value}.{minor.value}"
-
-
 def compiled(library: ctypes.CDLL, source: Path, options: Sequence[str]) -> bytes:
     """Machine code of a source. Raises KernelError with the first error, and OSError for an unreadable source."""
     program = ctypes.c_void_p()

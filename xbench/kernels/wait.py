@@ -13,12 +13,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from xbench.errors import KernelError
-from xbench.kernels import build
+from xbench.kernels import nvrtc
+from xbench.kernels.driver import Kernels
+
+SUPPORTED = ("80", "90", "100")
+"""Compute capabilities that the source must compile for: A100, H100 and H200, B200."""
+
+KERNELS = ("wait_alone", "wait_with_load", "timer_step")
+"""Kernels of the source."""
+
+_PACKAGE = Path(__file__).parents[1]
 
 ALIGNED_BYTES = 128
 HEADER_BYTES = 128
@@ -52,7 +62,7 @@ def wait(ns: int, stream: torch.cuda.Stream, blocks: int = 0, scratch: Tensor | 
         raise ValueError(f"a wait of {ns} ns with {blocks} blocks cannot be")
     if blocks and (scratch is None or scratch.device != stream.device or scratch.data_ptr() % ALIGNED_BYTES):
         raise ValueError("a wait with load needs a scratch of its stream's device, as scratch_of makes it")
-    kernels = build.for_gpu("wait", stream.device)
+    kernels = for_gpu(stream.device)
     if isinstance(kernels, KernelError):
         if blocks:
             raise kernels
@@ -81,19 +91,48 @@ def head_start(stream: torch.cuda.Stream) -> None:
 
 def why_not(device: torch.device) -> str | None:
     """Reason why the kernel is not available on this GPU; None if it is."""
-    kernels = build.for_gpu("wait", device)
+    kernels = for_gpu(device)
     return str(kernels) if isinstance(kernels, KernelError) else None
 
 
 def timer_step_ns(device: torch.device) -> int:
     """The smallest observed step of the device's clock [ns]. Raises KernelError without the kernel."""
-    kernels = build.for_gpu("wait", device)
+    kernels = for_gpu(device)
     if isinstance(kernels, KernelError):
         raise kernels
     step = torch.zeros(1, dtype=torch.int64, device=device)
     stream = torch.cuda.current_stream(device).cuda_stream
     kernels.launch("timer_step", 1, _WARP, stream, ctypes.c_void_p(step.data_ptr()))
     return int(step.item())
+
+
+def source() -> Path:
+    """`wait.cu`: inside an installed package, next to it in a checkout. Raises KernelError without it."""
+    for folder in (_PACKAGE / "cuda", _PACKAGE.parent / "cuda"):
+        path = folder / "wait.cu"
+        if path.exists():
+            return path
+    raise KernelError("the CUDA source is not installed beside xbench", hint="install it again, or use a checkout")
+
+
+def for_gpu(device: torch.device) -> Kernels | KernelError:
+    """The kernels on a GPU, built and tried once per process, or the error that prevents it."""
+    return _for_gpu(device.index if device.index is not None else torch.cuda.current_device())
+
+
+@functools.cache
+def _for_gpu(index: int) -> Kernels | KernelError:
+    """NVRTC takes a tenth of a second, so nothing is kept on disk."""
+    try:
+        library = nvrtc.find_nvrtc()
+        if library is None:
+            raise KernelError("there is no NVRTC of this torch's CUDA version to build the CUDA kernels with")
+        major, minor = torch.cuda.get_device_capability(index)
+        kernels = Kernels(nvrtc.compiled(library, source(), ("-std=c++17", f"-arch=sm_{major}{minor}")), index)
+        kernels.load(KERNELS[0])
+    except KernelError as error:
+        return error
+    return kernels
 
 
 @functools.cache

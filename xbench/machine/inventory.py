@@ -68,7 +68,7 @@ class Observations:
     governor: str | None = None
     noise: Sequence[str] = ()
     tools: Mapping[str, str | None] = field(default_factory=dict)
-    """Version and path of 'nvcc', path of 'nsys' ('13.2, /usr/local/cuda/bin/nvcc'), or None."""
+    """Version and path of 'nvcc' ('13.2, /usr/local/cuda/bin/nvcc'), or None."""
 
     extras: Mapping[str, str | None] = field(default_factory=dict)
     """Version, or None, of each optional package of `EXTRAS`; Horovod's is None if unusable."""
@@ -96,7 +96,7 @@ def take_inventory(*, timeout_s: float = TIMEOUT_S, ask: Ask = start_probe) -> M
     try:
         shaped_problem = shaped_obstacle()
         noise = environment.noise_warnings()
-        tools = {"nvcc": nvcc(), "nsys": shutil.which("nsys")}
+        tools = {"nvcc": nvcc()}
         answers = {what: answer(probe, deadline_s) for what, probe in probes.items()}
     finally:
         for probe in probes.values():
@@ -212,7 +212,6 @@ def findings(seen: Observations) -> list[Finding]:
         _cores(seen),
         _counters(seen),
         _nvcc(seen),
-        _nsight(seen),
         *(_extra(name, version) for name, version in seen.extras.items()),
         _governor(seen),
         _quiet(seen),
@@ -323,19 +322,6 @@ def _nvcc(seen: Observations) -> Finding:
         "not found on PATH, in CUDA_HOME or in /usr/local/cuda",
         lost if seen.has_gpu else f"nothing without a GPU; with one, {lost}",
         f"apt-get install cuda-nvcc-{cuda}, {NVIDIA}",
-    )
-
-
-def _nsight(seen: Observations) -> Finding:
-    if seen.tools.get("nsys"):
-        return _works("Nsight Systems", str(seen.tools["nsys"]))
-    if not seen.has_gpu:
-        return _useless("Nsight Systems", "for --nvtx, which marks the work of GPUs")
-    return _missing(
-        "Nsight Systems",
-        "nsys is not on PATH",
-        "what --nvtx marks cannot be recorded here",
-        f"apt-get install nsight-systems, {NVIDIA}",
     )
 
 

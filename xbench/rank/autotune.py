@@ -284,12 +284,12 @@ class Trial:
         session = self.session
         group = session.group if group is None else group
         model, optimizer = session.workload.model, session.workload.optimizer
-        copies, compress = session.run.copies, session.run.compress
+        compress = session.run.compress
         names = [gradient.name for gradient in self.planner.step.gradients]
         buckets = [[names[index] for index in bucket] for bucket in candidate.buckets]
         buckets += [[name] for name in self.unused]
         if candidate.carrier is None:
-            engine = Engine(model, optimizer, buckets, group=group, wait="step", copies=copies, compress=compress)
+            engine = Engine(model, optimizer, buckets, group=group, wait="step", compress=compress)
             return Handle(model, engine)
         schedule: type[Schedule] = MODES.load(candidate.carrier)  # type: ignore[assignment]
         setup = AttachConfig(
@@ -299,7 +299,6 @@ class Trial:
             group=group,
             wait="step",
             unused_parameters=bool(self.unused) or self.sometimes_missing,
-            copies=copies,
             compress=compress,
             parts=candidate.parts.followed_by(list(self.unused.values())) if candidate.parts is not None else None,
         )

@@ -56,13 +56,12 @@ class Event(BaseModel):
 
 
 class RankStarted(Event, event="hello"):
-    """A rank runs. `started_s`: when Python ran its first line, in a job of a cluster."""
+    """A rank runs."""
 
     rank: int
     pid: int
     job: int = 0
     host: int = 0
-    started_s: float = 0.0
 
 
 class PhaseBegan(Event, event="phase"):
@@ -279,29 +278,11 @@ class StepCounted(Event, event="counts"):
     peak_bytes: int | None
 
 
-class GroupJoined(Event, event="joined"):
-    """The process group is formed."""
-
-
-class ModelBuilt(Event, event="built"):
-    """The model is built."""
-
-
 class CheckpointLoaded(Event, event="loaded"):
     """Steps of the checkpoint, 0 without one, and files that were passed over, each with its reason. Rank 0."""
 
     steps: int
     skipped: list[str]
-
-
-class RankReady(Event, event="ready"):
-    """The model is as in the checkpoint, and wrapped."""
-
-
-class ShareDependent(Event, event="depends"):
-    """Sentences on parts of the model that depend on how a batch is shared. Rank 0."""
-
-    on: list[str]
 
 
 class StepTrained(Event, event="step"):
@@ -312,10 +293,9 @@ class StepTrained(Event, event="step"):
 
 
 class CheckpointKept(Event, event="kept"):
-    """A checkpoint is on the disk. `began_s`: when its writing began [s]. Rank 0."""
+    """A checkpoint is on the disk. Rank 0."""
 
     steps: int
-    began_s: float
 
 
 KINDS = {kind.event: kind for kind in Event.__subclasses__()}

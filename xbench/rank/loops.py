@@ -15,7 +15,6 @@ import torch
 from xbench.crossover.client import TurnClient
 from xbench.crossover.job import TurnTaker, crossover_steps
 from xbench.emulation.cuda import wait_for_device
-from xbench.rank.nvtx import Ranges
 from xbench.schedules.base import Handle
 from xbench.workloads.workload import Workload
 
@@ -29,7 +28,6 @@ class Loops(ABC):
 
     workload: Workload
     device: torch.device
-    ranges: Ranges
     job: int
     first_session: Any
     """Session of the first job of this process, whose `acting` is the job that computes."""
@@ -74,9 +72,8 @@ class Loops(ABC):
         """Run `steps` ordinary training steps, with `mark()` after each."""
         for step in range(steps):
             self.note(f"{what} step {step + 1}: computing")
-            with self.ranges.step(step + 1):
-                self.forward_backward(handle)
-                self.update(handle)
+            self.forward_backward(handle)
+            self.update(handle)
             mark()
 
     def train_in_turns(
@@ -95,7 +92,7 @@ class Loops(ABC):
         `mark()` is called after a turn, `applied()` after an update. `watch` wraps the turns to observe them.
         """
         assert self.turns is not None
-        turns = self.ranges.turns(self.turns)
+        turns = self.turns
 
         def wait_gradients() -> None:
             handle.synchronize()

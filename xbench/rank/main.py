@@ -194,7 +194,7 @@ class Rank(Session):
 
         pattern = None
         cut = cut_by_ddp(self.workload.model, self.on_ddp(mode))
-        with cut, self.ranges.range(what), self.attach(mode) as handle:
+        with cut, self.attach(mode) as handle:
             settle(self, mode, handle, what)
             origin = self.origin(clock)
             dist.all_reduce(torch.zeros(1, device=self.device))

@@ -8,7 +8,6 @@ them, which is set before its turn, so that dropout has the masks of the referen
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -52,12 +51,7 @@ def turns_of(
     def update() -> None:
         session.update(handle)
 
-    return JobTurns(turns, update, forward_backward, mark, hold=_ranges(session, what))
-
-
-def _ranges(session: Session, what: str) -> Callable[[], Any]:
-    numbers = itertools.count(1)
-    return lambda: session.ranges.step(next(numbers), f"job {session.job}, turn")
+    return JobTurns(turns, update, forward_backward, mark)
 
 
 def _take(jobs: Sequence[JobTurns], pattern: Sequence[int], handles: Sequence[Handle]) -> None:
@@ -132,7 +126,6 @@ def time_block(sessions: Sequence[Session], phase: Phase, mode: ModeSpec, steps:
     pattern = lead.pattern(mode)
     stamps: list[list[Any]] = [[] for _ in sessions]
     with ExitStack() as stack:
-        stack.enter_context(lead.ranges.range(what))
         handles = [_attached(stack, session, mode) for session in sessions]
         origins = [session.origin() for session in sessions]
         dist.all_reduce(torch.zeros(1, device=lead.device))

@@ -331,9 +331,9 @@ def wire_of(run: RunSpec, layers: Sequence[Layer]) -> torch.dtype:
 def ready_under_load(session: Session, buckets: list[list[str]], count: int) -> dict[str, float]:
     """Return each tensor's ready time [s since the start of backward] under these buckets' traffic, slowest rank."""
     session.note("measuring ready times under load")
-    copies, compress = session.run.copies, session.run.compress
+    compress = session.run.compress
     workload = session.workload.last_micro_step()
-    engine = Engine(workload.model, None, buckets, group=session.group, copies=copies, compress=compress)
+    engine = Engine(workload.model, None, buckets, group=session.group, compress=compress)
     engine.takes_later_hooks = True  # those of the profiler
     try:
         with LayerProfiler(workload.model, session.clock, forward=False) as profiler:
@@ -378,7 +378,7 @@ def _engines(session: Session) -> Callable[[torch.nn.Module, list[list[str]]], E
     run = session.run
 
     def attach(model: torch.nn.Module, buckets: list[list[str]]) -> Engine:
-        return Engine(model, None, buckets, group=session.group, copies=run.copies, compress=run.compress)
+        return Engine(model, None, buckets, group=session.group, compress=run.compress)
 
     return attach
 

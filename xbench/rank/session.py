@@ -24,7 +24,6 @@ from xbench.crossover.client import TurnClient
 from xbench.emulation import emulate
 from xbench.errors import UsageError, WorkloadError
 from xbench.host import tuning
-from xbench.kernels.pack import describe_pack_backend
 from xbench.modes import MODES, mode_info
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import Clock, clock_for
@@ -35,7 +34,6 @@ from xbench.rank.gpu_watch import GpuWatch
 from xbench.rank.journal import Journal, Take
 from xbench.rank.loops import Loops
 from xbench.rank.nccl_variables import keep_order_of_launches
-from xbench.rank.nvtx import Ranges
 from xbench.rank.parity_checker import Reference, compressed, gathered
 from xbench.rank.program import JobPlan, Program, block_id, job_times
 from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, put_everywhere
@@ -95,7 +93,6 @@ class Session(Loops):
         """First step of the reference whose loss is infinite or NaN, and that loss."""
         self.turns = None
         self.waits_for_device = False
-        self.ranges = Ranges.when(self.run.nvtx)
         self.said = False
 
     def start(self) -> None:
@@ -233,7 +230,6 @@ class Session(Loops):
     def note(self, state: str) -> None:
         """Note this rank's current work, for the parent."""
         self.journal.note(state)
-        self.ranges.mark(state)
 
     def part(self, name: str) -> None:
         """Begin a part of the profile. The parent shows its name."""
@@ -277,7 +273,6 @@ class Session(Loops):
             group=self.group_of(mode) if group is None else group,
             wait="step",
             unused_parameters=plan.unused_parameters,
-            copies=self.run.copies,
             compress=None if exact else self.run.compress,
             parts=plan.parts.get(mode.carrier),
             options=dict(mode.options),
@@ -293,8 +288,6 @@ class Session(Loops):
             )
         if handle.engine is not None:
             handle.engine.note = self.note
-            if self.ranges.on:
-                handle.watch(self.ranges.watch)
         if handle.meets_at_detach:
             handle.alike = lambda error: self._raised_alike(mode, error)
         self._say_once()
@@ -316,12 +309,10 @@ class Session(Loops):
         return self.carried.group_of(mode)
 
     def _say_once(self) -> None:
-        """Write remarks for the record on copies and compression, once."""
+        """Write the remark on compression for the record, once."""
         if self.rank > 0 or self.said:
             return
         self.said = True
-        if self.run.copies == "fused":
-            self.journal.write(Remarked(message=describe_pack_backend(self.device)))
         if self.run.compress is not None:
             self.journal.write(Remarked(message=compressed(self.run.compress)))
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from xbench.crossover.job import TurnTaker
 from xbench.rank.events import TurnsRecorded
-from xbench.rank.nvtx import HeldTurns
 from xbench.rank.session import Session
 from xbench.rank.timeline_phase import STEPS, steps_to_record
 from xbench.spec import ModeSpec
@@ -65,3 +64,18 @@ class Watched:
         """Return start, end, and arrival of the gradients. A job requests its next turn at that arrival."""
         arrived_s = [*self._asked_s[1:], None]
         return [(since_s, until_s, arrived_s[place]) for place, (since_s, until_s) in enumerate(self._held_s)]
+
+
+class HeldTurns:
+    """Turns of one block, each of which is the context that `hold` makes of them."""
+
+    def __init__(self, turns: TurnTaker, hold: Callable[[TurnTaker], AbstractContextManager[None]]) -> None:
+        self._turns, self._hold = turns, hold
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Hold the device for the body of a `with`."""
+        return self._hold(self._turns)
+
+    def end_block(self) -> None:
+        """Take no more turns in this block."""
+        self._turns.end_block()

@@ -17,11 +17,6 @@ from xbench.records.cluster import ClusterSpan as ClusterSpan
 from xbench.records.cluster import LiveResult as LiveResult
 from xbench.records.cluster import LiveRun as LiveRun
 from xbench.records.cluster import LiveSpan as LiveSpan
-from xbench.records.cluster import LossCheck as LossCheck
-from xbench.records.cluster import Restart as Restart
-from xbench.records.cluster import RestartPart as RestartPart
-from xbench.records.cluster import RestartResult as RestartResult
-from xbench.records.cluster import RestartTimes as RestartTimes
 from xbench.records.cluster import TraceRecord as TraceRecord
 from xbench.records.comparison import BY_HAND as BY_HAND
 from xbench.records.comparison import RANKS as RANKS
@@ -96,7 +91,6 @@ from xbench.records.regression import LaunchPair as LaunchPair
 from xbench.records.regression import Measurement as Measurement
 from xbench.records.regression import MetricName as MetricName
 from xbench.records.regression import MetricUnit as MetricUnit
-from xbench.records.regression import Noise as Noise
 from xbench.records.regression import NoiseFloor as NoiseFloor
 from xbench.records.regression import Regression as Regression
 from xbench.records.regression import RegressionVerdict as RegressionVerdict

@@ -19,12 +19,13 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from xbench.errors import RecordError
+from xbench.former_words import former
 from xbench.record_files import MIB, RECORD, frame_kind, read_regular, write_whole
-from xbench.records.cluster import ClusterComparison, LiveRun, Restart
+from xbench.records.cluster import ClusterComparison, LiveRun
 from xbench.records.comparison import Comparison, Profile
 from xbench.records.convergence import Convergence
 from xbench.records.parts import FOREIGN
-from xbench.records.regression import Baseline, Noise, Regression
+from xbench.records.regression import Baseline, Regression
 from xbench.records.scaling import Scaling
 from xbench.records.tuned import Tuned
 from xbench.records.validation import Validation
@@ -41,11 +42,9 @@ AnyRecord = (
     | Tuned
     | Convergence
     | Baseline
-    | Noise
     | Regression
     | ClusterComparison
     | LiveRun
-    | Restart
 )
 """Any record that `load` reads and `xbench report` shows."""
 
@@ -68,7 +67,6 @@ REBUILDERS: Registry[Callable[[Path], AnyRecord]] = Registry("kind of run", list
 """Functions that rebuild a killed run's record from its journals, by the kind in the run's `frame.json`."""
 REBUILDERS.add("measured", "xbench.runs.rebuild:measured", "profile, compare, tune")
 REBUILDERS.add("convergence", "xbench.runs.rebuild:convergence", "converge")
-REBUILDERS.add("restart", "xbench.cluster.live.restart_result:rebuilt", "cluster restart")
 REBUILDERS.add("live", "xbench.cluster.live.outcome:rebuilt", "cluster run")
 
 MAX_BYTES = 256 * MIB
@@ -76,11 +74,8 @@ MAX_BYTES = 256 * MIB
 
 WHICH = "give a record.json, or the folder of a run under results/runs"
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""Migration functions by version: the function at N turns a record of version N into version N + 1. Empty so far."""
 
-
-_GONE = ("overlap",)
+_GONE = ("copies", "nvtx", "overlap")
 """Fields of a run's spec in records of older versions, whose features were removed."""
 
 _RENAMED = {"fsdp-tuned": "auto:shard"}
@@ -88,7 +83,13 @@ _RENAMED = {"fsdp-tuned": "auto:shard"}
 
 
 def migrated(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a record without what only older versions had."""
+    """Return the data of a record without what only older versions had, and under its kind of today."""
+    if data.get("kind") == "noise":
+        data = data | {"kind": "baseline"}
+    if data.get("kind") == "baseline" and data.get("launches"):  # floors of launches that were not in pairs
+        data = data | {"floors": []}
+    gone = {"baseline": ("launches",), "regression": ("injected",)}.get(str(data.get("kind")), ())
+    data = {key: value for key, value in data.items() if key not in gone}
     spec = data.get("spec")
     if not isinstance(spec, dict):
         return data
@@ -168,8 +169,8 @@ def loads(text: str, name: str = "record") -> AnyRecord:
             f"{shown} has schema version {reprlib.repr(version)}, and this xbench reads up to {SCHEMA_VERSION}",
             hint="install a newer xbench",
         )
-    for before in range(version, SCHEMA_VERSION):
-        data = MIGRATIONS[before](data)
+    if instead := former("record", str(data["kind"])):
+        raise RecordError(f"{shown} is a record of a kind that is gone: {instead}")
     try:
         return ADAPTER.validate_python(migrated(data), context=FOREIGN)
     except (ValidationError, RecursionError) as error:

@@ -287,7 +287,6 @@ def command_for(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--seed": workload.seed or None,
         "--fabric": str(spec.fabric) if spec.fabric.name != "cluster" else None,
         "--device": f"cuda:{spec.gpu}" if spec.gpu is not None else None,
-        "--copies": spec.copies if spec.copies != "views" else None,
         "--compress": spec.compress,
         "--backend": spec.collectives if spec.collectives not in ("torch", "sockets") else None,
         **asked,

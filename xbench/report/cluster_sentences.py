@@ -122,12 +122,12 @@ def ratio_of(result: ClusterResult) -> str:
 
 
 def gap_of(result: ClusterResult) -> str:
-    """Format the gap to the optimum ('12.3 %') or an upper limit of it ('≤ 12.3 %'), with any interval."""
+    """Format the upper limit of the gap to the optimum, '≤ 12.3 %', with any interval."""
     if result.gap is None:
         return "–"
     digits = 0 if result.gap >= 1 else 1
     ends = "" if result.gap_ci95 is None else f" [{', '.join(format_percent(end, digits) for end in result.gap_ci95)}]"
-    return f"{'' if result.gap_exact else '≤ '}{format_percent(result.gap, digits)}{ends}"
+    return f"≤ {format_percent(result.gap, digits)}{ends}"
 
 
 def is_bounded(record: ClusterComparison) -> bool:
@@ -157,9 +157,9 @@ def basis(record: ClusterComparison) -> list[tuple[str, str]]:
     found += [("" if number else "notes", said) for number, said in enumerate(trace.notes)]
     bounded = next((run for run in record.runs if run.bound_s is not None), None)
     if bounded is not None and bounded.bound_s is not None:
-        kind = "the exact optimum" if bounded.bound_exact else "a lower bound"
         of = "" if bounded.seed is None else f" of seed {bounded.seed}"
-        found.append(("optimum", f"no schedule{of} has a mean JCT below {format_duration(bounded.bound_s)}: {kind}"))
+        told = f"no schedule{of} has a mean JCT below {format_duration(bounded.bound_s)}: a lower bound"
+        found.append(("optimum", told))
     if record.across_hosts is not None:
         found.append(("hosts", f"{format_percent(record.across_hosts, 0)} of the speed on more hosts than needed"))
     slowest = max(record.runs, key=lambda run: run.decision_s)

@@ -54,24 +54,6 @@ class LiveFrame(Part):
     environment: Environment
 
 
-class RestartFrame(Part):
-    """Frame of cluster restart. `restart_record.Restart` explains the fields."""
-
-    kind: Literal["restart"] = "restart"
-    format: Literal[1] = 1
-    created: str
-    command: str
-    xbench: str
-    environment: Environment
-    workload: WorkloadRecord
-    batch_size: int
-    slots: list[list[int]]
-    backend: str
-    from_workers: int
-    to_workers: int
-    warnings: list[str]
-
-
-def write_frame(frame: MeasuredFrame | LiveFrame | RestartFrame, folder: Path) -> None:
+def write_frame(frame: MeasuredFrame | LiveFrame, folder: Path) -> None:
     """Write the frame atomically. Raises OSError."""
     write_whole(frame.model_dump_json(indent=1) + "\n", folder / FRAME)

@@ -18,7 +18,7 @@ from xbench.machine.inventory import listed_gpus
 from xbench.modes import COMPARED, IN_SEQUENCE, MODES, mode_info
 from xbench.profilers import budget
 from xbench.registry import imported
-from xbench.schedules import PROCESSES, chosen_copies, obstacle, parse_modes
+from xbench.schedules import PROCESSES, obstacle, parse_modes
 from xbench.spec import (
     Collectives,
     Compress,
@@ -144,8 +144,6 @@ def check_unprobed(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[M
     check_backend(config.collectives)
     tuning.is_on()
     budget.share()
-    check_nvtx(config.nvtx, config.device)
-    chosen_copies(config.copies, config.compress)
     check_links(config.fabric, config.device)
     notes = check_available(modes, config.collectives, config.compress)
     notes += added_mode_notes(config.modes or modes, modes)
@@ -176,7 +174,6 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         check_on_gpu(modes)
     notes += found.warnings
     device: DeviceType = found.device
-    check_nvtx(config.nvtx, device)
     fabric, reason = _chosen(config.fabric, found.gpus if device == "cuda" else 0, processes)
     if config.fabric.name == "auto":
         notes.append(reason)
@@ -223,8 +220,6 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         gpu=found.gpu,
         timeout_s=config.timeout_s,
         host_tuning=tuned,
-        nvtx=config.nvtx,
-        copies=chosen_copies(config.copies, compress),
         compress=compress,
         mps=mps.is_running() if device == "cuda" else None,
         collectives=config.collectives,
@@ -293,15 +288,6 @@ def _check_unused(built_for: str | None) -> None:
     unusable = gpu_errors.unusable_gpu("", built_for, listed_gpus())
     if unusable is not None:
         raise unusable
-
-
-def check_nvtx(asked: bool, device: str) -> None:
-    """Raise SpecError for ranges of GPU work on a CPU."""
-    if asked and device == "cpu":
-        raise SpecError(
-            "--nvtx marks the work of GPUs for Nsight Systems, and this would run on the CPU",
-            hint="leave --nvtx out, or try --device cuda --fabric local:ranks=1",
-        )
 
 
 def _probed(

@@ -19,12 +19,12 @@ from xbench.records import Comparison, Convergence, Profile
 from xbench.runs.build_records import comparison_record, profile_record
 from xbench.runs.converge import Curves, convergence_record
 from xbench.runs.event_collector import Collector
-from xbench.runs.frames import ConvergenceFrame, LiveFrame, RestartFrame, RunFrame
+from xbench.runs.frames import ConvergenceFrame, LiveFrame, RunFrame
 
 WHY = "rebuilt from the journals: the run was killed, or has not ended yet"
 
 Made = TypeVar("Made")
-F = TypeVar("F", RunFrame, ConvergenceFrame, LiveFrame, RestartFrame)
+F = TypeVar("F", RunFrame, ConvergenceFrame, LiveFrame)
 
 
 def measured(folder: Path) -> Profile | Comparison:

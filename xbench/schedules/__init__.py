@@ -1,4 +1,4 @@
-"""Modes of a comparison and ways to copy gradients, as a user writes them. This package alone imports no torch.
+"""Modes of a comparison, as a user writes them. This package alone imports no torch.
 
 A mode of one job is a `Schedule` (see `schedules.base`). `xbench.modes` holds the facts about it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from xbench.errors import SpecError, unknown
 from xbench.modes import MODES, ModeInfo, mode_info
 from xbench.registry import imported
-from xbench.spec import Compress, Copies, ModeSpec, known_options, parse_int, parse_options, refuse_former
+from xbench.spec import ModeSpec, known_options, parse_int, parse_options, refuse_former
 from xbench.text import entries
 
 PROCESSES = "processes"
@@ -119,16 +119,3 @@ def parse_modes(text: str) -> tuple[ModeSpec, ...]:
             raise SpecError(f"mode {mode.text!r} stands twice", hint=f"name a second copy, as in {mode.text}@b")
         modes.append(mode)
     return tuple(modes)
-
-
-def chosen_copies(asked: Copies | None, compress: Compress | None = None) -> Copies:
-    """The requested way to copy gradients into a collective and back, else "views"; `schedules.bucket` has them all.
-
-    Raises SpecError for coalesced collectives of compressed gradients: those take gradients in place.
-    """
-    if asked == "coalesced" and compress is not None:
-        raise SpecError(
-            "copies 'coalesced' sends gradients where they lie, and compressing them makes a copy",
-            hint="copies 'fused' compresses while it copies",
-        )
-    return asked or "views"

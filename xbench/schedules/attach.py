@@ -39,7 +39,7 @@ from xbench.schedules.groups import backend_of
 from xbench.schedules.hooks import has_step_hooks
 from xbench.schedules.module_hooks import uncopied
 from xbench.schedules.served_parameters import ignored, trainable, without_ignored
-from xbench.spec import Compress, Copies
+from xbench.spec import Compress
 from xbench.torch_compile import plain_name
 
 LoadedPlan = Plan | Profile | Comparison | Tuned | Sequence[Sequence[str]] | Mapping[str, Any]
@@ -66,7 +66,6 @@ def attach(
     process_group: dist.ProcessGroup | None = None,
     wait: Wait = "backward",
     unused_parameters: bool = False,
-    copies: Copies | None = None,
     compress: Compress | None = None,
     broadcast: bool = False,
     buffers: Literal["broadcast"] | None = None,
@@ -91,9 +90,8 @@ def attach(
     schedules refuse without it. An optimizer with other step hooks updates all parameters after the wait.
 
     `unused_parameters=True` makes the DDP schedules look for parameters without a gradient; xbench's own schedules
-    always handle them. The next step may overwrite a gradient's memory: `clone()` a gradient to keep it. `copies`
-    chooses how these schedules copy gradients into a collective and back: "views", "coalesced" or "fused"; None is
-    "views". `compress="bf16"` sends fp32 gradients as bf16; the schedules of DDP use torch's own hook.
+    always handle them. The next step may overwrite a gradient's memory: `clone()` a gradient to keep it.
+    `compress="bf16"` sends fp32 gradients as bf16; the schedules of DDP use torch's own hook.
 
     `dear` and `priority` defer updates into the next forward pass, whatever `wait` is, and need the optimizer. Any use
     of a parameter completes the step. Call `handle.finish()` before other code uses memory of a parameter that it has
@@ -116,13 +114,13 @@ def attach(
     others before each forward pass with gradients, as DDP does; all ranks must run the same passes then. Without it, a
     warning names buffers outside of normalisation layers that the first pass changes.
 
-    Raises SpecError for an unknown schedule, for a plan that does not fit the model, for compression that `copies` does
-    not support, and for unknown `buffers`. Raises UsageError for a model that the schedule cannot serve or that differs
-    between ranks, and RecordError for a broken file.
+    Raises SpecError for an unknown schedule, for a plan that does not fit the model, and for unknown `buffers`. Raises
+    UsageError for a model that the schedule cannot serve or that differs between ranks, and RecordError for a broken
+    file.
     """
     if isinstance(plan, (str, os.PathLike)):
         plan = of_kind(load(plan), Tuned) or load_measured(plan)
-    setup = AttachConfig(model, optimizer, None, process_group, wait, unused_parameters, copies, compress)
+    setup = AttachConfig(model, optimizer, None, process_group, wait, unused_parameters, compress)
     if buffers not in (None, "broadcast"):
         raise unknown("buffers", buffers, ["broadcast"])
     return _attached(setup, schedule, plan, broadcast=broadcast, buffers=buffers)

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from xbench.errors import AlikeError
 from xbench.records.measured_parts import Parts
 from xbench.schedules.engine import Engine, Wait, Watch
-from xbench.spec import Compress, Copies
+from xbench.spec import Compress
 from xbench.torch_compile import failed_to_compile
 
 
@@ -39,8 +39,6 @@ class AttachConfig:
     """The call that waits for averaged gradients: `loss.backward()` or `optimizer.step()`."""
     unused_parameters: bool = False
     """True if DDP must look for parameters without a gradient; xbench's own schedules always handle them."""
-    copies: Copies | None = None
-    """Way in which xbench's own schedules copy gradients into a collective and back; None: "views"."""
     compress: Compress | None = None
     """Dtype in which fp32 gradients are sent; None: fp32. DDP compresses with torch's own hook."""
     parts: Parts | None = None
@@ -183,7 +181,7 @@ class Overlapped(Schedule):
         """See `Schedule.attach`."""
         engine = Engine(
             setup.model, setup.optimizer, setup.buckets, group=setup.group, overlap=self.overlap, wait=setup.wait,
-            copies=setup.copies, compress=setup.compress,
+            compress=setup.compress,
         )  # fmt: skip
         return Handle(setup.model, engine)
 

@@ -1,27 +1,19 @@
-"""A bucket: gradients that share one collective, and three ways to copy them into it and back.
+"""A bucket: gradients that share one collective.
 
-- **views**: a gradient is scaled by 1/world while it is copied into its bucket, one at a time, as soon as it is ready
-  (on a CPU it is still in the cache then). After the collective `parameter.grad` *is* the slice of the bucket. A small
-  bucket of a CPU stays in the cache as a whole, and one call copies all of its gradients (`AT_ONCE_BYTES`).
-- **coalesced**: nothing is copied. Gradients stay in place and are scaled there when all of the bucket are ready. One
-  coalesced collective takes them all. (Gloo has no such collective and copies them internally.) A gradient that shares
-  its memory with another tensor is copied, because the backward pass may still read that memory.
-- **fused**: when all are ready, one kernel copies them in, scaled (`kernels.pack`), and the rest is as with views.
-  Slices begin on multiples of 16 bytes, so that the kernel can copy 16 bytes at a time.
-
-`benchmarks/copies.py` compares the ways on a machine. All three send the same products of gradient and
-1/world, so they train the same network. Each bucket also sends one flag per parameter.
+A gradient is scaled by 1/world while it is copied into its bucket's buffer, as soon as it is ready (on a CPU it is
+still in the cache then). After the collective `parameter.grad` *is* the slice of the buffer. A small bucket of a CPU
+stays in the cache as a whole, and one call copies all of its gradients (`AT_ONCE_BYTES`). Each bucket also sends one
+flag per parameter.
 
 With `compress="bf16"` fp32 gradients are multiplied by 1/world in fp32 and rounded to bf16 on the copy into the buffer.
 The backend sums them in bf16. They are widened on the copy back into `parameter.grad`, which stays fp32. This halves
 the bytes. The mean has the rounding of bf16 in it (2⁻⁹ of each rank's part, and of each partial sum). Gradients of
-other dtypes are sent as they are. Coalesced collectives take gradients in place, so they have no copy that compresses.
+other dtypes are sent as they are.
 """
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Container, Sequence
 from typing import Protocol
 
@@ -31,7 +23,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from xbench.errors import UsageError
-from xbench.kernels.pack import WIDE_BYTES, Layout, pack, slices, unpack
+from xbench.spec import Compress
+
+WIDE_BYTES = 16
+"""Bytes of which equal pieces of a buffer are a multiple."""
 
 AT_ONCE_BYTES = 256 << 10
 """Largest bucket that one call copies on a CPU: its gradients are still in a core's cache."""
@@ -81,28 +76,110 @@ class Bucket:
         self.waiting = len(self.parameters)
 
 
-class CommBucket(Bucket, ABC):
-    """A bucket with a collective; the subclasses differ in the copies into it and back."""
+class CommBucket(Bucket):
+    """A bucket with a collective: one flat buffer with a slice for each parameter, and a flag for each at the end.
+
+    `whole` is the same memory with padding. It can be cut into `pieces` equal pieces of a multiple of 16 bytes each.
+    """
 
     work: Work | None = None
-    flags: Tensor
-    """(parameters,): above zero where any rank had a gradient, after the collective."""
 
-    def __init__(self, parameters: Sequence[Parameter], scale: float) -> None:
+    def __init__(
+        self, parameters: Sequence[Parameter], scale: float, compress: Compress | None = None, pieces: int = 1
+    ) -> None:
         super().__init__(parameters, scale)
+        self.narrowed = compress == "bf16" and self.dtype == torch.float32
+        wire = torch.bfloat16 if self.narrowed else self.dtype
+        ends = list(itertools.accumulate(p.numel() for p in parameters))
+        self.offsets = [0, *ends]
+        """Where the slice of each parameter begins [elements], and the flags."""
+        length = self.offsets[-1] + len(parameters)
+        unit = pieces * (WIDE_BYTES // wire.itemsize) if pieces > 1 else 1
+        self.whole = torch.zeros(-(-length // unit) * unit, dtype=wire, device=parameters[0].device)
+        self.flat = self.whole[:length]
+        self.flags = self.flat[self.offsets[-1] :]
+        """(parameters,): above zero where any rank had a gradient, after the collective."""
+        regions = zip(self.offsets, ends, self.like, strict=False)
+        self.views = [self.flat[begin:end].as_strided(like.size(), like.stride()) for begin, end, like in regions]
+        at_once = self.flat.is_cpu and len(parameters) > 1 and self.grad_bytes <= AT_ONCE_BYTES
+        in_a_row = all(view.is_contiguous() for view in self.views)
+        self._all_marks = torch.ones(len(parameters), dtype=self.dtype) if at_once and in_a_row else None
         self._known_marks: dict[tuple[bool, ...], Tensor] = {}
 
-    @abstractmethod
+    def fill(self, index: int) -> None:
+        """Copy this parameter's gradient in, scaled, unless one call copies all."""
+        super().fill(index)
+        if self._all_marks is None:
+            self._copy(index)
+
+    def _copy(self, index: int) -> None:
+        """Copy and scale a gradient. A gradient that already is the slice is scaled in place."""
+        parameter, view = self.parameters[index], self.views[index]
+        gradient = parameter.grad
+        if gradient is None:
+            raise UsageError(
+                f"a gradient of shape {tuple(parameter.shape)} was removed before the backward pass had ended",
+                hint="remove gradients after the backward pass",
+            )
+        if gradient.data_ptr() == view.data_ptr():
+            view.mul_(self.scale)
+        else:
+            torch.mul(gradient, self.scale, out=view)
+            if not self.narrowed:
+                parameter.grad = view.detach()  # other code may give a gradient other memory, and the slice must stay
+
     def complete(self) -> None:
         """Prepare for sending: the gradients and the flags of all.
 
         For a parameter without a gradient of this pass, what an earlier pass left on it is sent, else zeros. If other
         ranks used it, they average the sum of both passes, and so must this rank.
         """
+        if self._all_marks is not None:
+            if not self.waiting and self._copied_at_once(self._all_marks):
+                return
+            for index, filled in enumerate(self.filled):
+                if filled:
+                    self._copy(index)
+        if self.waiting:
+            for index, filled in enumerate(self.filled):
+                if not filled:
+                    self._copy_earlier(index)
+            self.flags.copy_(self._marks() * self.scale)
+        else:
+            self.flags.fill_(self.scale)
 
-    @abstractmethod
+    def _copy_earlier(self, index: int) -> None:
+        """Copy and scale the gradient that an earlier pass left, which stays as it is; zeros without one."""
+        parameter, view = self.parameters[index], self.views[index]
+        if parameter.grad is None:
+            view.zero_()
+            return
+        if parameter.grad.data_ptr() == view.data_ptr():
+            parameter.grad = parameter.grad.clone()
+        torch.mul(parameter.grad, self.scale, out=view)
+
+    def _copied_at_once(self, marks: Tensor) -> bool:
+        """Copy all gradients and the flags in one call if possible.
+
+        It is not possible for a gradient that already is a slice, or that has other strides. Returns whether it was
+        done.
+        """
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        if len(gradients) < len(self.parameters):  # a gradient was removed: copy one by one
+            return False
+        begin, end = self.flat.data_ptr(), self.flags.data_ptr()
+        for gradient in gradients:
+            if begin <= gradient.data_ptr() < end or not gradient.is_contiguous():
+                return False
+        torch.mul(torch._C._nn.flatten_dense_tensors([*gradients, marks]), self.scale, out=self.flat)
+        if not self.narrowed:
+            for parameter, view in zip(self.parameters, self.views, strict=True):
+                parameter.grad = view.detach()
+        return True
+
     def send(self, group: dist.ProcessGroup | None) -> Work:
         """Start the collective."""
+        return start_all_reduce(self.flat, group)
 
     def has_arrived(self) -> bool:
         """True if `finish` would return at once."""
@@ -115,18 +192,22 @@ class CommBucket(Bucket, ABC):
         self.work = None
         self.hand_back(changed)
 
+    def hand_back(self, changed: Container[int]) -> None:
+        """Write the received averages into this rank's gradients, where these are not the sent memory."""
+        if self.narrowed:
+            for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
+                if filled and parameter.grad is not None and id(parameter) not in changed:
+                    parameter.grad.copy_(view)
+
+    def sent(self, index: int) -> Tensor:
+        """The sent memory of a parameter without a gradient on this rank."""
+        return self.views[index].detach().to(self.dtype)
+
     def give_absent(self, used: Sequence[bool], changed: Container[int]) -> None:
         """Give gradients to parameters that other ranks used (`used`, by parameter) and this one did not."""
         for index, (parameter, filled) in enumerate(zip(self.parameters, self.filled, strict=True)):
             if not filled and used[index] and id(parameter) not in changed:
                 parameter.grad = self.sent(index)
-
-    def hand_back(self, changed: Container[int]) -> None:
-        """Write the received averages into this rank's gradients, where these are not the sent memory."""
-
-    @abstractmethod
-    def sent(self, index: int) -> Tensor:
-        """The sent memory of a parameter without a gradient on this rank."""
 
     def _marks(self) -> Tensor:
         """The flags of this rank, before scaling; read only.
@@ -171,158 +252,6 @@ def read_flags(buckets: Sequence[CommBucket]) -> list[list[bool]]:
     return [[value > 0 for value in itertools.islice(values, len(bucket.parameters))] for bucket in buckets]
 
 
-class FlatBucket(CommBucket):
-    """One flat buffer with a slice for each parameter, and a flag for each at the end.
-
-    `whole` is the same memory with padding. It can be cut into `pieces` equal pieces of a multiple of 16 bytes each.
-    """
-
-    align_bytes = 1
-
-    def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype, pieces: int = 1) -> None:
-        super().__init__(parameters, scale)
-        self.narrowed = wire != self.dtype
-        sizes = [*(p.numel() for p in parameters), len(parameters)]
-        self.layout = Layout.of(sizes, max(1, self.align_bytes // wire.itemsize))
-        unit = pieces * (WIDE_BYTES // wire.itemsize) if pieces > 1 else 1
-        self.whole = torch.zeros(-(-self.layout.length // unit) * unit, dtype=wire, device=parameters[0].device)
-        self.flat = self.whole[: self.layout.length]
-        self.flags = self.flat[self.layout.offsets[-1] :]
-        self.views = slices(self.flat, self.layout, [*self.like, self.flags])[:-1]
-        at_once = self.flat.is_cpu and len(parameters) > 1 and self.grad_bytes <= AT_ONCE_BYTES
-        in_a_row = self.align_bytes == 1 and all(view.is_contiguous() for view in self.views)
-        self._all_marks = torch.ones(len(parameters), dtype=self.dtype) if at_once and in_a_row else None
-
-    def fill(self, index: int) -> None:
-        """Copy this parameter's gradient in, scaled, unless one call copies all."""
-        super().fill(index)
-        if self._all_marks is None:
-            self._copy(index)
-
-    def _copy(self, index: int) -> None:
-        """Copy and scale a gradient. A gradient that already is the slice is scaled in place."""
-        parameter, view = self.parameters[index], self.views[index]
-        gradient = parameter.grad
-        if gradient is None:
-            raise UsageError(
-                f"a gradient of shape {tuple(parameter.shape)} was removed before the backward pass had ended",
-                hint="remove gradients after the backward pass",
-            )
-        if gradient.data_ptr() == view.data_ptr():
-            view.mul_(self.scale)
-        else:
-            torch.mul(gradient, self.scale, out=view)
-            if not self.narrowed:
-                parameter.grad = view.detach()  # other code may give a gradient other memory, and the slice must stay
-
-    def complete(self) -> None:
-        """See `CommBucket.complete`."""
-        if self._all_marks is not None:
-            if not self.waiting and self._copied_at_once(self._all_marks):
-                return
-            for index, filled in enumerate(self.filled):
-                if filled:
-                    self._copy(index)
-        if self.waiting:
-            for index, filled in enumerate(self.filled):
-                if not filled:
-                    self._copy_earlier(index)
-            self.flags.copy_(self._marks() * self.scale)
-        else:
-            self.flags.fill_(self.scale)
-
-    def _copy_earlier(self, index: int) -> None:
-        """Copy and scale the gradient that an earlier pass left, which stays as it is; zeros without one."""
-        gradient = self._earlier(index)
-        if gradient is None:
-            self.views[index].zero_()
-        else:
-            torch.mul(gradient, self.scale, out=self.views[index])
-
-    def _earlier(self, index: int) -> Tensor | None:
-        """The gradient that an earlier pass left, in memory of its own."""
-        parameter = self.parameters[index]
-        if parameter.grad is not None and parameter.grad.data_ptr() == self.views[index].data_ptr():
-            parameter.grad = parameter.grad.clone()
-        return parameter.grad
-
-    def _copied_at_once(self, marks: Tensor) -> bool:
-        """Copy all gradients and the flags in one call if possible.
-
-        It is not possible for a gradient that already is a slice, or that has other strides. Returns whether it was
-        done.
-        """
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if len(gradients) < len(self.parameters):  # a gradient was removed: copy one by one
-            return False
-        begin, end = self.flat.data_ptr(), self.flags.data_ptr()
-        for gradient in gradients:
-            if begin <= gradient.data_ptr() < end or not gradient.is_contiguous():
-                return False
-        torch.mul(torch._C._nn.flatten_dense_tensors([*gradients, marks]), self.scale, out=self.flat)
-        if not self.narrowed:
-            for parameter, view in zip(self.parameters, self.views, strict=True):
-                parameter.grad = view.detach()
-        return True
-
-    def send(self, group: dist.ProcessGroup | None) -> Work:
-        """See `CommBucket.send`."""
-        return start_all_reduce(self.flat, group)
-
-    def hand_back(self, changed: Container[int]) -> None:
-        """See `CommBucket.hand_back`: narrowed gradients are widened, one at a time."""
-        if self.narrowed:
-            for parameter, view, filled in zip(self.parameters, self.views, self.filled, strict=True):
-                if filled and parameter.grad is not None and id(parameter) not in changed:
-                    parameter.grad.copy_(view)
-
-    def sent(self, index: int) -> Tensor:
-        """See `CommBucket.sent`."""
-        return self.views[index].detach().to(self.dtype)
-
-
-class FusedBucket(FlatBucket):
-    """The same buffer, filled by one kernel when all gradients are ready; another copies narrowed ones back."""
-
-    align_bytes = WIDE_BYTES
-
-    def __init__(self, parameters: Sequence[Parameter], scale: float, wire: torch.dtype, pieces: int = 1) -> None:
-        super().__init__(parameters, scale, wire, pieces)
-        self.all_marks = torch.ones(len(parameters), dtype=self.dtype, device=parameters[0].device)
-        count = len(parameters)
-        self.back = Layout(self.layout.elements[:count], self.layout.offsets[:count], self.layout.length)
-
-    def fill(self, index: int) -> None:
-        """Leave the gradient in place until the bucket is full."""
-        Bucket.fill(self, index)
-
-    def complete(self) -> None:
-        """Pack the ready gradients and the flags."""
-        marks = self.all_marks
-        gradients = []
-        for index, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
-            gradient = parameter.grad if self.filled[index] else self._earlier(index)
-            absent = gradient is None
-            gradients.append(torch.zeros_like(view, dtype=self.dtype) if absent else laid_out_as(view, gradient))
-        if self.waiting:
-            marks = self._marks().to(marks)
-        pack([*gradients, marks], self.flat, self.layout, self.scale)
-        for parameter, gradient, view, filled in zip(self.parameters, gradients, self.views, self.filled, strict=True):
-            if filled:
-                parameter.grad = gradient if self.narrowed else view
-
-    def hand_back(self, changed: Container[int]) -> None:
-        """See `CommBucket.hand_back`: one kernel does it where all gradients are ready."""
-        if not self.narrowed or self.waiting or any(id(parameter) in changed for parameter in self.parameters):
-            super().hand_back(changed)
-            return
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if len(gradients) < len(self.parameters):  # a hook has removed one
-            super().hand_back(changed)
-            return
-        unpack(self.flat, gradients, self.back)
-
-
 def started(work: dist.Work | None) -> dist.Work:
     """The collective that was started: torch has none for a rank outside the group."""
     assert work is not None
@@ -343,11 +272,3 @@ def is_dense(tensor: Tensor) -> bool:
     """True if the tensor's elements fill one piece of memory, each once, in any order."""
     dense: bool = torch.ops.aten.is_non_overlapping_and_dense(tensor)
     return dense
-
-
-def laid_out_as(like: Tensor, gradient: Tensor | None) -> Tensor:
-    """The gradient in the memory order of `like`, which all ranks send; a copy where its order differs."""
-    assert gradient is not None
-    if gradient.stride() == like.stride() or (gradient.is_contiguous() and like.is_contiguous()):
-        return gradient
-    return torch.empty_strided(like.size(), like.stride(), dtype=gradient.dtype, device=gradient.device).copy_(gradient)

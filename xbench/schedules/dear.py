@@ -34,7 +34,7 @@ from torch.nn import Module
 
 from xbench.equal_ranks import on_device
 from xbench.schedules.base import AttachConfig
-from xbench.schedules.bucket import FlatBucket, Work, started
+from xbench.schedules.bucket import CommBucket, Work, started
 from xbench.schedules.deferred_update import UpdateGroup, assign
 from xbench.schedules.deferring import DeferredUpdate
 from xbench.schedules.first_use import FirstUse
@@ -47,7 +47,7 @@ from xbench.schedules.pairwise import PairwiseAllToAll, Share
 class _Halves:
     """The two collectives of one bucket on this rank."""
 
-    def __init__(self, bucket: FlatBucket, group: dist.ProcessGroup | None, *, in_place: bool, tag: int) -> None:
+    def __init__(self, bucket: CommBucket, group: dist.ProcessGroup | None, *, in_place: bool, tag: int) -> None:
         self.bucket = bucket
         self._group = group
         self._rank, self._world = dist.get_rank(group), dist.get_world_size(group)
@@ -126,13 +126,13 @@ class DearEngine(NextForward):
             self._scattered = 0
             return list(self._gathers.values())
 
-    def _pieces_of(self, bucket: FlatBucket, homes: Sequence[list[Module]]) -> list[UpdateGroup]:
+    def _pieces_of(self, bucket: CommBucket, homes: Sequence[list[Module]]) -> list[UpdateGroup]:
         """See `NextForward._pieces_of`: a bucket is one update group."""
         unique = {id(module): module for modules in homes for module in modules}
         anywhere = [] if not all(homes) else list(unique.values())
         return [UpdateGroup(bucket, list(range(len(bucket.parameters))), [self._gathers[id(bucket)]], homes=anywhere)]
 
-    def _filled(self, bucket: FlatBucket) -> Sequence[QueuedCollective]:
+    def _filled(self, bucket: CommBucket) -> Sequence[QueuedCollective]:
         return [self._scatters[id(bucket)]]
 
     def _learnt(self, first_use: FirstUse) -> None:

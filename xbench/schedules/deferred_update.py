@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from xbench.errors import UsageError
 from xbench.host.tuning import are_gloo_threads_raised, raise_gloo_threads
 from xbench.schedules.base import AttachConfig
-from xbench.schedules.bucket import FlatBucket, read_flags
+from xbench.schedules.bucket import CommBucket, read_flags
 from xbench.schedules.checks import group_ids
 from xbench.schedules.early_update import PER_PARAMETER, group_of
 from xbench.schedules.groups import backend_of, is_emulated, waits_on_stream
@@ -59,11 +59,6 @@ def check_deferrable(setup: AttachConfig, name: str) -> Optimizer:
         raise UsageError(
             f"{name} waits before each layer of the forward pass, and torch.compile has left no layers to wait before",
             hint="the other schedules take compiled models",
-        )
-    if setup.copies == "coalesced":
-        raise UsageError(
-            f"{name} sends pieces of buckets, and copies 'coalesced' leaves gradients where they are",
-            hint="copies 'views' or 'fused'",
         )
     return optimizer
 
@@ -174,7 +169,7 @@ class UpdateGroup:
     parameters of it.
     """
 
-    bucket: FlatBucket
+    bucket: CommBucket
     indices: list[int]
     parcels: list[QueuedCollective]
     flags: list[QueuedCollective] = field(default_factory=list)

@@ -40,9 +40,7 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.equal_ranks import on_device
 from xbench.errors import UsageError
-from xbench.schedules import chosen_copies
 from xbench.schedules.bucket import Bucket, CommBucket, Work, finish
-from xbench.schedules.bucket_kinds import bucket_of
 from xbench.schedules.checks import check_cover
 from xbench.schedules.early_update import PER_PARAMETER, EarlyUpdates, first_half, group_of
 from xbench.schedules.groups import waits_on_stream, workers_of
@@ -50,7 +48,7 @@ from xbench.schedules.hooks import Arguments, BackwardEnd, closure_of, takes_hoo
 from xbench.schedules.in_flight import InFlight
 from xbench.schedules.loop_guard import LoopGuard, refuse_node_hooks
 from xbench.schedules.served_parameters import ENGINES, engine_of, own_gradients, refuse_sparse, trainable
-from xbench.spec import Compress, Copies
+from xbench.spec import Compress
 
 Wait = Literal["backward", "step"]
 TWICE = "a backward pass began before the gradients of the last one were waited for"
@@ -72,8 +70,7 @@ class Engine:
 
     `buckets` are lists of parameter names in launch order and must cover every trainable parameter exactly once. With
     None the engine starts with one bucket per tensor in reverse order of registration. It learns the real ready order
-    from the first backward pass on rank 0 and then keeps it. `copies` None is "views". `compress` sends fp32 gradients
-    as bf16.
+    from the first backward pass on rank 0 and then keeps it. `compress` sends fp32 gradients as bf16.
 
     Raises UsageError for a model that it cannot serve and SpecError for buckets that do not fit the model.
     """
@@ -90,7 +87,6 @@ class Engine:
         group: dist.ProcessGroup | None = None,
         overlap: bool = True,
         wait: Wait = "backward",
-        copies: Copies | None = None,
         compress: Compress | None = None,
     ) -> None:
         self.group = group if group is not None else (dist.group.WORLD if dist.is_initialized() else None)
@@ -98,7 +94,6 @@ class Engine:
         self.overlap = overlap
         self.wait: Wait = wait
         self.communicate = dist.is_initialized() and workers_of(self.group) > 1
-        self.copies = chosen_copies(copies, compress)
         self.compress = compress
         self.parameters = trainable(model)
         self._device = next(iter(self.parameters.values())).device
@@ -152,7 +147,7 @@ class Engine:
         if not self.communicate:
             return Bucket(parameters, 1.0)
         pieces = self.world_size if self.cuts_buckets else 1
-        return bucket_of(parameters, 1.0 / self._averaged_over(names), self.copies, self.compress, pieces)
+        return CommBucket(parameters, 1.0 / self._averaged_over(names), self.compress, pieces)
 
     def _averaged_over(self, names: Sequence[str]) -> int:
         """Number of ranks over which gradients of these parameters are averaged."""

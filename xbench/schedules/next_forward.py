@@ -39,7 +39,7 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
 from xbench.schedules.base import AttachConfig
-from xbench.schedules.bucket import Bucket, FlatBucket
+from xbench.schedules.bucket import Bucket, CommBucket
 from xbench.schedules.checks import default_buckets, group_ids
 from xbench.schedules.deferred_update import (
     Carrier,
@@ -74,9 +74,7 @@ class NextForward(Engine):
     def __init__(self, setup: AttachConfig) -> None:
         optimizer = check_deferrable(setup, self.name)
         buckets = setup.buckets if setup.buckets is not None else default_buckets(trainable(setup.model))
-        super().__init__(
-            setup.model, optimizer, buckets, group=setup.group, copies=setup.copies, compress=setup.compress
-        )
+        super().__init__(setup.model, optimizer, buckets, group=setup.group, compress=setup.compress)
         self.optimizer = optimizer
         self.pieces: list[UpdateGroup] = []
         self._model = setup.model
@@ -118,19 +116,19 @@ class NextForward(Engine):
         self._handles += before_state_dicts(self._model, self.optimizer, self.finish)
         self._first_use = FirstUse(self._model, self.parameters, self.name)
 
-    def _flat_buckets(self) -> list[FlatBucket]:
-        return [bucket for bucket in self.buckets if isinstance(bucket, FlatBucket)]
+    def _flat_buckets(self) -> list[CommBucket]:
+        return [bucket for bucket in self.buckets if isinstance(bucket, CommBucket)]
 
     @abstractmethod
     def _plan_departures(self, setup: AttachConfig) -> LaunchQueue:
         """The collectives of a step, in launch order."""
 
     @abstractmethod
-    def _pieces_of(self, bucket: FlatBucket, homes: Sequence[list[Module]]) -> list[UpdateGroup]:
+    def _pieces_of(self, bucket: CommBucket, homes: Sequence[list[Module]]) -> list[UpdateGroup]:
         """A bucket's update groups. `homes`: of each parameter; empty until they are known."""
 
     @abstractmethod
-    def _filled(self, bucket: FlatBucket) -> Sequence[QueuedCollective]:
+    def _filled(self, bucket: CommBucket) -> Sequence[QueuedCollective]:
         """Collectives that a full bucket makes ready."""
 
     def _learnt(self, first_use: FirstUse) -> None:
@@ -150,13 +148,13 @@ class NextForward(Engine):
 
     def _depart(self, bucket: Bucket) -> None:
         """Queue a bucket's collectives. Gradients are copied at its first launch, so more urgent ones need not wait."""
-        assert isinstance(bucket, FlatBucket)
+        assert isinstance(bucket, CommBucket)
         self._incomplete.add(id(bucket))
         if not self.departures.goes_when_ready:
             self._complete(bucket)  # parameters have no gradients any more at a later launch
         self.departures.ready(self._filled(bucket))
 
-    def _complete(self, bucket: FlatBucket) -> None:
+    def _complete(self, bucket: CommBucket) -> None:
         """Complete the bucket before its first launch."""
         if id(bucket) in self._incomplete:
             self._incomplete.remove(id(bucket))

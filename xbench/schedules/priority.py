@@ -31,7 +31,7 @@ from torch.nn import Module
 
 from xbench.records.measured_parts import Parts
 from xbench.schedules.base import AttachConfig
-from xbench.schedules.bucket import FlatBucket, start_all_reduce
+from xbench.schedules.bucket import CommBucket, start_all_reduce
 from xbench.schedules.checks import BUCKET_BYTES, check_parts
 from xbench.schedules.deferred_update import UpdateGroup
 from xbench.schedules.deferring import DeferredUpdate
@@ -66,7 +66,7 @@ class PriorityEngine(NextForward):
         order = [numbered[number] for number in parts.order]
         return LaunchQueue(order, streams=self.carrier == "streams", credit_bytes=parts.credit_bytes)
 
-    def _pieces_of(self, bucket: FlatBucket, homes: Sequence[list[Module]]) -> list[UpdateGroup]:
+    def _pieces_of(self, bucket: CommBucket, homes: Sequence[list[Module]]) -> list[UpdateGroup]:
         """See `NextForward._pieces_of`: parameters of one bucket with the same homes are one update group."""
         parts, bounds = self._parts[id(bucket)], self._bounds[id(bucket)]
         together: dict[tuple[int, ...], UpdateGroup] = {}
@@ -74,14 +74,13 @@ class PriorityEngine(NextForward):
             key = tuple(id(module) for module in homes[index])
             piece = together.setdefault(key, UpdateGroup(bucket, [], [], flags=parts[-1:], homes=homes[index]))
             piece.indices.append(index)
-            begin = bucket.layout.offsets[index]
-            end = begin + bucket.layout.elements[index]
+            begin, end = bucket.offsets[index], bucket.offsets[index + 1]
             for part, (since, until) in zip(parts, itertools.pairwise(bounds), strict=True):
                 if since < end and begin < until and part not in piece.parcels:
                     piece.parcels.append(part)
         return list(together.values())
 
-    def _filled(self, bucket: FlatBucket) -> Sequence[QueuedCollective]:
+    def _filled(self, bucket: CommBucket) -> Sequence[QueuedCollective]:
         return self._parts[id(bucket)]
 
 
@@ -91,7 +90,7 @@ class Priority(DeferredUpdate):
     engine = PriorityEngine
 
 
-def cuts(bucket: FlatBucket, nbytes: int) -> tuple[list[int], list[int]]:
+def cuts(bucket: CommBucket, nbytes: int) -> tuple[list[int], list[int]]:
     """Cut positions of a bucket's buffer [elements], and the bytes of gradients in each part, before compression.
 
     A part has `nbytes`; the last has the remainder and the flags.

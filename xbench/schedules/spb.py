@@ -47,7 +47,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from xbench.errors import SpecError, UsageError
+from xbench.errors import UsageError
 from xbench.planning.partial import Split, bands, split_buckets
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.bucket import Bucket, CommBucket, Work, started
@@ -107,8 +107,7 @@ def advance(relays: deque[ReduceBroadcast]) -> None:
 class PartialBackpropEngine(Engine):
     """The engine with a level: buckets are in order of their bands, and those beyond the level are not computed.
 
-    `band_of`: the band of every trainable parameter. Raises as `Engine` does, and SpecError for coalesced copies where
-    a broadcast is needed.
+    `band_of`: the band of every trainable parameter. Raises as `Engine` does.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class PartialBackpropEngine(Engine):
         self._relays: deque[ReduceBroadcast] = deque()
         plan = split_buckets(buckets, band_of)
         super().__init__(
-            setup.model, setup.optimizer, plan, group=setup.group, wait=setup.wait, copies=setup.copies,
+            setup.model, setup.optimizer, plan, group=setup.group, wait=setup.wait,
             compress=setup.compress,
         )  # fmt: skip
         self.band = {id(bucket): band_of[names[0]] for bucket, names in zip(self.buckets, plan, strict=True)}
@@ -138,14 +137,7 @@ class PartialBackpropEngine(Engine):
 
     def _averaged_over(self, names: Sequence[str]) -> int:
         members = self.split.members(self.band_of[names[0]])
-        if len(members) == self.split.workers:
-            return super()._averaged_over(names)
-        if self.copies == "coalesced":
-            raise SpecError(
-                "spb:variant=spatial broadcasts whole buckets, which coalesced copies do not have",
-                hint="copies='views' or 'fused'",
-            )
-        return len(members)
+        return super()._averaged_over(names) if len(members) == self.split.workers else len(members)
 
     def _take_level(self) -> None:
         """Set the level of the coming step: autograd leaves out parameters that do not require a gradient."""
@@ -201,13 +193,13 @@ class PartialBackpropEngine(Engine):
         first = bucket.send(_group_of(members))
         if tree[0] != self.worker:
             return first
-        relay = ReduceBroadcast(self._relays, first, _flat(bucket), _group_of(tree))
+        relay = ReduceBroadcast(self._relays, first, bucket.flat, _group_of(tree))
         self._advance()
         return relay
 
     def _receive(self, bucket: CommBucket) -> Work:
         tree = self.split.receivers(self.band[id(bucket)])
-        return started(dist.broadcast(_flat(bucket), src=tree[0], group=_group_of(tree), async_op=True))
+        return started(dist.broadcast(bucket.flat, src=tree[0], group=_group_of(tree), async_op=True))
 
     def _collected(self) -> None:
         """End the step: under the temporal variant the next one has another level."""
@@ -257,11 +249,6 @@ def _whole(buckets: Sequence[Sequence[str]], parameters: Mapping[str, object]) -
     check_names(buckets, parameters)
     there = {name for bucket in buckets for name in bucket}
     return [*(list(bucket) for bucket in buckets), *([name] for name in parameters if name not in there)]
-
-
-def _flat(bucket: CommBucket) -> torch.Tensor:
-    flat: torch.Tensor = bucket.flat  # type: ignore[attr-defined]  # coalesced ones were refused
-    return flat
 
 
 def _group_of(ranks: Sequence[int], device: torch.device | None = None) -> dist.ProcessGroup:

@@ -32,7 +32,6 @@ class Case:
 
     schedule: str
     wait: str
-    copies: str
     optimizer: str
     frozen: str
     checkpointed: str
@@ -55,7 +54,6 @@ def drawn(seed: int) -> Case:
     return Case(
         schedule=draw.choice(["wfbp", "single", "optimal", "mgwfbp", "ddp", "dear", "priority"]),
         wait=draw.choice(["backward", "step"]),
-        copies=rarely("views", "coalesced", "fused"),
         optimizer=rarely("SGD", "AdamW", "Adagrad", "LBFGS"),
         frozen=rarely("nothing", "head", "stem", "one bias"),
         checkpointed=draw.choice(["reentrant", "no", "without reentry"]),
@@ -169,11 +167,8 @@ def may_be_refused(case: Case) -> str | None:
     closure = case.closure or case.optimizer == "LBFGS"
     if case.start == "unequal":
         return "ranks that start apart"
-    if case.schedule in ("dear", "priority"):
-        if closure:
-            return "a closure, which cannot be put off"
-        if case.copies == "coalesced":
-            return "coalesced copies"
+    if case.schedule in ("dear", "priority") and closure:
+        return "a closure, which cannot be put off"
     if case.tied and case.checkpointed == "reentrant":
         return "a parameter with gradients in several nested passes"
     return None
@@ -199,7 +194,6 @@ def outcome(case: Case) -> str:
             process_group=dist.new_group(),
             wait=case.wait,  # type: ignore[arg-type]
             unused_parameters=case.unused != "nothing" or case.gradless,
-            copies=case.copies,  # type: ignore[arg-type]
             broadcast=case.start == "broadcast",
         ) as handle:
             average = handle.synchronize if case.clipped else lambda: None

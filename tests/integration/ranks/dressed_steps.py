@@ -115,9 +115,9 @@ def trained_as_by_hand(rank: int, world: int) -> None:
         check(Net, schedule, rank, wait="step", steps=4, sometimes=sometimes)
     if world == 2:
         check(Net, "wfbp", rank)
-        check(Net, "optimal", rank, wait="step", copies="coalesced", sometimes=sometimes)
+        check(Net, "optimal", rank, wait="step", sometimes=sometimes)
         for schedule in ("optimal", *PUT_OFF):
-            check(Net, schedule, rank, wait="step", copies="fused", compress="bf16")
+            check(Net, schedule, rank, wait="step", compress="bf16")
             check(Net, schedule, rank, wait="step", accumulating=True, grad_scaler=True, clip=True)
 
 

@@ -116,7 +116,6 @@ def refusals(rank: int, world: int) -> None:
         Net, lambda model: torch.optim.SGD([p for n, p in model.named_parameters() if n != "second.weight"], lr=0.1)
     )
     assert "no layers" in of(lambda: torch.compile(Net(), backend="aot_eager"), sgd)  # type: ignore[arg-type,return-value]
-    assert "coalesced" in of(Net, sgd, copies="coalesced")
     assert "clipping, a GradScaler" in of(Net, sgd, scaler)
     fused = lambda model: torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, fused=True)  # noqa: E731
     assert "GradScaler" in of(Net, fused, scaler)

@@ -101,7 +101,7 @@ def trained_in_every_loop(rank: int, world: int) -> None:
     for kind, schedule in itertools.product((Net, TwoDtypes, Images, Attending), PUT_OFF):
         check(kind, schedule, rank, steps=5, wait="step")
     every_loop: tuple[dict[str, Any], ...] = (
-        {"copies": "fused"}, {"compress": "bf16"}, {"copies": "fused", "compress": "bf16"},
+        {"compress": "bf16"},
         {"accumulating": True}, {"set_to_none": False}, {"clip": True}, {"grad_scaler": True, "clip": True},
         {"steps": 6, "sometimes": lambda step: (step + rank) % 2 == 0},
         {"steps": 6, "sometimes": lambda step: step % 2 == 1},

@@ -81,11 +81,10 @@ def trained_in_every_loop(rank: int, world: int) -> None:
         check_all(rank, world, kind)
     for options in (
         {"wait": "step"}, {"wait": "step", "clip": True}, {"accumulating": True}, {"set_to_none": False},
-        {"clip": True}, {"grad_scaler": True, "clip": True}, {"copies": "fused"}, {"compress": "bf16"},
+        {"clip": True}, {"grad_scaler": True, "clip": True}, {"compress": "bf16"},
         {"compress": "bf16", "wait": "step"},
     ):  # fmt: skip
         check_all(rank, world, **options)
-    check(Net, "spb:variant=temporal,k=2", rank, copies="coalesced", **OPTIONS)
 
 
 class Topped(Net):
@@ -182,7 +181,6 @@ def refused(rank: int, world: int) -> None:
     model, optimizer = make(Net)
     for schedule, options, words in (
         (f"spb:k={world + 1}", {}, "needs a worker for each level"),
-        ("spb", {"copies": "coalesced"}, "broadcasts whole buckets"),
         ("spb", {"process_group": dist.new_group(list(range(world)))}, "takes no process_group"),
     ):
         with pytest.raises(UsageError, match=words):

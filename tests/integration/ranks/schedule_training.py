@@ -273,7 +273,7 @@ def check(
     """A model trains under the schedule what another trains whose gradients are averaged by hand."""
     scaled, accumulating = options.pop("grad_scaler", False), options.pop("accumulating", False)
     early = wait == "step" and not scaled and not options.get("clip")
-    given = {name: options.pop(name) for name in ("copies", "compress", "process_group") if name in options}
+    given = {name: options.pop(name) for name in ("compress", "process_group") if name in options}
 
     def trained(call: nn.Module, after_backward: Callable[[], None], no_sync: Callable[[], Any], made: Any) -> None:
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if scaled else None

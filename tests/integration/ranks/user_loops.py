@@ -28,7 +28,6 @@ from xbench.errors import UsageError
 from xbench.schedules.base import Handle
 
 OURS = ("wfbp", "single", "dear", "priority")
-COPIES = ("views", "fused", "coalesced")
 
 
 class Heads(nn.Module):
@@ -66,9 +65,7 @@ def heads_of(step: int, rank: int) -> Sequence[tuple[int, int]]:
 
 def a_head_that_the_last_micro_step_leaves_out(rank: int, world: int) -> None:
     """Its gradient was accumulated under no_sync, and is averaged all the same."""
-    for schedule, copies, set_to_none in itertools.product(OURS, COPIES, (True, False)):
-        if copies == "coalesced" and schedule in ("dear", "priority"):
-            continue
+    for schedule, set_to_none in itertools.product(OURS, (True, False)):
 
         def train(model: nn.Module, call: nn.Module, optimizer: torch.optim.Optimizer, no_sync: Callable[[], object],
                   average: Callable[[], None], none: bool = set_to_none) -> None:  # fmt: skip
@@ -84,17 +81,17 @@ def a_head_that_the_last_micro_step_leaves_out(rank: int, world: int) -> None:
         expected, by_hand = made()
         train(expected, expected, by_hand, contextlib.nullcontext, lambda: average_by_hand(expected))  # noqa: B023
         model, optimizer = made()
-        with xbench.attach(model, optimizer, schedule=schedule, plan=plan_of(model), copies=copies) as handle:
+        with xbench.attach(model, optimizer, schedule=schedule, plan=plan_of(model)) as handle:
             train(model, handle.model, optimizer, handle.no_sync, lambda: None)
-        same(model, expected, (schedule, copies, set_to_none))
+        same(model, expected, (schedule, set_to_none))
 
 
 def two_backward_passes_in_a_step(rank: int, world: int) -> None:
     """The second pass leaves out the first one's head, on all ranks or on one: both gradients are averaged."""
-    for schedule, copies in itertools.product(("wfbp", "single"), COPIES):
+    for schedule in ("wfbp", "single"):
         expected, by_hand = made()
         model, optimizer = made()
-        with xbench.attach(model, optimizer, schedule=schedule, plan=plan_of(model), copies=copies) as handle:
+        with xbench.attach(model, optimizer, schedule=schedule, plan=plan_of(model)) as handle:
             for step in range(3):
                 by_hand.zero_grad()
                 optimizer.zero_grad()
@@ -105,11 +102,11 @@ def two_backward_passes_in_a_step(rank: int, world: int) -> None:
                 average_by_hand(expected)
                 for name, parameter in model.named_parameters():
                     other = dict(expected.named_parameters())[name].grad
-                    assert (parameter.grad is None) == (other is None), (schedule, copies, step, name)
-                    assert other is None or torch.allclose(parameter.grad, other, atol=1e-6), (schedule, copies, name)
+                    assert (parameter.grad is None) == (other is None), (schedule, step, name)
+                    assert other is None or torch.allclose(parameter.grad, other, atol=1e-6), (schedule, name)
                 by_hand.step()
                 optimizer.step()
-        same(model, expected, (schedule, copies))
+        same(model, expected, schedule)
 
 
 def hooks_of_the_optimizer(rank: int, world: int) -> None:
@@ -365,15 +362,13 @@ def gradients_of_another_dtype(rank: int, world: int) -> None:
             parameter.grad_dtype = torch.float32
         return model
 
-    for schedule, copies, wait in itertools.product((*OURS, "ddp"), COPIES, ("backward", "step")):
-        if copies == "coalesced" and schedule in ("dear", "priority", "ddp"):
-            continue
+    for schedule, wait in itertools.product((*OURS, "ddp"), ("backward", "step")):
         models = []
         for attach in (False, True):
             torch.manual_seed(7)
             model = low()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-            given: Any = {"schedule": schedule, "copies": copies, "wait": wait}
+            given: Any = {"schedule": schedule, "wait": wait}
             if schedule == "ddp":
                 with pytest.raises(UsageError, match=r"'trunk\.weight' has gradients of another dtype"):
                     xbench.attach(model, optimizer, schedule=schedule)
@@ -390,7 +385,7 @@ def gradients_of_another_dtype(rank: int, world: int) -> None:
                     optimizer.step()
             models.append(model)
         if models:
-            same(models[1], models[0], (schedule, copies, wait))
+            same(models[1], models[0], (schedule, wait))
 
 
 def a_second_step_on_the_same_gradients(rank: int, world: int) -> None:

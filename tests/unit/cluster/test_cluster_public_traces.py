@@ -7,17 +7,16 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from cluster_cases import pollux_folder, shared, write
+from cluster_cases import pollux_folder, write
+from public_files import public_file
 
 from xbench.cluster.traces import load_trace
-from xbench.cluster.traces.alibaba import load_alibaba
 from xbench.cluster.traces.microsoft import load_itp, load_philly
 from xbench.cluster.traces.pollux import STEPS, Application, Measured, load_application, load_pollux, steps_of
-from xbench.errors import SpecError
+from xbench.errors import SpecError, XbenchError
 
 ITP = "job_id,submission_time,duration,num_gpu"
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster"
-PAI = "job_name,status,start_time,end_time,plan_gpu"
 
 
 def _archive(path: Path, **files: str) -> Path:
@@ -49,7 +48,6 @@ def test_itp_joins_its_clusters_from_their_first_job_on(tmp_path: Path) -> None:
 FILES = {
     "itp": ("cluster01.csv", f"{ITP}\na,1,5,1\n"),
     "philly": ("philly.csv", f"{PHILLY}\n2017-10-09 07:01:55,66.0,1,66.0,ab\n"),
-    "alibaba": ("pai.csv", f"{PAI}\na,Terminated,1,2,100\n"),
     "pollux": ("workloads/workload-1.csv", "name,time,application,num_replicas,batch_size\nyolov3-0,5,yolov3,4,64\n"),
 }
 """A file of each kind with one good row."""
@@ -70,10 +68,6 @@ FILES = {
         ("philly", "2017-10-09 07:01:55,66.0,2,66.0,ab", "gpu_time '66.0' is not duration '66.0' times num_gpus '2'"),
         ("philly", "2017-10-09 07:01:55,-1,1,-1,ab", "duration '-1' is not above zero"),
         ("philly", "2017-10-09 07:01:55,66.0,0,0,ab", "num_gpus '0' is less than one"),
-        ("alibaba", ",Terminated,1,2,100", "job_name is empty"),
-        ("alibaba", "a,Terminated,1,,100", "end_time '' is not a number"),
-        ("alibaba", "a,Terminated,5,4,100", "end_time '4' is not after start_time '5'"),
-        ("alibaba", "a,Terminated,1,2,-5", "plan_gpu '-5' is not above zero"),
         ("pollux", "a,1,yolo,4,64", "application 'yolo' was not measured, 'yolov3' was"),
         ("pollux", "a,1,yolov3,5,64", "yolov3 of batch 64 was not measured on 5 packed GPUs"),
         ("pollux", "a,1,yolov3,4,3", "yolov3 was never measured with a batch as small as 3"),
@@ -98,9 +92,8 @@ def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be unpacked"):
         load_itp(tmp_path / "short.tar.gz")
     (tmp_path / "shorter.tar.gz").write_bytes(path.read_bytes()[:40])
-    for load in (load_itp, load_alibaba):
-        with pytest.raises(SpecError, match="cannot be unpacked"):
-            load(tmp_path / "shorter.tar.gz")
+    with pytest.raises(SpecError, match="cannot be unpacked"):
+        load_itp(tmp_path / "shorter.tar.gz")
     with tarfile.open(tmp_path / "empty.tar.gz", "w:gz") as archive:
         archive.add(path, "t.tar.gz")
     with pytest.raises(SpecError, match=r"holds no \.csv file"):
@@ -108,7 +101,7 @@ def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_itp_whole() -> None:
-    path = shared("itp/raw-traces.tar.gz")
+    path = public_file("itp/raw-traces.tar.gz")
     trace = load_trace(f"itp:{path}")
     assert len(trace.jobs) == 69_351
     assert round(trace.gpu_hours, 1) == 1_632_719.7
@@ -117,6 +110,20 @@ def test_itp_whole() -> None:
     assert {job.facts["cluster"] for job in trace.jobs} == {f"{number:02}" for number in range(1, 11)}
     third = load_trace(f"itp:{path},cluster=03")
     assert third.gpu_hours == pytest.approx(sum(j.service_s for j in trace.jobs if j.facts["cluster"] == "03") / 3600)
+
+
+@pytest.mark.parametrize(("name", "said"), [("itp", "raw-traces.tar.gz"), ("philly:cluster=ab", "traces/philly.csv")])
+def test_a_published_trace_is_fetched_whole_or_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, said: str
+) -> None:
+    """A file of that name with other bytes is not taken for the published one, and nothing answers here."""
+    monkeypatch.setenv("XBENCH_TRACES", str(tmp_path))
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    with pytest.raises(XbenchError, match=f"{said} cannot be fetched") as raised:
+        load_trace(name)
+    assert str(tmp_path) in str(raised.value.hint)
+    assert list(tmp_path.rglob("*.csv")) == []
 
 
 def test_philly_counts_from_its_first_job(tmp_path: Path) -> None:
@@ -143,7 +150,7 @@ def test_philly_s_gpu_time_may_be_rounded_to_seconds(tmp_path: Path) -> None:
 
 
 def test_philly_whole() -> None:
-    trace = load_trace(f"philly:{shared('philly/philly.csv.gz')}")
+    trace = load_trace(f"philly:{public_file('philly/philly.csv.gz')}")
     assert len(trace.jobs) == 82_247
     assert round(trace.gpu_hours, 1) == 978_078.5
     assert trace.skipped == ()
@@ -213,7 +220,7 @@ def test_a_larger_batch_takes_fewer_steps_and_more_samples(name: str) -> None:
 
 @pytest.mark.parametrize("number", range(1, 7))
 def test_pollux_whole(number: int) -> None:
-    folder = shared("pollux/workloads").parent
+    folder = public_file("pollux/workloads").parent
     trace = load_trace(f"pollux:{folder},workload={number}")
     assert len(trace.jobs) == 160
     assert trace.span_s < 8 * 3600
@@ -224,43 +231,3 @@ def test_pollux_whole(number: int) -> None:
         assert 0 < job.facts["exposed"] < 1  # type: ignore[operator]
         assert job.speed.sizes is not None
         assert all(math.isfinite(job.speed(gpus)) for gpus in job.speed.sizes)
-
-
-def test_alibaba_adds_up_a_job_s_tasks(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "pai.csv",
-        "job_name,task_name,inst_num,status,start_time,end_time,plan_gpu,gpu_type",
-        "j,worker,2,Terminated,100,200,50,V100",
-        "j,ps,1,Terminated,90,210,25,V100",
-        "j,chief,1,Terminated,10,900,0,",
-        "k,worker,1.0,Terminated,95,100,800,",
-        "l,worker,1,Failed,95,100,100,",
-        "m,worker,1,Terminated,95,100,,",
-    )
-    trace = load_alibaba(path)
-    j, k = trace.jobs
-    assert (j.name, j.arrival_s, j.gpus, j.duration_s) == ("j", 0.0, 2, 120.0)
-    assert j.facts == {"gpu_type": "V100", "gpu_share": 1.25}
-    assert (k.name, k.arrival_s, k.gpus, k.duration_s) == ("k", 5.0, 8, 5.0)
-    assert trace.notes == (
-        "rows of a status other than Terminated: 1",
-        "rows without a GPU: 2",
-        "no column submit_time: a job's start stands for its arrival",
-    )
-
-
-def test_alibaba_s_published_table_has_no_header(tmp_path: Path) -> None:
-    row = "job,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.296875,50.0,MISC"
-    path = _archive(tmp_path / "pai_task_table.tar.gz", pai_task_table=f"{row}\n")
-    trace = load_alibaba(path)
-    assert [(job.name, job.gpus, job.duration_s) for job in trace.jobs] == [("job", 1, 38.0)]
-
-
-def test_alibaba_with_submissions_arrives_when_submitted(tmp_path: Path) -> None:
-    path = write(tmp_path / "pai.csv", f"{PAI},submit_time", "a,Terminated,50,60,100,20", "b,Terminated,30,60,100,30")
-    trace = load_alibaba(path)
-    assert [(job.name, job.arrival_s, job.duration_s) for job in trace.jobs] == [("a", 0.0, 10.0), ("b", 10.0, 30.0)]
-    assert trace.notes == ()
-    with pytest.raises(SpecError, match="unknown status 'terminated'") as raised:
-        load_alibaba(path, "terminated")
-    assert raised.value.hint == "did you mean 'Terminated'?"

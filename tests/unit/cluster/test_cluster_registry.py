@@ -14,7 +14,7 @@ from xbench.errors import SpecError
 def test_the_names() -> None:
     assert POLICIES.names() == [
         "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las", "gittins", "fixed", "fixed-1", "fixed-2", "fixed-4",
-        "fixed-8", "equal-share", "optimus", "doubling", "exploratory", "crossover-pairs",
+        "fixed-8", "equal-share", "optimus", "doubling", "exploratory", "alternate", "crossover-pairs",
         "jigsaw",
     ]  # fmt: skip
 

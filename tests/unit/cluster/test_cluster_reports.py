@@ -91,7 +91,7 @@ def hosted() -> ClusterComparison:
             "runs": [
                 one.model_copy(update={
                     "placement": placement, "jct_mean_s": times * one.jct_mean_s,
-                    "across_share": 0.2 * times, "lost_share": 0.1 * times, "bound_exact": one.bound_s is not None,
+                    "across_share": 0.2 * times, "lost_share": 0.1 * times,
                 })
                 for one in made.runs if one.restart_s == 0
                 for placement, times in (("packed", 1.0), ("spread", 1.5))
@@ -100,7 +100,7 @@ def hosted() -> ClusterComparison:
                 one.model_copy(update={
                     "placement": placement, "jct_mean_s": times * one.jct_mean_s, "jct_mean_ci95": None,
                     "gap_ci95": None, "gap": None if one.gap is None else times * (1 + one.gap) - 1,
-                    "gap_exact": one.gap is not None, "ratio_ci95": None,
+                    "ratio_ci95": None,
                     "placed_ratio": 1.5 if placement == "spread" else None,
                 })
                 for one in made.results if one.restart_s == 0
@@ -124,8 +124,8 @@ def test_the_file_format() -> None:
 
 
 NEW = {
-    "placement", "placements", "gpus_per_host", "across_hosts", "across_share", "lost_share", "bound_s", "bound_exact",
-    "gap", "gap_ci95", "gap_exact", "placed_ratio", "placed_ratio_ci95", "window", "growing", "unfinished_middle",
+    "placement", "placements", "gpus_per_host", "across_hosts", "across_share", "lost_share", "bound_s",
+    "gap", "gap_ci95", "placed_ratio", "placed_ratio_ci95", "window", "growing", "unfinished_middle",
     "unfinished_end",
 }  # fmt: skip
 

@@ -6,10 +6,11 @@ import math
 from pathlib import Path
 
 import pytest
-from cluster_cases import Amdahl, pollux_folder, rigid, shared
+from cluster_cases import Amdahl, pollux_folder, rigid
 from golden_file import GOLDEN
 from hypothesis import given
 from hypothesis import strategies as st
+from public_files import public_file
 
 from xbench.cluster.jobs import Job, fewest_hosts, on_hosts
 from xbench.cluster.speeds import HostSpeed, HostTable, RingSpeed, TableSpeed, scaled_speed
@@ -205,7 +206,7 @@ def test_pollux_s_steps_know_their_placements(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [1, 6])
 def test_no_placement_of_pollux_s_jobs_is_faster_than_its_fastest(number: int) -> None:
-    trace = load_trace(f"pollux:{shared('pollux/workloads').parent},workload={number}")
+    trace = load_trace(f"pollux:{public_file('pollux/workloads').parent},workload={number}")
     for job in {id(job.speed): job for job in on_hosts(trace.jobs, 4)}.values():
         speed = job.speed
         assert isinstance(speed, HostTable)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from xbench.commands.cluster import RESTART_COST_S
-from xbench.records import ClusterComparison, Restart, load
+from xbench.records import ClusterComparison, load
 
 Outcome = tuple[int, str, str]
 FEW = "generated:jobs=20,gpus=8,load=1.5"
@@ -65,9 +64,7 @@ def test_how_fast_a_rigid_job_is_over_hosts_has_to_be_said(run: Callable[..., Ou
     assert "--across-hosts 0.8" in err
     code, out, _ = run(*words, "--across-hosts", "0.5")
     assert code == 0
-    assert "The mean job completion time under fifo: 2.22 min. fifo is 33.3 % above the exact optimum." in " ".join(
-        out.split()
-    )
+    assert "The mean job completion time under fifo: 2.22 min. fifo is at most" in " ".join(out.split())
 
 
 def test_json_and_csv_have_stdout_alone(run: Callable[..., Outcome]) -> None:
@@ -79,12 +76,6 @@ def test_json_and_csv_have_stdout_alone(run: Callable[..., Outcome]) -> None:
     ]
     _, out, _ = run("compare", "--trace", FEW + ",seed=3", "--gpus", "8", "--policies", "fifo", "--csv", "-")
     assert [row["policy"] for row in csv.DictReader(io.StringIO(out))] == ["fifo"]
-
-
-def test_the_default_restart_cost_is_the_measured_one() -> None:
-    measured = load(Path(__file__).parents[3] / "results" / "cluster-restart.json")
-    assert isinstance(measured, Restart)
-    assert f"{measured.cost_s:.2f}" == RESTART_COST_S
 
 
 def test_a_window_counts_jobs_by_arrival(run: Callable[..., Outcome], tmp_path: Path) -> None:
@@ -155,10 +146,3 @@ def test_a_policy_that_needs_speeds_says_which_job_has_none(run: Callable[..., O
     assert code == 2
     assert "policy 'doubling' needs speeds" in err
     assert "'a'" in err
-
-
-def test_a_trace_that_nobody_publishes_is_not_fetched(run: Callable[..., Outcome], tmp_path: Path) -> None:
-    code, out, err = run("traces", "fetch", "phily", "--folder", str(tmp_path))
-    assert (code, out) == (2, "")
-    assert "did you mean 'philly'?" in err
-    assert list(tmp_path.iterdir()) == []

@@ -229,8 +229,6 @@ def test_a_pod_s_record_goes_where_the_command_says(words: list[str], capsys: py
         (["--engine", "slurm", "--partition", "a b", "compare"], "does not fit on a line of #SBATCH"),
         (["--engine", "slurm", "--name", "-x y", "compare"], "is no name for a job"),
         (["--engine", "slurm", "compare", "--until", "2%"], "--until starts the ranks again"),
-        (["--engine", "slurm", "compare", "--nvtx", "--device", "cpu"], "--nvtx marks the work of GPUs"),
-        (["--engine", "slurm", "compare", "--copies", "coalesced", "--compress", "bf16"], "copies 'coalesced'"),
         (["--engine", "kubernetes", "compare"], "needs an image"),
         (["--engine", "slurm", "--image", "i", "compare"], "--image is for Kubernetes"),
         (["--engine", "slurm", "--output", "nowhere/job.sh", "compare"], "--output"),

@@ -48,7 +48,7 @@ def test_the_themes_stand_in_one_order() -> None:
         "What to run", "Links and devices", "Measurement", "Output", "Expert"
     ]  # fmt: skip
     expert = told[told.index("\nExpert:") :]
-    for name in ("--timeout", "--nvtx", "--help"):
+    for name in ("--timeout", "--help"):
         assert f" {name}" in expert
 
 

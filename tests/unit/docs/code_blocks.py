@@ -32,7 +32,7 @@ REASONS = {
 }
 PROGRAMS = {
     "xbench", "make", "git", "cd", "pip", "python", "pytest", "torchrun", "srun", "sbatch", "mpirun", "horovodrun",
-    "nsys", "kubectl", "jq", "source", "eval",
+    "kubectl", "jq", "source", "eval",
 }  # fmt: skip
 _NEEDS = re.compile(r"<!-- needs: (?P<reason>[^>]+?) -->\s*")
 

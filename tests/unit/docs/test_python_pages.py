@@ -20,7 +20,7 @@ from nbclient import NotebookClient
 
 import xbench
 
-RUN = [ROOT / "docs" / name for name in ("from-python.md", "first-visits.md")]
+RUN = [ROOT / "docs" / name for name in ("from-python.md", "first-visits.md", "cluster.md")]
 API = script("make_api")
 NOTEBOOK = ROOT / "examples" / "results.ipynb"
 UPDATE = bool(os.environ.get("XBENCH_UPDATE_GOLDEN"))

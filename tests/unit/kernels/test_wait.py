@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from xbench.errors import KernelError
-from xbench.kernels import build
 from xbench.kernels.wait import head_start, scratch_of, timer_step_ns, wait, why_not
 
 CUDA = torch.device("cuda", 0)
@@ -37,7 +36,7 @@ def stream(device: torch.device = CUDA) -> Any:
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Noted:
     found = Noted()
-    monkeypatch.setattr(build, "for_gpu", lambda name, device: found)
+    monkeypatch.setattr("xbench.kernels.wait.for_gpu", lambda device: found)
     return found
 
 
@@ -54,7 +53,7 @@ def test_a_head_start_is_a_plain_wait_of_2_ms(kernels: Noted) -> None:
 
 def test_a_head_start_without_the_kernel_spins_as_many_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
     spun: list[int] = []
-    monkeypatch.setattr(build, "for_gpu", lambda name, device: KernelError("there is no compiler"))
+    monkeypatch.setattr("xbench.kernels.wait.for_gpu", lambda device: KernelError("there is no compiler"))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "_sleep", spun.append)
     monkeypatch.setattr("xbench.kernels.wait._cycles_per_ns", lambda device: 1.5)
@@ -93,11 +92,11 @@ def test_a_failed_launch_is_an_error(kernels: Noted) -> None:
 
 
 def test_without_the_kernel_load_and_clock_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = KernelError("there is no nvcc")
-    monkeypatch.setattr(build, "for_gpu", lambda name, device: reason)
+    reason = KernelError("there is no NVRTC")
+    monkeypatch.setattr("xbench.kernels.wait.for_gpu", lambda device: reason)
     scratch = SimpleNamespace(device=CUDA, nbytes=8192, data_ptr=lambda: 1 << 20)
-    with pytest.raises(KernelError, match="there is no nvcc"):
+    with pytest.raises(KernelError, match="there is no NVRTC"):
         wait(5, stream(), blocks=1, scratch=scratch)  # type: ignore[arg-type]
-    with pytest.raises(KernelError, match="there is no nvcc"):
+    with pytest.raises(KernelError, match="there is no NVRTC"):
         timer_step_ns(CUDA)
-    assert why_not(CUDA) == "there is no nvcc"
+    assert why_not(CUDA) == "there is no NVRTC"

@@ -15,7 +15,7 @@ TORCH = {"torch": "2.15.0", "torchvision": "0.29", "nccl": "2.30.7", "cuda": "13
 NVML = {"driver": "580.65", "driver_cuda": "13.2", "gpus": [{}] * 8, "links": []}
 WHOLE = Observations(
     torch=TORCH, nvml=NVML, driver="580.65", cores=64, governor="performance",
-    tools={"nvcc": "13.2, /usr/bin/nvcc", "nsys": "/usr/bin/nsys"},
+    tools={"nvcc": "13.2, /usr/bin/nvcc"},
 )  # fmt: skip
 BARE = Observations(
     torch={"problem": "ModuleNotFoundError: No module named 'torch'", "installed": False},
@@ -50,7 +50,7 @@ def test_a_bare_machine_is_told_how_to_get_everything() -> None:
         "CPU governor": "cpupower frequency-set -g performance",
         "quiet": None,
     }
-    assert [name for name, one in told.items() if one.works is None] == ["torchvision", "Nsight Systems"]
+    assert [name for name, one in told.items() if one.works is None] == ["torchvision"]
     assert told["quiet"].detail == "other processes are busy: make (pid 3) uses 1.0 cores"
 
 
@@ -78,7 +78,6 @@ def test_everything_that_is_missing_says_what_it_costs(seen: Observations) -> No
         ({"nvml": {"problem": "no answer in time", "installed": True}}, "GPU counters", "no answer in time"),
         ({"shaped_problem": "network namespaces need root"}, "shaped links", "network namespaces need root"),
         ({"tools": {}}, "nvcc", "not found on PATH, in CUDA_HOME or in /usr/local/cuda"),
-        ({"tools": {}}, "Nsight Systems", "nsys is not on PATH"),
     ],
 )  # fmt: skip
 def test_each_thing_can_be_missing(changes: dict[str, Any], name: str, detail: str) -> None:
@@ -98,7 +97,6 @@ def test_what_only_gpus_need_is_of_no_use_without_one() -> None:
         WHOLE, torch=TORCH | {"gpus": 0}, nvml={"problem": "x", "installed": True}, driver=None, tools={}, governor=None
     )
     assert found(cpu, "GPU counters").works is None
-    assert found(cpu, "Nsight Systems").works is None
     assert found(cpu, "CPU governor").works is None
     nvcc = found(cpu, "nvcc")
     assert nvcc.costs is not None

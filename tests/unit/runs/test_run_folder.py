@@ -95,10 +95,10 @@ def test_a_file_of_others_in_the_place_of_a_record_stays(
     assert "xbench did not write" in capsys.readouterr().err
 
 
-FLOWS = ("runs/execute", "runs/converge", "runs/validate", "regress/check", "regress/record", "cluster/live/run")
+FLOWS = ("runs/execute", "runs/converge", "runs/validate", "regress/check", "regress/baseline", "cluster/live/run")
 
 
-@pytest.mark.parametrize("module", [*FLOWS, "cluster/live/restart"])
+@pytest.mark.parametrize("module", FLOWS)
 def test_every_flow_saves_by_keep_and_makes_its_folder_here(module: str) -> None:
     package = Path(run_folder.__file__).parents[1]
     text = (package / f"{module}.py").read_text()

@@ -1,4 +1,4 @@
-"""Buckets of two ranks in one process: what each way of carrying gradients sends, and what it hands back."""
+"""Buckets of two ranks in one process: what they send, and what they hand back."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ from torch.nn import Parameter
 import xbench
 from xbench.errors import SpecError, UsageError
 from xbench.schedules import bucket as bucket_module
-from xbench.schedules import chosen_copies
-from xbench.schedules.bucket import Bucket, FlatBucket, FusedBucket, finish
-from xbench.schedules.bucket_kinds import CoalescedBucket, bucket_of
+from xbench.schedules.bucket import Bucket, CommBucket, finish
 from xbench.schedules.checks import check_cover, default_buckets
-
-WAYS = ("views", "coalesced", "fused")
-COMPRESSING = ("views", "fused")
 
 
 class Arrived:
@@ -48,29 +43,22 @@ def gradients(parameters: list[Parameter], rank: int) -> list[Tensor]:
     return [torch.randn(p.shape) for p in parameters]
 
 
-def sent(bucket: Any) -> list[Tensor]:
-    """What a bucket's collective takes."""
-    return [*bucket.tensors, bucket.flags] if isinstance(bucket, CoalescedBucket) else [bucket.flat]
-
-
-def reduce(buckets: list[Bucket]) -> None:
-    """The collective: every rank's tensors become the sum; then all finish."""
-    for together in zip(*map(sent, buckets), strict=True):
-        total = torch.stack([tensor.clone() for tensor in together]).sum(0)
-        for tensor in together:
-            tensor.copy_(total)
+def reduce(buckets: list[CommBucket]) -> None:
+    """The collective: every rank's buffer becomes the sum; then all finish."""
+    total = torch.stack([bucket.flat for bucket in buckets]).sum(0)
     for bucket in buckets:
+        bucket.flat.copy_(total)
         bucket.work = Arrived()
         assert bucket.has_arrived()
     finish(buckets)
     assert all(bucket.work is None for bucket in buckets)
 
 
-def ranks(copies: Any, filled: list[set[int]], compress: Any = None) -> list[Bucket]:
+def ranks(filled: list[set[int]], compress: Any = None) -> list[CommBucket]:
     """A bucket a rank, with gradients of those that are filled, after the collective."""
     buckets = []
     for rank, indices in enumerate(filled):
-        bucket = bucket_of(parameters(), 0.5, copies, compress=compress)
+        bucket = CommBucket(parameters(), 0.5, compress)
         for index, gradient in enumerate(gradients(bucket.parameters, rank)):
             if index in indices:
                 bucket.parameters[index].grad = gradient
@@ -82,9 +70,6 @@ def ranks(copies: Any, filled: list[set[int]], compress: Any = None) -> list[Buc
     return buckets
 
 
-SENT = [*((copies, None) for copies in WAYS), *((copies, "bf16") for copies in COMPRESSING)]
-
-
 def mean(of: Sequence[Tensor], compress: str | None) -> Tensor:
     """Half of the sum of what ranks have: rounded once by each rank, and once by the sum, where it is compressed."""
     if compress is None:
@@ -92,9 +77,9 @@ def mean(of: Sequence[Tensor], compress: str | None) -> Tensor:
     return sum((gradient / 2).bfloat16() for gradient in of).float()  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("copies", "compress"), SENT)
-def test_gradients_become_the_mean(copies: Any, compress: str | None) -> None:
-    for bucket in ranks(copies, [{0, 1, 2, 3}, {0, 1, 2, 3}], compress):
+@pytest.mark.parametrize("compress", [None, "bf16"])
+def test_gradients_become_the_mean(compress: str | None) -> None:
+    for bucket in ranks([{0, 1, 2, 3}, {0, 1, 2, 3}], compress):
         assert bucket.grad_bytes == 4 * (3 + 24 + 20 + 12)
         if compress:
             assert bucket.flat.dtype == torch.bfloat16
@@ -108,11 +93,11 @@ def test_gradients_become_the_mean(copies: Any, compress: str | None) -> None:
         assert bucket.filled == [False] * 4
 
 
-@pytest.mark.parametrize(("copies", "compress"), SENT)
+@pytest.mark.parametrize("compress", [None, "bf16"])
 def test_a_gradient_that_one_rank_lacks_counts_as_zero_and_one_that_all_lack_stays_none(
-    copies: Any, compress: str | None
+    compress: str | None,
 ) -> None:
-    for bucket in ranks(copies, [{0, 1}, {0, 2}], compress):
+    for bucket in ranks([{0, 1}, {0, 2}], compress):
         ours, theirs = gradients(bucket.parameters, 0), gradients(bucket.parameters, 1)
         found = [parameter.grad for parameter in bucket.parameters]
         for grad, of in zip(found, ([ours[0], theirs[0]], [ours[1]], [theirs[2]]), strict=False):
@@ -120,10 +105,9 @@ def test_a_gradient_that_one_rank_lacks_counts_as_zero_and_one_that_all_lack_sta
         assert found[3] is None
 
 
-@pytest.mark.parametrize("copies", WAYS)
-def test_a_second_step_starts_afresh(copies: Any) -> None:
+def test_a_second_step_starts_afresh() -> None:
     """Into gradients that were zeroed in place, or were set to None."""
-    buckets = ranks(copies, [{0, 1, 2, 3}, {0, 1}])
+    buckets = ranks([{0, 1, 2, 3}, {0, 1}])
     for rank, bucket in enumerate(buckets):
         for index, parameter in enumerate(bucket.parameters):
             if index % 2:
@@ -139,36 +123,22 @@ def test_a_second_step_starts_afresh(copies: Any) -> None:
             assert torch.equal(parameter.grad, torch.full_like(parameter, 1.5))  # type: ignore[arg-type]
 
 
-def test_views_lie_close_and_fused_slices_where_16_bytes_begin() -> None:
-    views, fused = bucket_of(parameters(), 1.0, "views"), bucket_of(parameters(), 1.0, "fused")
-    assert isinstance(views, FlatBucket)
-    assert isinstance(fused, FusedBucket)
-    assert views.layout.offsets == (0, 3, 27, 47, 59)
-    assert views.flat.numel() == 59 + 4
-    assert fused.layout.offsets == (0, 4, 28, 48, 60)
-    half = bucket_of([Parameter(torch.zeros(3, dtype=torch.bfloat16))] * 2, 1.0, "fused")
-    assert isinstance(half, FusedBucket)
-    assert half.layout.offsets == (0, 8, 16)
+def test_slices_lie_close_and_gradients_are_slices_after_the_collective() -> None:
+    bucket = ranks([{0, 1, 2, 3}] * 2)[0]
+    assert bucket.offsets == [0, 3, 27, 47, 59]
+    assert bucket.flat.numel() == 59 + 4
+    for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+        assert parameter.grad is not None
+        assert parameter.grad.data_ptr() == view.data_ptr()
+        if parameter.is_contiguous() or parameter.dim() == 4:
+            assert parameter.grad.stride() == parameter.stride()
 
 
-def test_after_the_collective_gradients_are_slices_but_for_coalesced() -> None:
-    for copies in ("views", "fused"):
-        bucket = ranks(copies, [{0, 1, 2, 3}] * 2)[0]
-        assert isinstance(bucket, FlatBucket)
-        for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
-            assert parameter.grad is not None
-            assert parameter.grad.data_ptr() == view.data_ptr()
-            if parameter.is_contiguous() or parameter.dim() == 4:
-                assert parameter.grad.stride() == parameter.stride()
-
-
-def close_together(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> FlatBucket:
+def close_together(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> CommBucket:
     """A bucket of contiguous gradients."""
     monkeypatch.setattr(bucket_module, "AT_ONCE_BYTES", 4 * 27 if at_once else 4 * 27 - 1)
     torch.manual_seed(0)
-    bucket = bucket_of([Parameter(torch.randn(3)), Parameter(torch.randn(2, 3, 4))], 1 / 3, "views")
-    assert isinstance(bucket, FlatBucket)
-    return bucket
+    return CommBucket([Parameter(torch.randn(3)), Parameter(torch.randn(2, 3, 4))], 1 / 3)
 
 
 def test_a_small_bucket_is_copied_before_it_goes_and_a_large_one_as_gradients_come(
@@ -227,20 +197,6 @@ def test_a_world_of_one_has_buckets_that_do_not_travel() -> None:
     assert bucket.parameters[2].grad is None
 
 
-def test_gradients_are_views_unless_another_way_is_asked_for() -> None:
-    assert chosen_copies(None) == chosen_copies(None, "bf16") == "views"
-    assert chosen_copies("coalesced") == "coalesced"
-    assert chosen_copies("fused", "bf16") == "fused"
-
-
-def test_what_is_sent_where_it_lies_cannot_be_compressed() -> None:
-    with pytest.raises(SpecError, match="copies 'coalesced' sends gradients where they lie") as caught:
-        chosen_copies("coalesced", "bf16")
-    assert caught.value.hint == "copies 'fused' compresses while it copies"
-    with pytest.raises(SpecError, match="copies 'coalesced'"):
-        xbench.attach(torch.nn.Linear(2, 2), copies="coalesced", compress="bf16")
-
-
 def test_buckets_have_the_dtype_of_gradients() -> None:
     model = torch.nn.Linear(2, 3).bfloat16()
     model.weight.grad_dtype = torch.float32
@@ -248,15 +204,15 @@ def test_buckets_have_the_dtype_of_gradients() -> None:
     assert default_buckets(named) == [["bias"], ["weight"]]
     with pytest.raises(SpecError, match="mixes dtypes"):
         check_cover([["bias", "weight"]], named)
-    bucket = bucket_of([model.weight], 0.5, "views")
+    bucket = CommBucket([model.weight], 0.5)
     assert (bucket.grad_bytes, bucket.flags.dtype) == (24, torch.float32)
-    assert not bucket.narrowed  # type: ignore[attr-defined]
-    assert bucket_of([model.weight], 0.5, "views", compress="bf16").narrowed  # type: ignore[attr-defined]
+    assert not bucket.narrowed
+    assert CommBucket([model.weight], 0.5, "bf16").narrowed
 
 
 def test_a_gradient_that_is_removed_before_it_is_copied_is_named() -> None:
     both = [Parameter(torch.ones(2)), Parameter(torch.ones(3))]
-    bucket = bucket_of(both, 0.5, "views")
+    bucket = CommBucket(both, 0.5)
     for index, parameter in enumerate(both):
         parameter.grad = torch.ones_like(parameter)
         bucket.fill(index)
@@ -265,11 +221,9 @@ def test_a_gradient_that_is_removed_before_it_is_copied_is_named() -> None:
         bucket.complete()
 
 
-@pytest.mark.parametrize("copies", COMPRESSING)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_dtypes_travel_as_they_are(copies: Any, dtype: torch.dtype) -> None:
-    bucket = bucket_of([Parameter(torch.zeros(3, dtype=dtype))], 0.5, copies, compress="bf16")
-    assert isinstance(bucket, FlatBucket)
+def test_other_dtypes_travel_as_they_are(dtype: torch.dtype) -> None:
+    bucket = CommBucket([Parameter(torch.zeros(3, dtype=dtype))], 0.5, "bf16")
     assert bucket.flat.dtype == dtype
     assert not bucket.narrowed
 

@@ -10,26 +10,26 @@ from torch import nn
 from torch.nn import Parameter
 
 from xbench.errors import SpecError
-from xbench.schedules.bucket_kinds import bucket_of
+from xbench.schedules.bucket import CommBucket
 from xbench.schedules.checks import check_parts, default_buckets
 from xbench.schedules.priority import cuts, default_parts
 
 
 def test_a_part_has_the_plan_s_bytes_and_the_last_one_what_is_left_with_the_flags() -> None:
-    bucket = bucket_of([Parameter(torch.zeros(10)), Parameter(torch.zeros(3))], 0.5, "views")
+    bucket = CommBucket([Parameter(torch.zeros(10)), Parameter(torch.zeros(3))], 0.5)
     assert cuts(bucket, 16) == ([0, 4, 8, 12, 15], [16, 16, 16, 4])
     assert cuts(bucket, 52) == ([0, 15], [52])
     assert cuts(bucket, 48) == ([0, 12, 15], [48, 4])
 
 
 def test_compressed_gradients_are_cut_where_the_others_are() -> None:
-    bucket = bucket_of([Parameter(torch.zeros(10)), Parameter(torch.zeros(3))], 0.5, "views", "bf16")
+    bucket = CommBucket([Parameter(torch.zeros(10)), Parameter(torch.zeros(3))], 0.5, "bf16")
     assert cuts(bucket, 16) == ([0, 4, 8, 12, 15], [16, 16, 16, 4])
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 20), st.sampled_from(["views", "fused"]))
-def test_every_part_holds_gradients(elements: list[int], sixteens: int, copies: str) -> None:
-    bucket = bucket_of([Parameter(torch.zeros(count)) for count in elements], 0.5, copies)  # type: ignore[arg-type]
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 20))
+def test_every_part_holds_gradients(elements: list[int], sixteens: int) -> None:
+    bucket = CommBucket([Parameter(torch.zeros(count)) for count in elements], 0.5)
     bounds, sizes = cuts(bucket, 16 * sixteens)
     assert sum(sizes) == bucket.grad_bytes
     assert all(0 < size <= 16 * sixteens for size in sizes)
@@ -38,11 +38,11 @@ def test_every_part_holds_gradients(elements: list[int], sixteens: int, copies: 
 
 
 def test_a_buffer_can_be_cut_into_equal_pieces_of_whole_words() -> None:
-    bucket = bucket_of([Parameter(torch.zeros(10))], 1 / 3, "views", pieces=3)
+    bucket = CommBucket([Parameter(torch.zeros(10))], 1 / 3, pieces=3)
     assert bucket.flat.numel() == 11
     assert bucket.whole.numel() == 12
     assert bucket.whole.data_ptr() == bucket.flat.data_ptr()
-    half = bucket_of([Parameter(torch.zeros(10, dtype=torch.bfloat16))], 1 / 3, "views", pieces=3)
+    half = CommBucket([Parameter(torch.zeros(10, dtype=torch.bfloat16))], 1 / 3, pieces=3)
     assert half.whole.numel() == 24
 
 

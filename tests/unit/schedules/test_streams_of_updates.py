@@ -10,7 +10,6 @@ from torch.nn import Parameter
 
 from xbench.emulation.group import EmulatedGroup
 from xbench.schedules.bucket import CommBucket, read_flags
-from xbench.schedules.bucket_kinds import bucket_of
 from xbench.schedules.deferred_update import UpdateGroup, on_a_stream
 from xbench.schedules.early_update import first_half
 from xbench.schedules.groups import waits_on_stream
@@ -18,7 +17,7 @@ from xbench.schedules.groups import waits_on_stream
 
 def buckets(*sizes: int, full: bool = True) -> list[CommBucket]:
     """Buckets of one parameter each, with so many elements."""
-    found = [bucket_of([Parameter(torch.zeros(size))], 1.0, "views") for size in sizes]
+    found = [CommBucket([Parameter(torch.zeros(size))], 1.0) for size in sizes]
     if full:
         for bucket in found:
             bucket.parameters[0].grad = torch.zeros_like(bucket.parameters[0])
@@ -41,8 +40,8 @@ def test_a_bucket_whose_flags_must_be_read_is_not_in_the_first_half() -> None:
 
 
 def test_flags_of_several_buckets_and_dtypes_are_read_in_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = bucket_of([Parameter(torch.zeros(2)) for _ in range(2)], 0.5, "views")
-    second = bucket_of([Parameter(torch.zeros(2, dtype=torch.bfloat16)) for _ in range(3)], 0.5, "coalesced")
+    first = CommBucket([Parameter(torch.zeros(2)) for _ in range(2)], 0.5)
+    second = CommBucket([Parameter(torch.zeros(2, dtype=torch.bfloat16)) for _ in range(3)], 0.5)
     first.flags.copy_(torch.tensor([0.0, 1e-3]))
     second.flags.copy_(torch.tensor([0.5, 0.0, 1.0]))
     plain, reads = torch.Tensor.tolist, []
@@ -52,9 +51,8 @@ def test_flags_of_several_buckets_and_dtypes_are_read_in_one_copy(monkeypatch: p
     assert read_flags([]) == []
 
 
-@pytest.mark.parametrize("copies", ["views", "coalesced", "fused"])
-def test_known_flags_are_made_of_host_values_once(copies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket = bucket_of([Parameter(torch.ones(2)) for _ in range(3)], 0.5, copies)
+def test_known_flags_are_made_of_host_values_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = CommBucket([Parameter(torch.ones(2)) for _ in range(3)], 0.5)
     plain, made = torch.tensor, []
     monkeypatch.setattr(torch, "tensor", lambda values, **options: made.append(values) or plain(values, **options))
     for filled in ([0, 2], [0, 2], [1], [0, 2]):

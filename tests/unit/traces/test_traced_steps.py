@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from kineto import LAYERS, READY, STEP, event, gpu_events, header, without
+from public_files import public_file
 
 from xbench.traces.events import collect
 from xbench.traces.steps import TracedStep, steps_of
@@ -80,9 +80,7 @@ def test_a_micro_batch_that_sends_nothing_belongs_to_the_step_that_sends() -> No
 
 
 def test_the_shared_trace_closes_its_buckets_at_the_same_gradients_in_every_step() -> None:
-    path = Path(__file__).parents[4] / "shared/data/traces/resnet50-ddp-2gpu-a100.json.gz"
-    if not path.exists():
-        pytest.skip(f"{path} is not here")
+    path = public_file("traces/resnet50-ddp-2gpu-a100.json.gz")
     from xbench.traces.json_stream import TraceFile
 
     file = TraceFile(path)

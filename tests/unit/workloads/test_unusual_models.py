@@ -16,7 +16,7 @@ from xbench.profilers.clock import HostClock
 from xbench.profilers.step_profile import profile_step
 from xbench.profilers.summary import summarise
 from xbench.records import Layer
-from xbench.schedules.bucket import FlatBucket
+from xbench.schedules.bucket import CommBucket
 from xbench.schedules.served_parameters import trainable
 from xbench.spec import WorkloadSpec
 from xbench.workloads import parse_workload, preflight
@@ -86,7 +86,7 @@ def test_a_channels_last_model_is_profiled_and_its_gradients_travel_as_they_lie(
         assert workload.inputs.is_contiguous(memory_format=torch.channels_last)  # type: ignore[union-attr]
     workload.forward_loss().backward()  # type: ignore[no-untyped-call]
     gradient = weight.grad
-    bucket = FlatBucket([weight], 0.5, weight.dtype)
+    bucket = CommBucket([weight], 0.5)
     bucket.fill(0)
     assert weight.grad is not gradient
     assert weight.grad is not None

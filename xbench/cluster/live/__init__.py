@@ -1,4 +1,4 @@
-"""Real jobs on real slots, under the policies of the simulator: `xbench cluster run` and `xbench cluster restart`.
+"""Real jobs on real slots, under the policies of the simulator: `xbench cluster run`.
 
 | file | content |
 | --- | --- |

@@ -8,51 +8,44 @@ the job's last step, or until it is asked to stop. Rank 0 looks for the file `st
 travels with the loss in one all-reduce, so all ranks stop after the same step. Exit code 0: stopped or finished, and
 rank 0's journal says which.
 
-What of a model depends on how a batch is shared is trained as it is, and told (event `depends`): batch-norm takes its
-statistics over a rank's own samples, and dropout draws other numbers for other shares.
+What of a model depends on how a batch is shared is trained as it is: batch-norm takes its statistics over a rank's own
+samples, and dropout draws other numbers for other shares.
 """
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 import time
+import traceback
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal, NoReturn
 
-STARTED_S = time.monotonic()
-
-import io  # noqa: E402
-import os  # noqa: E402
-import sys  # noqa: E402
-import traceback  # noqa: E402
-from contextlib import suppress  # noqa: E402
-from datetime import timedelta  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Literal, NoReturn  # noqa: E402
-
-from xbench.imports import uncollected  # noqa: E402
+from xbench.imports import uncollected
 
 with uncollected(program=__name__ == "__main__"):
     import torch
     import torch._dynamo  # every optimizer of torch imports it when it is made: seconds that are no model's
     import torch.distributed as dist
 
-from torch.distributed import Store  # type: ignore[attr-defined]  # noqa: E402
-from torch.nn.modules.batchnorm import _BatchNorm  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
 
-from xbench.cluster.live import checkpoints  # noqa: E402
-from xbench.cluster.live.attempt import MEETING, PROGRAM, STOP, AttemptSpec, share  # noqa: E402
-from xbench.cluster.live.samples import Order, loop_seed, samples_of  # noqa: E402
-from xbench.gpu_errors import explain  # noqa: E402
-from xbench.rank import events  # noqa: E402
-from xbench.rank.journal import Journal  # noqa: E402
-from xbench.rank.store import rank_store  # noqa: E402
-from xbench.workloads.build import build, place  # noqa: E402
+from xbench.cluster.live import checkpoints
+from xbench.cluster.live.attempt import MEETING, PROGRAM, STOP, AttemptSpec, share
+from xbench.cluster.live.samples import Order, loop_seed, samples_of
+from xbench.gpu_errors import explain
+from xbench.rank import events
+from xbench.rank.journal import Journal
+from xbench.rank.store import rank_store
+from xbench.workloads.build import build, place
 
 MEETING_S = 300.0
 PATIENCE = timedelta(minutes=30)
 """With a silent peer: a dead one is noticed at once, and a slow one may be writing its checkpoint."""
-
-BATCH_NORM = "batch normalisation takes its statistics over a worker's own samples"
-RANDOM = "the forward pass draws random numbers (dropout), others for other shares"
 
 
 class JobRank:
@@ -64,11 +57,10 @@ class JobRank:
         self.program = AttemptSpec.model_validate_json((directory / PROGRAM).read_text(encoding="utf-8"))
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.journal = Journal(directory, 0, self.rank)
-        self.journal.write(events.RankStarted(rank=self.rank, pid=os.getpid(), started_s=STARTED_S))
+        self.journal.write(events.RankStarted(rank=self.rank, pid=os.getpid()))
         self.device = torch.device("cpu")
         self.steps = 0
         self.kept: int | None = None
-        self.told: list[str] | None = None
 
     def start(self) -> None:
         """Join the others, build, load, wrap."""
@@ -83,17 +75,14 @@ class JobRank:
         backend = "nccl" if program.device == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world, timeout=PATIENCE)
         dist.all_reduce(torch.zeros(1, device=self.device))  # connections are made by the first collective
-        self.journal.write(events.GroupJoined())
         self.workload = build(program.workload, self.device)
         self.samples = samples_of(self.workload, program.batch_size)
         self.order = Order(program.workload.seed, self.samples.count, program.batch_size)
         self.mine = share(program.batch_size, self.world, self.rank)
         self.weight = len(self.mine) * self.world / program.batch_size
-        self.journal.write(events.ModelBuilt())
         self.load()
         ids = [self.device.index] if self.device.type == "cuda" else None
         self.parallel = DistributedDataParallel(self.workload.model, device_ids=ids)
-        self.journal.write(events.RankReady())
 
     def meet(self) -> Store:
         """The store at which all ranks meet, which rank 0 keeps."""
@@ -167,11 +156,8 @@ class JobRank:
         self.workload.inputs = place(inputs, self.device, dtype)
         self.workload.targets = place(targets, self.device, dtype)
         torch.manual_seed(loop_seed(self.program.workload.seed, self.steps, self.rank))
-        before = self.generator() if self.rank == 0 and self.told is None else None
         self.workload.optimizer.zero_grad(set_to_none=True)
         loss = self.workload.forward_loss(self.parallel)
-        if before is not None:
-            self.report_batch_dependence(before)
         both, told = self.start_sum(loss.detach().double() * (self.weight / self.world))
         (loss * self.weight).backward()  # type: ignore[no-untyped-call]
         self.workload.optimizer.step()
@@ -187,31 +173,17 @@ class JobRank:
         assert work is not None
         return both, work
 
-    def generator(self) -> torch.Tensor:
-        """The state of the generator that the forward pass draws from."""
-        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
-
-    def report_batch_dependence(self, before: torch.Tensor) -> None:
-        """Say what of the model depends on how a batch is shared, once."""
-        self.told = []
-        if any(isinstance(module, _BatchNorm) for module in self.workload.model.modules()):
-            self.told.append(BATCH_NORM)
-        if not torch.equal(before, self.generator()):
-            self.told.append(RANDOM)
-        self.journal.write(events.ShareDependent(on=self.told))
-
     def keep(self) -> None:
         """Rank 0 writes a checkpoint; the others go on, and wait for it at the next collective."""
         if self.rank > 0 or self.kept == self.steps:
             return
         self.journal.note(f"writing the checkpoint of step {self.steps}")
-        began_s = time.monotonic()
         state = {"model": self.workload.model.state_dict(), "optimizer": self.workload.optimizer.state_dict()}
         stream = io.BytesIO()
         torch.save(state, stream)
         checkpoints.write(self.folder, self.program.key, self.steps, stream.getbuffer())
         self.kept = self.steps
-        self.journal.write(events.CheckpointKept(steps=self.steps, began_s=began_s))
+        self.journal.write(events.CheckpointKept(steps=self.steps))
 
 
 def main(argv: list[str]) -> NoReturn:

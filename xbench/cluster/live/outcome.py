@@ -17,7 +17,7 @@ ends of controllers.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +34,9 @@ from xbench.record_files import now
 from xbench.records import Environment, LiveResult, LiveRun, LiveSpan
 from xbench.runs.frames import LiveFrame
 from xbench.runs.rebuild import WHY, made, read_frame
-from xbench.units import format_duration, format_percent
+from xbench.spec import parse_options
+from xbench.text import counted
+from xbench.units import format_duration, format_percent, format_seconds
 from xbench.version import __version__
 
 GOAL = 0.10
@@ -215,6 +217,8 @@ def _findings(record: LiveRun) -> list[str]:
         ]
     if failed:
         sentences.append(f"Given up: {', '.join(job.name for job in failed)}.")
+    if parse_options(record.policy)[0] == "alternate" and record.overhead_s is not None:
+        sentences.append(_cost_sentence(record.spans, record.overhead_s))
     forecast_errors = {job.name: job.forecast_error for job in finished if job.forecast_error is not None}
     if forecast_errors:
         cost = format_duration(record.believed_restart_s)
@@ -229,6 +233,15 @@ def _findings(record: LiveRun) -> list[str]:
             f"live ones: {_errors_text(errors)}."
         )
     return sentences
+
+
+def _cost_sentence(spans: Sequence[LiveSpan], cost_s: float) -> str:
+    """Sentence on the cost of a restart, and on its largest part."""
+    launches_s = [span.trained_s - span.from_s for span in spans if span.trained_s is not None]
+    return (
+        f"A restart costs {format_seconds(cost_s)} of training, the mean over {counted(len(spans), 'attempt')}; from "
+        f"the launch to the first step pass {format_seconds(statistics.fmean(launches_s))}."
+    )
 
 
 def _errors_text(errors: Mapping[str, float]) -> str:

@@ -4,15 +4,14 @@ A trace is named as `KIND:PATH,option=value`, as `PATH.csv`, or as `generated:op
 
 | kind | options | module |
 | --- | --- | --- |
-| `itp:PATH` | cluster=03 | `microsoft` |
-| `philly:PATH` | cluster=6214e9 | `microsoft` |
-| `pollux:FOLDER` | workload=1 | `pollux` |
-| `alibaba:PATH` | status=Terminated | `alibaba` |
+| `itp`, `itp:PATH` | cluster=03 | `microsoft` |
+| `philly`, `philly:PATH` | cluster=6214e9 | `microsoft` |
+| `pollux`, `pollux:FOLDER` | workload=1 | `pollux` |
 | `plain:PATH`, `PATH` | | `plain` |
 | `generated:` | jobs, load, gpus, arrivals, burst, sizes, mean_s, seed | `generated` |
 
-All kinds that read files also take rows=skip, and all take first=N: only the first N jobs. A path with a comma or a
-colon cannot be named here. `fetch` downloads the public traces.
+Without a path, `itp`, `philly` and `pollux` are the published files, which `public` fetches. All kinds that read files
+also take rows=skip, and all take first=N: only the first N jobs. A path with a comma or a colon cannot be named here.
 
 **Bad rows.** A row that makes no job is never dropped silently. It is kept as a `BadRow`: file, row (the header is row
 1, as in a spreadsheet) and reason. Under `rows=refuse`, the default, the first bad row refuses the whole trace and
@@ -24,12 +23,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.traces.public import PUBLIC, public_path
 from xbench.cluster.traces.reading import Table
 from xbench.errors import RecordError, SpecError, unknown
 from xbench.registry import Registry, imported
@@ -123,29 +123,26 @@ class Rows:
                 self.bad.append(BadRow(table.file, row, str(problem)))
         return [item for item in parsed if item is not None]
 
-    def trace(self, jobs: Iterable[Job], notes: Sequence[str] = ()) -> Trace:
+    def trace(self, jobs: Iterable[Job]) -> Trace:
         """The trace of these jobs, by arrival. Raises SpecError for bad rows, unless they are to be skipped."""
         if self.bad and self.policy == "refuse":
             more = f" ({len(self.bad)} bad rows in all)" if len(self.bad) > 1 else ""
             raise SpecError(f"{self.bad[0]}{more}", hint="rows=skip leaves bad rows out and lists them")
         ordered = sorted(jobs, key=lambda job: job.arrival_s)
         if not ordered:
-            skipped = [f"{counted(len(self.bad), 'bad row')} skipped"] if self.bad else []
-            hint = "; ".join([*skipped, *notes]) or "below the header, a row describes a job"
+            skipped = f"{counted(len(self.bad), 'bad row')} skipped"
+            hint = skipped if self.bad else "below the header, a row describes a job"
             raise SpecError(f"{self.source} has no jobs", hint=hint)
-        return Trace(self.source, tuple(ordered), tuple(self.bad), tuple(notes))
+        return Trace(self.source, tuple(ordered), tuple(self.bad))
 
-    def rigid(self, rows: Iterable[RigidRow], notes: Sequence[str] = ()) -> Trace:
+    def rigid(self, rows: Iterable[RigidRow]) -> Trace:
         """As `trace`. Arrivals count from the first row's; speeds on other numbers of GPUs are unknown."""
         rows = list(rows)
         began_s = min((row.arrival_s for row in rows), default=0.0)
         speeds = {gpus: RigidSpeed(gpus) for gpus in {row.gpus for row in rows}}
         return self.trace(
-            (
-                Job(row.name, row.arrival_s - began_s, row.gpus, row.duration_s, speeds[row.gpus], facts=row.facts)
-                for row in rows
-            ),
-            notes,
+            Job(row.name, row.arrival_s - began_s, row.gpus, row.duration_s, speeds[row.gpus], facts=row.facts)
+            for row in rows
         )
 
 
@@ -155,10 +152,11 @@ TRACES: Registry[Loader] = Registry("trace", listing="xbench list traces", group
 """Loaders by kind. Each takes the whole text and its options, with `path` unless `pathless`."""
 
 _PACKAGE = "xbench.cluster.traces:"
-TRACES.add("itp", _PACKAGE + "_itp", "ten Microsoft clusters, 2021 (tar.gz or one CSV)", options=("cluster",))
-TRACES.add("philly", _PACKAGE + "_philly", "Microsoft Philly, 2017 (CSV)", options=("cluster",))
-TRACES.add("pollux", _PACKAGE + "_pollux", "Pollux's workloads with measured speeds (folder)", options=("workload",))
-TRACES.add("alibaba", _PACKAGE + "_alibaba", "Alibaba PAI tasks, 2020 (tar.gz or CSV)", options=("status",))
+TRACES.add("itp", _PACKAGE + "_itp", "ten Microsoft clusters, 2021 (published, or a tar.gz or CSV)",
+           options=("cluster",))  # fmt: skip
+TRACES.add("philly", _PACKAGE + "_philly", "Microsoft Philly, 2017 (published, or a CSV)", options=("cluster",))
+TRACES.add("pollux", _PACKAGE + "_pollux", "Pollux's workloads with measured speeds (published, or a folder)",
+           options=("workload",))  # fmt: skip
 TRACES.add("plain", _PACKAGE + "_plain", "a CSV of your own")
 TRACES.add("generated", _PACKAGE + "_generated", "generated jobs, reproducible by seed", pathless=True,
            options=("jobs", "load", "gpus", "arrivals", "burst", "sizes", "mean_s", "seed"))  # fmt: skip
@@ -175,12 +173,14 @@ def load_trace(text: str) -> Trace:
     pathless = bool(entry.facts.get("pathless"))
     allowed = (*entry.facts.get("options", ()), *(() if pathless else ("rows",)), "first")
     known_options(text, {key: value for key, value in options.items() if key != "path"}, allowed)
-    if not pathless and "path" not in options:
+    if not pathless and "path" not in options and name not in PUBLIC:
         raise SpecError(f"{text!r} names no file", hint=f"write {name}:PATH")
     if options.get("rows", "refuse") not in ROWS:
         raise unknown("way to treat rows", options["rows"], ROWS)
     first = options.pop("first", None)
     count = None if first is None else parse_int(text, "first", first, 1, MOST)
+    if name in PUBLIC and "path" not in options:
+        options["path"] = str(public_path(name))
     trace = TRACES.load(name)(text, options)
     return trace if count is None else trace.first(count)
 
@@ -197,6 +197,8 @@ def _parse(text: str) -> tuple[str, dict[str, str]]:
     else:
         kind, rest = "plain", text
     path, comma, options = rest.partition(",")
+    if kind in PUBLIC and "=" in path and not Path(path).exists():
+        path, comma, options = "", ",", rest
     if comma and not options.strip():
         raise SpecError(f"{text!r} ends with ',' and has no options", hint=f"write {kind}:PATH,rows=skip")
     if "=" in path and not Path(path).exists():
@@ -237,7 +239,6 @@ def _whole(low: int, high: int) -> Callable[[str, str, str], int]:
 _itp = _loader("microsoft:load_itp")
 _philly = _loader("microsoft:load_philly")
 _pollux = _loader("pollux:load_pollux", workload=_whole(1, MOST))
-_alibaba = _loader("alibaba:load_alibaba")
 _plain = _loader("plain:load_plain")
 _any_generated = _loader(
     "generated:generate", jobs=_whole(1, MAX_JOBS), load=_number, gpus=_whole(1, MOST), burst=_number,

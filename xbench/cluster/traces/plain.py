@@ -8,7 +8,7 @@
 | duration_s | duration on those GPUs, undisturbed; the job is then rigid |
 | work | instead of duration_s: samples, steps, or the unit of the speeds |
 | loss_target | instead of work: the job ends at this loss, and speeds are in steps |
-| loss_beta0, loss_beta1, loss_beta2 | with it: its curve 1/(β0·k + β1) + β2 after k steps (see `fitting`) |
+| loss_beta0, loss_beta1, loss_beta2 | with it: its curve 1/(β0·k + β1) + β2 after k steps |
 | speed_1, speed_2, speed_4, ... | with either: work a second on that number of GPUs; empty if unknown |
 | scale | instead of speeds: a record of `xbench plan --workers 2..64`, relative to the CSV; work is then in samples |
 | mode | with it: one of its modes, if it has several |
@@ -27,12 +27,13 @@ outside them it stays unknown.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from xbench.cluster.fitting import LossCurve
 from xbench.cluster.jobs import Job, RigidSpeed, Speed
 from xbench.cluster.speeds import TableSpeed, scaled_speed
 from xbench.cluster.traces import Rows, RowsPolicy, Trace
@@ -149,6 +150,38 @@ def _fact(key: str, cell: str) -> float:
     if value < 0:
         raise ValueError(f"{key} = {value:g} is below zero")
     return value
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """loss(k) = 1/(β0·k + β1) + β2, all β ≥ 0. Raises SpecError for invalid β."""
+
+    beta: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        if len(self.beta) != 3 or not all(math.isfinite(value) and value >= 0 for value in self.beta):
+            raise SpecError(f"a loss curve's β is three numbers, none below zero, and {self.beta} is not")
+        if self.beta[0] + self.beta[1] <= 0:
+            raise SpecError("a loss curve of β0 = β1 = 0 is infinite")
+
+    def __call__(self, step: float) -> float:
+        """Loss after `step` steps; infinite at step 0 if β1 is 0."""
+        height = self.beta[0] * step + self.beta[1]
+        return (1.0 / height if height > 0 else math.inf) + self.beta[2]
+
+    def steps_to(self, target: float) -> float:
+        """Step, not rounded, after which the loss is `target`; 0 if it starts at or below.
+
+        Raises SpecError for a target that the curve never reaches.
+        """
+        slope, start, floor = self.beta
+        if not math.isfinite(target) or target <= floor:
+            raise SpecError(f"a loss of {target:g} is never reached: the curve tends to {floor:g}")
+        if 1.0 / (target - floor) <= start:
+            return 0.0
+        if slope == 0:
+            raise SpecError(f"a loss of {target:g} is never reached: the curve stays at {self(0):g}")
+        return (1.0 / (target - floor) - start) / slope
 
 
 def _steps(cell: Mapping[str, str]) -> float:

@@ -31,6 +31,7 @@ MAX_BYTES = 1024 * MIB
 """Largest file, and largest unpacked content [B]. The largest public trace unpacks to a fifth of it."""
 
 MAX_COLUMNS = 10_000
+FETCHED = "--trace itp, philly and pollux fetch the public traces"
 LARGEST = 1e15
 """Largest number in a cell."""
 
@@ -65,7 +66,6 @@ class Table:
     file: str
     column: dict[str, int]
     text: str
-    has_header: bool = True
 
     def numbered(self) -> Iterator[tuple[int, list[str]]]:
         """Each row with its number in the file, where the header is row 1. Raises SpecError for an invalid CSV."""
@@ -73,7 +73,7 @@ class Table:
         for row, cells in enumerate(_records(self.text, self.file), 1):
             if not cells:
                 blank.append(row)
-            elif row > 1 or not self.has_header:
+            elif row > 1:
                 yield from ((empty, []) for empty in blank)
                 blank.clear()
                 yield row, cells
@@ -119,7 +119,7 @@ def read_text(path: Path) -> str:
     if other is not None:
         raise SpecError(
             f"{path} is {other}, and not a CSV",
-            hint="give a CSV; xbench cluster traces fetch gets the public traces in the form that is read",
+            hint=f"give a CSV; {FETCHED}",
         )
     return text
 
@@ -153,7 +153,7 @@ def _as_spec_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise SpecError(f"there is no file {path}", hint="xbench cluster traces fetch gets the public traces") from None
+        raise SpecError(f"there is no file {path}", hint=FETCHED) from None
     except _BROKEN as error:
         raise SpecError(f"{path} cannot be unpacked: {error}") from None
     except OSError as error:
@@ -179,18 +179,9 @@ def _decoded(data: bytes, file: str) -> str:
         raise SpecError(f"{file} is not text in UTF-8") from None
 
 
-def parse_table(
-    text: str,
-    file: str,
-    needed: Sequence[str],
-    allowed: Sequence[str] | None = None,
-    header: Sequence[str] | None = None,
-) -> Table:
-    """Parse the text of a CSV as `read_table` does.
-
-    `file`: its name in errors; `header`: that of a text without one.
-    """
-    names = [name.strip() for name in (next(_records(text, file), []) if header is None else header)]
+def parse_table(text: str, file: str, needed: Sequence[str], allowed: Sequence[str] | None = None) -> Table:
+    """Parse the text of a CSV as `read_table` does. `file`: its name in errors."""
+    names = [name.strip() for name in next(_records(text, file), [])]
     if not names or not text:
         raise SpecError(f"{file} is empty", hint=f"its first row names its columns: {','.join(needed)}")
     for name in needed:
@@ -208,7 +199,7 @@ def parse_table(
             close = nearest(name, (*needed, *allowed))
             hint = f"did you mean {close!r}?" if close else f"it takes {listed((*needed, *allowed))}"
             raise SpecError(f"{file} has an unknown column {quoted(name)}", hint=hint)
-    return Table(file, {name: index for index, name in enumerate(names)}, text, has_header=header is None)
+    return Table(file, {name: index for index, name in enumerate(names)}, text)
 
 
 def _records(text: str, file: str) -> Iterator[list[str]]:

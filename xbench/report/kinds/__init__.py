@@ -18,11 +18,9 @@ for _kind, _view in (
     ("tuned", "tuned:TunedView"),
     ("convergence", "convergence:ConvergenceView"),
     ("baseline", "baseline:BaselineView"),
-    ("noise", "baseline:NoiseView"),
     ("regression", "regression:RegressionView"),
     ("cluster", "cluster:ClusterView"),
     ("live", "cluster:LiveView"),
-    ("restart", "restart:RestartView"),
 ):
     VIEWS.add(_kind, f"xbench.report.kinds.{_view}", f"the view of a {_kind}")
 

@@ -120,7 +120,7 @@ def _result(one: ClusterResult) -> Row:
         **ends("ratio", one.ratio_ci95),
         "gap": one.gap,
         **ends("gap", one.gap_ci95),
-        **fields(one, "gap_exact", "placed_ratio"),
+        **fields(one, "placed_ratio"),
         **ends("placed_ratio", one.placed_ratio_ci95),
         "growing": one.growing,
     }

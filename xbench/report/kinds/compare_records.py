@@ -334,7 +334,6 @@ def _comparable_facts(record: Comparison) -> Mapping[str, str]:
         "workers": str(record.fabric.world_size),
         "reference": references(record),
         "host tuning": sentences.on_or_off(record.spec.host_tuning),
-        "gradients' copies": record.spec.copies or "not said",
         "compression": record.spec.compress or "none",
         "collectives": record.spec.collectives,
     }

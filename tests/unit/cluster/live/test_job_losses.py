@@ -1,4 +1,4 @@
-"""What the tolerance of `xbench cluster restart` tells apart: another order of additions from a job that went wrong."""
+"""Another order of additions changes a loss by rounding; a job that went wrong, by far more."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from xbench.cluster.live.attempt import LiveJob, attempt_of, share
-from xbench.cluster.live.restart import TOLERANCE
-from xbench.cluster.live.restart_result import compare_losses
 from xbench.cluster.live.samples import Order, samples_of
 from xbench.workloads.build import build
 
 STEPS, STOP = 40, 20
+ROUNDING = 1e-5
+"""Share of a loss; no mistake is below a hundred times as much."""
 WORKLOADS = ("synthetic:layers=4,bytes=4k,width=16,compute=1", "synthetic:layers=8,bytes=1k,width=8")
 
 
@@ -57,13 +57,11 @@ def test_the_tolerance_lies_between_rounding_and_mistakes(workload: str) -> None
     whole = trained(workload)
 
     def worst(cut: dict[int, float]) -> float:
-        found = compare_losses(cut, whole, TOLERANCE["fp32"], [1, 2], []).worst
-        assert found is not None
-        return found
+        return max(abs(cut[step] / whole[step] - 1) for step in whole)
 
     assert worst(trained(workload)) == 0
-    assert worst(trained(workload, workers=3)) < TOLERANCE["fp32"] / 10
+    assert worst(trained(workload, workers=3)) < ROUNDING
     twice = [*range(STOP), *range(STOP - 1, STEPS - 1)]
     left_out = [*range(STOP), *range(STOP + 1, STEPS + 1)]
     for wrong in (trained(workload, forgotten=True), trained(workload, steps=twice), trained(workload, steps=left_out)):
-        assert worst(wrong) > 10 * TOLERANCE["fp32"]
+        assert worst(wrong) > 100 * ROUNDING

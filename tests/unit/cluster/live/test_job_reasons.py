@@ -42,7 +42,7 @@ def ended(program: str = "") -> subprocess.Popen[bytes]:
 
 
 STEPS = (CheckpointLoaded(steps=50, skipped=[]), StepTrained(step=51, loss=1.0), StepTrained(step=52, loss=1.0))
-KEPT = CheckpointKept(steps=52, began_s=0.0)
+KEPT = CheckpointKept(steps=52)
 
 
 @pytest.fixture(autouse=True)

@@ -174,7 +174,7 @@ def test_a_gang_from_its_bundles_to_its_end(ray: PlayedRay, directory: Path) -> 
     assert running.look() == AttemptProgress("training", 11, 10)
     running.stop()
     assert (directory / STOP).exists()
-    say(directory, {"event": "kept", "steps": 11, "began_s": 0.0}, {"event": "end", "how": "stopped", "steps": 11})
+    say(directory, {"event": "kept", "steps": 11}, {"event": "end", "how": "stopped", "steps": 11})
     ray.exits[0].there = True
     assert running.look() == AttemptProgress("training", 11, 11)
     ray.exits[1].there = True

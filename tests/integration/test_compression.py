@@ -1,4 +1,4 @@
-"""Three ways to carry gradients, on two real Gloo ranks: each trains what a hand-written average trains."""
+"""Odd gradients and compressed ones on two real Gloo ranks: each trains what a hand-written average trains."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typed_commands import said_by_two_ranks, scenarios_of
 
-RANKS = Path(__file__).parent / "ranks" / "copies.py"
-SCENARIOS = scenarios_of("copies.py")
+RANKS = Path(__file__).parent / "ranks" / "compression.py"
+SCENARIOS = scenarios_of("compression.py")
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +19,6 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_way_to_carry_gradients_trains_the_same(outputs: list[str], scenario: str) -> None:
+def test_gradients_train_what_they_should(outputs: list[str], scenario: str) -> None:
     for output in outputs:
         assert f"{scenario}: ok" in output, output[-3000:]
