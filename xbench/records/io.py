@@ -82,9 +82,10 @@ def migrated(data: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(spec, dict):
         return data
     spec = {key: spec[key] for key in spec if key not in _GONE}
-    for mode in spec.get("modes") or ():
-        if isinstance(mode, dict):
-            mode |= {key: _RENAMED[mode[key]] for key in ("name", "carrier") if mode.get(key) in _RENAMED}
+    modes = spec.get("modes")
+    for mode in modes if isinstance(modes, list) else ():
+        if isinstance(mode, dict) and str(mode.get("name")) in _RENAMED:
+            mode |= dict.fromkeys(("name", "carrier"), _RENAMED[str(mode["name"])])
     return data | {"spec": spec}
 
 
