@@ -49,7 +49,16 @@ FORMER: dict[str, dict[str, str]] = {
     "mode": {"plain-ddp": "the page of results says what host tuning is worth"},
     "trace": {"alibaba": "write its tasks as a CSV of your own, one row a job"},
     "record": {"restart": "xbench cluster run JOBS.toml --restarts N measures restarts"},
-    "key": {},
+    "key": {
+        "doubling:plain": "a plan counts the restarts that it would cost",
+        "equal-share:plain": "a plan counts the restarts that it would cost",
+        "exploratory:most": "trials end at eight GPUs, or at the most of a job",
+        "exploratory:plain": "a plan counts the restarts that it would cost",
+        "gittins:promote": "a job that waited eight times as long as it ran is promoted",
+        "jigsaw:jobs": "two jobs share GPUs",
+        "las:promote": "a job that waited eight times as long as it ran is promoted",
+        "optimus:plain": "a plan counts the restarts that it would cost",
+    },
     "value": {},
 }
 

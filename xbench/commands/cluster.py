@@ -32,8 +32,8 @@ EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
 DEFAULT_SEEDS = 6
 OF_A_RUN = ("policy", "restarts", "engine", "slots", "folder", "restart_s", "device", "address")
 """Options that are fixed when a run begins; `--resume` refuses them."""
-RESTART_COST_S = "4.13"
-"""Median [s] of six restarts of resnet18 between one and two CPU cores. Most of it is importing torch."""
+RESTART_COST_S = "4.25"
+"""Mean [s] of results/cluster-restarts.json: resnet18 between one and two CPU cores. Most of it is importing torch."""
 
 
 @click.group("cluster", short_help="Many jobs on one cluster: compare policies that share its GPUs; needs no torch.")
@@ -57,7 +57,7 @@ class CompareConfig:
     gpus: int = whole("--gpus", 1, MAX_GPUS, default=32, metavar="N", help="The cluster's.")
     costs: str = option("--restart-cost", default=RESTART_COST_S, metavar="S,S,...",
                         help="Seconds that a job loses when it is moved, or the --json file of a run. The default is "
-                        "measured, on two CPU cores.")  # fmt: skip
+                        "that of results/cluster-restarts.json.")  # fmt: skip
     gpus_per_host: int | None = whole("--gpus-per-host", 1, MAX_GPUS, metavar="N",
                                       help="GPUs a host; a slower link joins hosts.  [default: all GPUs are on one "
                                       "host]")  # fmt: skip
