@@ -30,12 +30,10 @@ PAGES = {
     ],
     "profile": ["tests/golden/profile-v1.json"],
     "scaling": ["tests/golden/scaling-v1.json"],
-    "validation": ["results/validation.json"],
     "convergence": ["results/converge-digits-2.json"],
     "tuned": ["tests/golden/tuned-v1.json"],
     "regression": ["tests/golden/regression-v1.json"],
     "baseline": ["tests/golden/baseline-v1.json"],
-    "noise": ["tests/golden/noise-v1.json"],
     "cluster": ["tests/golden/cluster-v1.json"],
     "troubled": ["tests/golden/comparison-v1.json"],
 }

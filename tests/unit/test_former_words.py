@@ -14,6 +14,7 @@ from xbench.schedules import parse_mode
 from xbench.spec import known_options
 
 TYPED: list[tuple[str, str]] = [
+    ("validate --cells 24", "compare"),
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
     ("cluster compare --trace alibaba:pai.csv", "a CSV of your own"),
     ("cluster fit runs.csv", "with scipy"),
@@ -32,6 +33,9 @@ TYPED: list[tuple[str, str]] = [
     ("compare --until 2% --minutes 5", "--until 2%,20min"),
     ("profile --trace rank0.json", "xbench trace FILE"),
     ("tune --heap=keep", "XBENCH_HOST_TUNING=off"),
+    ("regress check --inject step=1.1", "slow the model down"),
+    ("regress record --layer deterministic", "regress baseline"),
+    ("regress calibrate", "regress baseline"),
     ("compare --copies fused", "as soon as it is ready"),
     ("profile --nvtx", "nsys profile"),
     ("compare --modes ddp,plain-ddp", "host tuning"),

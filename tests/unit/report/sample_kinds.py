@@ -122,8 +122,6 @@ RESNET18: dict[str, Callable[[], AnyRecord]] = {
     "comparison-gpu": on_gpus,
     "profile": made.profile,
     "scaling": predicted.scaling,
-    "validation": predicted.validation,
-    "validation-drawn": partial(predicted.drawn, complete=True),
     "convergence": convergence,
     "tuned": tuned,
 }
@@ -132,8 +130,5 @@ RESNET18: dict[str, Callable[[], AnyRecord]] = {
 EVERY: dict[str, Callable[[], AnyRecord]] = {
     **RESNET18,
     "two workloads": two_workloads,
-    **{
-        kind: partial(load, GOLDEN / f"{kind}-v1.json")
-        for kind in ("regression", "baseline", "noise", "cluster", "live")
-    },
+    **{kind: partial(load, GOLDEN / f"{kind}-v1.json") for kind in ("regression", "baseline", "cluster", "live")},
 }

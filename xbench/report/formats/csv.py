@@ -9,12 +9,10 @@ the main one first:
 | comparison | `samples` (one row per block, or one per mode without blocks), `steps`, `modes`, `layers` |
 | profile | `layers`, `samples` (one row per step), `plans` |
 | scaling | `points` |
-| validation | `points` |
 | convergence | `steps`, `epochs`, `modes` |
 | tuned | `tried` |
 | regression | `cases`, `launches` (one row per case, side and pair) |
-| baseline | `launches` |
-| noise | `floors`, `launches` |
+| baseline | `launches`, `floors` |
 | cluster | `runs` (one row per policy, restart cost and seed), `results`, `curves` |
 | live | `jobs`, `speeds` (one row per job and number of workers), `spans` (one row per attempt) |
 
