@@ -57,7 +57,7 @@ class CompareConfig:
     gpus: int = whole("--gpus", 1, MAX_GPUS, default=32, metavar="N", help="The cluster's.")
     costs: str = option("--restart-cost", default=RESTART_COST_S, metavar="S,S,...",
                         help="Seconds that a job loses when it is moved, or the --json file of a run. The default is "
-                        "that of results/cluster-restarts.json.")  # fmt: skip
+                        "measured, on two CPU cores.")  # fmt: skip
     gpus_per_host: int | None = whole("--gpus-per-host", 1, MAX_GPUS, metavar="N",
                                       help="GPUs a host; a slower link joins hosts.  [default: all GPUs are on one "
                                       "host]")  # fmt: skip

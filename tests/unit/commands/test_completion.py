@@ -48,8 +48,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["compare", "--modes", "opt"], ["optimal"]),
         (["cluster", "compare", "--policies", "sr"], ["srtf", "srsf"]),
         (
-            ["cluster", "compare", "--policies", "fifo,las:thresholds=8,fi"],
-            ["fifo,las:thresholds=8,fifo-backfill", *(f"fifo,las:thresholds=8,fixed{gpus}" for gpus in ("", -1, -2, -4, -8))],
+            ["cluster", "compare", "--policies", "las:thresholds=8,fi"],
+            ["las:thresholds=8,fifo-backfill", *(f"las:thresholds=8,fixed{gpus}" for gpus in ("", -1, -2, -4, -8))],
         ),
         (["compare", "--modes", "ddp,opt"], ["ddp,optimal"]),
         (["compare", "--modes", "ddp,d"], ["ddp,ddp-tuned", "ddp,dear", "ddp,ddp+compile"]),
