@@ -84,7 +84,7 @@ def _without(part: Any, gone: tuple[str, ...]) -> Any:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of all records (draft 2020-12), as `xbench schema` prints it."""
+    """Return the JSON Schema of all records (draft 2020-12), as docs/schema.json holds it."""
     return ADAPTER.json_schema()
 
 
