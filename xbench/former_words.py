@@ -65,6 +65,14 @@ FORMER: dict[str, dict[str, str]] = {
     "key": {
         "auto:shard": "the mode of planned units is written auto:shard, or auto:shard,gathered=64MiB",
         "ddp+compile:reducer": "ddp+compile is DDP under torch.compile with DDP's own reducer",
+        "doubling:plain": "a plan counts the restarts that it would cost",
+        "equal-share:plain": "a plan counts the restarts that it would cost",
+        "exploratory:most": "trials end at eight GPUs, or at the most of a job",
+        "exploratory:plain": "a plan counts the restarts that it would cost",
+        "gittins:promote": "a job that waited eight times as long as it ran is promoted",
+        "jigsaw:jobs": "two jobs share GPUs",
+        "las:promote": "a job that waited eight times as long as it ran is promoted",
+        "optimus:plain": "a plan counts the restarts that it would cost",
     },
     "value": {},
 }
