@@ -42,7 +42,6 @@ TYPED: list[tuple[str, str]] = [
     ("compare --copies fused", "as soon as it is ready"),
     ("profile --nvtx", "nsys profile"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
-<<<<<<< HEAD
     ("compare --overlap forward", "auto:forward"),
     ("compare --rigorous", "--launches 8"),
     ("compare --steps 20", "--quick"),
@@ -50,8 +49,6 @@ TYPED: list[tuple[str, str]] = [
     ("compare --modes fsdp-tuned", "auto:shard"),
     ("compare --modes auto:shard=on", "auto:shard"),
     ("compare --modes ddp+compile:reducer=python", "ddp+compile"),
-||||||| 0fe4ced6
-=======
     ("cluster compare --policies fifo,las:promote=8", "eight times"),
     ("cluster compare --policies gittins:promote=8", "eight times"),
     ("cluster compare --policies jigsaw:jobs=3", "two jobs"),
@@ -60,7 +57,6 @@ TYPED: list[tuple[str, str]] = [
     ("cluster compare --policies equal-share:plain=on", "counts the restarts"),
     ("cluster compare --policies optimus:plain=on", "counts the restarts"),
     ("cluster compare --policies doubling:plain=on", "counts the restarts"),
->>>>>>> w-int
 ]
 """Words that a user may still type, and what the refusal must say."""
 
