@@ -63,8 +63,13 @@ MAX_BYTES = 256 * MIB
 WHICH = "give a record.json, or the folder of a run under results/runs"
 
 
-_GONE = ("copies", "nvtx")
-"""Fields of a run's spec in records of older versions, whose features were removed."""
+_GONE = {
+    "baseline": ("launches",),
+    "regression": ("injected",),
+    "spec": ("copies", "gloo_threads", "heap", "nvtx"),
+    "contention": ("stalls",),
+}
+"""Fields that only older versions wrote, by the kind of record or the part of one that had them."""
 
 
 def migrated(data: dict[str, Any]) -> dict[str, Any]:
@@ -73,10 +78,25 @@ def migrated(data: dict[str, Any]) -> dict[str, Any]:
         data = data | {"kind": "baseline"}
     if data.get("kind") == "baseline" and data.get("launches"):  # floors of launches that were not in pairs
         data = data | {"floors": []}
-    gone = {"baseline": ("launches",), "regression": ("injected",)}.get(str(data.get("kind")), ())
-    data = {key: value for key, value in data.items() if key not in gone}
-    spec = data.get("spec")
-    return data | {"spec": {key: spec[key] for key in spec if key not in _GONE}} if isinstance(spec, dict) else data
+    data = _kept(_profiled(data), str(data.get("kind")))
+    if isinstance(spec := data.get("spec"), dict):
+        tuned = (spec.get("gloo_threads"), spec.get("heap")) == ("first", "keep")
+        data["spec"] = ({"host_tuning": True} if tuned else {}) | _kept(spec, "spec")
+    if isinstance(jobs := data.get("jobs"), list):
+        data["jobs"] = [_profiled(job) for job in jobs]
+    if isinstance(fabric := data.get("fabric"), dict) and "emulated" in fabric:
+        data["fabric"] = fabric | {"emulated": _profiled(fabric["emulated"])}
+    return data
+
+
+def _profiled(part: Any) -> Any:
+    """Return a record, one of its jobs or its emulated link with the contention of today."""
+    found = part.get("contention") if isinstance(part, dict) else None
+    return part | {"contention": _kept(found, "contention")} if isinstance(found, dict) else part
+
+
+def _kept(part: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in part.items() if key not in _GONE.get(name, ())}
 
 
 def json_schema() -> dict[str, Any]:
