@@ -14,7 +14,7 @@ import os
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -64,12 +64,20 @@ WHICH = "give a record.json, or the folder of a run under results/runs"
 
 
 _GONE = {
-    "baseline": ("launches",),
-    "regression": ("injected",),
-    "spec": ("copies", "gloo_threads", "heap", "nvtx"),
+    "baseline record": ("launches",),
+    "regression record": ("injected",),
+    "spec": ("copies", "gloo_threads", "heap", "nvtx", "overlap"),
     "contention": ("stalls",),
+    "runs": ("bound_exact",),
+    "results": ("gap_exact",),
 }
-"""Fields that only older versions wrote, by the kind of record or the part of one that had them."""
+"""Fields that only older versions had, by the kind of record or the part of one that had them."""
+
+_PARTS = {*_GONE, "emulated", "fabric", "jobs"}
+"""Parts of a record that have such fields, or hold such parts."""
+
+_RENAMED = {"fsdp-tuned": "auto:shard"}
+"""Modes of a run's spec in records of older versions, whose names changed."""
 
 
 def migrated(data: dict[str, Any]) -> dict[str, Any]:
@@ -78,25 +86,24 @@ def migrated(data: dict[str, Any]) -> dict[str, Any]:
         data = data | {"kind": "baseline"}
     if data.get("kind") == "baseline" and data.get("launches"):  # floors of launches that were not in pairs
         data = data | {"floors": []}
-    data = _kept(_profiled(data), str(data.get("kind")))
-    if isinstance(spec := data.get("spec"), dict):
-        tuned = (spec.get("gloo_threads"), spec.get("heap")) == ("first", "keep")
-        data["spec"] = ({"host_tuning": True} if tuned else {}) | _kept(spec, "spec")
-    if isinstance(jobs := data.get("jobs"), list):
-        data["jobs"] = [_profiled(job) for job in jobs]
-    if isinstance(fabric := data.get("fabric"), dict) and "emulated" in fabric:
-        data["fabric"] = fabric | {"emulated": _profiled(fabric["emulated"])}
-    return data
+    spec = data.get("spec")
+    if isinstance(spec, dict) and (spec.get("gloo_threads"), spec.get("heap")) == ("first", "keep"):
+        data = data | {"spec": {"host_tuning": True} | spec}
+    modes = spec.get("modes") if isinstance(spec, dict) else None
+    for mode in modes if isinstance(modes, list) else ():
+        if isinstance(mode, dict) and str(mode.get("name")) in _RENAMED:
+            mode |= dict.fromkeys(("name", "carrier"), _RENAMED[str(mode["name"])])
+    return cast(dict[str, Any], _without(data, f"{data.get('kind')} record"))
 
 
-def _profiled(part: Any) -> Any:
-    """Return a record, one of its jobs or its emulated link with the contention of today."""
-    found = part.get("contention") if isinstance(part, dict) else None
-    return part | {"contention": _kept(found, "contention")} if isinstance(found, dict) else part
-
-
-def _kept(part: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in part.items() if key not in _GONE.get(name, ())}
+def _without(part: Any, name: str) -> Any:
+    """Return a record, or the part of one of this name, without the fields that are gone."""
+    if isinstance(part, list):
+        return [_without(one, name) for one in part]
+    if not isinstance(part, dict):
+        return part
+    kept = {key: value for key, value in part.items() if key not in _GONE.get(name, ())}
+    return {key: _without(value, key) if key in _PARTS else value for key, value in kept.items()}
 
 
 def json_schema() -> dict[str, Any]:

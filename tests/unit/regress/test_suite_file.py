@@ -128,7 +128,7 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
          "did you mean 'optimal'? (xbench list modes has them all)"),
         ('"ddp", "optimal"', '"ddp", "ddp"', "check 'resnet18': the mode 'ddp' stands twice", "write it once"),
         ('"ddp", "optimal"', '"ddp+compile"', "check 'resnet18': 'ddp+compile' compiles first", "write 'ddp'"),
-        ('"ddp", "optimal"', '"auto:shard=on"', "check 'resnet18': 'auto:shard=on' plans its units", "write 'ddp'"),
+        ('"ddp", "optimal"', '"auto:shard"', "check 'resnet18': 'auto:shard' plans its units", "write 'ddp'"),
         ('"ddp", "optimal"', '"crossover"', "check 'resnet18': 'crossover' needs two jobs, and a check trains one",
          "write 'optimal'"),
         ('"synthetic:layers=8"', '"resnet19"', "check 'small': workload: unknown workload 'resnet19'", "did you mean"),
@@ -169,7 +169,6 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
         ("budget_minutes = 5", 'budget_minutes = "5 minutes"', '[regress]: budget_minutes = "5 minutes": it has to be '
          "a valid number", ""),
         ("pairs = 12", "pairs = 0", "[regress]: pairs = 0: it has to be greater than or equal to 1", ""),
-        ("budget_minutes = 5", 'budget_minutes = "5"', '[regress]: budget_minutes = "5": it has to be a valid', ""),
         ("pairs = 12", "pairs = true", "[regress]: pairs = True: it has to be a valid integer", ""),
         ("confirm = false", 'confirm = "no"', '[regress]: confirm = "no": it has to be a valid boolean', ""),
         ("alpha = 0.02", "alpha = 2", "[regress]: alpha = 2: it has to be less than or equal to 0.2", ""),
