@@ -63,8 +63,11 @@ MAX_BYTES = 256 * MIB
 WHICH = "give a record.json, or the folder of a run under results/runs"
 
 
-_GONE = {"spec": ("copies", "nvtx"), "runs": ("bound_exact",), "results": ("gap_exact",)}
+_GONE = {"spec": ("copies", "nvtx", "overlap"), "runs": ("bound_exact",), "results": ("gap_exact",)}
 """Fields of a record's parts that only older versions had: those of a run's spec, and of a cluster's simulations."""
+
+_RENAMED = {"fsdp-tuned": "auto:shard"}
+"""Modes of a run's spec in records of older versions, whose names changed."""
 
 
 def migrated(data: dict[str, Any]) -> dict[str, Any]:
@@ -74,6 +77,11 @@ def migrated(data: dict[str, Any]) -> dict[str, Any]:
     if data.get("kind") == "baseline" and data.get("launches"):  # floors of launches that were not in pairs
         data = data | {"floors": []}
     gone = {"baseline": ("launches",), "regression": ("injected",)}.get(str(data.get("kind")), ())
+    spec = data.get("spec")
+    modes = spec.get("modes") if isinstance(spec, dict) else None
+    for mode in modes if isinstance(modes, list) else ():
+        if isinstance(mode, dict) and str(mode.get("name")) in _RENAMED:
+            mode |= dict.fromkeys(("name", "carrier"), _RENAMED[str(mode["name"])])
     return {key: _without(value, _GONE.get(key, ())) for key, value in data.items() if key not in gone}
 
 

@@ -78,7 +78,7 @@ def test_version(xbench: Callable[..., Outcome]) -> None:
         (["tune", "--nproc-per-node"], "xbench tune has no option '--nproc-per-node'", "write --fabric local:ranks=N"),
         (["report", "--ranks", "2"], "xbench report has no option '--ranks'",
          "xbench report --help lists what it takes"),
-        (["compare", "--rigorus"], "xbench compare has no option '--rigorus'", "did you mean --rigorous?"),
+        (["compare", "--launchs"], "xbench compare has no option '--launchs'", "did you mean --launches?"),
         (["exec"], "unknown command 'exec'", "xbench --help has them all"),
         (["plan"], "missing argument 'PROFILE'", "xbench plan --help lists what it takes"),
         (["clean", "x"], "got unexpected extra argument (x)", "xbench clean --help lists what it takes"),
@@ -253,7 +253,7 @@ def test_options_that_are_not_given_leave_the_config_as_it_is(
 
 def test_options_stand_in_the_config(xbench: Callable[..., Outcome], options: list[RunConfig]) -> None:
     words = ["--batch-size", "4", "--seed", "7", "--rounds", "3", "--fabric", "local:ranks=2", "--timeout", "1.5min"]
-    assert xbench("report", *words, "--output", "here", "--compress", "bf16", "--overlap", "forward",
+    assert xbench("report", *words, "--output", "here", "--compress", "bf16",
                   "--modes", "ddp,auto")[0] == 0  # fmt: skip
     assert options == [
         RunConfig(
@@ -264,7 +264,6 @@ def test_options_stand_in_the_config(xbench: Callable[..., Outcome], options: li
             timeout_s=90.0,
             output=Path("here"),
             compress="bf16",
-            overlap="forward",
         )
     ]
 
@@ -285,7 +284,7 @@ def test_a_device_may_be_one_gpu(xbench: Callable[..., Outcome], options: list[R
         (["--device", "gpu"], "--device: 'gpu' is not one of 'auto', 'cpu', 'cuda'"),
         (["--device", "cuda:-1"], "--device: 'cuda:-1' is not one of 'auto', 'cpu', 'cuda'"),
         (["--launches", "101"], "--launches: 101 is not in the range 1 to 100"),
-        (["--steps", "1"], "--steps: 1 is not in the range 2 to 10000"),
+        (["--rounds", "0"], "--rounds: 0 is not in the range 1 to 1000"),
         (["--timeout", "0"], "--timeout: 0 is not in the range 1 s to 86400 s"),
         (["--timeout", "soon"], "--timeout: 'soon' is not a duration: write it like 20us or 1.5s"),
         (["--batchsize", "3"], "xbench report has no option '--batchsize'"),

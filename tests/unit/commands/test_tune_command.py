@@ -29,7 +29,7 @@ from xbench.stats.tuning import Choice
         (["--modes", "optimol"], "did you mean 'optimal'?"),
         (["--modes", "spb:variant=temporal"], "'spb:variant=temporal' trains another network than DDP"),
         (["--modes", "auto,fsdp"], "'fsdp' has no plan, and tune chooses among plans"),
-        (["--modes", "ddp,auto:shard=on"], "'auto:shard=on' has no plan, and tune chooses among plans"),
+        (["--modes", "ddp,auto:shard"], "'auto:shard' has no plan, and tune chooses among plans"),
         (["--modes", "auto,horovod"], "'horovod' has no plan, and tune chooses among plans"),
         (["--modes", "auto,ddp+compile"], "'ddp+compile' has no plan, and tune chooses among plans"),
         (["--keep", "/nowhere/tuned.json"], "--keep: the folder of '/nowhere/tuned.json' does not exist"),

@@ -19,7 +19,7 @@ from xbench.stats.summary import median_estimate
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
 COMPUTE = made.mode_result("compute", 0.5, (0.76, 0.75, 0.77), "faster")
-MORE = "More launches may decide: --rigorous, or --until 2%."
+MORE = "More launches may decide: --launches 8, or --until 2%."
 
 
 def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:

@@ -258,10 +258,10 @@ def test_each_schedule_is_pasted_as_it_is_used(mode: str, part: str) -> None:
 
 def test_planned_units_are_pasted_as_lines_of_torch() -> None:
     units = [Unit(name="a.0, a.1", parameters=["w"]), Unit(name="a.2", parameters=["v"]), Unit(name="", parameters=[])]
-    best = made.mode_result("auto:shard=on", 0.5, (0.8, 0.78, 0.82), "faster").model_copy(update={"units": units})
+    best = made.mode_result("auto:shard", 0.5, (0.8, 0.78, 0.82), "faster").model_copy(update={"units": units})
     found = what_to_paste(made.comparison([made.comparison().modes["ddp"], best]))
     assert found is not None
-    assert found.told == "Wrap the units of auto:shard=on by fully_shard, before the optimizer is made:"
+    assert found.told == "Wrap the units of auto:shard by fully_shard, before the optimizer is made:"
     assert found.code is not None
     compile(found.code, "pasted", "exec")
     assert "    ['a.0', 'a.1'],\n    ['a.2'],\n]" in found.code

@@ -103,10 +103,10 @@ def test_predictions_of_a_changed_link_or_of_a_trace_name_no_command_that_proves
 
 
 def test_the_command_that_proves_a_plan_allows_the_overlap_that_it_was_made_for() -> None:
-    planned = replan(what_if(measured(made.profile(), "record.json"), Change()), ["ddp", "auto"], overlap="forward")
+    planned = replan(what_if(measured(made.profile(), "record.json"), Change()), ["ddp", "auto:forward"])
     command = further(planned)[-1].command
     assert command is not None
-    assert command.endswith(" --overlap forward")
+    assert "--modes ddp,auto:forward" in command
 
 
 def test_given_ranks_have_one_launch_so_more_launches_are_not_advised() -> None:
