@@ -48,6 +48,7 @@ FORMER: dict[str, dict[str, str]] = {
         "--copies": "a gradient is copied into its bucket as soon as it is ready",
         "compare --minutes": "write --until 2%,20min",
         "profile --trace": "write xbench trace FILE",
+        "--backend": "torch carries the gradients, and the mode horovod sends by Horovod",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
         "--inject": "to test a gate, slow the model down in this tree",

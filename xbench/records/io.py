@@ -63,7 +63,7 @@ MAX_BYTES = 256 * MIB
 WHICH = "give a record.json, or the folder of a run under results/runs"
 
 
-_GONE = {"spec": ("copies", "nvtx", "overlap"), "runs": ("bound_exact",), "results": ("gap_exact",)}
+_GONE = {"spec": ("collectives", "copies", "nvtx", "overlap"), "runs": ("bound_exact",), "results": ("gap_exact",)}
 """Fields of a record's parts that only older versions had: those of a run's spec, and of a cluster's simulations."""
 
 _RENAMED = {"fsdp-tuned": "auto:shard"}
