@@ -22,7 +22,7 @@ from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, WorkloadSpec
 from xbench.version import __version__
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN, FROZEN = (Path(__file__).parents[2] / name for name in ("golden", "frozen"))
 RECORD = GOLDEN / "comparison-v1.json"
 
 Outcome = tuple[int, str, str]
@@ -200,7 +200,7 @@ def test_report_prints_the_table_again(xbench: Callable[..., Outcome]) -> None:
     code, out, err = xbench("report", str(RECORD))
     assert (code, err) == (0, "")
     shown = [line.rstrip() for line in out.splitlines()]
-    named = (GOLDEN / "comparison-100.txt").read_text(encoding="utf-8").replace("plan RECORD ", f"plan {RECORD} ")
+    named = (FROZEN / "comparison.txt").read_text(encoding="utf-8").replace("plan RECORD ", f"plan {RECORD} ")
     assert shown == named.splitlines()
 
 
@@ -236,7 +236,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     got: list[RunConfig] = []
 
     @click.command(name="report")
-    @takes(RunConfig, "modes", "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress", "overlap")
+    @takes(RunConfig, "modes", "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress")
     def command(config: RunConfig) -> None:
         got.append(config)
 

@@ -87,6 +87,12 @@ def run(xbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_pat
     return partial(xbench, "cluster", "run")
 
 
+def kept(path: str = "here") -> LiveRun:
+    record = load(Path(path))
+    assert isinstance(record, LiveRun)
+    return record
+
+
 def test_a_run_says_what_happens_and_is_kept(run: Callable[..., Outcome]) -> None:
     code, out, err = run("jobs.toml", "--folder", "here", "--json", "-")
     assert code == 0
@@ -95,8 +101,7 @@ def test_a_run_says_what_happens_and_is_kept(run: Callable[..., Outcome]) -> Non
     assert "fifo runs 2 jobs on 2 slots (local); all is in here" in told
     assert "a starts on slot 0, from step 0 of 20" in told
     assert "Every job finished under fifo" in told
-    record = load(Path("here"))
-    assert isinstance(record, LiveRun)
+    record = kept()
     assert json.loads(out)["kind"] == "live"
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert cli.main(["report", "here"]) == 0
@@ -114,8 +119,7 @@ def test_a_run_that_broke_off_goes_on(run: Callable[..., Outcome], monkeypatch: 
     code, _, err = run("jobs.toml", "--folder", "here")
     assert code == 1
     assert "the controller is gone" in err
-    record = load(Path("here"))
-    assert isinstance(record, LiveRun)
+    record = kept()
     assert not record.complete
     assert record.error == "KeyError: 'the controller is gone'"
     code, _, err = run("--resume", "here")
@@ -124,8 +128,7 @@ def test_a_run_that_broke_off_goes_on(run: Callable[..., Outcome], monkeypatch: 
     assert "fifo goes on at" in told
     assert "a ran on slot 0 when its controller ended" in told
     assert "from step 10 of 20" in told
-    record = load(Path("here"))
-    assert isinstance(record, LiveRun)
+    record = kept()
     assert record.complete
     assert record.resumed == 1
     code, _, err = run("--resume", "here")
@@ -189,8 +192,7 @@ def test_given_up_jobs_are_tried_again_with_resume_and_retries(
     code, _, err = run("--resume", "here", "--retries", "1")
     assert code == 0
     assert "goes on at" in err
-    record = load(Path("here"))
-    assert isinstance(record, LiveRun)
+    record = kept()
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert run("--resume", "here", "--retries", "1")[0] == 2
 
@@ -260,16 +262,13 @@ def test_a_ray_that_is_not_there(run: Callable[..., Outcome], monkeypatch: pytes
 
 def test_a_run_whose_controller_was_killed_is_reported_from_its_ledger(run: Callable[..., Outcome]) -> None:
     assert run("jobs.toml", "--folder", "here")[0] == 0
-    record = load(Path("here"))
+    record = kept()
     Path("here/record.json").unlink()
-    rebuilt = load(Path("here"))
-    assert isinstance(record, LiveRun)
-    assert isinstance(rebuilt, LiveRun)
+    rebuilt = kept()
     assert rebuilt.model_copy(update={"created": record.created}) == record  # it was over, so nothing is missing
     lines = Path("here", LEDGER).read_bytes().splitlines(keepends=True)
     Path("here", LEDGER).write_bytes(b"".join(lines[: len(lines) // 2]) + lines[-1][:10])
-    cut = load(Path("here"))
-    assert isinstance(cut, LiveRun)
+    cut = kept()
     assert not cut.complete
     assert cut.error == "rebuilt from the ledger: the run was killed, or has not ended yet"
     assert cli.main(["report", "here"]) == 0
@@ -287,6 +286,5 @@ def test_a_stop_while_the_record_is_saved_comes_after_it(
     code, _, err = run("jobs.toml", "--folder", "here")
     assert code == 130
     assert "error: interrupted" in err
-    record = load(Path("here/record.json"))
-    assert isinstance(record, LiveRun)
+    record = kept("here/record.json")
     assert record.complete

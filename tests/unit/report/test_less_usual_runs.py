@@ -42,10 +42,7 @@ def test_a_control_that_is_the_reference_is_neither_fastest_nor_advised() -> Non
     single = made.mode_result("single", 0.6, (1.2, 1.19, 1.21), "slower")
     optimal = made.mode_result("optimal", 0.55, (1.1, 1.09, 1.11), "slower")
     record = compared(compute, single, optimal, reference="compute")
-    assert answer(record)[0] == (
-        "The reference compute is no mode to advise, so this run does not say which mode is fastest. optimal has "
-        "the smallest ratio to it."
-    )
+    assert "reference compute is no mode to advise" in answer(record)[0]
     assert what_to_paste(record) is None
 
 
