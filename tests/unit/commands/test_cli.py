@@ -236,7 +236,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     got: list[RunConfig] = []
 
     @click.command(name="report")
-    @takes(RunConfig, "modes", "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress", "overlap")
+    @takes(RunConfig, "modes", "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress")
     def command(config: RunConfig) -> None:
         got.append(config)
 
