@@ -85,7 +85,7 @@ gpu:  ## Run what only a GPU can show, in half an hour, into results/gpu (instal
 
 # Needs g++ and make, and nvcc where Horovod is to average on GPUs; pip gets the rest.
 horovod: | $(VENV)/.installed  ## Build Horovod against this torch (5 minutes, kept in ~/.cache)
-	@$(BIN)/python -m xbench.horovod.build
+	@PYTHON=$(BIN)/python tools/horovod/build.sh
 
 docs: $(VENV)/.installed-docs  ## Build the documentation into site/ (installs no torch)
 	$(BIN)/python docs/make_site.py

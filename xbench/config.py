@@ -22,7 +22,7 @@ from xbench.units import parse_seconds
 from xbench.workload_options import StepOptions
 
 if TYPE_CHECKING:
-    from xbench.spec import Collectives, Compress, Effort, FabricSpec, ModeSpec, WorkloadSpec
+    from xbench.spec import Compress, Effort, FabricSpec, ModeSpec, WorkloadSpec
 
 RUNS = Path("results/runs")
 QUICK_PROFILE = 8
@@ -50,23 +50,6 @@ def _learning_rate(value: float) -> float:
 
 def _modes_option(default: str, told: str) -> Any:
     return option("--modes", default=default, unset=(), read=_modes, metavar="A,B,...", help=told)
-
-
-class _Backend(click.Choice[str]):
-    """Choice of backends. A removed backend is refused by name."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Raise SpecError for a removed backend; otherwise convert as `click.ParamType.convert` does."""
-        from xbench.spec import check_backend
-
-        check_backend(value)
-        return str(super().convert(value, param, ctx))
-
-
-def _only_torch_option() -> Any:
-    """Return a field for `--backend` of a command that offers torch alone."""
-    told = "Whose all-reduce carries gradients: torch's."
-    return option("--backend", type=_Backend(["torch"]), default="torch", hidden=True, help=told)
 
 
 def _output_option(told: str) -> Any:
@@ -181,12 +164,6 @@ class RunConfig:
         read=lambda value: None if value == "none" else value,
         help="Type that fp32 gradients are sent as, in every mode.",
     )
-    collectives: Collectives = option(
-        "--backend",
-        type=_Backend(["torch", "horovod"]),
-        default="torch",
-        help="Whose all-reduce carries gradients: torch's or Horovod's, except in DDP.",
-    )
 
 
 UNTIL_S = 30 * 60.0
@@ -246,7 +223,6 @@ class TuneConfig(RunConfig):
     keep: str | None = option(
         "--keep", metavar="FILE", help="File to write the winner to.  [default: tuned.json beside the record]"
     )
-    collectives: Collectives = _only_torch_option()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Ranks that other engines started: torchrun by hand in network namespaces, mpirun, srun's and horovodrun's variables.
+"""Ranks that other engines started: torchrun by hand in network namespaces, mpirun, srun's and mpiexec's variables.
 
 Nothing of our launcher is involved: namespaces are made with plain `ip`, processes with plain `subprocess`.
 """
@@ -228,10 +228,9 @@ def srun(rank: int, world: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def horovodrun(rank: int, world: int) -> dict[str, str]:
+def mpiexec(rank: int, world: int) -> dict[str, str]:
     return {
-        "HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(world), "HOROVOD_LOCAL_RANK": str(rank),
-        "HOROVOD_LOCAL_SIZE": str(world), "HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "1",
+        "PMI_RANK": str(rank), "PMI_SIZE": str(world), "MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": str(world),
     }  # fmt: skip
 
 
@@ -248,12 +247,12 @@ def test_ranks_by_srun_s_variables(tmp_path: Path) -> None:
     assert results[1][1] == ""
 
 
-def test_a_killed_rank_of_horovodrun_ends_the_others_and_the_record_is_kept(tmp_path: Path) -> None:
+def test_a_killed_rank_of_mpiexec_ends_the_others_and_the_record_is_kept(tmp_path: Path) -> None:
     words = command(
         "compare", TINY, "--quick", "--rounds", "400", "--modes", "ddp,wfbp",
         "--seq-len", "8", "--batch-size", "2", "--timeout", "30s", "--output", str(tmp_path),
     )  # fmt: skip
-    environments = [clean_environment(**horovodrun(rank, 2), MASTER_ADDR="127.0.0.1") for rank in range(2)]
+    environments = [clean_environment(**mpiexec(rank, 2), MASTER_ADDR="127.0.0.1") for rank in range(2)]
     port = free_port()
     with running([words] * 2, [one | {"MASTER_PORT": port} for one in environments]) as ranks:
         lines: list[str] = []
@@ -313,12 +312,12 @@ WRONG = [
         "the ranks of mpirun lack the environment variables OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK",
     ),
     (
-        {**horovodrun(1, 2), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+        {**mpiexec(1, 2), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
         [],
         "the variables of two engines contradict each other",
     ),
-    (horovodrun(0, 3), ["--modes", "concurrent"], "2 jobs share the devices, so each host needs a number of ranks"),
-    (horovodrun(0, 2), ["--modes", "concurrent"], "cluster has 1 rank for each job"),
+    (mpiexec(0, 3), ["--modes", "concurrent"], "2 jobs share the devices, so each host needs a number of ranks"),
+    (mpiexec(0, 2), ["--modes", "concurrent"], "cluster has 1 rank for each job"),
     (
         {
             "OMPI_COMM_WORLD_RANK": "0",
