@@ -3,12 +3,13 @@
     python benchmarks/regress_live.py [--unchanged 20] [--slowed 10] [--slow 1.10 1.05]
                                         [--check step] [--most N] [--output FILE]
 
-Each check is `xbench regress check --base HEAD --layer wall` on a tree that is its own base: some of it as it is,
-where any regression is a false alarm, and some with every step of head slowed by one factor and the other
-(`--inject step=X`: its ranks are kept busy for that much longer), where the regression should be found. It is promised
-from twice this machine's noise floor on (`xbench regress calibrate` first): where that is more, that is the slow-down,
-and the file says so. Checks of all kinds alternate, so that a change of the machine meets them all. The file is
-written after every check, and a second call with it goes on where the first ended; `--most` ends a call after so many.
+Each check is `xbench regress check --base HEAD --layer wall` in a clone of this repository: some of it as it is, where
+any regression is a false alarm, and some with every step of head slowed by one factor and the other (`BUSY`, at the end
+of the clone's xbench/regress/rank.py, keeps its ranks busy for that much longer), where the regression should be found.
+It is promised from twice this machine's noise floor on (`xbench regress baseline --layer wall` first): where that is
+more, that is the slow-down, and the file says so. Checks of all kinds alternate, so that a change of the machine meets
+them all. The file is written after every check, and a second call with it goes on where the first ended; `--most` ends
+a call after so many.
 
 One check takes about 3 minutes on two cores, and twice that where it suspects something: 20 and 10 checks take 2 hours.
 Real compute, real collectives.
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,19 +29,56 @@ from typing import Any
 
 from xbench import environment
 from xbench.records import Regression, load
-from xbench.regress.record import folder_of, noise_of
+from xbench.regress.baseline import folder_of, noise_of
+
+BUSY = """
+import time
+
+_train = LaunchRank.train
+
+
+def _slowed(self, handle, steps, what, mark):
+    began_s = time.perf_counter()
+
+    def later():
+        nonlocal began_s
+        self.device_idle()
+        until_s = began_s + {slow} * (time.perf_counter() - began_s)
+        while time.perf_counter() < until_s:
+            pass
+        mark()
+        began_s = time.perf_counter()
+
+    _train(self, handle, steps, what, later)
+
+
+LaunchRank.train = _slowed
+"""
+START = 'if __name__ == "__main__":'
+
+
+def cloned(folder: Path, slow: float) -> Path:
+    """A clone of this repository, with this machine's noise, whose working tree is so many times as slow."""
+    clone = folder / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--shared", ".", str(clone)], check=True)
+    shutil.copytree("results/baselines", clone / "results" / "baselines", dirs_exist_ok=True)
+    rank = clone / "xbench" / "regress" / "rank.py"
+    if slow > 1:
+        rank.write_text(rank.read_text().replace(START, f"{BUSY.format(slow=slow)}\n\n{START}"))
+    return clone
 
 
 def one_check(options: argparse.Namespace, slow: float) -> dict[str, Any]:
     """Run one check, and keep what its verdicts rest on."""
     words = ["regress", "check", "--base", "HEAD", "--layer", "wall", "--config", str(options.config)]
     words += [word for name in options.check for word in ("--check", name)]
-    words += ["--inject", f"step={slow:g}"] if slow > 1 else []
     words += ["--pairs", str(options.pairs)] if options.pairs else []
     with tempfile.TemporaryDirectory() as folder:
         record_file = Path(folder) / "record.json"
         command = [sys.executable, "-m", "xbench", *words, "--output", folder, "--json", str(record_file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        clone = cloned(Path(folder), slow)
+        environ = {**os.environ, "PYTHONPATH": str(clone)}
+        done = subprocess.run(command, cwd=clone, env=environ, capture_output=True, text=True, check=False)
         if done.returncode not in (0, 3):
             raise SystemExit(f"a check ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")
         record = load(record_file)
@@ -60,7 +100,7 @@ def promised(options: argparse.Namespace) -> float:
     """The least slow-down that this machine's noise floor lets the gate promise to find, as a factor."""
     noise = noise_of(folder_of(options.config.absolute().parent), environment.capture())
     if noise is None:
-        raise SystemExit("this machine's noise floor is not known: xbench regress calibrate learns it")
+        raise SystemExit("this machine's noise floor is not known: xbench regress baseline learns it")
     return 1 + 2 * max(one.floor for one in noise.floors if one.check in options.check)
 
 

@@ -32,7 +32,8 @@ import numpy as np
 from scipy.stats import binomtest
 
 from xbench import environment
-from xbench.records import Comparison, Noise, load
+from xbench.records import Comparison, load
+from xbench.regress.baseline import read_baseline
 from xbench.regress.metrics import SLOWER
 from xbench.stats.regression import agrees, log_ratios, noise_floor, verdicts
 
@@ -77,8 +78,7 @@ def recorded(noise: Path | None) -> dict[str, list[float]]:
         assert isinstance(record, Comparison)
         found["restless machine" if path.name == RESTLESS else "launches"] += from_launch_to_launch(record)
     if noise is not None:
-        aa_pairs = load(noise)
-        assert isinstance(aa_pairs, Noise)
+        aa_pairs = read_baseline(noise)
         for case in {one.case for pair in aa_pairs.pairs for one in pair.base}:
             ratios = [ratio for pair in aa_pairs.pairs if (ratio := pair.ratio(case)) is not None]
             found[f"{noise}: {case.check}/{case.mode} {case.metric}"] = log_ratios(ratios)

@@ -2,7 +2,7 @@
 
     python benchmarks/regress_turns.py [IN_TURNS ONE_BY_ONE]
 
-Reads two records of `xbench regress calibrate --check step`, made on one machine: one as it is, one with
+Reads two records of `xbench regress baseline --layer wall --check step`, made on one machine: one as it is, one with
 `in_turns = false` in xbench.toml (the committed ones unless others are named). Launches in turns are compared turn by
 turn, as the gate does, and by the medians of whole launches, as if they had taken none. Real compute, real collectives.
 """
@@ -12,21 +12,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from xbench.records import Noise, load
+from xbench.regress.baseline import read_baseline
 from xbench.stats.regression import log_ratios, noise_floor
 from xbench.units import format_percent
 
 RESULTS = Path("results")
 RECORDS = (RESULTS / "baselines" / "cpu-8ee24f49-84e29860" / "noise.json", RESULTS / "noise-one-by-one.json")
 PAIRS = 12
-
-
-def noise(path: Path) -> Noise:
-    """The record. Raises SystemExit for one of another kind."""
-    record = load(path)
-    if not isinstance(record, Noise):
-        raise SystemExit(f"{path} is no record of xbench regress calibrate")
-    return record
 
 
 def floor(ratios: list[float]) -> str:
@@ -36,7 +28,9 @@ def floor(ratios: list[float]) -> str:
 
 def main() -> None:
     """Print three floors."""
-    in_turns, one_by_one = (noise(path) for path in (map(Path, sys.argv[1:]) if len(sys.argv) == 3 else RECORDS))
+    in_turns, one_by_one = (
+        read_baseline(path) for path in (map(Path, sys.argv[1:]) if len(sys.argv) == 3 else RECORDS)
+    )
     for title, record in (("one after the other", one_by_one), ("in turns", in_turns)):
         whole = [
             head.value / base.value for pair in record.pairs for base, head in zip(pair.base, pair.head, strict=True)

@@ -35,7 +35,6 @@ PAGES = {
     "tuned": ["tests/golden/tuned-v1.json"],
     "regression": ["tests/golden/regression-v1.json"],
     "baseline": ["tests/golden/baseline-v1.json"],
-    "noise": ["tests/golden/noise-v1.json"],
     "cluster": ["tests/golden/cluster-v1.json"],
     "troubled": ["tests/golden/comparison-v1.json"],
 }

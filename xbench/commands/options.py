@@ -365,7 +365,7 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",
         "--keep", "--output", "--force",
     ),
-    "Expert": ("--timeout", "--inject", "--help"),
+    "Expert": ("--timeout", "--help"),
 }  # fmt: skip
 """Options by heading. Options that are not listed here appear under `OTHER`, which comes first."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,17 +28,13 @@ from xbench.option_fields import Finite
 from xbench.record_files import command_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from xbench.records import Baseline, Noise, Regression
+    from xbench.records import Regression
     from xbench.regress.request import RegressRequest
-    from xbench.runs.run_folder import Kept
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 CONFIG = Path("xbench.toml")
 LAYERS = ("deterministic", "wall", "both")
-MAX_SLOWER = 10.0
 
 
 @click.group("regress", short_help="Notice that a training step got slower: a gate for CI.")
@@ -47,7 +42,7 @@ def regress() -> None:
     """Notice that a training step got slower: a gate for CI.
 
     The suite stands in xbench.toml, which `init` writes. `check --base REV` measures two revisions here, by turns,
-    which is the trustworthy way; `record` stores a baseline that a later `check` compares with; `calibrate` learns how
+    which is the only way to judge times; `baseline` stores counts that a later `check` compares with, and learns how
     noisy this machine is.
     """
 
@@ -106,16 +101,11 @@ def init_command(workload: str | None, install: str | None) -> int:
 )
 @click.option("--base", metavar="REV", help="Measure this git revision too, here and now, by turns with this tree.")
 @click.option("--baseline", type=ResultPath(), metavar="FILE|DIR", shell_complete=complete_result,
-              help="A stored baseline.  [default: this machine's, else any's, under results/baselines]")  # fmt: skip
+              help="Stored counts.  [default: this machine's and any's, under results/baselines]")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 4 for inconclusive, 5 for missing or not comparable, in place of 0.")
 @click.option("--no-confirm", is_flag=True, help="Report a suspected slow-down without fresh launches that agree.")
 @click.option("--markdown", "markdown_to", metavar="FILE|-", help="Write a summary for a pull request; - is stdout.")
 @click.option("--junit", "junit_to", metavar="FILE|-", help="Write JUnit XML, one case a verdict; - is stdout.")
-@click.option(
-    "--inject",
-    metavar="step=X",
-    help="Testing aid: keep head busy until each step has taken X times as long: step=1.10.",
-)
 @_layer_option
 @_suite_options()
 def check_command(
@@ -125,27 +115,19 @@ def check_command(
     no_confirm: bool,
     markdown_to: str | None,
     junit_to: str | None,
-    inject: str | None,
     json_to: str | None,
     **options: Any,
 ) -> int:
-    """Measure the suite, and judge it against a revision or a stored baseline.
+    """Measure the suite, and judge it against a revision, or its counts against a stored baseline.
 
     Exit code 3 says that something regressed. A wall-clock regression needs an exact test over pairs of fresh launches,
     an interval beyond the threshold, and fresh launches that agree; a count needs only to differ.
     """
     check_targets({"--json": json_to, "--markdown": markdown_to, "--junit": junit_to})
     if base is not None and baseline is not None:
-        raise SpecError("--base and --baseline exclude each other", hint="--base REV is the trustworthy way")
-    from xbench.regress.metrics import wall_clock
-
-    slow_step = _injected(inject)
-    request = _request(base=base, baseline=baseline, slow_step=slow_step, **options)
+        raise SpecError("--base and --baseline exclude each other", hint="--base REV judges times as well")
+    request = _request(base=base, baseline=baseline, **options)
     request.confirm = request.suite.confirm and not no_confirm
-    if slow_step > 1.0 and "wall" not in request.layers:
-        raise SpecError("--inject slows steps, and --layer deterministic times none", hint="--layer wall times them")
-    if slow_step > 1.0 and not wall_clock(request.suite.cases()):
-        raise SpecError("--inject slows steps, and no check times any", hint="name a check with a wall-clock metric")
 
     from xbench.regress import exit_code
     from xbench.regress.check import check
@@ -164,33 +146,25 @@ def check_command(
     return exit_code(kept.record, strict)
 
 
-@regress.command("record", short_help="Measure the suite, and store a baseline.")
-@_suite_options()
+@regress.command("baseline", short_help="Store counts to compare with, and learn how noisy this machine is.")
+@_suite_options(pairs="20")
 @_layer_option
-def record_command(json_to: str | None, layer: str, **options: Any) -> int:
-    """Measure the suite, and store it as this machine's baseline.
+def baseline_command(json_to: str | None, layer: str, **options: Any) -> int:
+    """Store the suite's counts, plans and predictions, and how far apart launches of the same code are here.
 
-    With --layer deterministic, and no peak_memory among the metrics, what is stored holds on every machine.
+    A check without --base compares with these counts. Checks on this machine take no difference below twice its noise
+    floor for a regression.
     """
     check_json(json_to)
     request = _request(layer=layer, **options)
-    from xbench.regress.record import record
+    from xbench.regress.baseline import baseline
+    from xbench.report.console import make_console
 
-    return _store(record, request, json_to)
-
-
-@regress.command("calibrate", short_help="Learn how noisy this machine is.")
-@_suite_options(pairs="20")
-def calibrate_command(json_to: str | None, **options: Any) -> int:
-    """Launch this tree against itself, and store how far apart the same code's launches are.
-
-    Later checks on this machine take no difference below twice that for a regression.
-    """
-    check_json(json_to)
-    request = _request(layer="wall", **options)
-    from xbench.regress.record import calibrate
-
-    return _store(calibrate, request, json_to)
+    kept = baseline(request, console := make_console())
+    show_run(console, kept.record, kept.path, json_to)
+    if kept.error is not None:
+        raise kept.error
+    return 0
 
 
 @regress.command("launch", hidden=True, short_help="Carry out one order of a check.")
@@ -240,34 +214,6 @@ def _request(
         command=command_line(),
         **fields,
     )
-
-
-def _injected(text: str | None) -> float:
-    """Return the factor of a slow-down: 1.1 for 'step=1.10'. Raises SpecError."""
-    if text is None:
-        return 1.0
-    found = re.fullmatch(r"step=(\d+(?:\.\d+)?)", text)
-    factor = float(found[1]) if found else 0.0
-    if not 1.0 < factor <= MAX_SLOWER:
-        raise SpecError(
-            f"--inject: {text!r} is no slow-down of the step between 1 and {MAX_SLOWER:g}", hint="try step=1.10"
-        )
-    return factor
-
-
-def _store(
-    flow: Callable[[RegressRequest, Console], Kept[Baseline | Noise]],
-    request: RegressRequest,
-    json_to: str | None,
-) -> int:
-    """Measure what later checks need, and show it."""
-    from xbench.report.console import make_console
-
-    kept = flow(request, console := make_console())
-    show_run(console, kept.record, kept.path, json_to)
-    if kept.error is not None:
-        raise kept.error
-    return 0
 
 
 def _tell_github(regression: Regression) -> None:

@@ -91,7 +91,6 @@ from xbench.records.regression import LaunchPair as LaunchPair
 from xbench.records.regression import Measurement as Measurement
 from xbench.records.regression import MetricName as MetricName
 from xbench.records.regression import MetricUnit as MetricUnit
-from xbench.records.regression import Noise as Noise
 from xbench.records.regression import NoiseFloor as NoiseFloor
 from xbench.records.regression import Regression as Regression
 from xbench.records.regression import RegressionVerdict as RegressionVerdict

@@ -25,7 +25,7 @@ from xbench.records.cluster import ClusterComparison, LiveRun
 from xbench.records.comparison import Comparison, Profile
 from xbench.records.convergence import Convergence
 from xbench.records.parts import FOREIGN
-from xbench.records.regression import Baseline, Noise, Regression
+from xbench.records.regression import Baseline, Regression
 from xbench.records.scaling import Scaling
 from xbench.records.tuned import Tuned
 from xbench.records.validation import Validation
@@ -42,7 +42,6 @@ AnyRecord = (
     | Tuned
     | Convergence
     | Baseline
-    | Noise
     | Regression
     | ClusterComparison
     | LiveRun
@@ -75,16 +74,19 @@ MAX_BYTES = 256 * MIB
 
 WHICH = "give a record.json, or the folder of a run under results/runs"
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""Migration functions by version: the function at N turns a record of version N into version N + 1. Empty so far."""
-
 
 _GONE = ("copies", "nvtx")
 """Fields of a run's spec in records of older versions, whose features were removed."""
 
 
 def migrated(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a record without what only older versions had."""
+    """Return the data of a record without what only older versions had, and under its kind of today."""
+    if data.get("kind") == "noise":
+        data = data | {"kind": "baseline"}
+    if data.get("kind") == "baseline" and data.get("launches"):  # floors of launches that were not in pairs
+        data = data | {"floors": []}
+    gone = {"baseline": ("launches",), "regression": ("injected",)}.get(str(data.get("kind")), ())
+    data = {key: value for key, value in data.items() if key not in gone}
     spec = data.get("spec")
     return data | {"spec": {key: spec[key] for key in spec if key not in _GONE}} if isinstance(spec, dict) else data
 
@@ -158,8 +160,6 @@ def loads(text: str, name: str = "record") -> AnyRecord:
             f"{shown} has schema version {reprlib.repr(version)}, and this xbench reads up to {SCHEMA_VERSION}",
             hint="install a newer xbench",
         )
-    for before in range(version, SCHEMA_VERSION):
-        data = MIGRATIONS[before](data)
     if instead := former("record", str(data["kind"])):
         raise RecordError(f"{shown} is a record of a kind that is gone: {instead}")
     try:

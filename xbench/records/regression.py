@@ -1,4 +1,4 @@
-"""Records of `xbench regress`: a machine's baseline, its noise, and the result of a check.
+"""Records of `xbench regress`: a baseline with the noise of a machine, and the result of a check.
 
 A *case* is one metric of one mode of one check of the suite. The unit of analysis of a wall-clock case is the launch
 pair: one launch each of base and head. Its figure is the logarithm of head over base. `Regression` holds the raw
@@ -178,34 +178,23 @@ class Side(Part):
     measurements: list[Measurement] = Field([], description="of the deterministic layer")
 
 
-class MachineRecord(Headed):
-    """Base of the records that are kept for a machine."""
+class Baseline(Headed):
+    """Result of `xbench regress baseline`: counts to compare with, and A/A pairs, where base and head are one tree.
 
+    It is stored in parts under results/baselines: what holds on every machine in any/baseline.json, the other counts in
+    <machine>/baseline.json, and the pairs in <machine>/noise.json.
+    """
+
+    kind: Literal["baseline"] = "baseline"
     xbench: Text = Field(description="version")
-    machine: Text
+    machine: Text = Field(description="the folder's name; 'any' for what holds on every machine")
     complete: bool
     error: Text | None = Field(None, description="why the run ended early, one sentence")
     warnings: list[Text] = []
     suite: Suite
     side: Side
-
-
-class Baseline(MachineRecord):
-    """Result of `xbench regress record`: results/baselines/<machine>/baseline.json."""
-
-    kind: Literal["baseline"] = "baseline"
-    machine: Text = Field(description="the folder's name; 'any' where only the deterministic layer was measured")
-    launches: list[list[Measurement]] = Field([], description="of the wall-clock layer, in the order of time")
-    floors: list[NoiseFloor] = []
-    failures: list[Failure] = []
-
-
-class Noise(MachineRecord):
-    """Result of `xbench regress calibrate`: results/baselines/<machine>/noise.json. Base and head are one tree."""
-
-    kind: Literal["noise"] = "noise"
-    pairs: list[LaunchPair]
-    floors: list[NoiseFloor] = []
+    pairs: list[LaunchPair] = []
+    floors: list[NoiseFloor] = Field([], description="for checks with as many pairs as the suite's would have")
     failures: list[Failure] = []
 
 
@@ -266,7 +255,7 @@ class Regression(Headed):
     warnings: list[Text] = []
     suite: Suite
     against: Literal["revision", "baseline"] = Field(
-        description="revision: launches of both sides by turns, here; baseline: stored earlier, the weaker way"
+        description="revision: both sides are measured here, times by turns; baseline: counts that were stored earlier"
     )
     base: Side | None = Field(description="None where there is no baseline")
     head: Side
@@ -276,5 +265,4 @@ class Regression(Headed):
     confirmation: list[LaunchPair] = Field([], description="fresh launches of the suspected cases alone")
     floors: list[NoiseFloor] = []
     failures: list[Failure] = []
-    injected: Text | None = Field(None, description="a slow-down that was put into head on purpose")
     cases: list[Judged] = []

@@ -5,7 +5,7 @@
 | `metrics` | the metrics that a suite may name, their values in a job's result, and whether two sides compare |
 | `suite` | xbench.toml to a checked `Suite` |
 | `judge` | a `Regression` with its raw samples to one with verdicts; the exit code |
-| `request`, `check`, `record` | the flows, their arguments, and the folder of baselines |
+| `request`, `check`, `baseline` | the flows, their arguments, and the folder of baselines |
 | `session` | first launches, then pairs of launches in A-B-B-A order |
 | `pairs` | length of a launch, and the number of pairs that fit the budget |
 | `alternation` | turns of two launches that run at once |
@@ -33,9 +33,9 @@ Importing this package does not import torch.
 
 from __future__ import annotations
 
-from xbench.regress.judge import exit_code, floors_of, judge, launch_floors, suspected, worth_timing
+from xbench.regress.judge import exit_code, floors_of, judge, suspected, worth_timing
 from xbench.regress.metrics import METRICS, MetricFacts, pairs_for
 from xbench.regress.suite import load_suite
 
-__all__ = ["METRICS", "MetricFacts", "exit_code", "floors_of", "judge", "launch_floors", "load_suite", "pairs_for",
+__all__ = ["METRICS", "MetricFacts", "exit_code", "floors_of", "judge", "load_suite", "pairs_for",
            "suspected", "worth_timing"]  # fmt: skip

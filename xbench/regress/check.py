@@ -1,8 +1,7 @@
 """`xbench regress check`: measure base and head, judge them, and measure suspected cases once more.
 
-Against a revision both sides are launched here, in alternation. Against a stored baseline only head is launched. Each
-of its launches is paired with one of the baseline's, in order of time. Any change of the machine since then counts as a
-difference of the code, so this way is weaker.
+Against a revision both sides are launched here, in alternation. Against a stored baseline only head's counts, plans and
+predictions are judged: times of another day would count any change of the machine as a difference of the code.
 
 A record is written after every pair. A check that ends early leaves its measurements, marked incomplete.
 """
@@ -20,17 +19,26 @@ from xbench import environment
 from xbench.errors import SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD, now
-from xbench.records import Baseline, Check, Failure, Noise, NoiseFloor, Regression, Side
+from xbench.records import Baseline, Check, Failure, NoiseFloor, Regression, Side
+from xbench.regress.baseline import (
+    base_of,
+    folder_of,
+    machine_of,
+    machines_with_counts,
+    noise_of,
+    read_baseline,
+    stored_counts,
+)
 from xbench.regress.checkout import Checkout, Incomparable, Repository, empty_submodules, left_out, other_needs, short
-from xbench.regress.judge import floors_of, judge, launch_floors, suspected, worth_timing
+from xbench.regress.judge import floors_of, judge, suspected, worth_timing
 from xbench.regress.metrics import METRICS, workload_change
-from xbench.regress.pairs import AS_ASKED
-from xbench.regress.record import any_baseline, find_baseline, folder_of, noise_of, read_baseline
 from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.stats.regression import MIN_PAIRS
 from xbench.text import counted
 from xbench.version import __version__
+
+BESIDE = "--base HEAD~1 measures that revision beside this tree"
 
 
 def check(request: RegressRequest, console: Console) -> Kept[Regression]:
@@ -50,7 +58,7 @@ class Checking:
         self.base: Side | None = None
         self.head: Side | None = None
         self.floors: list[NoiseFloor] = []
-        self.warnings = environment.noise_warnings() if "wall" in request.layers else []
+        self.warnings = environment.noise_warnings() if request.base is not None and "wall" in request.layers else []
 
     # --- against a revision ------------------------------------------------------------------------------------------
 
@@ -127,15 +135,17 @@ class Checking:
     # --- against a baseline ------------------------------------------------------------------------------------------
 
     def against_baseline(self) -> Kept[Regression]:
-        """Measure head now, and compare it with a stored base. Raises RecordError for an unreadable one."""
+        """Count head now, and compare it with stored counts. Raises RecordError for a baseline that cannot be read."""
         self.against = "baseline"
         given, folder = self.request.baseline, folder_of(self.request.folder)
+        if "deterministic" not in self.request.layers:
+            raise SpecError("times are compared with a revision, and no --base was given", hint=BESIDE)
         if given is not None:  # its errors are raised before anything is launched
             read_baseline(given)
-        elif not any_baseline(folder):
+        elif not machines_with_counts(folder):
             raise SpecError(
                 f"there is nothing to compare with: no --base, and no baseline under {str(folder)!r}",
-                hint="--base HEAD~1 measures that revision beside this tree; xbench regress record stores a baseline",
+                hint=f"{BESIDE}; xbench regress baseline stores counts",
             )
         tree, own = head_tree(self.request)
         return self._ended(lambda: self._stored(tree, own))
@@ -144,42 +154,24 @@ class Checking:
         self.head = self.measuring.look(head, head.title, own)
         if self.head is None:
             return
-        folder = folder_of(self.request.folder)
-        stored, path, why = find_baseline(self.request.baseline, folder, self.head.environment)
-        if stored is None:
-            self._warn(why or "there is no baseline")
+        folder, given = folder_of(self.request.folder), self.request.baseline
+        stored = [(given, read_baseline(given))] if given is not None else stored_counts(folder, self.head.environment)
+        if not stored:
+            self._warn(
+                f"nothing was compared: there is no baseline of this machine, {machine_of(self.head.environment)}, but "
+                f"of {', '.join(machines_with_counts(folder))}; xbench regress baseline makes one here, and "
+                "check --base REV needs none"
+            )
             return
-        self.base = stored.side
-        self.say(f"the baseline is {path}, made {stored.created} of {stored.side.source}")
-        names = self._worth_timing()
-        if not names or not stored.launches:
-            return
-        self._warn("the baseline was measured earlier, not by turns with head: check --base REV is the trustworthy way")
-        self.measuring.first_launches((head,), names)
-        if not self.measuring.timeable:
-            return
-        pairs, reason = len(stored.launches), "as many as the baseline has"
-        if self.request.pairs is not None and self.request.pairs <= pairs:
-            pairs, reason = self.request.pairs, AS_ASKED
-        self.measuring.plan_pairs(pairs, self._budget_s, reason=reason)
-        self.floors = launch_floors(self.request.suite, stored.launches, pairs)
-        self.measuring.run_head(head, stored.launches[:pairs], self._keep_so_far)
-        self._confirm_stored(head, stored)
-
-    def _confirm_stored(self, head: Checkout, stored: Baseline) -> None:
-        doubtful = suspected(judge(self._record(None, complete=False))) if self.request.confirm else []
-        if doubtful:
-            self.say("suspected, so head is measured again by fresh launches")
-            pairs = stored.launches[: len(self.measuring.pairs)]
-            self.measuring.run_head(head, pairs, self._keep_so_far, doubtful)
+        for path, one in stored:
+            self.say(f"the baseline is {path}, made {one.created} of {one.side.source}")
+        self.base = base_of([one for _, one in stored])
+        self._say_changes()
 
     # --- both -------------------------------------------------------------------------------------------------------
 
-    def _worth_timing(self) -> list[str]:
-        """Return the checks that launches could decide, according to the looks.
-
-        Report each change of a workload that they found, and each expected change that they did not find.
-        """
+    def _say_changes(self) -> None:
+        """Report each change of a workload that the looks found, and each expected change that they did not find."""
         assert self.base is not None
         assert self.head is not None
         for check in self.measuring.checks:
@@ -188,15 +180,15 @@ class Checking:
                 self.say(f"{check.name}: {change.said}")
             elif check.expect_change is not None:
                 self._warn(f"{check.name}: the workload is that of base, so expect_change can go")
+
+    def _worth_timing(self) -> list[str]:
+        """Return the checks that launches could decide, according to the looks."""
+        self._say_changes()
         so_far = self._record(None, complete=False)
         names = worth_timing(so_far)
         if "wall" in self.request.layers and not names and any(case.fails for case in judge(so_far).cases):
             self.say("nothing is timed: the check fails already")
         return names
-
-    @property
-    def _budget_s(self) -> float:
-        return 60.0 * self.request.suite.budget_minutes
 
     def _pairs(self) -> int:
         """Return the number of pairs, and set the noise floors of a check with that many."""
@@ -210,23 +202,23 @@ class Checking:
             )
 
         plan = self.measuring.plan_pairs(
-            self.request.pairs, self._budget_s, quiet_enough if noise is not None else None
+            self.request.pairs, 60.0 * self.request.suite.budget_minutes, quiet_enough if noise is not None else None
         )
         self.floors = self._floors(noise, plan.pairs)
         return plan.pairs
 
-    def _noise(self) -> Noise | None:
-        """Return this machine's calibration. Print a message if there is none, or if it knows none of these checks."""
+    def _noise(self) -> Baseline | None:
+        """Return this machine's A/A pairs. Print a message if there is none, or if it knows none of these checks."""
         assert self.head is not None
         noise = noise_of(folder_of(self.request.folder), self.head.environment)
         if noise is None:
-            self.say("the noise floor of this machine is not known: xbench regress calibrate learns it")
+            self.say("the noise floor of this machine is not known: xbench regress baseline learns it")
         elif not self._floors(noise, MIN_PAIRS):
-            self.say("the noise floor of these checks is not known: xbench regress calibrate learns it")
+            self.say("the noise floor of these checks is not known: xbench regress baseline learns it")
             return None
         return noise
 
-    def _floors(self, noise: Noise | None, pairs: int) -> list[NoiseFloor]:
+    def _floors(self, noise: Baseline | None, pairs: int) -> list[NoiseFloor]:
         """Return the floors for `pairs` pairs, of checks that are unchanged and launched in the same way."""
         if noise is None:
             return []
@@ -251,7 +243,7 @@ class Checking:
 
     def _record(self, error: XbenchError | None, *, complete: bool) -> Regression:
         assert self.head is not None
-        measuring, slow = self.measuring, self.request.slow_step
+        measuring = self.measuring
         return Regression(
             created=now(),
             command=self.request.command,
@@ -269,7 +261,6 @@ class Checking:
             confirmation=measuring.confirmation,
             floors=self.floors,
             failures=measuring.failures,
-            injected=f"every step of head takes {slow:g} times as long" if slow > 1.0 else None,
         )
 
     @cached_property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from math import exp
 from typing import Any, NamedTuple
 
@@ -45,7 +44,7 @@ from xbench.units import format_brief_percent, format_percent
 FAILED, REGRESSED, INCONCLUSIVE, INCOMPARABLE = 1, 3, 4, 5
 """Exit codes; the last two are used only with `--strict`."""
 _EXACT = {
-    "baseline": "changed, and it gates exactly: record a new baseline if that was meant",
+    "baseline": "changed, and it gates exactly: make a new baseline if that was meant",
     "revision": "changed, and it gates exactly: if that is meant, the check passes again once base has it",
 }
 
@@ -119,15 +118,6 @@ def floors_of(suite: Suite, pairs: Sequence[LaunchPair], checked_pairs: int) -> 
     return floors
 
 
-def launch_floors(suite: Suite, launches: Sequence[list[Measurement]], checked_pairs: int) -> list[NoiseFloor]:
-    """Return the same floors for consecutive launches, such as a baseline's. Each launch and the next are a pair."""
-    pairs = [
-        LaunchPair(number=number, first="base", base=one, head=following)
-        for number, (one, following) in enumerate(pairwise(launches))
-    ]
-    return floors_of(suite, pairs, checked_pairs)
-
-
 def threshold_of(case: Case, suite: Suite, floors: Iterable[NoiseFloor]) -> Threshold:
     """Return the suite's threshold; else the metric's default, or twice the noise floor if that is larger."""
     floor = next((floor.floor for floor in floors if floor.case == case), None)
@@ -178,6 +168,8 @@ def _refused(case: Case, regression: Regression) -> Judged | None:
     change = workload_change(case.check, base, head)
     if change is not None:
         return _of_another_workload(case, regression, change)
+    if regression.against == "baseline" and METRICS[case.metric].layer == "wall":
+        return _judged(case, regression, "missing", "a baseline holds no times: check --base REV measures both sides")
     why = obstacle(case, base, head)
     return _judged(case, regression, "not comparable", why) if why is not None else None
 
@@ -195,7 +187,7 @@ def _of_another_workload(case: Case, regression: Regression, change: WorkloadCha
         counted = _judged(case, regression, "changed", why)
     if meant == change.exact:
         return counted.model_copy(update={"verdict": "expected", "reason": f"{why}, as the suite expects"})
-    reason = f"{why}; record a new baseline if that was meant"
+    reason = f"{why}; make a new baseline if that was meant"
     if regression.against == "revision":
         reason = f'{why}; if that is meant, write expect_change = "{change.exact}" into check {case.check!r}'
     return counted.model_copy(update={"verdict": counted.verdict if counted.fails else "changed", "reason": reason})
@@ -320,13 +312,12 @@ def _found(pairs: CasePairs, verdict: PairsVerdict) -> Found:
 def _reason(verdict: PairsVerdict, threshold: Threshold, regression: Regression, cases: int) -> str:
     """Return the reason for this verdict in one sentence, without the values beside it."""
     alpha = regression.suite.alpha
-    option = "--pairs" if regression.against == "revision" else "xbench regress record --pairs"
     line = f"half the threshold of {format_brief_percent(threshold.share)}"
     test = verdict.test
     enough = pairs_needed(alpha, cases)
     if test.interval is None or test.pairs < enough:
         few, all_cases = counted(test.pairs, "pair"), counted(cases, "case")
-        return f"{few} cannot decide: {enough} are the least for {all_cases} at alpha {alpha:g} ({option} {enough})"
+        return f"{few} cannot decide: {enough} are the least for {all_cases} at alpha {alpha:g} (--pairs {enough})"
     if verdict.word == "equivalent":
         return f"the whole interval lies within {format_brief_percent(threshold.share)}"
     if verdict.word == "regressed":
@@ -336,17 +327,17 @@ def _reason(verdict: PairsVerdict, threshold: Threshold, regression: Regression,
     low, high = exp(test.interval[0]), exp(test.interval[1])
     beyond = 1 + LINE * threshold.share
     if low > beyond or high < 1 / beyond:
-        return f"beyond {line}, but p is not below {alpha:g} after Holm: {_more_pairs(2 * test.pairs, option)}"
+        return f"beyond {line}, but p is not below {alpha:g} after Holm: {_more_pairs(2 * test.pairs)}"
     share = format_brief_percent(threshold.share)
-    more = _more_pairs(deciding_pairs(test, threshold.share), option)
+    more = _more_pairs(deciding_pairs(test, threshold.share))
     return f"the interval reaches beyond {share}, and back to {line}: {more}"
 
 
-def _more_pairs(count: int, option: str) -> str:
-    """Advise a number of pairs that may decide a case, and the option that asks for it."""
+def _more_pairs(count: int) -> str:
+    """Advise a number of pairs that may decide a case."""
     if count > MAX_PAIRS:
-        return f"a quieter machine may tell, for even {option} {MAX_PAIRS} would not"
-    return f"about {count} pairs may tell: {option} {count}"
+        return f"a quieter machine may tell, for even --pairs {MAX_PAIRS} would not"
+    return f"about {count} pairs may tell: --pairs {count}"
 
 
 def _why_missing(case: Case, regression: Regression, side: Side | None = None) -> str:

@@ -39,8 +39,6 @@ FIRST_STEPS = 3
 SPARE_PAIRS = 5
 """Pairs beyond the fewest that can reach the p value. Some launches may be disturbed, or deviate by chance."""
 
-AS_ASKED = "as asked for"
-
 MORE_PAIRS = (16, 24, 32, 40)
 """Larger numbers of pairs to try if the noise floor of fewer is known to be too large."""
 
@@ -104,18 +102,17 @@ def pair_plan_of(
     pairs: int | None,
     left_s: float,
     quiet_enough: Callable[[int], bool] | None = None,
-    reason: str = AS_ASKED,
 ) -> PairPlan:
     """Return the pairs of a check: the user's number, else as many as resolve the thresholds within the budget.
 
     `pair_s` is the time of one pair of launches of every check, and `left_s` the rest of the budget [s].
     `quiet_enough(n)` returns whether the noise floor of n pairs is small enough on this machine. If it is None, spare
-    pairs are added. `reason` is that of a given number.
+    pairs are added.
     """
     needed = pairs_for(suite)
     asked = pairs if pairs is not None else suite.pairs
     if asked is not None:
-        return PairPlan(asked, needed, pair_s, reason)
+        return PairPlan(asked, needed, pair_s, "as asked for")
     wished = needed + SPARE_PAIRS
     reason = f"{needed} can reach a p below {suite.alpha:g}, and {SPARE_PAIRS} are to spare"
     if quiet_enough is not None:

@@ -54,7 +54,7 @@ class JobRequest(Message):
         default=None, description="time: absolute path, where this launch takes turns with another; None: it is alone"
     )
     turns: int = Field(default=1, ge=1, description="time: turns of each block, of `steps` steps each")
-    slow_step: float = Field(default=1.0, ge=1.0, description="testing aid: every step takes so many times as long")
+    slow_step: float = Field(default=1.0, ge=1.0, description="1: heads of earlier revisions could slow themselves")
     timeout_s: float = 120.0
 
 

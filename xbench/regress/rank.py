@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import math
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -41,7 +40,6 @@ from xbench.rank.parity_checker import gathered
 from xbench.rank.program import JobPlan, Phase, Program, whole_cycles
 from xbench.regress.alternation import Turns
 from xbench.schedules import cycle_of
-from xbench.schedules.base import Handle
 from xbench.schedules.served_parameters import trainable
 from xbench.spec import ModeSpec
 from xbench.torch_compile import cut_by_ddp
@@ -64,10 +62,9 @@ _WINDOW = "xbench counts "
 
 
 class LaunchProgram(Program):
-    """Argument of every rank. `counted` are modes to count. `slowed` explains `slow_step`, `timed` the rest."""
+    """Argument of every rank. `counted` are modes to count. `timed` explains the rest."""
 
     counted: tuple[str, ...] = ()
-    slow_step: float = 1.0
     turn_folder: str | None = None
     turns: int = 1
 
@@ -177,30 +174,6 @@ class LaunchRank(Rank):
 
     def _stamp(self, stamps: list[Any]) -> None:
         stamps.append(self.clock.mark())
-
-    def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
-        """Run `steps` ordinary training steps, with `mark()` after each; slowed if requested."""
-        if self.program.slow_step > 1.0:
-            mark = self.slowed(mark)
-        super().train(handle, steps, what, mark)
-
-    def slowed(self, mark: Callable[[], None]) -> Callable[[], None]:
-        """Return `mark` preceded by busy waiting, so that a step takes `slow_step` times as long.
-
-        A testing aid. The core is really busy and unavailable to other work.
-        """
-        began_s = time.perf_counter()
-
-        def later() -> None:
-            nonlocal began_s
-            self.device_idle()
-            until_s = began_s + self.program.slow_step * (time.perf_counter() - began_s)
-            while time.perf_counter() < until_s:
-                pass
-            mark()
-            began_s = time.perf_counter()
-
-        return later
 
 
 def _nothing() -> None:

@@ -25,7 +25,7 @@ BOTH: tuple[Layer, ...] = ("deterministic", "wall")
 class RegressRequest:
     """Parsed and checked request. `suite` holds the checks to run; `folder` is that of its file.
 
-    `base` is a git revision, `baseline` a stored one. `slow_step` slows head, as a test of the gate.
+    `base` is a git revision, `baseline` a stored one.
     """
 
     suite: Suite
@@ -35,7 +35,6 @@ class RegressRequest:
     baseline: Path | None = None
     pairs: int | None = None
     confirm: bool = True
-    slow_step: float = 1.0
     device: str = "auto"
     timeout_s: float = 120.0
     output: Path = Path("results/runs")
@@ -62,7 +61,6 @@ def measuring_of(request: RegressRequest, say: Callable[[str], None]) -> Measuri
         layers=request.layers,
         device=request.device,
         timeout_s=request.timeout_s,
-        slow_step=request.slow_step,
     )
 
 

@@ -29,7 +29,7 @@ from xbench.regress.metrics import (
     timed,
     wall_clock,
 )
-from xbench.regress.pairs import AS_ASKED, FIRST_STEPS, PairPlan, Shape, launch_s, pair_messages, pair_plan_of, shape_of
+from xbench.regress.pairs import FIRST_STEPS, PairPlan, Shape, launch_s, pair_messages, pair_plan_of, shape_of
 from xbench.regress.protocol import JobRequest, JobResult
 from xbench.runs.tune import format_minutes
 from xbench.scratch import Scratch
@@ -47,7 +47,7 @@ Cases = Sequence[Case] | None
 
 
 class Measuring:
-    """Measurements of a check, a baseline or a calibration. `slow_step` slows head (a testing aid)."""
+    """Measurements of a check or a baseline."""
 
     def __init__(
         self,
@@ -58,7 +58,6 @@ class Measuring:
         layers: Sequence[str],
         device: str = "auto",
         timeout_s: float = 120.0,
-        slow_step: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.suite = suite
@@ -70,7 +69,7 @@ class Measuring:
         self._plan_from = plan_from
         self._say = say
         self._layers = tuple(layers)
-        self._device, self._timeout_s, self._slow_step = device, timeout_s, slow_step
+        self._device, self._timeout_s = device, timeout_s
         self._clock = clock
         self._began_s = clock()
         self._looks: dict[tuple[SideName, str], JobResult] = {}
@@ -201,12 +200,10 @@ class Measuring:
         pairs: int | None,
         budget_s: float,
         quiet_enough: Callable[[int], bool] | None = None,
-        *,
-        reason: str = AS_ASKED,
     ) -> PairPlan:
-        """Return the number of pairs (`pair_plan_of`), and print it. `reason` is that of a given number."""
+        """Return the number of pairs (`pair_plan_of`), and print it."""
         left_s, pair_s = budget_s - self.spent_s, sum(self._pair_s.values())
-        plan = pair_plan_of(self.suite, pair_s, pairs=pairs, left_s=left_s, quiet_enough=quiet_enough, reason=reason)
+        plan = pair_plan_of(self.suite, pair_s, pairs=pairs, left_s=left_s, quiet_enough=quiet_enough)
         cases = wall_clock([case for check in self.timeable for case in check.cases()])
         for sentence in pair_messages(plan, len(cases)):
             self._say(sentence)
@@ -238,20 +235,6 @@ class Measuring:
             return LaunchPair(number=number, first=first, in_turns=in_turns, base=found["base"], head=found["head"])
 
         self._series("pair", pairs, kept, cases, one)
-
-    def run_head(
-        self, head: Checkout, stored: Sequence[Sequence[Measurement]], kept: Callable[[], None], cases: Cases = None
-    ) -> None:
-        """Run one launch of head for each of base's in `stored`; otherwise as `run_pairs`."""
-
-        def one(number: int, checks: Sequence[Check]) -> LaunchPair:
-            wanted = {(check.name, mode) for check in checks for mode in check.modes}
-            before = [one for one in stored[number] if (one.check, one.mode) in wanted]
-            return LaunchPair(
-                number=number, first="base", base=before, head=self._both_sides(checks, (head,), number)["head"]
-            )
-
-        self._series("launch", len(stored), kept, cases, one)
 
     def _series(
         self,
@@ -334,7 +317,6 @@ class Measuring:
                 "steps": shape.steps,
                 "turns": shape.turns or 1,
                 "seed": seed,
-                "slow_step": self._slow_step if tree.name == "head" else 1.0,
             }
         )
 

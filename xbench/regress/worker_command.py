@@ -191,7 +191,6 @@ def _programs(order: JobRequest, run: RunSpec, plan: JobPlan) -> list[dict[str, 
         "launch": 0,
         "phases": [phase.model_dump() for phase in blocks],
         "plans": [plan.model_dump(mode="json")],
-        "slow_step": order.slow_step,
         "turn_folder": order.turn_folder,
         "turns": order.turns,
     }

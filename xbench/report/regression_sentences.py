@@ -5,10 +5,8 @@ Ratios are head over base: above 1, head is slower or takes more.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from xbench.environment import differences
 from xbench.records import (
@@ -19,15 +17,13 @@ from xbench.records import (
     Judged,
     Label,
     LaunchPair,
-    Measurement,
     MetricUnit,
-    Noise,
     NoiseFloor,
     Regression,
     Side,
     Threshold,
 )
-from xbench.regress.metrics import METRICS, workload_change
+from xbench.regress.metrics import METRICS, wall_clock, workload_change
 from xbench.report import sentences
 from xbench.text import and_of, counted
 from xbench.units import format_bytes, format_percent, format_seconds
@@ -38,6 +34,7 @@ COLUMNS = (
     "alpha."
 )
 FLOORS = "In 95 of 100 checks of unchanged code the whole interval lies within the floor"
+FLOOR_COLUMNS = ("case", "noise floor", "least threshold", "label")
 WORST_FIRST = (
     "regressed", "changed", "missing", "not comparable", "inconclusive", "expected", "improved", "equivalent"
 )  # fmt: skip
@@ -170,23 +167,18 @@ def method(record: Regression) -> list[tuple[str, str]]:
     walls = [case for case in record.cases if case.found is not None]
     if not walls:
         return []
-    how = (
-        "base and head launched by turns (A-B-B-A) on this machine"
-        if record.against == "revision"
-        else "launches of head beside those of a stored baseline, which is the weaker way: the machine may have changed"
-    )
     fresh = f", {counted(len(record.confirmation), 'pair')} more to confirm" if record.confirmation else ""
     said = (
-        f"{counted(len(record.pairs), 'launch pair')}{fresh}; {how}; exact signed-rank tests, Holm over "
+        f"{counted(len(record.pairs), 'launch pair')}{fresh}; base and head launched by turns (A-B-B-A) on this "
+        f"machine; exact signed-rank tests, Holm over "
         f"{counted(len(walls), 'case')} at alpha {record.suite.alpha:g}"
     )
     return [("method", said)]
 
 
 def remarks(record: Regression) -> list[str]:
-    """Return remarks beside the verdicts: an early end, an injected slow-down, and failures."""
-    first = filter(None, (incomplete(record), injected(record)))
-    return [*first, *map(failure_line, record.failures), *record.warnings]
+    """Return remarks beside the verdicts: an early end, and failures."""
+    return [*filter(None, (incomplete(record),)), *map(failure_line, record.failures), *record.warnings]
 
 
 def incomplete(record: Regression) -> str | None:
@@ -195,11 +187,6 @@ def incomplete(record: Regression) -> str | None:
         return None
     why = (record.error or "it ended before everything was measured").rstrip(".")
     return f"INCOMPLETE: {why}. The verdicts rest on what had been measured by then."
-
-
-def injected(record: Regression) -> str | None:
-    """Describe the slow-down injected into head as a test."""
-    return None if record.injected is None else f"On purpose: {record.injected}."
 
 
 def failure_line(failure: Failure, *, sides: bool = True) -> str:
@@ -237,42 +224,21 @@ def pair_ratios(case: Judged, pairs: Iterable[LaunchPair]) -> str:
     return " ".join(f"{one:.3f}" for one in ratios if one is not None)
 
 
-class BaselineRow(NamedTuple):
-    """One case of a baseline."""
-
-    name: str
-    median: float
-    unit: MetricUnit
-    launches: str
-    label: Label
-    floor: str
+def count_rows(record: Baseline) -> list[tuple[str, str, Label]]:
+    """Return every case that was measured once, its figure, and its label."""
+    return [(name_of(one.case), value(one.value, one.unit), one.label) for one in record.side.measurements]
 
 
-def baseline_rows(record: Baseline) -> list[BaselineRow]:
-    """Return every case that a baseline measured; missing `launches` and `floor` are '–'."""
-    measured: dict[Case, list[Measurement]] = {}
-    for one in (*record.side.measurements, *(one for launch in record.launches for one in launch)):
-        measured.setdefault(one.case, []).append(one)
-    floors = {floor.case: floor_text(floor) for floor in record.floors}
-    rows = []
-    for case, found in measured.items():
-        launches = str(len(found)) if METRICS[case.metric].layer == "wall" else "–"
-        median = statistics.median(one.value for one in found)
-        rows.append(BaselineRow(name_of(case), median, found[0].unit, launches, found[0].label, floors.get(case, "–")))
-    return rows
-
-
-def noise_rows(record: Noise) -> list[tuple[str, str, str, str]]:
-    """Return every wall-clock case, its floor, the lowest threshold that follows, and the label of its figures."""
+def noise_rows(record: Baseline) -> list[tuple[str, str, str, str]]:
+    """Return every wall-clock case, its floor, the lowest threshold that follows, and its label; none without pairs."""
     labels = {one.case: str(one.label) for pair in record.pairs for one in pair.base}
     floors = {floor.case: floor for floor in record.floors}
     rows = []
-    for case in record.suite.cases():
-        facts, floor = METRICS[case.metric], floors.get(case)
-        if facts.layer == "wall":
-            found = "unknown: too few pairs" if floor is None else floor_text(floor)
-            least = "–" if floor is None else percent(max(facts.threshold, 2 * floor.floor))
-            rows.append((name_of(case), found, least, labels.get(case, "–")))
+    for case in wall_clock(record.suite.cases()) if record.pairs else []:
+        floor = floors.get(case)
+        found = "unknown: too few pairs" if floor is None else floor_text(floor)
+        least = "–" if floor is None else percent(max(METRICS[case.metric].threshold, 2 * floor.floor))
+        rows.append((name_of(case), found, least, labels.get(case, "–")))
     return rows
 
 

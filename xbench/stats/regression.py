@@ -24,7 +24,7 @@ that few pairs show their scale badly, that pairs have heavy tails (Student's t 
 day is noisier or quieter (lognormal, `FLOOR_DAY`). F is the pairs' mean distance from zero times a factor, which is the
 95 % quantile of a check's extent over that distance where both are drawn from this model. A quantile of the pairs
 themselves would not do: drawn from six pairs, it holds for 72 of 100 checks. Simulated coverage is in
-docs/ci-gate.md. A slow-down of 2F has, in 95 of 100 checks, its whole interval beyond F.
+docs/regress.md. A slow-down of 2F has, in 95 of 100 checks, its whole interval beyond F.
 
 **The line.** That is why a threshold T is at least 2F, and why the lower end of an interval has to pass the line T/2
 (`LINE`): T is the slow-down to be found. With the line at T itself, a slow-down of exactly T would be found in one

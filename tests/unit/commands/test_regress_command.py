@@ -13,8 +13,8 @@ from xbench import cli
 from xbench.commands import regress
 from xbench.records import Regression, load
 from xbench.regress import checkout
+from xbench.regress.baseline import AA_PAIRS
 from xbench.regress.protocol import VERSION
-from xbench.regress.record import CALIBRATION_PAIRS
 from xbench.report.kinds.regression import LIMIT_BYTES
 
 SUITE = """
@@ -60,11 +60,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["check", "--baseline", "nowhere.json"], "there is no result file 'nowhere.json'"),
         (["check", "--layer", "clock"], "--layer: 'clock' is not one of 'deterministic', 'wall', 'both'"),
         (["check", "--layer", "wall", "--check", "sent"], "--layer: no check of the suite has a wall metric"),
-        (["check", "--inject", "step=0.9"], "--inject: 'step=0.9' is no slow-down of the step"),
-        (["check", "--inject", "1.1"], "hint: try step=1.10"),
-        (["check", "--inject", "step=1.1", "--layer", "deterministic"], "--layer deterministic times none"),
-        (["check", "--inject", "step=1.1", "--check", "sent"], "--inject slows steps, and no check times any"),
-        (["calibrate", "--pairs", "5"], "--pairs 5: a noise floor takes 6 pairs or more"),
+        (["check", "--layer", "wall"], "no --base was given"),
+        (["baseline", "--pairs", "5"], "--pairs 5: a noise floor takes 6 pairs or more"),
         (["check", "--pairs", "0"], "--pairs: 0 is not in the range 1 to 200"),
         (["check", "--budget", "0"], "--budget"),
         (["check", "--budget", "nan"], "--budget: nan is not in the range 0.1 to 1440"),
@@ -74,10 +71,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["check", "--json", "r", "--markdown", "r"], "--json and --markdown both want 'r'"),
         (["check", "--strikt"], "did you mean --strict?"),
         (["check", "--output", "xbench.toml"], "--output"),
-        (["record", "--device", "gpu"], "--device"),
-        (["record", "--layer", "deterministic", "--check", "step"], "no check of the suite has a deterministic metric"),
-        (["calibrate", "--check", "sent"], "the suite has no wall-clock metric, so there is no noise to learn"),
-        (["calibrat"], "did you mean 'calibrate'?"),
+        (["baseline", "--device", "gpu"], "--device"),
+        (
+            ["baseline", "--layer", "deterministic", "--check", "step"],
+            "no check of the suite has a deterministic metric",
+        ),
+        (["baselin"], "did you mean 'baseline'?"),
         (["launch"], "an order and a place for its answer are needed"),
         (["launch", "xbench.toml", "answer.json"], "'xbench.toml' is no order of version 1"),
     ],
@@ -89,9 +88,9 @@ def test_what_is_wrong_is_one_sentence_before_anything_is_launched(
     assert sorted(path.name for path in place.iterdir()) == ["xbench.toml"]
 
 
-def test_the_help_says_how_many_pairs_a_calibration_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["regress", "calibrate", "--help"]) == 0
-    assert f"Launch pairs. [default: {CALIBRATION_PAIRS}]" in " ".join(capsys.readouterr().out.split())
+def test_the_help_says_how_many_pairs_a_baseline_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["regress", "baseline", "--help"]) == 0
+    assert f"Launch pairs. [default: {AA_PAIRS}]" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_the_machine_does_not_have_is_refused_first(place: Path, refused: Callable[..., str]) -> None:
@@ -100,7 +99,7 @@ def test_what_the_machine_does_not_have_is_refused_first(place: Path, refused: C
     other = Path(__file__).parents[2] / "golden" / "comparison-v1.json"
     assert "is a comparison record and no baseline" in refused("regress", "check", "--baseline", other)
     (place / "results").write_text("a file")
-    assert "the baseline: " in refused("regress", "record", "--output", place / "runs")
+    assert "the baseline: " in refused("regress", "baseline", "--output", place / "runs")
 
 
 def test_other_revisions_can_ask_which_protocol_is_spoken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ class FakeTree:
         assert order.resolved == {"by": self.name}
         self._timed += 1
         blocks = [
-            Block(mode=mode, round=turn, steps_s=[order.slow_step * self._step_s.get(mode, 0.1)] * order.steps)
+            Block(mode=mode, round=turn, steps_s=[self._step_s.get(mode, 0.1)] * order.steps)
             for turn in range(order.rounds * order.turns)
             for mode in order.modes
         ]

@@ -17,9 +17,10 @@ from rich.console import Console
 
 from xbench.records import Baseline, Regression, load
 from xbench.regress import load_suite
+from xbench.regress.baseline import baseline
 from xbench.regress.check import check
-from xbench.regress.record import record
 from xbench.regress.request import Layer, RegressRequest
+from xbench.runs.run_folder import Kept
 
 SUITE = """
 [regress]
@@ -49,7 +50,7 @@ if order["kind"] == "look":
     if (tree / "parameters").exists():
         workload["parameters"] = int((tree / "parameters").read_text())
     made |= {{"workload": workload, "planned": {{}}}}
-    made["counted"] = {{"ddp": {{"collectives": 3, "wire_bytes": 40}}}}
+    made["counted"] = {{"ddp": {{"collectives": 3, "wire_bytes": 40, "peak_bytes": 64}}}}
     needed = (tree / "needs").read_text() if (tree / "needs").exists() else "step_s"
     if not (tree / needed).exists():
         made = {{"xbench": "0.1.0", "error": f"No such file or directory: {{needed!r}}"}}
@@ -71,7 +72,7 @@ else:
             log.write(turns.name + " ")
         (turns / "done-0").touch()
     jitter = 1 + 0.001 * ((7 * number + int(10_000 * step_s)) % 5)
-    block = {{"mode": "ddp", "round": 0, "steps_s": [step_s * order["slow_step"] * jitter] * order["steps"]}}
+    block = {{"mode": "ddp", "round": 0, "steps_s": [step_s * jitter] * order["steps"]}}
     made |= {{"blocks": [block] * blocks, "samples_per_step": 4}}
 Path(sys.argv[4]).write_text(json.dumps(made))
 """
@@ -129,8 +130,11 @@ def verdicts(record: Regression) -> dict[str, str]:
     return {case.metric: case.verdict for case in record.cases}
 
 
-def stored(root: Path, layers: tuple[Layer, ...]) -> Path:
-    kept = record(request(root, layers=layers), Console(file=io.StringIO()))
-    assert isinstance(kept.record, Baseline)
-    assert kept.error is None
-    return kept.path
+def based(root: Path, layers: tuple[Layer, ...], said: io.StringIO | None = None, **fields: object) -> Kept[Baseline]:
+    return baseline(request(root, layers=layers, **fields), Console(file=said or io.StringIO(), width=200))
+
+
+def stored(root: Path, layers: tuple[Layer, ...] = ("deterministic",), **fields: object) -> list[Path]:
+    """The files that a baseline was stored in."""
+    assert based(root, layers, **fields).error is None
+    return sorted((root / "results" / "baselines").glob("*/*.json"))

@@ -12,7 +12,6 @@ from xbench.records import (
     Failure,
     LaunchPair,
     Measurement,
-    Noise,
     Regression,
     Side,
     Suite,
@@ -111,20 +110,10 @@ def slower() -> Regression:
 
 
 def baseline() -> Baseline:
-    """What `xbench regress record` would keep of it."""
-    return Baseline(
-        created="2026-03-01T12:00:00Z", command="xbench regress record", xbench="0.1.0", machine="3f9a1c02-77d0b1e4",
-        complete=True, suite=SUITE, side=side("this tree"),
-        launches=[pair.base for pair in pairs(dict.fromkeys(TIMED, 1.0))],
-        floors=floors_of(SUITE, pairs(dict.fromkeys(TIMED, 1.0)), 10),
-    )  # fmt: skip
-
-
-def noise() -> Noise:
-    """What `xbench regress calibrate` would keep of it: nothing is known of wfbp, which was measured too seldom."""
+    """What `xbench regress baseline` would keep of it: wfbp was measured too seldom to know its noise."""
     found = pairs(dict.fromkeys((DDP, OPTIMAL), 1.0))
-    return Noise(
-        created="2026-03-01T12:00:00Z", command="xbench regress calibrate", xbench="0.1.0",
+    return Baseline(
+        created="2026-03-01T12:00:00Z", command="xbench regress baseline", xbench="0.1.0",
         machine="3f9a1c02-77d0b1e4", complete=True, suite=SUITE, side=side("this tree"), pairs=found,
         floors=floors_of(SUITE, found, 10),
     )  # fmt: skip

@@ -49,7 +49,7 @@ def test_a_larger_model_fails_whichever_layer_is_asked_for(layers: tuple[str, ..
 
 def test_against_a_baseline_a_larger_model_fails_as_well() -> None:
     record = made.regression(head=another(**LARGER), pairs=[], against="baseline")
-    assert of(record, BUCKETS).reason == f"{LARGER_TOLD}; record a new baseline if that was meant"
+    assert of(record, BUCKETS).reason == f"{LARGER_TOLD}; make a new baseline if that was meant"
     assert exit_code(record, strict=False) == 3
 
 

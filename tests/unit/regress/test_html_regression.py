@@ -1,4 +1,4 @@
-"""The pages of a check for regressions, a baseline and a noise floor, number by number."""
+"""The pages of a check for regressions, and a baseline, number by number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xbench.report.charts.forest import (
     wall_clock_cases,
     wall_table,
 )
-from xbench.report.charts.launches import launches_over_time, pairs_over_time
+from xbench.report.charts.launches import pairs_over_time
 from xbench.report.formats.html import contents, render
 from xbench.report.kinds import view_of
 from xbench.report.kinds.regression import counted_table
@@ -182,11 +182,9 @@ def test_the_page_begins_with_the_answer_and_gives_every_reason() -> None:
 
 
 def test_what_a_reader_must_not_miss_is_at_the_top() -> None:
-    record = made.regression(complete=False, error="interrupted", injected="head's step is made 10 % longer",
-                             warnings=["the governor is powersave"])  # fmt: skip
+    record = made.regression(complete=False, error="interrupted", warnings=["the governor is powersave"])  # fmt: skip
     page = view_of(record).page()
     assert page.incomplete == "INCOMPLETE: interrupted. The verdicts rest on what had been measured by then."
-    assert page.answer[-1] == "On purpose: head's step is made 10 % longer."
     assert page.warnings == 1
 
 
@@ -215,29 +213,19 @@ def test_one_machine_is_described_once() -> None:
     assert [table.title for table in tables(page, "environment")] == ["Everything else that was noted of the machine"]
 
 
-def test_a_baseline_shows_what_it_has_and_what_it_has_not() -> None:
-    record = made.baseline()
+def test_a_baseline_shows_what_it_has() -> None:
     failure = Failure(check="small", side="base", reason="out of memory")
-    two = [launch[:2] for launch in record.launches]
-    record = record.model_copy(update={"launches": two, "failures": [failure]})
-    page = view_of(record).page()
-    (table,) = tables(page, "measured")
-    assert table.rows[-1] == ["small/wfbp step_time", Badge("not measured", "inconclusive"), "–", "–", "–"]
-    assert len(table.rows) == len(record.suite.cases())
+    page = view_of(made.baseline().model_copy(update={"failures": [failure]})).page()
+    (table,) = tables(page, "counts")
+    assert table.rows[0] == ["resnet18/ddp buckets", "3", Badge("simulated", "simulated")]
+    assert len(table.rows) == 5
     assert page.failures == ["FAILED: small: out of memory"]
-    assert page.answer == ["Baseline of 7 of 8 cases for 3f9a1c02-77d0b1e4.", "Its figures are real and simulated."]
-
-
-def test_launches_of_a_baseline_are_over_their_median() -> None:
-    record = made.baseline()
-    first = [one.model_copy(update={"value": 0.3}) for one in record.launches[0]]
-    figure = found(launches_over_time(record.model_copy(update={"launches": [first, *record.launches[1:]]})))
-    assert [trace["y"] for trace in figure.traces] == 3 * [[pytest.approx(1.5)] + 9 * [1.0]]
-    assert launches_over_time(record.model_copy(update={"launches": []})) is None
+    assert page.labels == ["real", "simulated"]
+    assert "5 cases and noise floors from 10 A/A pairs" in page.answer[0]
 
 
 def test_a_noise_floor_is_a_band_behind_its_pairs() -> None:
-    record = made.noise()
+    record = made.baseline()
     figure = found(floors_figure(record))
     band, pairs = figure.traces
     assert band["base"] == pytest.approx([1 / (1 + floor.floor) for floor in record.floors], rel=1e-5)
@@ -253,7 +241,7 @@ def test_a_noise_floor_is_a_band_behind_its_pairs() -> None:
 
 
 def test_a_floor_that_is_not_known_says_why() -> None:
-    figure = found(floors_figure(made.noise().model_copy(update={"floors": []})))
+    figure = found(floors_figure(made.baseline().model_copy(update={"floors": []})))
     assert [note["text"] for note in figure.layout["annotations"]] == [
         "too few pairs for a floor", "too few pairs for a floor", "not measured"
     ]  # fmt: skip
@@ -276,13 +264,11 @@ def test_pages_without_measurements_are_still_pages() -> None:
     for record in (
         made.regression().model_copy(update={"cases": [], "pairs": []}),
         made.regression(base=None, pairs=[]),
-        made.noise().model_copy(update={"pairs": [], "floors": []}),
-        made.baseline().model_copy(update={"launches": [], "side": made.side("x", measurements=[])}),
+        made.baseline().model_copy(update={"pairs": [], "floors": [], "side": made.side("x", measurements=[])}),
     ):
         page = contents([record])
         assert page.sections
         assert figures(page) == []
-    assert view_of(made.noise().model_copy(update={"pairs": []})).page().answer[1] == "Nothing was measured."
     assert wall_table(wall_clock_cases(made.regression(base=None))).rows
 
 

@@ -7,27 +7,22 @@ is made of their answers (`ANSWERS`): a check starts about 20, each an interpret
 from __future__ import annotations
 
 import io
-import math
 import os
 import shutil
 import signal
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from regress_fakes import MACHINE
-from regress_tree import FAKE, SUITE, checked, git, request, stored, verdicts
-from rich.console import Console
+import sample_regressions as made
+from regress_tree import FAKE, SUITE, based, checked, git, stored, verdicts
 
 from xbench.errors import Interrupted, RunError, SpecError
-from xbench.records import AnyRecord, Baseline, Noise, Regression, load, save
+from xbench.records import AnyRecord, Baseline, Regression, load, save
 from xbench.regress import exit_code
-from xbench.regress import record as recording
-from xbench.regress.record import calibrate
+from xbench.regress.baseline import ANY, base_of
 from xbench.runs import run_folder
 from xbench.runs.run_folder import keep
-from xbench.stats.regression import noise_floor
 
 pytestmark = pytest.mark.usefixtures("hangs_up")
 ANSWERS = pytest.mark.usefixtures("in_this_process")
@@ -55,12 +50,12 @@ def test_an_unchanged_head_passes_without_a_second_look(root: Path) -> None:
 @pytest.mark.parametrize("base", ["HEAD", None])
 def test_a_larger_model_fails_before_anything_is_launched_to_be_timed(root: Path, base: str | None) -> None:
     if base is None:
-        stored(root, ("deterministic", "wall"))
-        (root / "launches").unlink()
+        stored(root)
     (root / "parameters").write_text("11")
     record, said = checked(root, base=base)
     assert verdicts(record) == {"step_time": "changed", "collectives": "changed"}
-    assert "step: the model changed: 10 -> 11 parameters\nnothing is timed: the check fails already\n" in said
+    assert "step: the model changed: 10 -> 11 parameters\n" in said
+    assert ("nothing is timed: the check fails already\n" in said) == (base is not None)
     assert (record.complete, record.pairs, (root / "launches").exists()) == (True, [], False)
     assert exit_code(record, strict=False) == 3
 
@@ -116,15 +111,9 @@ def test_a_file_that_git_ignores_is_named_where_base_fails_without_it(root: Path
 
 
 @ANSWERS
-def test_a_slow_down_that_was_put_in_on_purpose_is_found_and_named(root: Path) -> None:
-    record, _ = checked(root, base="HEAD", slow_step=1.1)
-    assert verdicts(record)["step_time"] == "regressed"
-    assert record.injected == "every step of head takes 1.1 times as long"
-
-
-@ANSWERS
 def test_without_confirmation_the_first_launches_speak_alone(root: Path) -> None:
-    record, _ = checked(root, base="HEAD", slow_step=1.1, confirm=False)
+    (root / "step_s").write_text("0.12")
+    record, _ = checked(root, base="HEAD", confirm=False)
     assert record.confirmation == []
     assert verdicts(record)["step_time"] == "regressed"
 
@@ -207,68 +196,63 @@ def test_a_head_that_cannot_be_measured_is_an_error_and_no_verdict(root: Path) -
 
 
 @ANSWERS
-def test_the_baseline_of_this_machine_serves_the_next_check(root: Path) -> None:
-    path = stored(root, ("deterministic", "wall"))
-    assert path.parent.parent == root / "results" / "baselines"
-    baseline = load(path)
-    assert isinstance(baseline, Baseline)
-    assert (path.parent.name, len(baseline.launches)) == (baseline.machine, 7)
-    assert baseline.machine.startswith("cpu-")
+def test_stored_counts_serve_the_next_check_and_times_need_a_revision(root: Path) -> None:
+    (path,) = stored(root)
+    assert path.parent.name == ANY
     record, said = checked(root)
-    assert verdicts(record) == {"step_time": "equivalent", "collectives": "equivalent"}
-    assert record.against == "baseline"
-    assert "check --base REV is the trustworthy way" in said
-    assert any("measured earlier" in warning for warning in record.warnings)
-    (root / "step_s").write_text("0.13")
-    assert verdicts(checked(root)[0])["step_time"] == "regressed"
-
-
-def test_a_baseline_that_loses_checks_is_said_to(tmp_path: Path) -> None:
-    said: list[str] = []
-    path = tmp_path / "baseline.json"
-    golden = Path(__file__).parents[2] / "golden" / "baseline-v1.json"
-    baseline = load(golden)
-    assert isinstance(baseline, Baseline)
-    path.write_bytes(golden.read_bytes())
-    fewer = baseline.model_copy(
-        update={"suite": baseline.suite.model_copy(update={"checks": baseline.suite.checks[:1]})}
-    )
-    recording._say_what_goes(path, fewer, said.append)
-    lost = ", ".join(check.name for check in baseline.suite.checks[1:])
-    assert said == [f"{path} no longer has {lost}: it holds the checks of this command alone"]
-    recording._say_what_goes(path, baseline, said.append)
-    assert len(said) == 1
-
-
-def test_it_is_said_which_of_two_baselines_counts(tmp_path: Path) -> None:
-    own, portable = (tmp_path / name / "baseline.json" for name in (recording.machine_of(MACHINE), "any"))
-    said: list[str] = []
-    for written in (own, portable):
-        written.parent.mkdir()
-        written.touch()
-        recording._say_which_counts(written, tmp_path, MACHINE, said.append)
-    recording._say_which_counts(own, tmp_path, MACHINE, said.append)
-    assert said == [
-        f"checks on this machine still compare with {own}, and not with {portable}: delete the one that is old",
-        f"checks on this machine compare with {own} from now on, and not with {portable}",
-    ]
+    assert (record.against, verdicts(record)) == ("baseline", {"step_time": "missing", "collectives": "equivalent"})
+    assert "--base REV" in next(case.reason for case in record.cases if case.metric == "step_time")
+    assert str(path) in said
+    assert (exit_code(record, strict=False), exit_code(record, strict=True)) == (0, 5)
+    record, _ = checked(root, layers=("deterministic",), baseline=path)
+    assert exit_code(record, strict=True) == 0
+    with pytest.raises(SpecError, match="no --base"):
+        checked(root, layers=("wall",))
 
 
 @ANSWERS
-def test_what_no_machine_changes_is_kept_for_any(root: Path) -> None:
-    assert stored(root, ("deterministic",)).parent.name == recording.ANY
-    record, _ = checked(root, layers=("deterministic",))
-    assert verdicts(record) == {"collectives": "equivalent"}
-    record, _ = checked(root)  # of which the clock's half has nothing to compare with
-    assert verdicts(record)["collectives"] == "equivalent"
-    assert verdicts(record)["step_time"] in ("missing", "not comparable", "inconclusive")
-    assert exit_code(record, strict=False) == 0
+def test_what_each_place_holds_counts_whichever_was_written_last(root: Path) -> None:
+    """Memory is of this machine, collectives are of any, and neither hides the other or the noise."""
+    (root / "xbench.toml").write_text(SUITE.replace('"collectives"', '"collectives", "peak_memory"'))
+    files = stored(root, ("deterministic", "wall"), pairs=9)
+    assert [path.name for path in files] == ["baseline.json", "baseline.json", "noise.json"]
+    kept = based(root, ("deterministic",))
+    assert (len(kept.record.side.measurements), kept.record.pairs) == (2, [])
+    held = {path: load(path) for path in files}
+    assert [len(one.side.measurements) for one in held.values() if isinstance(one, Baseline)] == [1, 1, 0]
+    assert [len(one.pairs) for one in held.values() if isinstance(one, Baseline)] == [0, 0, 9]
+    assert files[0].parent.name == ANY
+    assert files[1].parent.name.startswith("cpu-")
+    record, _ = checked(root)
+    assert verdicts(record) == {"step_time": "missing", "collectives": "equivalent", "peak_memory": "equivalent"}
+    record, _ = checked(root, base="HEAD")
+    assert len(record.floors) == 1
+
+
+def test_of_two_baselines_of_a_case_the_machine_s_own_counts() -> None:
+    own, portable = (made.baseline(), made.baseline())
+    fewer = made.side(
+        "any", measurements=[one.model_copy(update={"value": 9.0}) for one in made.side("x").measurements]
+    )
+    assert base_of([own, portable.model_copy(update={"side": fewer})]).measurements == own.side.measurements
+    only = own.side.model_copy(update={"measurements": [], "checks": (made.SMALL,)})
+    base = base_of([own.model_copy(update={"side": only}), portable])
+    assert base.measurements == portable.side.measurements
+    assert {check.name for check in base.checks} == {"resnet18", "small"}
+
+
+@ANSWERS
+def test_a_baseline_that_loses_checks_is_said_to(root: Path) -> None:
+    stored(root)
+    (root / "xbench.toml").write_text(SUITE.replace('"step"', '"other"'))
+    based(root, ("deterministic",), said := io.StringIO())
+    assert "no longer has step: " in said.getvalue()
 
 
 @ANSWERS
 def test_without_a_baseline_everything_is_missing_and_the_folders_that_are_there_are_named(root: Path) -> None:
     other = root / "results" / "baselines" / "cpu-of-another"
-    path = stored(root, ("deterministic", "wall"))
+    (path,) = stored(root)
     shutil.move(path.parent, other)
     record, said = checked(root)
     assert set(verdicts(record).values()) == {"missing"}
@@ -283,19 +267,8 @@ def test_without_a_baseline_everything_is_missing_and_the_folders_that_are_there
 
 
 @ANSWERS
-def test_a_baseline_of_another_machine_names_the_field(root: Path) -> None:
-    path = stored(root, ("deterministic", "wall"))
-    path.write_text(path.read_text().replace('"a processor"', '"another"'))
-    record, _ = checked(root, baseline=path)
-    assert verdicts(record) == {"step_time": "not comparable", "collectives": "equivalent"}
-    assert "cpu: another and a processor" in next(c.reason for c in record.cases if c.metric == "step_time")
-
-
-@ANSWERS
 def test_what_was_learned_of_the_noise_moves_the_threshold(root: Path) -> None:
-    kept = calibrate(request(root, layers=("wall",), pairs=9), Console(file=io.StringIO()))
-    assert isinstance(kept.record, Noise)
-    assert kept.path.name == "noise.json"
+    kept = based(root, ("wall",), pairs=9)
     (floor,) = kept.record.floors
     assert (floor.measured_pairs, floor.checked_pairs) == (9, 7)
     (root / "xbench.toml").write_text(f'{SUITE}expect_change = "parameters 9 -> 10"\n')  # which changes no step
@@ -307,9 +280,9 @@ def test_what_was_learned_of_the_noise_moves_the_threshold(root: Path) -> None:
 
 @ANSWERS
 def test_what_was_learned_of_launches_in_turns_says_nothing_of_others(root: Path) -> None:
-    path = calibrate(request(root, layers=("wall",), pairs=9), Console(file=io.StringIO())).path
+    (path,) = stored(root, ("wall",), pairs=9)
     noise = load(path)
-    assert isinstance(noise, Noise)
+    assert isinstance(noise, Baseline)
     in_turns = [pair.model_copy(update={"in_turns": ("step",)}) for pair in noise.pairs]
     save(noise.model_copy(update={"pairs": in_turns}), path)
     record, _ = checked(root, base="HEAD")  # whose trees take no turns
@@ -317,22 +290,9 @@ def test_what_was_learned_of_launches_in_turns_says_nothing_of_others(root: Path
     assert record.floors == []
 
 
-@ANSWERS
-def test_a_baseline_has_the_noise_floor_of_its_own_launches(root: Path) -> None:
-    baseline = load(stored(root, ("deterministic", "wall")))
-    assert isinstance(baseline, Baseline)
-    (floor,) = baseline.floors
-    assert (floor.measured_pairs, floor.checked_pairs) == (6, 7)  # 7 launches: each and the next
-    steps_s = [one.value for launch in baseline.launches for one in launch]
-    differences = [math.log(after / before) for before, after in pairwise(steps_s)]
-    assert floor.floor == pytest.approx(noise_floor(differences, 7))
-    record, _ = checked(root)
-    assert record.floors == [floor]
-
-
-def test_a_calibration_that_is_ended_takes_no_floor_s_place(root: Path) -> None:
+def test_a_baseline_that_is_ended_takes_no_other_s_place(root: Path) -> None:
     (root / "stop_at").write_text("5")
-    kept = calibrate(request(root, layers=("wall",)), Console(file=io.StringIO()))
+    kept = based(root, ("wall",))
     assert isinstance(kept.error, Interrupted)
     assert kept.path.is_relative_to(root / "results" / "runs")
     assert list((root / "results").glob("baselines/**/*.json")) == []

@@ -1,23 +1,19 @@
-"""Whole checks, records and calibrations of which a part fails or is not known, on a tree that answers at once."""
+"""Whole checks and baselines of which a part fails or is not known, on a tree that answers at once."""
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
 import sample_regressions as made
 from regress_fakes import suite
-from regress_tree import FAKE, SUITE, checked, git, request, stored, verdicts
-from rich.console import Console
+from regress_tree import FAKE, SUITE, based, checked, git, stored, verdicts
 from test_regress_session import Bench
 
 from xbench.errors import RunError, SpecError
-from xbench.records import Baseline, Noise
 from xbench.regress import exit_code
-from xbench.regress.record import CALIBRATION_PAIRS, _affordable, _with_floors, calibrate, record
+from xbench.regress.baseline import AA_PAIRS, _affordable, _with_floors
 from xbench.report.formats import junit
-from xbench.runs.run_folder import Kept
 
 pytestmark = pytest.mark.usefixtures("hangs_up", "in_this_process")
 UNCOUNTED = FAKE.replace('made["counted"] = ', 'made["failed"] = {"ddp": "boom"}\n    _ = ')
@@ -31,10 +27,6 @@ def of_head(root: Path, program: str) -> None:
     (root / "xbench" / "__main__.py").write_text(program)
 
 
-def calibrated(root: Path, said: io.StringIO | None = None, **fields: object) -> Kept[Baseline | Noise]:
-    return calibrate(request(root, layers=("wall",), **fields), Console(file=said or io.StringIO(), width=200))
-
-
 @pytest.mark.parametrize("base", [UNBUILT, "import sys; sys.exit(2)\n"])
 def test_a_head_that_fails_counts_where_base_cannot_be_compared(root: Path, base: str) -> None:
     of_head(root, base)
@@ -46,26 +38,20 @@ def test_a_head_that_fails_counts_where_base_cannot_be_compared(root: Path, base
     assert [case.status for case in junit.cases(found)] == ["error"] * 2
 
 
-def test_a_stored_baseline_is_not_replaced_by_one_without_values(root: Path) -> None:
-    path = stored(root, BOTH)
-    before = path.read_bytes()
-    for program, lacks in ((UNTIMED, "step ddp step_time has"), (UNCOUNTED, "step ddp collectives has")):
-        of_head(root, program)
-        kept = record(request(root, layers=BOTH), Console(file=io.StringIO()))
-        assert isinstance(kept.error, RunError)
-        assert str(kept.error) == f"{lacks} no value: boom"
-        assert kept.error.hint == "what was stored before stays as it is; --check NAME records other checks"
-        assert (path.read_bytes(), kept.path.is_relative_to(root / "results" / "runs")) == (before, True)
-        assert (kept.record.complete, kept.record.error) == (False, str(kept.error))
-
-
-def test_a_noise_floor_is_not_replaced_by_one_of_too_few_pairs(root: Path) -> None:
-    path = calibrated(root, pairs=6).path
-    before = path.read_bytes()
-    of_head(root, UNTIMED)
-    kept = calibrated(root, pairs=6)
-    assert str(kept.error) == "step ddp step_time has no noise floor: boom"
-    assert (path.read_bytes(), kept.path.is_relative_to(root / "results" / "runs")) == (before, True)
+@pytest.mark.parametrize(
+    ("program", "lacks"),
+    [(UNTIMED, "step ddp step_time has no noise floor"), (UNCOUNTED, "step ddp collectives has no value")],
+)
+def test_a_stored_baseline_is_not_replaced_by_one_without_a_figure(root: Path, program: str, lacks: str) -> None:
+    before = {path: path.read_bytes() for path in stored(root, BOTH, pairs=6)}
+    of_head(root, program)
+    kept = based(root, BOTH, pairs=6)
+    assert isinstance(kept.error, RunError)
+    assert str(kept.error).startswith(lacks)
+    assert "--check NAME" in str(kept.error.hint)
+    assert (len(before), before) == (2, {path: path.read_bytes() for path in before})
+    assert kept.path.is_relative_to(root / "results" / "runs")
+    assert (kept.record.complete, kept.record.error) == (False, str(kept.error))
 
 
 def test_a_case_without_a_ratio_does_not_hold_up_the_others() -> None:
@@ -79,16 +65,14 @@ def test_a_case_without_a_ratio_does_not_hold_up_the_others() -> None:
     assert _with_floors(made.SUITE, alone) == set()
 
 
-def test_a_calibration_of_too_few_pairs_is_refused(root: Path) -> None:
+def test_a_baseline_of_too_few_pairs_is_refused(root: Path) -> None:
     with pytest.raises(SpecError, match="--pairs 5: a noise floor takes 6 pairs or more"):
-        calibrated(root, pairs=5)
+        based(root, BOTH, pairs=5)
     assert not (root / "launches").exists()
 
 
-@pytest.mark.parametrize(
-    ("minutes", "pairs"), [(2.0, 8), (4.0, 18), (5.0, CALIBRATION_PAIRS), (600.0, CALIBRATION_PAIRS)]
-)
-def test_a_calibration_has_as_many_pairs_as_its_budget_has_room_for(minutes: float, pairs: int) -> None:
+@pytest.mark.parametrize(("minutes", "pairs"), [(2.0, 8), (4.0, 18), (5.0, AA_PAIRS), (600.0, AA_PAIRS)])
+def test_a_baseline_has_as_many_pairs_as_its_budget_has_room_for(minutes: float, pairs: int) -> None:
     """A pair takes 11.8 s, and 20 s have passed."""
     assert _affordable(Bench(suite()).ready(), minutes) == pairs
 
@@ -99,27 +83,14 @@ def test_a_budget_without_room_for_a_floor_is_refused() -> None:
     assert caught.value.hint == "--pairs 6 runs them whatever they take"
 
 
-def test_a_calibration_of_other_checks_says_nothing_of_the_noise_of_these(root: Path) -> None:
-    calibrated(root, pairs=6)
+def test_a_baseline_of_other_checks_says_nothing_of_the_noise_of_these(root: Path) -> None:
+    based(root, ("wall",), pairs=6)
     renamed = SUITE.replace('"resnet18"', '"resnet34"').replace("pairs = 7", "")
     (root / "xbench.toml").write_text(renamed)
     found, said = checked(root, base="HEAD")
-    assert "the noise floor of these checks is not known: xbench regress calibrate learns it" in said
+    assert "the noise floor of these checks is not known" in said
     assert "too noisy" not in said
     assert (len(found.pairs), found.floors) == (12, [])  # 7 can reach the p, and 5 are to spare
-
-
-@pytest.mark.parametrize(
-    ("asked", "pairs", "reason"),
-    [(None, 7, "as many as the baseline has"), (40, 7, "as many as the baseline has"), (3, 3, "as asked for")],
-)
-def test_a_check_against_a_baseline_says_why_it_has_so_many_pairs(
-    root: Path, asked: int | None, pairs: int, reason: str
-) -> None:
-    stored(root, BOTH)
-    found, said = checked(root, pairs=asked)
-    assert len(found.pairs) == pairs
-    assert f"{pairs} pairs of launches for 1 wall-clock case ({reason}): " in said
 
 
 def test_a_base_with_submodules_is_warned_of(root: Path) -> None:

@@ -12,13 +12,11 @@ from xbench.regress.session import TIRED, Measuring
 class Bench:
     """A measuring of two fake trees."""
 
-    def __init__(self, of: Suite, *, slow_step: float = 1.0, **fields: object) -> None:
+    def __init__(self, of: Suite, **fields: object) -> None:
         self.clock, self.log, self.said = Clock(), [], []
         self.base = FakeTree("base", self.clock, self.log, **fields.get("base", {}))  # type: ignore[arg-type]
         self.head = FakeTree("head", self.clock, self.log, **fields.get("head", {}))  # type: ignore[arg-type]
-        self.measuring = Measuring(
-            of, {}, self.said.append, layers=("deterministic", "wall"), clock=self.clock, slow_step=slow_step
-        )
+        self.measuring = Measuring(of, {}, self.said.append, layers=("deterministic", "wall"), clock=self.clock)
         self.sides = [self.measuring.look(tree, tree.title, None) for tree in (self.base, self.head)]
 
     def ready(self) -> Measuring:
@@ -111,12 +109,11 @@ def test_a_suite_can_do_without_turns() -> None:
     assert bench.log == ["base time", "head time"]
 
 
-def test_the_first_launches_and_launches_of_head_alone_have_the_machine_to_themselves() -> None:
+def test_the_first_launches_have_the_machine_to_themselves() -> None:
     bench = Bench(suite(), **TURNS)
     bench.log.clear()
     bench.measuring.first_launches((bench.head,))
-    bench.measuring.run_head(bench.head, [[]], lambda: None)
-    assert bench.log == ["head time", "head time"]
+    assert bench.log == ["head time"]
 
 
 def test_a_side_that_fails_in_its_turns_leaves_the_other_s_figures() -> None:
@@ -134,28 +131,6 @@ def test_only_what_is_suspected_is_launched_again() -> None:
     assert bench.measuring.pairs == []
     assert [one.case for one in bench.measuring.confirmation[1].head] == doubtful
     assert bench.head.orders[-1].modes == ("wfbp",)
-
-
-def test_stored_launches_are_paired_with_fresh_ones_of_head() -> None:
-    bench = Bench(suite(check("one"), check("two")))
-    measuring = bench.ready()
-    measuring.run_pairs(bench.base, bench.head, 2, lambda: None)
-    stored = [pair.base for pair in measuring.pairs]
-    measuring.pairs.clear()
-    bench.log.clear()
-    measuring.run_head(bench.head, stored, lambda: None)
-    assert bench.log == ["head time"] * 4
-    assert [pair.base for pair in measuring.pairs] == stored
-    measuring.run_head(bench.head, stored, lambda: None, [Case("two", "ddp", "step_time")])
-    assert [one.check for one in measuring.confirmation[0].base] == ["two"]
-
-
-def test_head_alone_is_slowed_and_only_where_that_was_asked_for() -> None:
-    bench = Bench(suite(), slow_step=1.1)
-    bench.ready().run_pairs(bench.base, bench.head, 1, lambda: None)
-    (pair,) = bench.measuring.pairs
-    assert pair.head[0].value == pytest.approx(1.1 * pair.base[0].value)
-    assert bench.base.orders[-1].slow_step == 1.0
 
 
 def test_a_launch_that_fails_leaves_its_side_of_the_pair_empty_and_says_why() -> None:

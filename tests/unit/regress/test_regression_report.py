@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import sample_regressions as made
@@ -32,13 +33,21 @@ from xbench.report.formats.terminal import render
 from xbench.report.kinds import view_of
 from xbench.report.kinds.regression import command, regression_markdown, workflow_commands
 
-KINDS: dict[str, Callable[[], AnyRecord]] = {"regression": made.slower, "baseline": made.baseline, "noise": made.noise}
+KINDS: dict[str, Callable[[], AnyRecord]] = {"regression": made.slower, "baseline": made.baseline}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_newest_version_loads_to_exactly_what_was_written(kind: str) -> None:
     golden(f"{kind}-v{SCHEMA_VERSION}.json", dump(KINDS[kind]()))
     assert load(GOLDEN / f"{kind}-v{SCHEMA_VERSION}.json") == KINDS[kind]()
+
+
+@pytest.mark.parametrize("path", sorted((GOLDEN.parents[1] / "results" / "baselines").glob("*/*.json")), ids=str)
+def test_what_an_earlier_xbench_stored_is_a_baseline(path: Path) -> None:
+    found = load(path)
+    assert isinstance(found, Baseline)
+    assert bool(found.pairs) == (path.name == "noise.json")
+    assert view_of(found).cases(strict=True)
 
 
 @pytest.mark.parametrize("width", [100, 60])
@@ -88,9 +97,8 @@ def test_a_launch_that_failed_is_in_every_format(kind: str) -> None:
     assert kind == "regression" or "rank 1 was killed" in junit(record)  # there it is the reason of a missing case
 
 
-def test_a_baseline_and_a_noise_floor_as_markdown() -> None:
+def test_a_baseline_as_markdown() -> None:
     golden("baseline.md", FORMATS.load("markdown")(made.baseline()))
-    golden("noise.md", FORMATS.load("markdown")(made.noise()))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
@@ -163,21 +171,11 @@ def test_two_figures_that_differ_never_look_alike() -> None:
     assert told.value(3, "count", 4) == "3"
 
 
-def test_a_stored_baseline_is_called_the_weaker_way() -> None:
-    text = " ".join(render(made.regression(against="baseline")).split())
-    assert "base stored earlier, of revision 1a2b3c4; bench1" in text
-    assert "a stored baseline, which is the weaker way" in text
-    assert "A-B-B-A" not in text
-
-
 def test_what_a_reader_must_not_miss_stands_at_the_top() -> None:
     failure = Failure(check="small", mode=None, side="head", pair=2, reason="the fabric broke")
-    record = made.regression(
-        complete=False, error="interrupted", injected="head's step is made 10 % longer", failures=[failure]
-    )
+    record = made.regression(complete=False, error="interrupted", failures=[failure])
     told_first = render(record, width=200).split("Wall clock")[0]
     assert "INCOMPLETE: interrupted. The verdicts rest on what had been measured by then." in told_first
-    assert "On purpose: head's step is made 10 % longer." in told_first
     assert "FAILED: small on head in pair 3: the fabric broke" in told_first
 
 

@@ -123,7 +123,7 @@ def test_the_same_record_makes_the_same_bytes() -> None:
     assert render(made.comparison()) == render(made.comparison())
 
 
-@pytest.mark.parametrize("kind", ["comparison-troubled", "scaling", "regression", "noise"])
+@pytest.mark.parametrize("kind", ["comparison-troubled", "scaling", "regression", "baseline"])
 def test_every_word_of_a_page(kind: str) -> None:
     text = "\n".join(Reader(render(EVERY[kind]())).text) + "\n"
     golden(f"html-{kind.removeprefix('comparison-')}.txt", text)

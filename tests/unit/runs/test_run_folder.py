@@ -95,7 +95,7 @@ def test_a_file_of_others_in_the_place_of_a_record_stays(
     assert "xbench did not write" in capsys.readouterr().err
 
 
-FLOWS = ("runs/execute", "runs/converge", "runs/validate", "regress/check", "regress/record", "cluster/live/run")
+FLOWS = ("runs/execute", "runs/converge", "runs/validate", "regress/check", "regress/baseline", "cluster/live/run")
 
 
 @pytest.mark.parametrize("module", FLOWS)

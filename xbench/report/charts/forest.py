@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from xbench.records import Case, Found, Interval, Judged, Label, Noise, Regression, RegressionVerdict
+from xbench.records import Baseline, Case, Found, Interval, Judged, Label, Regression, RegressionVerdict
 from xbench.regress.metrics import wall_clock
 from xbench.report import regression_sentences as told
 from xbench.report.charts.axes import (
@@ -235,7 +235,7 @@ def wall_clock_cases(record: Regression) -> list[Judged]:
     return [case for case in told.worst_first(record.cases) if case.wall_clock]
 
 
-def floors_figure(record: Noise) -> Figure | None:
+def floors_figure(record: Baseline) -> Figure | None:
     """Draw one row per wall-clock case: the ratio of every A/A pair, and the floor as a band. None without pairs."""
     rows = {case: row for row, case in enumerate(wall_clock(record.suite.cases()))}
     ratios = {case: _ratios(case, record) for case in rows}
@@ -274,19 +274,18 @@ def floors_figure(record: Noise) -> Figure | None:
     )
 
 
-def floors_table(record: Noise) -> Table:
+def floors_table(record: Baseline) -> Table:
     """Return every wall-clock case with its noise floor, or that it is unknown."""
-    words = ("case", "noise floor", "label")
-    headings = columns("case", "noise floor", "least threshold", "label", words=words)
+    headings = columns(*told.FLOOR_COLUMNS, words=("case", "noise floor", "label"))
     return Table("Noise floors in figures", headings, told.noise_rows(record), f"{told.FLOORS}.", opened=True)
 
 
-def noise_labels(record: Noise) -> list[Label]:
+def noise_labels(record: Baseline) -> list[Label]:
     """Return the labels of the figures."""
     return sorted({one.label for pair in record.pairs for one in (*pair.base, *pair.head)})
 
 
-def _ratios(case: Case, record: Noise) -> list[tuple[int, float]]:
+def _ratios(case: Case, record: Baseline) -> list[tuple[int, float]]:
     """Return the number and ratio of every pair that measured the case."""
     found = ((number, pair.ratio(case)) for number, pair in enumerate(record.pairs, start=1))
     return [(number, ratio) for number, ratio in found if ratio is not None]

@@ -1,8 +1,7 @@
 """Launches and steps in the order of time: they show warm-up, drift and outliers, before any median.
 
 - every step of a comparison;
-- every pair of launches of a check, as head over base;
-- every launch of a baseline, over the median of its case.
+- every pair of launches of a check, as head over base.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from xbench.records import Baseline, Case, Comparison, Label, LaunchPair, Measurement, MetricUnit, Sample
+from xbench.records import Case, Comparison, Label, LaunchPair, Measurement, MetricUnit, Sample
 from xbench.report import regression_sentences as told
 from xbench.report.charts.axes import (
     BELOW,
@@ -74,46 +73,13 @@ def pairs_over_time(
         told=f"Each mark is head over base in one pair of launches; pairs in the order of time. {said}{hollow}{alone}",
         traces=_traces(found),
         layout={
-            **_layout(found, count, "launch pair", "head over base"),
+            **_layout(found, count),
             "shapes": [LEVEL, *(line for line, _ in parted)],
             "annotations": [said for _, said in parted],
         },
         narrow=_narrow(count),
         height=HEIGHT_PX + 18 * (len(found) // 4),
         table=_pairs_table([("first", pairs), ("to confirm", confirmation)]),
-    )
-
-
-def launches_over_time(record: Baseline) -> Figure | None:
-    """Draw every launch of a baseline over the median of its case; drift is a slope. None without launches."""
-    found: dict[Case, list[tuple[int, Measurement]]] = {}
-    for place, launch in enumerate(record.launches, start=1):
-        for one in launch:
-            found.setdefault(one.case, []).append((place, one))
-    middle = {case: statistics.median(one.value for _, one in several) for case, several in found.items()}
-    shown = {
-        case: [Point(place, one.value / middle[case], f"launch {place}: {told.value(one.value, one.unit)}")
-               for place, one in several]
-        for case, several in found.items() if middle[case] > 0
-    }  # fmt: skip
-    if not shown:
-        return None
-    rows: list[list[Cell]] = [
-        [told.name_of(case), str(place), told.value(one.value, one.unit), str(len(one.samples)), label_badge(one.label)]
-        for case, several in found.items()
-        for place, one in several
-    ]
-    headings = columns("case", "launch", "median", "samples", "label", words=("case", "label"))
-    return Figure(
-        key="every-launch",
-        title="Every launch over time",
-        labels=sorted({several[0][1].label for several in found.values()}),
-        told="Each mark is one launch over the median of its case; later launches stand to the right.",
-        traces=_traces(shown),
-        layout={**_layout(shown, len(record.launches), "launch", "launch over median"), "shapes": [LEVEL]},
-        narrow=_narrow(len(record.launches)),
-        height=HEIGHT_PX + 18 * (len(shown) // 4),
-        table=Table("Every launch in figures", headings, rows, "Median: of the samples in one launch.", bulk=True),
     )
 
 
@@ -150,13 +116,13 @@ def _traces(found: Mapping[Case, Sequence[Point]]) -> list[Trace]:
     return [trace for trace in [*traces, drawn("to confirm, of any", hollow, fresh)] if trace["x"]]
 
 
-def _layout(found: Mapping[Case, Sequence[Point]], count: int, across: str, upright: str) -> Layout:
+def _layout(found: Mapping[Case, Sequence[Point]], count: int) -> Layout:
     low, high = padded([one.ratio for own in found.values() for one in own])
     few = {"dtick": 1} if count <= 24 else {}
     return {
-        "xaxis": {"title": {"text": across}, "range": [0.4, count + 0.6], "tick0": 0, "showgrid": False,
+        "xaxis": {"title": {"text": "launch pair"}, "range": [0.4, count + 0.6], "tick0": 0, "showgrid": False,
                   "zeroline": False, **few},
-        "yaxis": {"title": {"text": upright}, "range": [rounded(low), rounded(high)], "zeroline": False},
+        "yaxis": {"title": {"text": "head over base"}, "range": [rounded(low), rounded(high)], "zeroline": False},
         "legend": BELOW,
         "hovermode": "closest",
         "margin": {"t": 26},

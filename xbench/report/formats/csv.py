@@ -13,8 +13,7 @@ the main one first:
 | convergence | `steps`, `epochs`, `modes` |
 | tuned | `tried` |
 | regression | `cases`, `launches` (one row per case, side and pair) |
-| baseline | `launches` |
-| noise | `floors`, `launches` |
+| baseline | `launches`, `floors` |
 | cluster | `runs` (one row per policy, restart cost and seed), `results`, `curves` |
 | live | `jobs`, `speeds` (one row per job and number of workers), `spans` (one row per attempt) |
 

@@ -18,7 +18,6 @@ for _kind, _view in (
     ("tuned", "tuned:TunedView"),
     ("convergence", "convergence:ConvergenceView"),
     ("baseline", "baseline:BaselineView"),
-    ("noise", "baseline:NoiseView"),
     ("regression", "regression:RegressionView"),
     ("cluster", "cluster:ClusterView"),
     ("live", "cluster:LiveView"),

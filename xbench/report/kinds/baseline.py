@@ -1,30 +1,29 @@
-"""Views of records that later checks use: a baseline, and the noise floor of a machine."""
+"""View of a baseline, which later checks use."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
 
 from rich.console import Console
 
-from xbench.records import Baseline, Environment, Label, LaunchPair, Measurement, Noise, Regression, WorkloadRecord
+from xbench.records import Baseline, Environment, Label, LaunchPair, Measurement, Regression, WorkloadRecord
 from xbench.report import markup, sentences
 from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import floors_figure, floors_table, noise_labels
-from xbench.report.charts.launches import launches_over_time, pairs_over_time
+from xbench.report.charts.launches import pairs_over_time
 from xbench.report.console import facts, filled_table, say
 from xbench.report.page.common_sections import environment_section, label_badge, made_at
-from xbench.report.page.model import Badge, Cell, Section, Table, columns
+from xbench.report.page.model import Cell, Section, Table, columns
 from xbench.report.view import Case, Detail, Row, View, fields
 from xbench.text import and_of, counted
 
-S = TypeVar("S", bound=Baseline | Noise)
+COUNTS = ("case", "value", "label")
 
 
-class StoredView(View[S]):
-    """Measurements of one side, kept for later checks."""
+class BaselineView(View[Baseline]):
+    """Counts that `regress check` without `--base` compares with, and the noise floors of a machine."""
 
+    name = "Baseline"
     cut_short = "it ended early"
     aftermath = ""
 
@@ -34,9 +33,19 @@ class StoredView(View[S]):
     def subtitle(self) -> str:
         return f"{made_at(self.record.created)} · made on {self.record.side.environment.hostname}"
 
+    def headline(self) -> list[str]:
+        record = self.record
+        machine = "any machine" if record.machine == "any" else record.machine
+        counts = [counted(len(record.side.measurements), "case")] if record.side.measurements else []
+        floors = [f"noise floors from {counted(len(record.pairs), 'A/A pair')}"] if record.pairs else []
+        return [f"Baseline of {machine}: {and_of([*counts, *floors] or ['nothing was measured'])}."]
+
     def answer(self) -> list[str]:
         labels = list(self.labels())
-        return [*self.headline(), f"Its figures are {and_of(labels)}." if labels else "Nothing was measured."]
+        return [*self.headline(), *([f"Its figures are {and_of(labels)}."] if labels else [])]
+
+    def labels(self) -> list[Label]:
+        return sorted({*(one.label for one in self.record.side.measurements), *noise_labels(self.record)})
 
     def failures(self) -> list[str]:
         return [told.failure_line(failure, sides=False) for failure in self.record.failures]
@@ -49,128 +58,60 @@ class StoredView(View[S]):
         source = ("source", told.source(side))
         return [environment_section(side.environment, source, *workload_facts(side.workloads))]
 
-    @abstractmethod
-    def grid(self) -> tuple[str, list[str], list[list[str]], tuple[str, ...]]:
-        """Return title, headings and rows of the table, and the columns that are aligned left."""
-
     def draw(self, console: Console, detail: Detail) -> None:
         record = self.record
         say(console, self.headline()[0], "bold")
         self.draw_incomplete(console)
         for failure in self.failures():
             say(console, failure, "bold red")
-        console.print()
-        console.print(filled_table(*self.grid()))
+        for grid in self._grids():
+            console.print()
+            console.print(filled_table(*grid))
         measured = ("measured", told.side_line(record.side))
         made = ("made by", f"xbench {record.xbench}: {record.command}")
         facts(console, [*workload_facts(record.side.workloads), measured, made], record.warnings)
 
     def markdown(self) -> list[str]:
         record = self.record
-        _, headings, rows, _ = self.grid()
         made = [("measured", told.side_line(record.side)), ("command", record.command)]
         return [
-            f"### {self.name} of {markup.code(record.machine)}{self.origin()}",
+            f"### {markup.plain(self.headline()[0])}",
             markup.quoted(self.incomplete()),
             markup.bullets(self.failures(), bold=True),
-            markup.table(headings, rows),
+            *(markup.table(headings, rows) for _, headings, rows, _ in self._grids()),
             markup.bullets(f"warning: {warning}" for warning in record.warnings),
             markup.details("How it was measured", markup.facts([*workload_facts(record.side.workloads), *made])),
         ]
 
-    def origin(self) -> str:
-        """Say what the record was made from, as the end of a title."""
-        return ""
-
     def markdown_command(self) -> str:
         return ""
 
-    def cases(self, strict: bool) -> list[Case]:
-        group = f"{self.record.kind} of {self.record.machine}"
-        failed = zip(self.record.failures, self.failures(), strict=True)
-        return [
-            *(Case(group, name, message=said) for name, said in self.measured()),
-            *(Case(group, f"{failure.check}/{failure.mode or 'all modes'}", status="error", message=said)
-              for failure, said in failed),
-        ]  # fmt: skip
-
-    @abstractmethod
-    def measured(self) -> list[tuple[str, str]]:
-        """Return the name of each measured case, and its figure in words."""
-
-
-class BaselineView(StoredView[Baseline]):
-    """Baseline that `regress check` without `--base` compares with."""
-
-    name = "Baseline"
-
-    def headline(self) -> list[str]:
-        machine = "any machine" if self.record.machine == "any" else self.record.machine
-        asked, measured = len(self.record.suite.cases()), len(told.baseline_rows(self.record))
-        cases = counted(asked, "case") if measured == asked else f"{measured} of {counted(asked, 'case')}"
-        return [f"Baseline of {cases} for {machine}."]
-
-    def labels(self) -> list[Label]:
-        launched = (one for launch in self.record.launches for one in launch)
-        return sorted({one.label for one in (*self.record.side.measurements, *launched)})
-
-    def grid(self) -> tuple[str, list[str], list[list[str]], tuple[str, ...]]:
-        rows = [
-            [row.name, told.value(row.median, row.unit), row.launches, row.label, row.floor]
-            for row in told.baseline_rows(self.record)
+    def _grids(self) -> list[tuple[str, list[str], list[list[str]], tuple[str, ...]]]:
+        """Return title, headings and rows of each table with any, and the columns that are aligned left."""
+        counts, floors = told.count_rows(self.record), told.noise_rows(self.record)
+        found = [
+            ("Counts, plans and predictions", list(COUNTS), list(map(list, counts)), ("case", "label")),
+            (told.FLOORS, list(told.FLOOR_COLUMNS), list(map(list, floors)), ("case", "noise floor", "label")),
         ]
-        headings = ["case", "median", "launches", "label", "noise floor"]
-        return "Measured", headings, rows, ("case", "label", "noise floor")
+        return [grid for grid in found if grid[2]]
 
     def sections(self) -> list[Section]:
-        launches = launches_over_time(self.record)
+        record, counts = self.record, told.count_rows(self.record)
+        rows: list[list[Cell]] = [[case, value, label_badge(label)] for case, value, label in counts]
+        table = Table("Counts, plans and predictions", columns(COUNTS, ("case", "label")), rows, opened=True)
+        found = Section("counts", "What later checks are held against", [table] if rows else [])
+        if not record.pairs:
+            return [found]
+        pairs = pairs_over_time("Every A/A pair over time", "Both are the same code.", record.pairs)
         return [
-            Section("measured", "What was measured", [baseline_table(self.record)]),
-            Section("launches", "Every launch", [launches] if launches is not None else []),
-        ]
-
-    def tables(self) -> dict[str, list[Row]]:
-        record, of = self.record, fields(self.record, "created", "complete")
-        once = [_measurement(one, of, None, "base", "deterministic") for one in record.side.measurements]
-        timed = [
-            _measurement(one, of, number, "base", "baseline")
-            for number, launch in enumerate(record.launches)
-            for one in launch
-        ]
-        return {"launches": [*once, *timed], "failures": failure_rows(record)}
-
-    def measured(self) -> list[tuple[str, str]]:
-        rows = told.baseline_rows(self.record)
-        return [(row.name, f"{told.value(row.median, row.unit)} ({row.label})") for row in rows]
-
-
-class NoiseView(StoredView[Noise]):
-    """Noise floor of each case on this machine, and the thresholds that follow."""
-
-    name = "Noise floor"
-
-    def headline(self) -> list[str]:
-        return [f"{self.name} of {self.record.machine}{self.origin()}."]
-
-    def labels(self) -> list[Label]:
-        return noise_labels(self.record)
-
-    def grid(self) -> tuple[str, list[str], list[list[str]], tuple[str, ...]]:
-        rows = [list(row) for row in told.noise_rows(self.record)]
-        return told.FLOORS, ["case", "noise floor", "least threshold", "label"], rows, ("case", "noise floor", "label")
-
-    def origin(self) -> str:
-        return f", from {counted(len(self.record.pairs), 'A/A pair')}"
-
-    def sections(self) -> list[Section]:
-        pairs = pairs_over_time("Every A/A pair over time", "Both are the same code.", self.record.pairs)
-        return [
-            Section("floors", "Noise floors", [floors_figure(self.record) or floors_table(self.record)]),
+            found,
+            Section("floors", "Noise floors", [floors_figure(record) or floors_table(record)]),
             Section("pairs", "Every pair", [pairs] if pairs is not None else []),
         ]
 
     def tables(self) -> dict[str, list[Row]]:
         record, of = self.record, fields(self.record, "created", "complete")
+        once = [_measurement(one, of, None, "base", "deterministic") for one in record.side.measurements]
         labels = {one.case: one.label for pair in record.pairs for one in pair.base}
         floors = [
             {
@@ -182,31 +123,22 @@ class NoiseView(StoredView[Noise]):
             }
             for floor in record.floors
         ]
-        launches = list(launch_rows(record.pairs, of, "A/A"))
-        return {"floors": floors, "launches": launches, "failures": failure_rows(record)}
+        launches = [*once, *launch_rows(record.pairs, of, "A/A")]
+        return {"launches": launches, "floors": floors, "failures": failure_rows(record)}
 
-    def measured(self) -> list[tuple[str, str]]:
-        return [
-            (name, f"noise floor {floor}" if label == "–" else f"noise floor {floor} ({label})")
-            for name, floor, _, label in told.noise_rows(self.record)
+    def cases(self, strict: bool) -> list[Case]:
+        group, record = f"baseline of {self.record.machine}", self.record
+        counts = [(case, f"{value} ({label})") for case, value, label in told.count_rows(record)]
+        floors = [
+            (case, f"noise floor {floor}" if label == "–" else f"noise floor {floor} ({label})")
+            for case, floor, _, label in told.noise_rows(record)
         ]
-
-
-def baseline_table(record: Baseline) -> Table:
-    """Return the baseline's cases, and the cases of the suite that it lacks."""
-    found = told.baseline_rows(record)
-    rows: list[list[Cell]] = [
-        [row.name, told.value(row.median, row.unit), row.launches, row.floor, label_badge(row.label)] for row in found
-    ]
-    measured = {row.name for row in found}
-    rows += [
-        [told.name_of(case), Badge("not measured", "inconclusive"), "–", "–", "–"]
-        for case in record.suite.cases()
-        if told.name_of(case) not in measured
-    ]
-    shown = columns(("case", "median", "launches", "noise floor", "label"), ("case", "noise floor", "label"))
-    note = "Median: over launches. A case without launches is deterministic: one look decides."
-    return Table("What later checks are held against", shown, rows, note, opened=True)
+        failed = zip(record.failures, self.failures(), strict=True)
+        return [
+            *(Case(group, name, message=said) for name, said in (*counts, *floors)),
+            *(Case(group, f"{failure.check}/{failure.mode or 'all modes'}", status="error", message=said)
+              for failure, said in failed),
+        ]  # fmt: skip
 
 
 def workload_facts(workloads: Mapping[str, WorkloadRecord], what: str = "workload") -> list[tuple[str, str]]:
@@ -214,7 +146,7 @@ def workload_facts(workloads: Mapping[str, WorkloadRecord], what: str = "workloa
     return [(what, f"{name}: {sentences.workload_line(one)}") for name, one in workloads.items()]
 
 
-def failure_rows(record: Baseline | Noise | Regression) -> list[Row]:
+def failure_rows(record: Baseline | Regression) -> list[Row]:
     """Return the tidy table of failures."""
     of = fields(record, "created", "complete")
     return [{**of, "label": None, **failure.model_dump()} for failure in record.failures]

@@ -72,10 +72,6 @@ class RegressionView(View[Regression]):
     def headline(self) -> list[str]:
         return told.answer(self.record)
 
-    def answer(self) -> list[str]:
-        on_purpose = told.injected(self.record)
-        return [*self.headline(), *([on_purpose] if on_purpose is not None else [])]
-
     def labels(self) -> list[Label]:
         return sorted({case.label for case in self.record.cases if case.label is not None})
 

@@ -1,4 +1,4 @@
-"""What docs/ci-gate.md says of xbench.toml, metrics, verdicts and exit codes is what the code does."""
+"""What docs/regress.md says of xbench.toml, metrics, verdicts and exit codes is what the code does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xbench.regress import METRICS, load_suite
 from xbench.regress.suite import SUITE_KEYS
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "ci-gate.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "regress.md").read_text(encoding="utf-8")
 
 
 def rows(heading: str) -> dict[str, str]:
