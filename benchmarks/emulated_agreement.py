@@ -27,11 +27,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from study.cells import cell_of
+
 from xbench import environment
 from xbench.records import Comparison, load
 from xbench.records.parts import Estimate
 from xbench.runs.event_collector import block_step_s
-from xbench.runs.validation_cells import cell_of
 from xbench.stats.summary import median_estimate
 
 MODES = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
@@ -87,8 +88,8 @@ def at_speed(record: Comparison, mode: str) -> float | None:
     """The mode's step over the model's, at the speed of the computation in this run; None without the control mode."""
     if "compute" not in record.modes:
         return None
-    (point,) = (point for point in cell_of(record, "").points if point.mode == mode)
-    return None if point.error_at_speed is None else 1 / (1 + point.error_at_speed)
+    (point,) = (point for point in cell_of(record)["points"] if point["mode"] == mode)
+    return None if point["error_at_speed"] is None else 1 / (1 + point["error_at_speed"])
 
 
 def main() -> None:

@@ -4,8 +4,8 @@
 
 Nothing is measured: the errors are those in the records, and beside them those of the same plans predicted at the
 speed that the computation had among the timed blocks, where `compute` was one of the modes: by that a machine that
-became slower or faster after the profile is told apart from a model that is wrong (`error_at_speed` of `xbench
-validate`).
+became slower or faster after the profile is told apart from a model that is wrong (`error_at_speed` of
+benchmarks/study).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import statistics
 import sys
 from pathlib import Path
 
+from study.cells import cell_of
+
 from xbench.modes import mode_info
 from xbench.records import Comparison, load
-from xbench.runs.validation_cells import cell_of
 from xbench.units import format_percent, format_signed_percent
 
 
@@ -30,15 +31,17 @@ def main() -> None:
         record = load(Path(name))
         if not isinstance(record, Comparison):
             sys.exit(f"{name} is no comparison")
-        cell = cell_of(record, name)
-        points = [point for point in cell.points if mode_info(point.mode).trains]
-        made += [abs(point.error) for point in points]
-        again = [abs(point.error_at_speed) for point in points if point.error_at_speed is not None]
+        cell = cell_of(record)
+        points = [point for point in cell["points"] if mode_info(point["mode"]).trains]
+        raw = [abs(point["error"]) for point in points]
+        again = [abs(point["error_at_speed"]) for point in points if point["error_at_speed"] is not None]
+        made += raw
         at_speed += again
-        moved = f", computation {format_signed_percent(cell.compute_blocks_s / cell.compute_s - 1)}" \
-            if cell.compute_blocks_s is not None else ""  # fmt: skip
+        blocks_s, moved = cell["compute_blocks_s"], ""
+        if blocks_s is not None:
+            moved = f", computation {format_signed_percent(blocks_s / cell['compute_s'] - 1)}"
         print(f"{name}: {len(points)} modes{moved}")
-        print(f"    as predicted  {said([abs(point.error) for point in points])}")
+        print(f"    as predicted  {said(raw)}")
         print(f"    at the speed  {said(again)}")
     print(f"all: {len(made)} predictions")
     print(f"    as predicted  {said(made)}")

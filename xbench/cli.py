@@ -40,8 +40,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("xbench.commands.compare", "Run schedules side by side on real links and say which is fastest."),
     "tune": ("xbench.commands.tune", "Find the schedule to use for a workload, and print the line to paste."),
     "plan": ("xbench.commands.plan", "Plan schedules from a saved profile, as measured or what-if; needs no torch."),
-    "validate": ("xbench.commands.validate",
-                 "Hold predictions against measured steps, over a matrix of workloads and links."),
     "converge": ("xbench.commands.compare", "Train on real data under every schedule, and compare loss and accuracy."),
     "regress": ("xbench.commands.regress", "Notice that a training step got slower: a gate for CI."),
     "cluster": ("xbench.commands.cluster",

@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from xbench.errors import SpecError
-from xbench.matrix_options import Matrix as Matrix
-from xbench.matrix_options import MatrixOptions as MatrixOptions
 from xbench.modes import COMPARED, CONVERGED, TUNED
-from xbench.option_fields import Device, Finite, choice, group, listed, option, parsed, read_timeout, whole, within
+from xbench.option_fields import Device, choice, group, option, parsed, read_timeout, whole, within
 from xbench.units import parse_seconds
 from xbench.workload_options import StepOptions
 
 if TYPE_CHECKING:
-    from xbench.records import Validation
     from xbench.spec import Collectives, Compress, Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
 
 RUNS = Path("results/runs")
@@ -41,25 +38,6 @@ def _modes(text: str) -> tuple[ModeSpec, ...]:
     from xbench.schedules import parse_modes
 
     return parse_modes(text)
-
-
-def _workloads(text: str) -> tuple[WorkloadSpec, ...]:
-    from xbench.workloads import parse_workload
-
-    return tuple(parse_workload(name) for name in listed("--workloads", text))
-
-
-def _validation(path: Path) -> Validation:
-    from xbench.records import Validation, load, of_kind
-
-    record = load(path)
-    before = of_kind(record, Validation)
-    if before is None:
-        raise SpecError(
-            f"--resume: {str(path)!r} is a {record.kind} record, and no validation",
-            hint="give the folder of a run of xbench validate",
-        )
-    return before
 
 
 def _learning_rate(value: float) -> float:
@@ -307,36 +285,3 @@ class ConvergeConfig(RunConfig):
         read=_learning_rate,
         help="Initial learning rate.  [default: 0.01 for sgd, 0.0001 for adamw]",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValidateConfig(RunConfig):
-    """Options of `xbench validate`: a matrix of `workloads` and `fabrics`."""
-
-    workloads: Sequence[WorkloadSpec] = option(
-        "--workloads",
-        default="transformer-tiny,mobilenet_v2,resnet18,densenet121,resnet50,vgg11",
-        unset=(),
-        read=_workloads,
-        metavar="A,B,...",
-        complete="workloads",
-        help="Workloads: names, or file.py:make.",
-    )
-    matrix: Matrix = group(MatrixOptions, default=Matrix())
-    modes: Sequence[ModeSpec] = _modes_option(COMPARED, "Single-job modes to predict and to measure.")
-    collectives: Collectives = _only_torch_option()
-    cell_minutes: float = option(
-        "--cell-minutes",
-        type=Finite(0.1, 600),
-        default=2.5,
-        help="Approximate time for the timed blocks of a cell, in minutes.",
-    )
-    resume: Validation | None = option(
-        "--resume",
-        read=_validation,
-        metavar="RESULT",
-        complete="result",
-        help="Continue this validation: its cells are kept.",
-    )
-    device: str = choice("--device", "auto", "cpu", "cuda", default="cpu", help="Where to compute.")
-    output: Path = _output_option("Folder for the record, and for those of its cells.")

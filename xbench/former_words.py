@@ -39,6 +39,7 @@ FORMER: dict[str, dict[str, str]] = {
         "runs": "write xbench list runs",
         "scale": "write xbench plan PROFILE --workers 2..2048",
         "workloads": "write xbench list workloads",
+        "validate": "xbench compare shows the error of each prediction",
     },
     "option": {
         "--copies": "a gradient is copied into its bucket as soon as it is ready",

@@ -175,7 +175,7 @@ IN_SEQUENCE = "sequential"
 """Reference of modes in which two jobs share the devices."""
 
 COMPARED = "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
-"""Default modes of `xbench compare` and `xbench validate`."""
+"""Default modes of `xbench compare`."""
 
 TUNED = "auto,ddp-tuned,optimal,mgwfbp,single"
 """Default modes of `xbench tune`."""

@@ -30,7 +30,6 @@ PAGES = {
     ],
     "profile": ["tests/golden/profile-v1.json"],
     "scaling": ["tests/golden/scaling-v1.json"],
-    "validation": ["results/validation.json"],
     "convergence": ["results/converge-digits-2.json"],
     "tuned": ["tests/golden/tuned-v1.json"],
     "regression": ["tests/golden/regression-v1.json"],

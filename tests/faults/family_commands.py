@@ -20,8 +20,6 @@ COMMANDS: dict[str, list[str]] = {
              "--keep", "kept.json"],
     "converge": [*XBENCH, "converge", PIXELS, "--samples", "320", "--modes", "ddp,wfbp", "--seeds", "3", "--fabric",
                  "local:ranks=2", *_END],
-    "validate": [*XBENCH, "validate", "--workloads", MODEL, "--rates", "1gbit", "--modes", "ddp,wfbp", "--cell-minutes",
-                 "0.1", *_END],
     "profile": [*XBENCH, "profile", MODEL, "--fabric", "local:ranks=2", *_END],
 }  # fmt: skip
 REGRESS = [*XBENCH, "regress", "check", "--base", "HEAD", "--pairs", "4", "--layer", "wall", "--output", "OUT"]
@@ -38,11 +36,10 @@ metrics = ["step_time"]
 
 
 def cases() -> Iterator[Case]:
-    for command in ("tune", "converge", "validate"):
+    for command in ("tune", "converge"):
         for name in ("kill", "term", "int", "int5"):
             expected = replace(after_signal(name), at_least=1)
-            needs = frozenset({"netns"}) if command == "validate" else frozenset()
-            yield _case(f"R-{command}-{name}", expected, COMMANDS[command], _measured(to_parent(name)), needs)
+            yield _case(f"R-{command}-{name}", expected, COMMANDS[command], _measured(to_parent(name)))
     for command in ("converge", "profile"):
         for name in ("kill", "term", "int"):
             expected = after_signal(name)

@@ -17,7 +17,7 @@ from .suite import all_cases, missing, run, share
 
 SHARE = int(os.environ.get("XBENCH_FAULTS_SHARE", "6" if ALL else "3"))
 DRAWS = 10 if ALL else 3
-SLOW = ("G-ten", "E-cpu-3s", "R-validate", "R-tune", "P-hang", "P-stop", "B-local-long-pause")
+SLOW = ("G-ten", "E-cpu-3s", "R-tune", "P-hang", "P-stop", "B-local-long-pause")
 """Left to the whole suite: each takes longer than a minute on two cores, or starts many ranks at once."""
 
 FAST = [one for one in all_cases().values() if not one.name.startswith(SLOW)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -11,11 +10,9 @@ from xbench.commands.plan import PlanConfig
 from xbench.config import (
     ConvergeConfig,
     EffortOptions,
-    MatrixOptions,
     ProfileConfig,
     RunConfig,
     TuneConfig,
-    ValidateConfig,
     WorkloadOptions,
 )
 from xbench.errors import SpecError
@@ -24,7 +21,7 @@ from xbench.option_fields import option_of, options_of, read_config
 from xbench.schedules import parse_modes
 from xbench.spec import Effort
 
-KINDS = (RunConfig, ProfileConfig, TuneConfig, ConvergeConfig, ValidateConfig, PlanConfig)
+KINDS = (RunConfig, ProfileConfig, TuneConfig, ConvergeConfig, PlanConfig)
 
 
 def test_efforts() -> None:
@@ -62,61 +59,6 @@ def test_a_workload_s_text_takes_every_option_of_the_step() -> None:
     (typed,) = WorkloadOptions(names="resnet18", amp="bf16", clip=1.0, accumulate=2, seed=3).read()
     (written,) = WorkloadOptions(names="resnet18:amp=bf16,clip=1,accumulate=2,seed=3").read()
     assert typed == written
-
-
-def test_a_list_of_workloads_keeps_their_options() -> None:
-    words = "resnet18:batch-size=4,image-size=96,synthetic:layers=2,bytes=64k,vgg11"
-    small, made, plain = read_config(ValidateConfig, {"workloads": words}).workloads
-    assert (small.name, small.batch_size, small.image_size) == ("resnet18", 4, 96)
-    assert (made.name, plain.name) == ("synthetic:layers=2,bytes=64k", "vgg11")
-
-
-def test_a_matrix_is_every_rate_between_measured_and_held_out_hosts() -> None:
-    matrix = MatrixOptions(rates="1gbit, 10gbit,1gbit", held_out="4").read()
-    assert [str(fabric) for fabric in matrix.all] == [
-        "shaped:hosts=2,rate=1gbit",
-        "shaped:hosts=2,rate=10gbit",
-        "shaped:hosts=4,rate=1gbit",
-        "shaped:hosts=4,rate=10gbit",
-    ]
-    assert MatrixOptions(rates="1gbit").read().held_out == []
-    with pytest.raises(SpecError, match="--rates: ',' names nothing"):
-        MatrixOptions(rates=",").read()
-    with pytest.raises(SpecError, match="--held-out: 2 hosts are those that are measured"):
-        MatrixOptions(held_out="2").read()
-
-
-def test_a_matrix_of_several_numbers_of_hosts_has_each_fabric_once() -> None:
-    matrix = MatrixOptions(rates="1gbit", hosts="2, 3,2", cells=5, seed=7).read()
-    assert [fabric.hosts for fabric in matrix.fabrics] == [2, 3, 2]
-    assert [fabric.hosts for fabric in matrix.all] == [2, 3]
-    assert (matrix.cells, matrix.seed) == (5, 7)
-    assert MatrixOptions(cells=5).read().seed == 0
-
-
-def test_a_matrix_of_emulated_links_is_of_workers() -> None:
-    matrix = MatrixOptions(rates="1gbit", links="emulated", held_out="4,64").read()
-    assert [(fabric.name, fabric.world_size, fabric.processes, fabric.rate) for fabric in matrix.all] == [
-        ("emulated", 2, 1, "1gbit"), ("emulated", 4, 1, "1gbit"), ("emulated", 64, 1, "1gbit")
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"hosts": "2,9"}, "--hosts: '9' in '2,9' is not a number from 2 to 8"),
-        ({"hosts": "two"}, "--hosts: 'two' in 'two' is not a number from 2 to 8"),
-        ({"hosts": "1"}, "--hosts: '1' in '1' is not a number from 2 to 8"),
-        ({"hosts": "2,3", "held_out": "4,3"}, "--held-out: 3 hosts are those that are measured"),
-        ({"held_out": "4", "cells": 3}, "--held-out is for a whole matrix, and --cells draws a part of one"),
-        ({"held_out": "9"}, "--held-out: '9' in '9' is not a number from 2 to 8"),
-        ({"links": "emulated", "hosts": "2048"}, "--hosts: '2048' in '2048' is not a number from 2 to 1024"),
-        ({"seed": 3}, "--seed draws cells, and --cells does not say how many"),
-    ],
-)
-def test_what_no_matrix_can_be_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        MatrixOptions(**options).read()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from xbench.schedules import parse_mode
 from xbench.spec import known_options
 
 TYPED: list[tuple[str, str]] = [
+    ("validate --cells 24", "compare"),
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
     ("cluster compare --trace alibaba:pai.csv", "a CSV of your own"),
     ("cluster fit runs.csv", "with scipy"),

@@ -12,7 +12,7 @@ from xbench import cli
 from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics import parse_fabric
-from xbench.records import AnyRecord, Comparison, Profile, Validation, loads
+from xbench.records import AnyRecord, Comparison, Profile, loads
 from xbench.report.formats.terminal import render
 from xbench.report.kinds import view_of
 from xbench.report.snippets import attach_snippet
@@ -27,15 +27,13 @@ REFUSAL = "--backend sockets was removed: leave --backend out, and Gloo carries 
 def over_sockets(kind: str) -> AnyRecord:
     """A golden record as a run over sockets wrote it."""
     data = json.loads((GOLDEN / f"{kind}-v1.json").read_text(encoding="utf-8"))
-    where = data if kind == "validation" else data["spec"]
-    where["collectives"] = "sockets"
-    if kind != "validation":
-        data["fabric"]["backend"] = "sockets"
-        data["cost_model"]["backend"] = "sockets"
+    data["spec"]["collectives"] = "sockets"
+    data["fabric"]["backend"] = "sockets"
+    data["cost_model"]["backend"] = "sockets"
     return loads(json.dumps(data), "record.json")
 
 
-@pytest.mark.parametrize("command", ["compare", "profile", "tune", "validate"])
+@pytest.mark.parametrize("command", ["compare", "profile", "tune"])
 def test_every_command_refuses_it_in_one_sentence(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -59,9 +57,8 @@ def test_its_process_group_is_gone() -> None:
     assert not hasattr(xbench, "new_socket_group")
 
 
-@pytest.mark.parametrize("command", ["tune", "validate"])
-def test_torch_is_still_accepted_where_it_is_the_only_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([command, "--backend", "torch", "--no-such-option"]) == 2
+def test_torch_is_still_accepted_where_it_is_the_only_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "--backend", "torch", "--no-such-option"]) == 2
     assert "has no option '--no-such-option'" in capsys.readouterr().err
 
 
@@ -71,16 +68,13 @@ def test_a_wrong_backend_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", ["profile", "comparison", "validation"])
+@pytest.mark.parametrize("kind", ["profile", "comparison"])
 def test_records_that_hold_it_load_and_render(kind: str) -> None:
     record = over_sockets(kind)
     text = render(record)
-    if isinstance(record, Validation):
-        assert record.collectives == "sockets"
-    else:
-        assert isinstance(record, (Profile, Comparison))
-        assert record.spec.collectives == "sockets"
-        assert "sockets" in text
+    assert isinstance(record, (Profile, Comparison))
+    assert record.spec.collectives == "sockets"
+    assert "sockets" in text
 
 
 def test_what_such_a_record_advises_can_be_typed_and_pasted() -> None:

@@ -17,7 +17,8 @@ RECORDS = [
     path
     for folder in ("results", "tests/golden")
     for path in sorted((ROOT / folder).glob("*.json"))
-    if '"schema_version"' in path.read_text(encoding="utf-8")[:4096]
+    if '"schema_version"' in (head := path.read_text(encoding="utf-8")[:4096])
+    and '"validation"' not in head  # files of benchmarks/study
 ]
 
 

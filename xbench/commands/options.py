@@ -351,15 +351,15 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--modes", "--reference", "--overlap", "--workloads", "--batch-size", "--image-size", "--seq-len", "--dtype",
         "--optimizer", "--optimizer-impl", "--accumulate", "--amp", "--checkpoint", "--clip", "--seed", "--dataset",
         "--seeds", "--epochs", "--samples", "--lr", "--config", "--check", "--base", "--baseline", "--layer", "--job",
-        "--cells", "--resume", "--workers", "--model",
+        "--resume", "--workers", "--model",
     ),
     "Links and devices": (
-        "--fabric", "--links", "--rates", "--hosts", "--held-out", "--device", "--backend", "--compress",
+        "--fabric", "--links", "--device", "--backend", "--compress",
         "--topology", "--rate", "--latency", "--compute-scale", "--link",
     ),
     "Measurement": (
         "--launches", "--rounds", "--steps", "--quick", "--rigorous", "--until", "--minutes", "--margin",
-        "--cell-minutes", "--pairs", "--budget", "--strict", "--no-confirm", "--error-band",
+        "--pairs", "--budget", "--strict", "--no-confirm", "--error-band",
     ),
     "Output": (
         "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",

@@ -147,8 +147,8 @@ def _show(
 def schema() -> None:
     """Print the JSON Schema of the result files.
 
-    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, validation, tuned,
-    convergence, baseline, noise, regression, cluster, live.
+    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, tuned, convergence,
+    baseline, noise, regression, cluster, live.
     """
     from xbench.records import json_schema
 

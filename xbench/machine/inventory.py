@@ -228,7 +228,7 @@ def _torch(seen: Observations) -> Finding:
     return _missing(
         "torch",
         f"it is installed and does not work: {problem}" if there else "not installed",
-        "profile, compare, tune and validate cannot run; plan, scale and report can",
+        "profile, compare and tune cannot run; plan, scale and report can",
         "pip install --force-reinstall torch torchvision" if there else "pip install torch torchvision",
     )
 

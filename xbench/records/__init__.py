@@ -104,18 +104,5 @@ from xbench.records.scaling import Scaling as Scaling
 from xbench.records.scaling import ScalingPoint as ScalingPoint
 from xbench.records.scaling import ScalingSource as ScalingSource
 from xbench.records.tuned import Tuned as Tuned
-from xbench.records.validation import AutoAgainst as AutoAgainst
-from xbench.records.validation import Drawing as Drawing
-from xbench.records.validation import DrawnCell as DrawnCell
-from xbench.records.validation import ErrorSummary as ErrorSummary
-from xbench.records.validation import Goal as Goal
-from xbench.records.validation import ModePair as ModePair
-from xbench.records.validation import NonInferiority as NonInferiority
-from xbench.records.validation import Order as Order
-from xbench.records.validation import Regret as Regret
-from xbench.records.validation import Skill as Skill
-from xbench.records.validation import Validation as Validation
-from xbench.records.validation import ValidationCell as ValidationCell
-from xbench.records.validation import ValidationPoint as ValidationPoint
 
 ConvergenceCurve = Curve

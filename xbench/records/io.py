@@ -28,24 +28,12 @@ from xbench.records.parts import FOREIGN
 from xbench.records.regression import Baseline, Regression
 from xbench.records.scaling import Scaling
 from xbench.records.tuned import Tuned
-from xbench.records.validation import Validation
 from xbench.registry import Registry
 from xbench.text import cut, one_line, visible
 
 SCHEMA_VERSION = 1
 
-AnyRecord = (
-    Profile
-    | Comparison
-    | Scaling
-    | Validation
-    | Tuned
-    | Convergence
-    | Baseline
-    | Regression
-    | ClusterComparison
-    | LiveRun
-)
+AnyRecord = Profile | Comparison | Scaling | Tuned | Convergence | Baseline | Regression | ClusterComparison | LiveRun
 """Any record that `load` reads and `xbench report` shows."""
 
 KINDS: dict[str, type[AnyRecord]] = {kind.model_fields["kind"].default: kind for kind in AnyRecord.__args__}

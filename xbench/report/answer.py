@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from xbench.modes import IN_SEQUENCE, mode_info
 from xbench.records import RANKS, Comparison, Estimate, Interval, Layer, ModeResult
-from xbench.report.mode_memory import with_memory
 from xbench.report.sentences import ratio_text
 from xbench.stats.blocks import mode_values
 from xbench.stats.compare import MARGIN, launches_needed, ratios_to
@@ -392,3 +391,21 @@ def shown_cells(record: Comparison, result: ModeResult) -> dict[str, str]:
 def with_turns(result: ModeResult) -> str:
     """Return the mode's name with the pattern of its turns."""
     return result.mode + (f" (turns {result.pattern})" if result.pattern else "")
+
+
+def with_memory(record: Comparison) -> list[ModeResult]:
+    """Return the timed modes whose memory is known."""
+    return [result for result in record.modes.values() if result.is_trusted and result.memory is not None]
+
+
+def memory_cells(result: ModeResult) -> dict[str, str]:
+    """Format a rank's memory: the peak, and its four parts."""
+    memory = result.memory
+    assert memory is not None
+    return {
+        "peak": format_bytes(memory.peak_bytes) + (" (sum)" if memory.by == "counted" else ""),
+        "parameters": format_bytes(memory.parameter_bytes),
+        "gradients": format_bytes(memory.gradient_bytes),
+        "optimizer": format_bytes(memory.optimizer_bytes),
+        "activations": format_bytes(memory.activation_bytes),
+    }

@@ -18,8 +18,7 @@ Both bounds are needed on shared machines: short steps vary by a multiple of the
 none of a second or more by more than a third of it: no step there is odd. A TCP connection that loses its link for a
 moment resumes after 0.2 s at the earliest, and mostly after more than a second.
 
-**Short steps.** The limit comes from stored predictions and the steps that were then measured: docs/validate.md, "Short
-steps".
+**Short steps.** The limit comes from stored predictions and the steps that were then measured: docs/study.md.
 """
 
 from __future__ import annotations

@@ -80,7 +80,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["env", "--links", "emulated:la"], ["emulated:latency="]),
         (["list", "workloads", "resnet1"], ["resnet101", "resnet152", "resnet18"]),
         (["list", "modes", "resnet1"], []),
-        (["validate", "--workloads", "resnet18,bert-b"], ["resnet18,bert-base"]),
         (["report", "--mark"], ["--markdown"]),
         (["completion", "z"], ["zsh"]),
         (["nonsense", "x"], []),

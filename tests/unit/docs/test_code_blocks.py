@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 COMMANDS = command_blocks()
 PYTHON = python_blocks()
-LAUNCHING = ("compare", "profile", "tune", "validate", "converge")
+LAUNCHING = ("compare", "profile", "tune", "converge")
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
 NEVER_TYPED_FOR_REAL = PROGRAMS - {"xbench", "python", "jq"}
 UPDATE = bool(os.environ.get("XBENCH_UPDATE_GOLDEN"))
@@ -90,7 +90,7 @@ def folder(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("xbench.machine.inventory.take_inventory", taken_once)
     monkeypatch.setattr("xbench.horovod.obstacle", lambda: None)  # typed where Horovod is built
-    for function in ("execute.execute", "converge.execute", "validate.validate"):
+    for function in ("execute.execute", "converge.execute"):
         monkeypatch.setattr(f"xbench.runs.{function}", _launch)
 
 

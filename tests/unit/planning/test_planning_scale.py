@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planning_cases import constant
 from sample_scaling import COST, comparison, profile, step
 
-from xbench.commands.plan import plan as command
 from xbench.errors import SpecError
 from xbench.modes import waiting_modes
 from xbench.planning.change import Change
@@ -30,8 +26,7 @@ from xbench.planning.scale import (
 )
 from xbench.planning.scenario import what_if
 from xbench.planning.topology import Topology, parse_topology
-from xbench.records import Comparison, Contention, ContentionPoint, ErrorBand, Profile, Validation, dump, load, loads
-from xbench.stats.validation import LONG, by_distance
+from xbench.records import Comparison, Contention, ContentionPoint, ErrorBand, Profile, dump, loads
 
 RING = Topology("ring")
 BAND = ErrorBand(share=0.25, source="given")
@@ -269,27 +264,6 @@ def test_two_kinds_of_links_are_not_passed_for_one_ring() -> None:
     for hosts, ranks in ((1, 8), (8, 1)):
         more = what_if(measured(on(hosts, ranks), "p"), Change(workers=32))
         assert not any("equal links" in told for told in [*record(on(hosts, ranks)).warnings, *more.cautions])
-
-
-def test_the_band_is_that_of_the_committed_records() -> None:
-    results = Path(__file__).parents[3] / "results"
-    drawn, matrix, held_out = (load(results / f"{name}.json") for name in ("matrix", "validation", "held-out"))
-    assert isinstance(drawn, Validation)
-    assert isinstance(matrix, Validation)
-    assert isinstance(held_out, Validation)
-    [every] = [row for row in drawn.errors if row.name == "all"]
-    assert math.ceil(100 * every.p95) == round(100 * ERROR_BAND.share)
-    [relied_on] = [row for row in matrix.errors if row.name == LONG]
-    (once,) = by_distance(held_out.cells)
-    assert (once.name, once.count) == ("measured on 2, predicted for 4 workers", 18)
-    assert math.ceil(100 * (once.p95 - relied_on.p95)) == round(100 * GROWTH)
-    emulated = load(results / "held-out-emulated.json")
-    assert isinstance(emulated, Validation)
-    once_more, twice = by_distance(emulated.cells)
-    assert [row.count for row in (once_more, twice)] == [36, 36]
-    assert 0 < twice.p95 - once_more.p95 <= GROWTH
-    (option,) = (option for option in command.params if option.name == "error_band")
-    assert f"else {ERROR_BAND.share:g}]" in (getattr(option, "help", None) or "")
 
 
 def test_a_band_grows_with_each_doubling() -> None:

@@ -50,12 +50,6 @@ def test_what_an_earlier_xbench_stored_is_a_baseline(path: Path) -> None:
     assert view_of(found).cases(strict=True)
 
 
-@pytest.mark.parametrize("width", [100, 60])
-@pytest.mark.parametrize("kind", KINDS)
-def test_golden_text(kind: str, width: int) -> None:
-    golden(f"{kind}-{width}.txt", render(KINDS[kind](), width=width))
-
-
 def test_golden_markdown() -> None:
     golden("regression.md", regression_markdown(made.slower()))
 
@@ -95,10 +89,6 @@ def test_a_launch_that_failed_is_in_every_format(kind: str) -> None:
     assert view_of(record).tables()["failures"][0]["reason"] == "rank 1 was killed"
     assert "INCOMPLETE: Ctrl-C" in junit(record)
     assert kind == "regression" or "rank 1 was killed" in junit(record)  # there it is the reason of a missing case
-
-
-def test_a_baseline_as_markdown() -> None:
-    golden("baseline.md", FORMATS.load("markdown")(made.baseline()))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])

@@ -122,8 +122,6 @@ RESNET18: dict[str, Callable[[], AnyRecord]] = {
     "comparison-gpu": on_gpus,
     "profile": made.profile,
     "scaling": predicted.scaling,
-    "validation": predicted.validation,
-    "validation-drawn": partial(predicted.drawn, complete=True),
     "convergence": convergence,
     "tuned": tuned,
 }

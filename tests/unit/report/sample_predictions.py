@@ -1,30 +1,12 @@
-"""Hand-made records of predictions: a scaling, and a validation."""
+"""A hand-made record of predictions on several numbers of workers."""
 
 from __future__ import annotations
 
 import math
 
-from sample_records import BOUNDS, COST, ENVIRONMENT, FABRIC, WORKLOAD
+from sample_records import BOUNDS, COST, FABRIC, WORKLOAD
 
-from xbench.records import (
-    AutoAgainst,
-    Drawing,
-    DrawnCell,
-    ErrorBand,
-    Estimate,
-    LinkTerms,
-    ModePair,
-    Scaling,
-    ScalingPoint,
-    ScalingSource,
-    Validation,
-    ValidationCell,
-    ValidationPoint,
-)
-from xbench.stats.cells import shown_cells
-from xbench.stats.non_inferiority import non_inferiority
-from xbench.stats.prediction_skill import order, regret, skills
-from xbench.stats.validation import goals, summaries
+from xbench.records import ErrorBand, LinkTerms, Scaling, ScalingPoint, ScalingSource
 
 
 def scaling() -> Scaling:
@@ -65,85 +47,4 @@ def scaling() -> Scaling:
         findings=["single is fastest at every size.", "From 512 workers on one bucket is best."],
         assumptions=["What was measured is taken for a ring of 2 workers.", "Each worker keeps its batch."],
         warnings=["messages get smaller than the smallest measured: their time is taken as flat"],
-    )  # fmt: skip
-
-
-def validation() -> Validation:
-    """Two cells of their own fabric, one that failed, and one held out."""
-    cells = [
-        validation_cell("1gbit", 2, {"compute": (0.4, 0.41), "ddp": (0.7, 0.68), "auto": (0.55, 0.56)}),
-        validation_cell("10gbit", 2, {"compute": (0.4, 0.4), "ddp": (0.5, 0.45), "auto": (0.4, 0.45)}),
-        validation_cell("1gbit", 4, {"ddp": (1.4, 1.5), "auto": (1.2, 1.21)}),
-        ValidationCell(
-            workload=WORKLOAD, fabric=FABRIC.model_copy(update={"spec": "shaped:hosts=2,rate=100mbit"}),
-            predicted_on=2, compute_s=0.0, backward_overlap_bound_s=None, points=[], blocks=0, record="",
-            error="rank 1 on host 1 died: killed by SIGKILL",
-        ),
-    ]  # fmt: skip
-    fitted = [cell for cell in cells if cell.fabric.world_size == 2]
-    return Validation(
-        created="2026-03-01T12:00:00Z",
-        command="xbench validate --workloads resnet18 --held-out 4",
-        environment=ENVIRONMENT,
-        modes=["compute", "ddp", "auto"],
-        complete=True,
-        cells=cells,
-        errors=summaries(fitted),
-        errors_at_speed=summaries(fitted, at_speed=True),
-        goals=goals(fitted),
-        warnings=["the machine was busy before the run: load 1.9 on 8 cores"],
-    )
-
-
-def drawn(*, complete: bool) -> Validation:
-    """Four cells of a drawing of four, the second held out; incomplete, the last one is missing."""
-    steps = {"ddp": (0.7, 0.68), "auto": (0.55, 0.56)}
-    held_out = {"ddp": (0.987, 0.9), "auto": (0.5, 0.56)}
-    cells = [
-        validation_cell(rate, 2, held_out if number == 2 else steps).model_copy(
-            update={"number": number, "held_out": number == 2, "communication_s": 0.3,
-                    "pairs": [ModePair(mode="ddp", other="auto", ratio=1.21, ci95=(1.15, 1.3))]}
-        )
-        for number, rate in enumerate(("1gbit", "10gbit", "10gbit", "1gbit"), start=1)
-    ]  # fmt: skip
-    drawing = Drawing(
-        seed=37,
-        cells=[DrawnCell(workload=c.workload.spec, fabric=c.fabric.spec, held_out=c.held_out) for c in cells],
-    )
-    cells = cells if complete else cells[:3]
-    shown = shown_cells(cells, complete=complete)
-    return validation().model_copy(
-        update={"modes": ["ddp", "auto"], "cells": cells, "drawing": drawing, "complete": complete,
-                "error": None if complete else "interrupted", "discarded": ["runs/1/record.json: the links changed"],
-                "errors": summaries(shown), "errors_at_speed": summaries(shown, at_speed=True),
-                "skills": skills(shown), "order": order(shown), "regret": regret(shown),
-                "non_inferiority": non_inferiority(shown), "goals": goals(shown)}
-    )  # fmt: skip
-
-
-def validation_cell(rate: str, workers: int, steps: dict[str, tuple[float, float]]) -> ValidationCell:
-    """`steps`: (predicted, measured) by mode."""
-    fabric = FABRIC.model_copy(
-        update={"spec": f"shaped:hosts={workers},rate={rate}", "hosts": workers, "world_size": workers,
-                "rate_bps": {"1gbit": 1e9, "10gbit": 1e10}[rate]}
-    )  # fmt: skip
-    ddp_s = steps["ddp"][1]
-    points = [
-        ValidationPoint(
-            mode=mode,
-            predicted_step_s=predicted,
-            measured_step_s=Estimate(median=took, ci95=(0.98 * took, 1.02 * took)),
-            error=predicted / took - 1,
-            error_at_speed=0.99 * predicted / took - 1,
-            ratio_to_ddp=took / ddp_s,
-            against_ddp=(0.98 * took / ddp_s, 1.02 * took / ddp_s),
-            verdict="reference" if mode == "ddp" else "faster" if took < 0.98 * ddp_s else "equivalent",
-        )
-        for mode, (predicted, took) in steps.items()
-    ]
-    return ValidationCell(
-        workload=WORKLOAD, fabric=fabric, predicted_on=2, compute_s=0.4, compute_blocks_s=0.41,
-        backward_overlap_bound_s=0.54, points=points,
-        auto_against=[AutoAgainst(mode="ddp", ratio=0.82, ci95=(0.8, 0.84), verdict="faster")], auto_not_slower_p=0.004,
-        blocks=6, record="results/runs/20260301-120000-comparison-resnet18/record.json",
     )  # fmt: skip

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import sample_predictions as predicted
 import sample_records as made
-from golden_file import golden
 from sample_kinds import EVERY, convergence, tuned
 
 from xbench.errors import UsageError
@@ -123,12 +122,6 @@ def test_the_same_record_makes_the_same_bytes() -> None:
     assert render(made.comparison()) == render(made.comparison())
 
 
-@pytest.mark.parametrize("kind", ["comparison-troubled", "scaling", "regression", "baseline"])
-def test_every_word_of_a_page(kind: str) -> None:
-    text = "\n".join(Reader(render(EVERY[kind]())).text) + "\n"
-    golden(f"html-{kind.removeprefix('comparison-')}.txt", text)
-
-
 def test_text_from_a_record_is_only_text() -> None:
     whole = made.comparison()
     workload = whole.jobs[0].workload.model_copy(update={"title": HOSTILE})
@@ -186,9 +179,6 @@ BARE: dict[str, Callable[[], AnyRecord]] = {
         update={"layers": [], "step": None, "cost_model": None, "bounds": None, "plans": {}, "samples": {}}
     ),
     "scaling": lambda: predicted.scaling().model_copy(update={"points": [], "findings": [], "links": []}),
-    "validation": lambda: predicted.validation().model_copy(
-        update={"cells": [], "errors": [], "errors_at_speed": [], "goals": [], "complete": False}
-    ),
     "convergence": lambda: convergence(
         curves=[],
         modes={

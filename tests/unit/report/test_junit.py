@@ -101,15 +101,6 @@ def test_a_mode_that_is_not_installed_is_skipped() -> None:
     assert [case.status for case in found] == ["skipped", "error"]
 
 
-def test_goals_of_a_validation_pass_or_fail() -> None:
-    record = predicted.validation()
-    found = [case for case in cases(record) if case.group == "goals"]
-    assert [case.status for case in found] == ["passed" if goal.held else "failed" for goal in record.goals]
-    assert "failed" in {case.status for case in found}
-    (lost,) = [case for case in cases(record) if case.status == "error"]
-    assert lost.message == "rank 1 on host 1 died: killed by SIGKILL"
-
-
 def test_a_profile_and_a_scaling_have_cases_that_pass() -> None:
     assert [case.name for case in cases(made.profile())][:2] == ["profile", "plan of single"]
     scaling = predicted.scaling()

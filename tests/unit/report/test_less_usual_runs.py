@@ -16,7 +16,6 @@ from xbench.report.advice import what_to_paste
 from xbench.report.answer import answer, more, ranking
 from xbench.report.formats import html, markdown, terminal
 from xbench.report.kinds import view_of
-from xbench.report.kinds.validation import label_of
 from xbench.report.page.model import figures
 from xbench.report.planned import further
 from xbench.report.sentences import bounds_line, is_below
@@ -126,16 +125,6 @@ def test_a_mode_that_computes_less_than_was_profiled_breaks_no_bound(mode: str) 
     assert "no schedule of one job can beat" in bounds_line(record.bounds, {mode: fast})
     plain = made.mode_result("optimal", record.bounds.compute_s / 2, (0.5, 0.49, 0.51), "faster")
     assert is_below(plain, record.bounds)
-
-
-def test_a_validation_over_emulated_links_calls_its_steps_emulated() -> None:
-    record = load(Path(__file__).parents[2] / "golden" / "validation-v1.json")
-    assert label_of(record) == "real"  # type: ignore[arg-type]
-    cells = [cell.model_copy(update={"fabric": cell.fabric.model_copy(update={"label": "emulated"})})
-             for cell in record.cells]  # type: ignore[union-attr]  # fmt: skip
-    drawn = terminal.render(record.model_copy(update={"cells": cells}))  # type: ignore[arg-type]
-    assert "Measured step (emulated)" in drawn
-    assert "(real)" not in drawn
 
 
 def test_means_of_an_interrupted_run_name_how_many_seeds_each_is_of() -> None:

@@ -269,10 +269,9 @@ def test_every_rank_is_a_process_and_begins_when_it_began() -> None:
     assert trace.RANK_0 in notes(record)  # which holds no other rank's steps
 
 
-@pytest.mark.parametrize("make", [predicted.scaling, predicted.validation])
-def test_a_record_without_steps_is_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(SpecError, match=r"this \w+ record holds no step, recorded or predicted"):
-        perfetto.render(make())
+def test_a_record_without_steps_is_refused() -> None:
+    with pytest.raises(SpecError, match="this scaling record holds no step, recorded or predicted"):
+        perfetto.render(predicted.scaling())
 
 
 TIMES = st.floats(0, 10, allow_nan=False).map(lambda time_s: round(time_s, 7))

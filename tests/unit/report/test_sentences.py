@@ -27,7 +27,6 @@ from xbench.records import (
 )
 from xbench.report import FORMATS
 from xbench.report.formats.junit import cases
-from xbench.report.instruments import instruments_line, parts_line
 from xbench.report.kinds import view_of
 from xbench.report.planned import show_planned
 from xbench.report.sentences import (
@@ -37,6 +36,8 @@ from xbench.report.sentences import (
     emulated_line,
     fabric_line,
     input_line,
+    instruments_line,
+    parts_line,
     step_line,
     workload_line,
 )

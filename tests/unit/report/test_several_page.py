@@ -10,7 +10,7 @@ from test_straggler_lines import rank
 
 from xbench.records import Stragglers
 from xbench.report.kinds.compare_records import comparable, several_page
-from xbench.report.page.model import Figure, Page, figures
+from xbench.report.page.model import Page
 from xbench.report.sentences import not_shown_lines
 from xbench.report.stragglers import rank_line
 
@@ -25,21 +25,17 @@ def _later(**environment: object) -> Any:
     )
 
 
-def _times(page: Page) -> Figure:
-    return next(figure for figure in figures(page) if figure.key == "times-over")
-
-
-def test_records_stand_in_the_order_given() -> None:
-    page = several_page([made.comparison(), _later(hostname="bench2", commit="fedcba9876543210")])
-    times = _times(page)
-    assert times.layout["xaxis"]["ticktext"] == [
-        "1<br>2026-03-01<br>bench1<br>0123456",
-        "2<br>2026-03-02<br>bench2<br>fedcba9",
-    ]
-    ddp = next(trace for trace in times.traces if trace["name"] == "ddp")
-    assert ddp["y"] == pytest.approx([41.0625, 41.0625])
-    assert [round(x) for x in ddp["x"]] == [1, 2]
-    assert page.answer[0] == "optimal is faster than its reference in 2 of 2."
+def test_records_stand_in_the_order_given_beside_each_other() -> None:
+    later = _later(hostname="bench2", commit="fedcba9876543210")
+    page = several_page([made.comparison(), later.model_copy(update={"modes": {"ddp": later.modes["ddp"]}})])
+    times, ratios = (_section(page, key) for key in ("times", "ratios"))
+    assert [column.name for column in times.columns] == ["mode", "1", "2"]
+    rows = {row[0]: list(row[1:]) for row in times.rows}
+    assert rows["ddp"][0] == rows["ddp"][1]
+    assert rows["ddp"][0].startswith("41.1 ms [")
+    assert rows["optimal"][1] == "–"
+    assert {row[0]: row[1] for row in ratios.rows}["optimal"].startswith("0.892 [")
+    assert page.answer[0] == "optimal is faster than its reference in 1 of 2; 1 of 2 named no mode that is faster."
 
 
 @pytest.mark.parametrize(
@@ -56,24 +52,9 @@ def test_a_mode_is_called_fastest_only_if_every_other_is_slower(verdict: str, to
     assert several_page([made.comparison([ddp, rival])]).answer[0] == told
 
 
-def test_no_line_joins_what_does_not_compare() -> None:
-    other = made.comparison(fabric=made.FABRIC.model_copy(update={"spec": "shaped:hosts=2,rate=10gbit"}))
-    times = _times(several_page([made.comparison(), _later(), other]))
-    ddp = next(trace for trace in times.traces if trace["name"] == "ddp")
-    assert [x if x is None else round(x) for x in ddp["x"]] == [1, 2, None, 3]
-    assert [y is None for y in ddp["y"]] == [False, False, True, False]
-
-
-def test_many_records_have_numbers_alone() -> None:
-    assert _times(several_page([made.comparison()] * 9)).layout["xaxis"]["ticktext"] == [
-        str(number) for number in range(1, 10)
-    ]
-
-
 def test_what_differs_is_named_and_the_rest_is_not() -> None:
     page = several_page([made.comparison(), _later(hostname="bench2", cores=16)])
-    table = next(section.blocks[0] for section in page.sections if section.key == "differences")
-    assert [list(row) for row in table.rows] == [["host", "bench1", "bench2"], ["cores", "8", "16"]]
+    assert _section(page, "differences").pairs == [("host", "bench1 · bench2"), ("cores", "8 · 16")]
     which = next(section for section in page.sections if section.key == "which")
     assert "Machines or software differ" in which.blocks[1].lines[0]
 
@@ -100,13 +81,3 @@ def test_each_result_s_doubts_stand_on_the_page() -> None:
         *(("result 2", line) for line in not_shown_lines(doubtful)),
     ]
     assert _section(several_page([made.comparison(warnings=[])]), "warnings") is None
-
-
-def test_one_pair_of_blocks_has_no_whiskers() -> None:
-    once = made.mode_result("wfbp", 0.6, (0.9, 0.5, 1.6), "inconclusive")
-    assert once.ratio is not None
-    once = once.model_copy(update={"ratio": once.ratio.model_copy(update={"pairs": 1})})
-    page = several_page([made.comparison([made.comparison().modes["ddp"], once])])
-    ratios = next(figure for figure in figures(page) if figure.key == "ratios-over")
-    wfbp = next(trace for trace in ratios.traces if trace["name"] == "wfbp")
-    assert (wfbp["y"], wfbp["error_y"]["array"], wfbp["error_y"]["arrayminus"]) == ([0.9], [0.0], [0.0])

@@ -78,13 +78,6 @@ def test_layers_are_in_ready_order() -> None:
     assert rows[0]["grad_bytes"] == 2_048_000
 
 
-def test_a_cell_that_could_not_be_measured_has_a_row() -> None:
-    rows = [row for row in view_of(predicted.validation()).tables()["points"] if row["status"] == "failed"]
-    assert [(row["error"], row["mode"], row["step_s"]) for row in rows] == [
-        ("rank 1 on host 1 died: killed by SIGKILL", None, None)
-    ]
-
-
 def test_a_scaling_s_columns_are_those_that_scale_writes() -> None:
     assert csv_report.render(predicted.scaling()).splitlines()[0] == (
         "label,workload,topology,mode,workers,step_s,step_low_s,step_high_s,exposed_s,samples_per_s,efficiency,"

@@ -95,15 +95,13 @@ def test_a_file_of_others_in_the_place_of_a_record_stays(
     assert "xbench did not write" in capsys.readouterr().err
 
 
-FLOWS = ("runs/execute", "runs/converge", "runs/validate", "regress/check", "regress/baseline", "cluster/live/run")
+FLOWS = ("runs/execute", "runs/converge", "regress/check", "regress/baseline", "cluster/live/run")
 
 
 @pytest.mark.parametrize("module", FLOWS)
 def test_every_flow_saves_by_keep_and_makes_its_folder_here(module: str) -> None:
     package = Path(run_folder.__file__).parents[1]
     text = (package / f"{module}.py").read_text()
-    if module == "runs/validate":  # the place of a drawing that goes on is its record's
-        text += (package / "runs" / "validation_places.py").read_text()
     assert re.search(r"keep\(|FabricRun\[", text)
     assert "new_run_folder(" in text
     assert not re.search(r"\bsave\(|strftime", text)

@@ -9,6 +9,7 @@ from xbench.report import sentences
 from xbench.report.answer import (
     controls,
     jobs_of,
+    memory_cells,
     paired_modes,
     partial,
     ranking,
@@ -21,6 +22,7 @@ from xbench.report.answer import (
     trusted,
     verdict,
     winners,
+    with_memory,
     with_turns,
 )
 from xbench.report.charts.axes import (
@@ -41,7 +43,6 @@ from xbench.report.charts.axes import (
     vertical_line,
     whiskers,
 )
-from xbench.report.mode_memory import memory_cells, with_memory
 from xbench.report.page.common_sections import capitalized, label_badge
 from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
 from xbench.text import cut

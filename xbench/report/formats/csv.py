@@ -9,7 +9,6 @@ the main one first:
 | comparison | `samples` (one row per block, or one per mode without blocks), `steps`, `modes`, `layers` |
 | profile | `layers`, `samples` (one row per step), `plans` |
 | scaling | `points` |
-| validation | `points` |
 | convergence | `steps`, `epochs`, `modes` |
 | tuned | `tried` |
 | regression | `cases`, `launches` (one row per case, side and pair) |

@@ -14,7 +14,6 @@ for _kind, _view in (
     ("profile", "profile:ProfileView"),
     ("comparison", "comparison:ComparisonView"),
     ("scaling", "scaling:ScalingView"),
-    ("validation", "validation:ValidationView"),
     ("tuned", "tuned:TunedView"),
     ("convergence", "convergence:ConvergenceView"),
     ("baseline", "baseline:BaselineView"),

@@ -1,4 +1,4 @@
-"""Page of several comparisons side by side, over time or over machines, with their differences.
+"""Page of several comparisons side by side: times and ratios as tables, and their differences as a list.
 
 A time is comparable only with one from the same kind of machine, workload and fabric. A ratio to the same reference is
 more widely comparable. The page shows both and names every difference.
@@ -13,27 +13,14 @@ from xbench.environment import must_match
 from xbench.errors import UsageError
 from xbench.records import AnyRecord, Comparison, Label, ModeResult
 from xbench.report import sentences
-from xbench.report.answer import answer, is_fastest, rankings, ratio_cell, references, trusted
-from xbench.report.charts.axes import BELOW, Mark, Unit, marks, named, plain, rounded, time_unit
+from xbench.report.answer import answer, is_fastest, rankings, ratio_cell, references, span_cell, trusted
 from xbench.report.charts.bars import verdict_badge
 from xbench.report.page.common_sections import command_section, label_badge, made_at
-from xbench.report.page.model import Badge, Cell, Facts, Figure, Layout, Page, Section, Sentences, Table, Trace, columns
+from xbench.report.page.model import Badge, Cell, Facts, Page, Section, Sentences, Table, columns
 from xbench.report.stragglers import straggler_lines
 from xbench.stats.steps import short_step_caution
 from xbench.text import and_of
 from xbench.units import format_seconds
-
-FEW, FEW_NARROW = 8, 3
-"""Most records that have room for dates and names below them, on a wide page and on a narrow one."""
-
-Interval = tuple[float, float, float]
-"""Figure with the ends of its interval."""
-
-Point = tuple[int, ModeResult, Interval]
-"""Number of a result, its mode's result, and a figure of it."""
-
-BESIDE = 0.4
-"""Width of the marks of one record, all modes together; records are 1 apart."""
 
 
 def comparable(records: Sequence[AnyRecord]) -> list[Comparison]:
@@ -65,8 +52,8 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
     titles = list(dict.fromkeys(job.workload.title for record in shown for job in record.jobs))
     sections = [
         Section("which", "The results", [_which(shown), *([Sentences(cautions, mark="warning")] if cautions else [])]),
-        Section("times", "Time per sample", _times(shown)),
-        Section("ratios", "Ratio to the reference", _ratios(shown)),
+        Section("times", "Time per sample", [_times(shown)]),
+        Section("ratios", "Ratio to the reference", [_ratios(shown)]),
         Section("differences", "What differs", [_differences(shown)]),
         Section("answers", "Each one's own answer", [Facts(answers)]),
         Section("warnings", "What each one warns of", [Facts(doubts)] if doubts else []),
@@ -137,10 +124,6 @@ def _numbers(records: Sequence[Comparison]) -> list[str]:
     return [str(number) for number in range(1, len(records) + 1)]
 
 
-def _modes(records: Sequence[Comparison]) -> list[str]:
-    return list(dict.fromkeys(mode for record in records for mode in record.modes))
-
-
 def _which(records: Sequence[Comparison]) -> Table:
     rows: list[list[Cell]] = [
         [
@@ -159,166 +142,41 @@ def _which(records: Sequence[Comparison]) -> Table:
     return Table("In the order in which they were given", columns(("#", *text), text), rows, opened=True)
 
 
-def _times(records: Sequence[Comparison]) -> list[Figure]:
-    def estimate(result: ModeResult) -> Interval | None:
+def _times(records: Sequence[Comparison]) -> Table:
+    def cell(result: ModeResult) -> str | None:
         one = result.seconds_per_sample
-        if one is None or not trusted(result):
-            return None
-        return (one.median, *(one.interval or (one.median, one.median)))
+        return f"{format_seconds(one.median)} [{span_cell(one, ', ')}]" if one is not None and trusted(result) else None
 
-    def sample(result: ModeResult) -> str:
-        return format_seconds(result.seconds_per_sample.median if result.seconds_per_sample is not None else None)
-
-    every = [found for record in records for found in map(estimate, record.modes.values()) if found is not None]
-    unit = time_unit(max((high for _, _, high in every), default=0.0))
-    layout = _over(records, {"title": {"text": f"time per sample [{unit.name}]"}, "rangemode": "tozero"})
-    told = (
-        "Shorter is better; a line joins results of one workload and fabric. Whiskers are 95 % confidence intervals of "
-        "the median."
-    )
-    table = _matrix("Time per sample in figures", records, estimate, sample)
-    traces = _lines(records, unit, estimate, lambda result: f"{sample(result)} a sample ({result.label})")
-    return _figure(records, "times-over", "Time per sample of each mode", told, traces, layout, table)
+    return _matrix("Median, with its 95 % confidence interval. Shorter is better.", records, cell)
 
 
-def _ratios(records: Sequence[Comparison]) -> list[Figure]:
-    def estimate(result: ModeResult) -> Interval | None:
-        ratio = result.ratio
-        if ratio is None or not trusted(result):
-            return None
-        return (ratio.value, *(ratio.interval or (ratio.value, ratio.value)))
+def _ratios(records: Sequence[Comparison]) -> Table:
+    def cell(result: ModeResult) -> str | None:
+        return ratio_cell(result) if result.ratio is not None and trusted(result) else None
 
-    look = {"color": "--ink", "dash": "dot", "width": 1.5}
-    line = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": 1, "y1": 1, "line": look}
-    title = f"Time per sample over that of {and_of(list(dict.fromkeys(map(references, records))))}"
-    told = "Below 1 is faster than the reference. Whiskers are 95 % confidence intervals."
-    layout = {**_over(records, {"title": {"text": "ratio to the reference"}}), "shapes": [line]}
-    table = _matrix("Ratios in figures", records, estimate, ratio_cell)
-    traces = _lines(records, Unit("", 1.0), estimate, ratio_cell)
-    return _figure(records, "ratios-over", title, told, traces, layout, table)
+    title = f"Time per sample over that of {and_of(list(dict.fromkeys(map(references, records))))}. Below 1 is faster."
+    return _matrix(title, records, cell)
 
 
-def _figure(
-    records: Sequence[Comparison], key: str, title: str, told: str, traces: list[Trace], layout: Layout, table: Table
-) -> list[Figure]:
-    if not traces:
-        return []
-    labels = sorted({result.label for record in records for result in record.modes.values()})
-    narrow = {"xaxis.ticktext": _names(records, FEW_NARROW)}
-    return [Figure(key, title, labels, told, traces, layout, height=460, narrow=narrow, table=table)]
-
-
-def _lines(
-    records: Sequence[Comparison],
-    unit: Unit,
-    estimate: Callable[[ModeResult], Interval | None],
-    said: Callable[[ModeResult], str],
-) -> list[Trace]:
-    """Return one line with whiskers per mode, through the records that hold it."""
-    modes = _modes(records)
-    traces = []
-    for place, (mode, mark) in enumerate(marks(modes).items()):
-        aside = BESIDE * ((place + 0.5) / len(modes) - 0.5)
-        points = [
-            (number, record.modes[mode], found)
-            for number, record in enumerate(records, start=1)
-            if mode in record.modes and (found := estimate(record.modes[mode])) is not None
-        ]
-        if points:
-            traces.append(_line(mode, mark, unit, aside, _parted(points, records), said))
-    return traces
-
-
-def _parted(points: Sequence[Point], records: Sequence[Comparison]) -> list[Point | None]:
-    """Return the points, with None where a line would join results of different workloads or fabrics."""
-    found: list[Point | None] = []
-    settings = [(_workloads(records[number - 1]), records[number - 1].fabric.spec) for number, _, _ in points]
-    for place, point in enumerate(points):
-        if place and settings[place] != settings[place - 1]:
-            found.append(None)
-        found.append(point)
-    return found
-
-
-def _line(
-    mode: str, mark: Mark, unit: Unit, aside: float, points: Sequence[Point | None], said: Callable[[ModeResult], str]
-) -> Trace:
-    values = [point[2] if point is not None else None for point in points]
-    return {
-        "type": "scatter", "mode": "lines+markers", "name": named(mode).replace("<br>", ""),
-        "x": [rounded(point[0] + aside) if point is not None else None for point in points],
-        "y": [unit.of(value[0]) if value is not None else None for value in values],
-        "error_y": {
-            "type": "data", "symmetric": False, "color": mark.colour, "thickness": 1.2, "width": 3,
-            "array": [unit.of(max(0.0, value[2] - value[0])) if value is not None else None for value in values],
-            "arrayminus": [unit.of(max(0.0, value[0] - value[1])) if value is not None else None for value in values],
-        },
-        "line": {"color": mark.colour, "dash": mark.dash, "width": 1.5},
-        "marker": {"color": mark.colour, "symbol": mark.symbol, "size": 9},
-        "customdata": [
-            f"<b>{plain(mode)}</b>, result {point[0]}<br>{said(point[1])}" if point is not None else ""
-            for point in points
-        ],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
-
-
-def _over(records: Sequence[Comparison], upright: Layout) -> Layout:
-    return {
-        "xaxis": {
-            "tickvals": list(range(1, len(records) + 1)),
-            "ticktext": _names(records, FEW),
-            "range": [0.5, len(records) + 0.5],
-            "showgrid": False,
-            "zeroline": False,
-        },
-        "yaxis": upright,
-        "legend": BELOW,
-        "hovermode": "closest",
-        "margin": {"t": 8},
-    }
-
-
-def _names(records: Sequence[Comparison], few: int) -> list[str]:
-    """Return the number of each record; for up to `few` records also its date, host and commit."""
-    if len(records) > few:
-        return _numbers(records)
-    return [
-        "<br>".join([str(number), plain(made_at(record.created)[:10]), plain(record.environment.hostname)[:16],
-                     plain((record.environment.commit or "")[:7])])
-        for number, record in enumerate(records, start=1)
-    ]  # fmt: skip
-
-
-def _matrix(
-    title: str,
-    records: Sequence[Comparison],
-    estimate: Callable[[ModeResult], Interval | None],
-    said: Callable[[ModeResult], str],
-) -> Table:
+def _matrix(title: str, records: Sequence[Comparison], told: Callable[[ModeResult], str | None]) -> Table:
     """Return one row per mode with one figure per record, or the verdict of a mode that has none."""
 
     def cell(record: Comparison, mode: str) -> Cell:
         result = record.modes.get(mode)
-        if result is None:
-            return "–"
-        return said(result) if estimate(result) is not None else verdict_badge(record, result)
+        return "–" if result is None else told(result) or verdict_badge(record, result)
 
-    rows = [[mode, *(cell(record, mode) for record in records)] for mode in _modes(records)]
-    return Table(title, columns(["mode", *_numbers(records)], ("mode",)), rows, opened=len(records) <= 6)
+    modes = dict.fromkeys(mode for record in records for mode in record.modes)
+    rows = [[mode, *(cell(record, mode) for record in records)] for mode in modes]
+    return Table(title, columns(["mode", *_numbers(records)], ("mode",)), rows, opened=True)
 
 
-def _differences(records: Sequence[Comparison]) -> Table:
-    """Return what differs between the records; the note lists what does not."""
+def _differences(records: Sequence[Comparison]) -> Facts:
+    """Return what differs between the records, with each one's value in their order."""
     every = [_comparable_facts(record) for record in records]
-    names = list(dict.fromkeys(name for facts in every for name in facts))
-    different = [name for name in names if len({facts.get(name, "–") for facts in every}) > 1]
-    same = [name for name in names if name not in different]
-    rows = [[name, *(facts.get(name, "–") for facts in every)] for name in different]
-    headings = ["what", *_numbers(records)]
-    note = f"The same in all: {and_of(same)}." if same else ""
-    title = "Machine, software, workload and fabric" if rows else "Nothing differs"
-    return Table(title, columns(headings, headings), rows, note, opened=True)
+    names = dict.fromkeys(name for facts in every for name in facts)
+    values = {name: [facts.get(name, "–") for facts in every] for name in names}
+    different = [(name, " · ".join(each)) for name, each in values.items() if len(set(each)) > 1]
+    return Facts(different or [("nothing", "machine, software, workload and fabric are the same in all")])
 
 
 def _comparable_facts(record: Comparison) -> Mapping[str, str]:

@@ -53,10 +53,10 @@ from xbench.report.kinds.comparison_tables import (
 )
 from xbench.report.page.common_sections import caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Code, Facts, Section, Sentences
-from xbench.report.sharded_costs import other_cost_lines, units_lines
 from xbench.report.view import Case, Detail, MeasuredView, Row, Status, StepTrace
 from xbench.stats.blocks import twins
 from xbench.stats.steps import short_step_caution
+from xbench.text import and_of
 from xbench.units import format_seconds, format_signed_percent
 
 
@@ -314,3 +314,23 @@ def own_steps(record: Comparison) -> list[str]:
             f"{mode.text}: {own}; its step of {format_seconds(result.step_s.median)} is the device's, for {each}."
         )
     return said
+
+
+def other_cost_lines(record: Comparison) -> list[str]:
+    """Describe T(M) of the collectives beside the all-reduce that most modes send."""
+    return [
+        sentences.cost_line(cost) + ("; each is awaited before the next" if name == "all_reduce" else "")
+        for name, cost in record.other_costs.items()
+    ]
+
+
+def units_lines(record: Comparison) -> list[str]:
+    """Describe the host's time for units of sharded modes."""
+    lines = []
+    for name, cost in record.unit_costs.items():
+        modes = [mode.text for mode in record.spec.modes if mode_info(mode.carrier).units_of == name]
+        unit, tensor = format_seconds(cost.unit_s), format_seconds(cost.tensor_s)
+        lines.append(
+            f"under {and_of(modes or [name])} a unit takes the host {unit} and a tensor {tensor}, besides collectives"
+        )
+    return lines

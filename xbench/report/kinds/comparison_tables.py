@@ -12,6 +12,7 @@ from xbench.records import Comparison, Estimate, Label, ModeResult
 from xbench.report import markup, sentences
 from xbench.report.answer import (
     jobs_of,
+    memory_cells,
     paired_modes,
     parity_cell,
     ratio_cell,
@@ -22,11 +23,11 @@ from xbench.report.answer import (
     step_cells,
     trusted,
     verdict,
+    with_memory,
     with_turns,
 )
 from xbench.report.charts.text import LEGEND, bar
 from xbench.report.console import filled_table, fitting_table, indented, say, spare_columns
-from xbench.report.mode_memory import memory_cells, with_memory
 from xbench.report.view import Row, ends, fields
 from xbench.units import format_seconds
 

@@ -17,7 +17,6 @@ from xbench.report.charts.steps import profile_steps
 from xbench.report.charts.text import draw_profile_gpu, gpu_blocks
 from xbench.report.charts.trace import profile_trace
 from xbench.report.console import NARROW_COLUMNS, fact, filled_table, fitting_table, indented, say, say_next
-from xbench.report.instruments import instruments_line, parts_line
 from xbench.report.page.common_sections import capitalized, caution_blocks, following, workload_pair
 from xbench.report.page.model import Block, Cell, Facts, Figure, Section, Sentences, Table, Trace, columns
 from xbench.report.view import Case, Detail, MeasuredView, Row, StepTrace, fields, longest_layers
@@ -123,7 +122,7 @@ class ProfileView(MeasuredView[Profile]):
 
     def step_told(self, step: StepTimes) -> str:
         """Return the sentences of the step in Markdown."""
-        parts = f"{parts_line(step)} {instruments_line(step)}"
+        parts = f"{sentences.parts_line(step)} {sentences.instruments_line(step)}"
         return f"**{sentences.step_line(step, self.record.fabric.label)}** {parts}"
 
     def step_table(self, step: StepTimes) -> Table:
@@ -218,8 +217,8 @@ def _step_lines(step: StepTimes, label: Label) -> list[str]:
     above = f"That is more than the goal of {format_percent(OVERHEAD_GOAL, 0)}, so read the parts as shares."
     return [
         sentences.step_line(step, label),
-        parts_line(step),
-        instruments_line(step),
+        sentences.parts_line(step),
+        sentences.instruments_line(step),
         *([above] if step.overhead_ratio > OVERHEAD_GOAL else []),
         f"Medians and 95 % intervals of {counted(step.steps, 'step')}, after {step.warmup_steps} of warm-up that are "
         "kept apart.",
@@ -284,7 +283,7 @@ def step_table(step: StepTimes, label: Label) -> Table:
     ]
     note = (
         f"Medians of {counted(step.steps, 'step')}, after {step.warmup_steps} of warm-up that are kept apart. "
-        f"{instruments_line(step)}"
+        f"{sentences.instruments_line(step)}"
     )
     title = f"Where a step without communication goes ({label})"
     return Table(title, columns(("part", "time", "95 % CI"), ("part",)), rows, note, opened=True)
