@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ def xbench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 
     def call(*words: object) -> Outcome:
-        code = cli.main([str(word) for word in words])
+        typed = [str(word) for word in words]
+        monkeypatch.setattr(sys, "argv", ["xbench", *typed])  # a record keeps the command
+        code = cli.main(typed)
         return code, *capfd.readouterr()
 
     return call
