@@ -38,7 +38,7 @@ RECORDS_HEAD = """\
 
 `load_result` returns them: immutable pydantic models, so `model_dump()` and `model_dump_json()` work. Every kind of
 record has `frame`, and shows its answer and a table in a notebook. The other kinds are those of
-[`xbench schema`](schema.md).
+[the schema](schema.md).
 """
 
 

@@ -49,7 +49,7 @@ def stage(folder: Path) -> None:
     for source, page_name in RESULT_PAGES.items():
         (folder / page_name).write_text(inward((ROOT / source).read_text(encoding="utf-8")), encoding="utf-8")
     shutil.copytree(ROOT / "docs" / "images", folder / "images")
-    for asset in ("site.css", "worker.js"):
+    for asset in ("site.css", "worker.js", "schema.json"):
         shutil.copy(ROOT / "docs" / asset, folder)
     for name in ("results", "results/gpu"):
         (folder / name).mkdir(exist_ok=True)

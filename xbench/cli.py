@@ -48,9 +48,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "list": ("xbench.commands.listing:listing", "List runs, workloads, modes, fabrics, policies or traces."),
-    "script": ("xbench.commands.script", "Write the launch script of a comparison for torchrun, Slurm or Kubernetes."),
-    "completion": ("xbench.commands.completion", "Print the script that completes xbench's words in your shell."),
-    "schema": ("xbench.commands.report", "Print the JSON Schema of the result files."),
     "clean": ("xbench.commands.clean", "Remove what killed runs left."),
 }  # fmt: skip
 
@@ -123,8 +120,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments[:ours]  # anywhere in the line, so that it works where the rest does not parse
     arguments = [word for word in arguments[:ours] if word != "--debug"] + arguments[ours:]
     _never_fail_on_encoding()
-    if "_XBENCH_COMPLETE" in os.environ:
-        import xbench.commands.completion  # noqa: F401 (it registers the shells that click asks)
     try:
         outcome = cli.main(args=arguments, prog_name="xbench", standalone_mode=False)
         sys.stdout.flush()

@@ -47,7 +47,7 @@ def _learning_rate(value: float) -> float:
 
 
 def _modes_option(default: str, told: str) -> Any:
-    return option("--modes", default=default, unset=(), read=_modes, metavar="A,B,...", complete="modes", help=told)
+    return option("--modes", default=default, unset=(), read=_modes, metavar="A,B,...", help=told)
 
 
 def overlap_option() -> Any:
@@ -151,14 +151,12 @@ class RunConfig:
         unset=(),
         read=_modes,
         metavar="A,B,...",
-        complete="modes",
         help=f"Modes to compare (xbench list modes). MODE@NAME is a second copy of MODE.  [default: {COMPARED}]",
     )
     """Modes to compare. Empty stands for `COMPARED` in a comparison, and for none in a profile."""
     reference: str | None = option(
         "--reference",
         metavar="MODE",
-        complete="mode",
         help="Mode that the others are compared with; pairs of jobs are compared with sequential.  "
         "[default: ddp, else the first that may be advised]",
     )
@@ -170,7 +168,6 @@ class RunConfig:
         unset=lambda: read_fabric("auto"),
         read=read_fabric,
         metavar="SPEC",
-        complete="fabric",
         help="What connects the ranks: local:ranks=N, shaped:hosts=H,rate=R, emulated:workers=N,rate=R, "
         "cluster, or auto.",
     )

@@ -19,19 +19,17 @@ Parsed = TypeVar("Parsed")
 
 
 class Option(NamedTuple):
-    """Command-line facts of a field. `complete` names the completion in `commands.options`."""
+    """Command-line facts of a field."""
 
     flags: tuple[str, ...]
     click: Mapping[str, Any]
     read: Callable[[Any], Any] | None = None
-    complete: str | None = None
 
 
 def option(
     *flags: str,
     unset: Any = dataclasses.MISSING,
     read: Callable[[Any], Any] | None = None,
-    complete: str | None = None,
     **arguments: Any,
 ) -> Any:
     """Return a field that has a flag.
@@ -39,7 +37,7 @@ def option(
     `arguments` are those of `click.option`. `read` converts click's value to the field's value. `unset` is the value,
     or its factory, when a config is constructed from Python; without it, click's default is used.
     """
-    metadata = {"option": Option(flags, arguments, read, complete)}
+    metadata = {"option": Option(flags, arguments, read)}
     value = arguments.get("default") if unset is dataclasses.MISSING else unset
     if callable(value):
         return dataclasses.field(default_factory=value, metadata=metadata)

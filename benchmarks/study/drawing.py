@@ -13,9 +13,6 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
-HELD_OUT = 4
-"""One cell in so many is held out."""
-
 
 class Cell(NamedTuple):
     """A workload as `xbench compare` takes it, on a number of hosts and a rate of links."""
@@ -46,7 +43,7 @@ def draw(workloads: Sequence[str], hosts: Sequence[int], rates: Sequence[str], c
         cells.remove(cell)
         uses.update(_levels(cell))
         found.append(cell)
-    held_out = generator.sample(range(count), count // HELD_OUT)
+    held_out = generator.sample(range(count), count // 4)
     return [cell._replace(held_out=place in held_out) for place, cell in enumerate(found)]
 
 

@@ -51,8 +51,8 @@ def cases() -> Iterator[Case]:
     yield Case("R-converge-disk-full", Expected(codes=(DONE, FAILED)), _disk_full, frozenset({"root"}))
 
 
-def _case(name: str, expected: Expected, argv: Sequence[str], plant: Plant, needs: frozenset[str]) -> Case:
-    return Case(name, expected, lambda folder: observe(Start(argv), folder, plant), needs)
+def _case(name: str, expected: Expected, argv: Sequence[str], plant: Plant) -> Case:
+    return Case(name, expected, lambda folder: observe(Start(argv), folder, plant))
 
 
 def _measured(plant: Plant) -> Plant:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from xbench.records import Comparison, load
 
 pytestmark = pytest.mark.integration
 SHORT = ("--quick", "--rounds", "1", "--steps", "2", "--seq-len", "8", "--batch-size", "2")
+LAUNCH = Path(__file__).parents[2] / "examples" / "launch"
 MPIRUN = shutil.which("mpirun")
 AROUND = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "HOROVOD_", "TORCHELASTIC_")
 
@@ -129,6 +131,29 @@ def test_torchrun_by_hand_in_three_namespaces(tmp_path: Path, namespaces: list[s
     assert "Gloo uses eth7, which leads to the other ranks" in record.fabric.notes
     assert ["record: " in said for _, said in results] == [True, False, False]  # one rank speaks
     assert "1 launch in place of 2: another program started the ranks" in results[0][1]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        ["bash", str(LAUNCH / "torchrun.sh")],
+        pytest.param(
+            [sys.executable, str(LAUNCH / "ray_ranks.py")],
+            marks=pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: pip install 'ray>=2.9'"),
+        ),
+    ],
+    ids=["torchrun", "ray"],
+)
+def test_a_launch_file_runs_the_comparison_that_it_is_given(tmp_path: Path, program: list[str]) -> None:
+    words = ["compare", "synthetic:layers=3,bytes=16k", "--quick", "--rounds", "1", "--steps", "2"]
+    place = {"NODES": "1", "RANKS": "2", "GPUS": "0", "PYTHON": sys.executable, "PYTHONPATH": str(LAUNCH.parents[1]),
+             "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}  # fmt: skip
+    with running([[*program, *words, "--output", str(tmp_path)]], [clean_environment(**place)]) as hosts:
+        results = ended(hosts)
+    assert [code for code, _ in results] == [0], results
+    record = comparison(tmp_path)
+    assert record.complete
+    assert (record.fabric.name, record.fabric.world_size) == ("cluster", 2)
 
 
 @NETNS

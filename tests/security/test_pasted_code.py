@@ -11,7 +11,6 @@ from xbench.records import Comparison, Plan, Tuned
 from xbench.report.advice import what_to_paste
 from xbench.report.kinds.tuned import snippet
 from xbench.report.snippets import attach_snippet, ddp_snippet, is_schedule, quoted
-from xbench.scripts import ENGINES, Launch, written
 
 BREAKS_OUT = [
     'optimal\nimport os; os.system("id")  #',
@@ -69,13 +68,3 @@ def test_a_schedule_that_is_none_is_not_pasted(text: str) -> None:
     tuned = read(document("tuned"))
     assert isinstance(tuned, Tuned)
     assert calls(snippet(tuned.model_copy(update={"schedule": text}), "x")) <= TRAINS
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_script_quotes_words_and_values(engine: str) -> None:
-    word = "$(touch pwned)';\n`id`\""
-    text = written(
-        Launch(engine, "compare", (word,), 2, 1, environment={"NCCL_DEBUG": word}, written_with={"xbench": "0.1.0"})
-    )
-    lines = [line for line in text.splitlines() if line.startswith(("$(", "`id`"))]
-    assert all(line.startswith("`id`\"'") for line in lines), "inside single quotes that the line before opened"

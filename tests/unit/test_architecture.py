@@ -21,9 +21,9 @@ from xbench.records import KINDS
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "xbench").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-OF_OTHER_PROGRAMS = {  # torchrun's and Slurm's, in docs/clusters.md and docs/script.md; pip's in getting-started.md
+OF_OTHER_PROGRAMS = {  # torchrun's and Slurm's, in docs/clusters.md; pip's in getting-started.md
     "--index-url", "--no-deps",
-    "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--ntasks-per-node",
+    "--nodes", "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--ntasks-per-node",
     "--gpus-per-task", "--pty", "--job-name", "--exclusive", "--kill-on-bad-exit",
 }  # fmt: skip
 OTHER_MEANINGS = [  # modules in which the name of a mode means something else

@@ -60,12 +60,12 @@ def test_the_limit_that_an_error_points_to_is_named(
 def test_the_command_line_gives_it_as_a_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, sentence: str
 ) -> None:
-    def fails() -> str:
+    def fails(**_: object) -> None:
         raise error
 
     limited(monkeypatch, NOFILE=48)
-    monkeypatch.setattr("xbench.records.json_schema", fails)
-    assert cli.main(["schema"]) == 1
+    monkeypatch.setattr("xbench.commands.report.report.callback", fails)
+    assert cli.main(["report"]) == 1
     told = capsys.readouterr().err
     assert (
         told == f"error: {sentence}\n  hint: this shell limits a process's open files: raise ulimit -n, which is 48\n"

@@ -1,4 +1,4 @@
-"""The JSON Schema that `xbench schema` prints: of every kind of record, and true of every committed result."""
+"""docs/schema.json: the JSON Schema of every kind of record, and true of every committed result."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import jsonschema
 import pytest
+from golden_file import golden
 
 from xbench.records import AnyRecord, json_schema
 from xbench.records.io import migrated
@@ -27,6 +28,10 @@ def validator() -> jsonschema.Draft202012Validator:
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
+
+
+def test_the_file_is_made_from_the_models() -> None:
+    golden("schema.json", json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n", ROOT / "docs")
 
 
 def test_it_has_every_kind_of_record() -> None:

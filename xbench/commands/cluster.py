@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from xbench.commands.completing import complete_policies, complete_policy
 from xbench.commands.options import (
     check_json,
     check_targets,
@@ -53,7 +52,7 @@ class CompareConfig:
     trace: str = option("--trace", default=EXAMPLE, metavar="TRACE",
                         help="Jobs: itp, philly or pollux[:PATH], FILE.csv, or generated:...")  # fmt: skip
     policies: str = option("--policies", default="fifo-backfill,sjf,srtf,las", metavar="A,B,...",
-                           shell_complete=complete_policies, help="The first is the reference.")  # fmt: skip
+                           help="The first is the reference.")  # fmt: skip
     gpus: int = whole("--gpus", 1, MAX_GPUS, default=32, metavar="N", help="The cluster's.")
     costs: str = option("--restart-cost", default=RESTART_COST_S, metavar="S,S,...",
                         help="Seconds that a job loses when it is moved, or the --json file of a run. The default is "
@@ -143,7 +142,7 @@ def _seeds(trace: str, seeds: int | None) -> tuple[int | None, ...]:
 class LiveConfig:
     """Options of `xbench cluster run`."""
 
-    policy: str = option("--policy", default="fifo", shell_complete=complete_policy, metavar="POLICY",
+    policy: str = option("--policy", default="fifo", metavar="POLICY",
                          help="A policy that xbench list policies lists.")  # fmt: skip
     restarts: int | None = whole("--restarts", 1, 1000, metavar="N",
                                  help="Measure what a restart costs: the one job has its least and its most workers in "

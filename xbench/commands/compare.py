@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.completing import complete_workload
 from xbench.commands.options import ThemedCommand, check_json, examples, json_option, show_run, takes, verbose_option
 from xbench.config import CompareConfig, ConvergeConfig, RunConfig
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
         "xbench compare resnet50 --modes sequential,concurrent,crossover",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[WORKLOAD]...", shell_complete=complete_workload)
+@click.argument("names", nargs=-1, metavar="[WORKLOAD]...")
 @takes(
     CompareConfig, "modes", "reference", "overlap", "workloads", "effort", "until", "fabric", "device",
     json_option, "timeout_s", "output", verbose_option, "compress", "collectives",
@@ -77,7 +76,7 @@ def run_and_render(
     short_help="Train on real data under every schedule, and compare loss and accuracy.",
     epilog=examples("xbench converge resnet18 --modes ddp,spb", "xbench converge train.py:make --seeds 5 --epochs 8"),
 )
-@click.argument("names", metavar="[WORKLOAD]", shell_complete=complete_workload, default="resnet18")
+@click.argument("names", metavar="[WORKLOAD]", default="resnet18")
 @takes(
     ConvergeConfig, "modes", "dataset", "seeds", "epochs", "samples", "lr", "batch_size", "image_size", "seq_len",
     "dtype", "optimizer", "optimizer_impl", "seed", "fabric", "device", json_option, "timeout_s", "output",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.completing import complete_fabric, complete_result
 from xbench.commands.options import ResultPath, check_json, json_option, write_text
 from xbench.errors import RecordError, SpecError
 
@@ -29,9 +28,9 @@ def _environment(path: Path) -> Environment:
 
 
 @click.command("env", short_help="Say what this machine has, what works on it, and what is missing.")
-@click.option("--like", type=ResultPath(_environment), metavar="RESULT", shell_complete=complete_result,
+@click.option("--like", type=ResultPath(_environment), metavar="RESULT",
               help="Say whether the times of this saved result compare with those taken here.")  # fmt: skip
-@click.option("--links", metavar="SPEC", shell_complete=complete_fabric,
+@click.option("--links", metavar="SPEC",
               help="Raise this --fabric, measure one TCP stream through it, and remove it; nothing else.")  # fmt: skip
 @partial(json_option, told="Write the same facts as JSON too; with - they go to stdout, and the text to stderr.")
 def env(like: Path | None, links: str | None, json_to: str | None) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-from xbench.commands.completing import complete_listed
 from xbench.config import RUNS
 from xbench.distribution import install_extra
 from xbench.errors import SpecError, unknown
@@ -59,7 +58,7 @@ MOST_RUNS = 10
 
 @click.command("list", short_help="List runs, workloads, modes, fabrics, policies or traces.")
 @click.argument("what", required=False, metavar="[" + "|".join(WHAT) + "]", type=click.Choice(list(WHAT)))
-@click.argument("word", default="", shell_complete=complete_listed)
+@click.argument("word", default="")
 @click.option("--names", is_flag=True, help="Only the names, one a line.")
 @click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
 @click.option("--most", type=click.IntRange(1, 1_000_000), metavar="N", help="How many.  [default: 10 runs, else all]")

@@ -16,16 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.commands.completing import (
-    LATEST,
-    complete_fabric,
-    complete_file,
-    complete_mode,
-    complete_modes,
-    complete_result,
-    complete_workload,
-    listed,
-)
 from xbench.config import RUNS
 from xbench.errors import SpecError, UsageError
 from xbench.option_fields import option_of, options_of, read_config
@@ -40,6 +30,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LATEST = "latest"
 STDOUT = "-"
 BESIDE = ""
 """Value of a format's option that is given without a value."""
@@ -102,16 +93,6 @@ def latest(use: Callable[[Path], object] = _load) -> Path:
 
 # --- options ------------------------------------------------------------------------------------------------------
 
-_COMPLETE: dict[str | None, dict[str, Any]] = {
-    None: {},
-    "fabric": {"shell_complete": complete_fabric},
-    "file": {"shell_complete": complete_file},
-    "mode": {"shell_complete": complete_mode},
-    "modes": {"shell_complete": complete_modes},
-    "workloads": {"shell_complete": listed(complete_workload)},
-    "result": {"type": ResultPath(), "shell_complete": complete_result},
-}
-
 
 def takes(kind: type, *parts: str | Callable[[Any], Any]) -> Callable[[F], F]:
     """Give a command the options of these fields of `kind`, in this order; it gets their values as `config`.
@@ -151,7 +132,7 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 def field_option(kind: type, name: str, **changed: Any) -> Callable[[F], F]:
     """Return the option of a single field, for a command that takes its value as a parameter of that name."""
     own = option_of(kind, name)
-    arguments = {**own.click, **_COMPLETE[own.complete], **changed}
+    arguments = {**own.click, **changed}
     shown = "default" in arguments and not arguments.get("is_flag")
     return click.option(*own.flags, name, show_default=shown, **arguments)
 
@@ -169,7 +150,7 @@ def json_option(
     command: F, told: str = "Also write the record as JSON; - is stdout, and tables then go to stderr."
 ) -> F:
     """Add `--json FILE|-`, passed as `json_to` and used by `write_json`, and `--force`, used by `forced`."""
-    option = click.option("--json", "json_to", metavar="FILE|-", shell_complete=complete_file, help=told)
+    option = click.option("--json", "json_to", metavar="FILE|-", help=told)
     return option(force_option(command))
 
 
@@ -196,8 +177,7 @@ def csv_option(told: str) -> Callable[[F], F]:
 
 def format_option(name: str, text: str) -> Callable[[F], F]:
     """Add `--NAME [FILE|-]`, passed as `NAME_to`: None if it is absent, `BESIDE` if it has no value."""
-    return click.option(f"--{name}", f"{name}_to", is_flag=False, flag_value=BESIDE, metavar="[FILE|-]",
-                        shell_complete=complete_file, help=text)  # fmt: skip
+    return click.option(f"--{name}", f"{name}_to", is_flag=False, flag_value=BESIDE, metavar="[FILE|-]", help=text)
 
 
 # --- checks of targets, before anything is measured ---------------------------------------------------------------

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xbench.commands.completing import complete_result
 from xbench.commands.options import (
     STDOUT,
     ResultPath,
@@ -71,10 +70,9 @@ class PlanConfig:
         "--fabric",
         read=read_fabric,
         metavar="SPEC",
-        complete="fabric",
         help="Plan for shaped:hosts=H,rate=R[,ranks=K] in place of what was measured.",
     )
-    modes: str | None = option("--modes", metavar="A,B,...", complete="modes", help="Modes to plan.  [default: all]")
+    modes: str | None = option("--modes", metavar="A,B,...", help="Modes to plan.  [default: all]")
     emit: str = choice(
         "--emit",
         "table",
@@ -87,7 +85,6 @@ class PlanConfig:
     mode: str | None = option(
         "--mode",
         metavar="MODE",
-        complete="mode",
         help="Mode of a snippet's plan.  [default: the fastest; for ddp, of ddp-tuned and auto]",
     )
     rate_bps: float | None = option(
@@ -111,7 +108,6 @@ class PlanConfig:
         multiple=True,
         type=click.Path(path_type=Path),
         metavar="FILE",
-        complete="file",
         help="What if T(M) were that of a file of nccl-tests, NCCL Inspector, or a CSV; may be repeated.",
     )
     workers: int | tuple[int, ...] | None = option(
@@ -168,7 +164,7 @@ def _planned(path: Path) -> object:
         "xbench plan latest --workers 2..2048 --topology hierarchical:gpus=8",
     ),
 )
-@click.argument("profile", type=ResultPath(_planned), shell_complete=complete_result)
+@click.argument("profile", type=ResultPath(_planned))
 @takes(
     PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "links", "workers", "topology",
     "compute_scale", "error_band", "overlap", "job", json_option,

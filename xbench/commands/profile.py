@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from xbench.commands.compare import run_and_render
-from xbench.commands.completing import complete_workload
 from xbench.commands.options import ThemedCommand, examples, json_option, takes, verbose_option
 from xbench.config import ProfileConfig
 
@@ -16,7 +15,7 @@ from xbench.config import ProfileConfig
     short_help="Time every layer of a training step, fit the network, plan schedules.",
     epilog=examples("xbench profile resnet50", "xbench profile train.py:make --fabric local:ranks=2 -v > profile.txt"),
 )
-@click.argument("names", metavar="[WORKLOAD]", shell_complete=complete_workload, default="resnet50")
+@click.argument("names", metavar="[WORKLOAD]", default="resnet50")
 @click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
 @takes(
     ProfileConfig, "effort", "workloads", "fabric", "device", json_option, "timeout_s", "output", verbose_option,

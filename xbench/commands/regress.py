@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.commands.completing import complete_result, complete_workload
 from xbench.commands.options import (
     ResultPath,
     ThemedCommand,
@@ -71,7 +70,7 @@ _layer_option = click.option(
 
 
 @regress.command("init", short_help="Write a suite and a GitHub workflow for your own model.")
-@click.argument("workload", required=False, shell_complete=complete_workload)
+@click.argument("workload", required=False)
 @click.option("--install", metavar="COMMAND",
               help="Command that installs xbench in CI.  [default: pip, from where this xbench came]")  # fmt: skip
 def init_command(workload: str | None, install: str | None) -> int:
@@ -100,7 +99,7 @@ def init_command(workload: str | None, install: str | None) -> int:
     ),
 )
 @click.option("--base", metavar="REV", help="Measure this git revision too, here and now, by turns with this tree.")
-@click.option("--baseline", type=ResultPath(), metavar="FILE|DIR", shell_complete=complete_result,
+@click.option("--baseline", type=ResultPath(), metavar="FILE|DIR",
               help="Stored counts.  [default: this machine's and any's, under results/baselines]")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit 4 for inconclusive, 5 for missing or not comparable, in place of 0.")
 @click.option("--no-confirm", is_flag=True, help="Report a suspected slow-down without fresh launches that agree.")

@@ -1,15 +1,13 @@
-"""`xbench report` and `schema`: saved results in any format, and the schema of their files."""
+"""`xbench report`: saved results in any format."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.completing import complete_result
 from xbench.commands.options import (
     STDOUT,
     Output,
@@ -45,8 +43,7 @@ OF_SEVERAL = "html"
         "xbench report before.json after.json --html compared.html",
     ),
 )
-@click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULT]...",
-                shell_complete=complete_result)  # fmt: skip
+@click.argument("results", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULT]...")  # fmt: skip
 @click.option("--all", "show_all", is_flag=True, help="Every layer of a profile, not the ten largest.")
 @format_option("html", "One page that opens offline, with plots; several RESULTs in one.")
 @format_option("trace", "The recorded and predicted steps, for ui.perfetto.dev or chrome://tracing.")
@@ -141,15 +138,3 @@ def _show(
         if len(records) > 1:
             console.rule(str(path), align="left", style="dim")
         show(record, console, verbose=verbose, all_layers=show_all, place=str(path))
-
-
-@click.command(name="schema", short_help="Print the JSON Schema of the result files.")
-def schema() -> None:
-    """Print the JSON Schema of the result files.
-
-    It is draft 2020-12 and describes every kind of record: profile, comparison, scaling, tuned, convergence,
-    baseline, noise, regression, cluster, live.
-    """
-    from xbench.records import json_schema
-
-    click.echo(json.dumps(json_schema(), indent=1, ensure_ascii=False))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.completing import complete_file, complete_workload
 from xbench.commands.options import (
     ThemedCommand,
     check_json,
@@ -36,12 +35,10 @@ _LARGE_BYTES = 50 * 2**20
     short_help="Profile a training from the traces that torch.profiler wrote.",
     epilog=examples("xbench trace rank0.json.gz rank1.json.gz", "xbench trace rank0.json.gz --link link.txt"),
 )
-@click.argument("traces", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path),
-                shell_complete=complete_file)  # fmt: skip
-@click.option("--model", metavar="WORKLOAD", shell_complete=complete_workload,
+@click.argument("traces", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option("--model", metavar="WORKLOAD",
               help="Model that was traced, for names and sizes of gradients.")  # fmt: skip
 @click.option("--link", "links", metavar="FILE", multiple=True, type=click.Path(path_type=Path),
-              shell_complete=complete_file,
               help="Output of nccl-tests, NCCL Inspector, or a CSV with T(M); may be repeated.")  # fmt: skip
 @click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
 @json_option

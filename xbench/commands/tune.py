@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from xbench.commands.completing import complete_workload
 from xbench.commands.options import ThemedCommand, check_targets, examples, json_option, takes, write_json
 from xbench.config import TuneConfig
 from xbench.errors import RunError, SpecError
@@ -34,7 +33,7 @@ KEPT = "tuned.json"
         "xbench tune resnet18 --minutes 5", "xbench tune train.py:make --overlap forward --keep tuned.json"
     ),
 )
-@click.argument("names", metavar="[WORKLOAD]", shell_complete=complete_workload, default="resnet50")
+@click.argument("names", metavar="[WORKLOAD]", default="resnet50")
 @takes(
     TuneConfig, "minutes", "modes", "margin_percent", "keep", "overlap", "collectives", "workloads", "fabric", "device",
     json_option, "timeout_s", "output",

@@ -80,7 +80,7 @@ def migrated(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of all records (draft 2020-12), as `xbench schema` prints it."""
+    """Return the JSON Schema of all records (draft 2020-12), as docs/schema.json holds it."""
     return ADAPTER.json_schema()
 
 

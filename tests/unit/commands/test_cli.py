@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -30,13 +29,13 @@ RECORD = GOLDEN / "comparison-v1.json"
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
-    """Make `xbench schema` raise."""
+    """Make `xbench report` raise."""
 
     def set_up(error: BaseException) -> None:
-        def fail() -> None:
+        def fail(**_: object) -> None:
             raise error
 
-        monkeypatch.setattr(report.schema, "callback", fail)
+        monkeypatch.setattr(report.report, "callback", fail)
 
     return set_up
 
@@ -96,12 +95,12 @@ def test_every_exception_is_one_sentence_and_an_exit_code(
     sentence: str,
 ) -> None:
     failing(error)
-    got, out, err = xbench("schema")
+    got, out, err = xbench("report")
     assert (got, out) == (code, "")
     assert err.lstrip("\n") == f"error: {sentence}\n"  # click ends the line of a ^C first
 
 
-@pytest.mark.parametrize("words", [["--debug", "schema"], ["schema", "--debug"]])
+@pytest.mark.parametrize("words", [["--debug", "report"], ["report", "--debug"]])
 def test_debug_shows_the_traceback_from_both_places(
     xbench: Run, failing: Callable[[BaseException], None], words: list[str]
 ) -> None:
@@ -113,8 +112,8 @@ def test_debug_shows_the_traceback_from_both_places(
 
 def test_debug_shows_a_rank_s_own_traceback(xbench: Run, failing: Callable[[BaseException], None]) -> None:
     failing(RankError("rank 1 on host 1 died", detail="Traceback of rank 1:\n  boom\n"))
-    assert "boom" not in xbench("schema")[2]
-    assert xbench("schema", "--debug")[2] == "error: rank 1 on host 1 died\nTraceback of rank 1:\n  boom\n"
+    assert "boom" not in xbench("report")[2]
+    assert xbench("report", "--debug")[2] == "error: rank 1 on host 1 died\nTraceback of rank 1:\n  boom\n"
 
 
 def test_debug_works_when_the_words_do_not_parse(xbench: Run) -> None:
@@ -127,14 +126,14 @@ def test_debug_works_when_the_words_do_not_parse(xbench: Run) -> None:
 def test_a_command_may_return_its_exit_code(
     xbench: Run, monkeypatch: pytest.MonkeyPatch, returned: object, code: int
 ) -> None:
-    monkeypatch.setattr(report.schema, "callback", lambda: returned)
-    assert xbench("schema")[0] == code
+    monkeypatch.setattr(report.report, "callback", lambda **_: returned)
+    assert xbench("report")[0] == code
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
-    words = [sys.executable, "-m", "xbench", "schema"]
+    words = [sys.executable, "-m", "xbench", "report", str(RECORD)]
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, timeout=60)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -196,34 +195,28 @@ def test_report_needs_no_torch() -> None:
     assert "optimal is faster" in done.stdout
 
 
-def test_schema_is_json_schema(xbench: Run) -> None:
-    code, out, err = xbench("schema")
-    assert (code, err) == (0, "")
-    assert "Comparison" in json.loads(out)["$defs"]
-
-
 @pytest.fixture
 def options(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
-    """Configurations that a command receives from its options; `xbench schema` stands in for it."""
+    """Configurations that a command receives from its options; `xbench report` stands in for it."""
     got: list[RunConfig] = []
 
-    @click.command(name="schema")
+    @click.command(name="report")
     @takes(RunConfig, "modes", "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress", "overlap")
     def command(config: RunConfig) -> None:
         got.append(config)
 
-    monkeypatch.setattr(report, "schema", command)
+    monkeypatch.setattr(report, "report", command)
     return got
 
 
 def test_options_that_are_not_given_leave_the_config_as_it_is(xbench: Run, options: list[RunConfig]) -> None:
-    assert xbench("schema")[0] == 0
+    assert xbench("report")[0] == 0
     assert options == [RunConfig(workloads=(WorkloadSpec(name="resnet50"),))]
 
 
 def test_options_stand_in_the_config(xbench: Run, options: list[RunConfig]) -> None:
     words = ["--batch-size", "4", "--seed", "7", "--rounds", "3", "--fabric", "local:ranks=2", "--timeout", "1.5min"]
-    assert xbench("schema", *words, "--output", "here", "--compress", "bf16", "--overlap", "forward",
+    assert xbench("report", *words, "--output", "here", "--compress", "bf16", "--overlap", "forward",
                   "--modes", "ddp,auto")[0] == 0  # fmt: skip
     assert options == [
         RunConfig(
@@ -241,7 +234,7 @@ def test_options_stand_in_the_config(xbench: Run, options: list[RunConfig]) -> N
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
 def test_a_device_may_be_one_gpu(xbench: Run, options: list[RunConfig], device: str) -> None:
-    assert xbench("schema", "--device", device)[0] == 0
+    assert xbench("report", "--device", device)[0] == 0
     assert [config.device for config in options] == [device]
 
 

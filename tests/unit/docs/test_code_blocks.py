@@ -41,7 +41,6 @@ from code_blocks import xbench_words as words_of
 import xbench
 from xbench import cli
 from xbench.machine.inventory import take_inventory
-from xbench.scripts import captured
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -86,7 +85,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Type in the copy, without what an environment may change, and without starting ranks."""
     monkeypatch.chdir(checkout)
-    for name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE", *captured()):
+    for name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "XBENCH_HOST_TUNING"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("xbench.machine.inventory.take_inventory", taken_once)
     monkeypatch.setattr("xbench.horovod.obstacle", lambda: None)  # typed where Horovod is built

@@ -36,9 +36,7 @@ def test_the_measured_tables_are_those_of_the_committed_results(page: Path) -> N
     assert before == after, "python docs/make_measured.py writes it again"
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in COMMANDS if name not in ("cluster", "regress", "completion", "schema")]
-)
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("cluster", "regress")])
 def test_a_command_has_its_options_from_the_command_line(name: str) -> None:
     assert f"<!-- options: xbench {name} -->" in _page(name)
 

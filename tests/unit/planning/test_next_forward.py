@@ -86,30 +86,6 @@ def test_gradients_travel_while_the_next_batch_is_waited_for() -> None:
     assert lane(several)[-1] == ("accumulate", 8.0, 14.5)
 
 
-def test_layers_of_one_bucket_wait_for_all_of_it() -> None:
-    step = dear(AHEAD, NET, [[0], [1, 2]], BYTE_A_SECOND)
-    assert sent(step)[1:] == [
-        ("bucket 2 reduce-scatter", 3.0, 5.0),
-        ("bucket 2 all-gather", 5.0, 7.0),
-        ("bucket 1 all-gather", 7.0, 8.0),
-    ]
-    assert lane(step)[1:] == [("forward a", 7.0, 8.0), ("forward b", 8.0, 9.0), ("forward c", 9.0, 10.0)]
-
-
-def test_a_layers_update_goes_before_its_forward() -> None:
-    step = dear(AHEAD, replace(NET, optimizer_s=3.0), WFBP, BYTE_A_SECOND)
-    assert lane(step)[1:4] == [("optimizer", 5.0, 6.0), ("forward a", 6.0, 7.0), ("optimizer", 7.0, 8.0)]
-    assert (step.step_s, step.exposed_s) == (11.0, 2.0)
-
-
-def test_gathers_wait_for_the_last_scatter_even_on_an_idle_link() -> None:
-    # what the schedule does, and why it is not always better: one bucket long gone could have been gathered by 2
-    late = step_of([Gradient("b", 2, 0.0), Gradient("a", 0, 10.0)], 10.0, forward_s=0.0)
-    step = dear([ForwardLayer("a", 0.0, (1,)), ForwardLayer("b", 0.0, (0,))], late, [[0], [1]], BYTE_A_SECOND)
-    assert step.step_s == 11.0
-    assert simulate(late, [[0], [1]], BYTE_A_SECOND).step_s == 10.0
-
-
 def test_priority_sends_what_forward_needs_first() -> None:
     step = priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=math.inf)
     assert sent(step) == [("c", 1.0, 3.0), ("a", 3.0, 5.0), ("b", 5.0, 7.0)]
@@ -182,19 +158,6 @@ def test_layers_run_forward_in_reverse_and_make_up_the_forward_pass() -> None:
     assert ahead == [ForwardLayer("first", 0.75, (1,)), ForwardLayer("last", 0.25, (0,))]
     still = [layer("last", [(400, 1.0)], 0.0), layer("first", [(800, 2.0)], 0.0)]
     assert [one.forward_s for one in forward_layers(still, StepModel.of(still, step_times()))] == [0.5, 0.5]
-
-
-def test_the_best_is_no_worse_than_any_that_was_tried() -> None:
-    step = StepModel.of(LAYERS, step_times())
-    found = NextForwardSearch(LAYERS, step, COST).best()
-    assert {one.mode for one in found} == {"dear", "priority"}
-    assert found[0].step.step_s <= found[1].step.step_s
-    best = next(one for one in found if one.mode == "dear")
-    ahead, curve = forward_layers(LAYERS, step), CostCurve.of(COST)
-    tried = [dear(ahead, step, buckets, curve).step_s for buckets in ([[0], [1]], [[0, 1]])]
-    # apart: scatters 1–1.25 and 2–2.45, gathers –2.9 and –3.15; first: 2/3 + 3/4 from 2.9, last: 1/3 + 1/4 more
-    assert tried == [pytest.approx(4.9), pytest.approx(2.0 + 1.3 + 2.0)]
-    assert (best.step.step_s, best.buckets) == (pytest.approx(4.9), [[0], [1]])
 
 
 def test_the_meeting_and_what_two_in_flight_take_are_in_it() -> None:
@@ -295,56 +258,6 @@ def test_no_step_is_shorter_than_its_compute_or_its_link_time(
         whole = sum(curve(float(sum(step.gradients[i].nbytes for i in b))) for b in cut(len(step.gradients), cuts))
         assert steps[0].step_s >= whole - 1e-9
         assert sum(s.nbytes or 0 for s in steps[1].timeline.communication) == step.grad_bytes
-
-
-@given(nets(), CUTS, st.integers(1, 60))
-def test_a_free_link_leaves_the_compute(net: Any, cuts: int, part: int) -> None:
-    step, ahead = net
-    free = CostCurve.line(0.0, 0.0)
-    for found in (
-        dear(ahead, step, cut(len(step.gradients), cuts), free),
-        priority(ahead, step, free, partition_bytes=part),
-    ):
-        assert (found.step_s, found.exposed_s) == (pytest.approx(step.compute_s), 0.0)
-
-
-@given(nets(), LINE, CUTS, st.floats(0, 2), st.floats(0, 2))
-def test_a_slower_link_never_makes_dear_faster(
-    net: Any, curve: CostCurve, cuts: int, alpha_s: float, beta_s_per_byte: float
-) -> None:
-    step, ahead = net
-    buckets = cut(len(step.gradients), cuts)
-    slower = CostCurve.line(float(curve.times[0]) + alpha_s, curve.slope + beta_s_per_byte)
-    assert dear(ahead, step, buckets, curve).step_s <= dear(ahead, step, buckets, slower).step_s + 1e-9
-
-
-@given(nets(), LINE, st.floats(0, 2), st.integers(1, 60), st.integers(0, 100))
-def test_a_slower_link_makes_priority_no_faster_when_all_is_ready_at_once(
-    net: Any, curve: CostCurve, beta_s_per_byte: float, part: int, credit: int
-) -> None:
-    step, ahead = net
-    step = replace(step, gradients=tuple(replace(gradient, ready_s=0.0) for gradient in step.gradients))
-    slower = CostCurve.line(float(curve.times[0]), curve.slope + beta_s_per_byte)
-    options = {"partition_bytes": part, "credit_bytes": credit}
-    fast_s = priority(ahead, step, curve, **options).step_s
-    assert fast_s <= priority(ahead, step, slower, **options).step_s + 1e-9
-
-
-def test_a_slower_link_can_make_priority_faster() -> None:
-    # at 2 the link takes up b's ten bytes, a moment before a is ready; a little slower, it sends a first
-    net = step_of([Gradient("c", 2, 0.0), Gradient("b", 10, 2.0), Gradient("a", 1, 2.05)], 2.05, forward_s=10.0)
-    ahead = [ForwardLayer("a", 10.0, (2,)), ForwardLayer("b", 0.0, (1,)), ForwardLayer("c", 0.0, (0,))]
-    fast, slow = (priority(ahead, net, CostCurve.line(0.0, beta), partition_bytes=math.inf) for beta in (1.0, 1.05))
-    assert fast.step_s == pytest.approx(13.0 + 10.0)
-    assert slow.step_s == pytest.approx(2.1 + 1.05 + 10.5)
-
-
-@given(nets(), LINE, CUTS)
-def test_dear_takes_no_longer_than_sending_the_same_after_backward(net: Any, curve: CostCurve, cuts: int) -> None:
-    step, ahead = net
-    buckets = cut(len(step.gradients), cuts)
-    after = simulate(step, buckets, curve, single_after_backward=True)
-    assert dear(ahead, step, buckets, curve).step_s <= after.step_s + 1e-9
 
 
 @given(nets(), LINE)

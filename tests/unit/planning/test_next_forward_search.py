@@ -33,14 +33,6 @@ def test_a_fixed_order_waits_for_its_next_part_though_others_are_ready() -> None
         assert sent(step) == [("a", 3.0, 5.0), ("c", 5.0, 7.0), ("b", 7.0, 9.0)]
 
 
-def test_the_order_of_a_free_choice_makes_the_same_step() -> None:
-    free = priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=1)
-    # parts: c 0 and 1, b 2 and 3, a 4 and 5; c's first at 1, b's first at 2, then a, the rest of b, the rest of c
-    fixed = priority(AHEAD, NET, BYTE_A_SECOND, partition_bytes=1, order=[0, 2, 4, 5, 3, 1], credit_bytes=math.inf)
-    assert [s.name for s in fixed.timeline.communication] == [s.name for s in free.timeline.communication]
-    assert (fixed.step_s, free.step_s) == (8.0, 8.0)
-
-
 def test_a_layer_waits_for_the_parts_that_hold_its_own_tensors() -> None:
     # one bucket c b a, full at 3, in parts of two bytes, one a tensor: the last part is needed first
     step = priority(AHEAD, NET, BYTE_A_SECOND, buckets=[[0, 1, 2]], partition_bytes=2)
@@ -300,13 +292,3 @@ def test_auto_is_one_of_them_only_where_that_is_allowed() -> None:
     assert (plan.buckets, plan.parts, plan.predicted_step_s) == (twin.buckets, twin.parts, twin.predicted_step_s)
     assert plan.predicted_step_s == min(one.predicted_step_s for one in ahead.values())
     assert plan.note == f"carried by {plan.carrier}: {twin.note}"
-
-
-def test_ready_times_under_load_are_planned_from_where_contention_was_not_measured() -> None:
-    loaded = tuple(replace(gradient, ready_s=gradient.ready_s * 2) for gradient in GRADIENTS[::-1])
-    loaded = tuple(sorted(loaded, key=lambda gradient: gradient.ready_s))
-    plan = Planner(replace(STEP, loaded=loaded), COST, layers=LAYERS).plan("dear")
-    assert plan.timeline is not None
-    backward = plan.timeline.compute[-1]
-    assert backward.end_s - backward.start_s == pytest.approx(0.12)
-    assert sorted(itertools.chain(*plan.buckets)) == [gradient.name for gradient in GRADIENTS]

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import constant, cut, line
+from planning_cases import constant, cut
 
-from xbench.planning.auto import Search
 from xbench.planning.contention import Contention, TokenBucketCredit
 from xbench.planning.cost import CostCurve
 from xbench.planning.periodic import Period
@@ -128,20 +127,6 @@ def test_free_communication_is_the_simulation_without(
     free = simulate(step, buckets, curve, **options, contention=Contention.none())  # type: ignore[arg-type]
     assert free.step_s == pytest.approx(without.step_s, abs=1e-9)
     assert free.exposed_s == pytest.approx(without.exposed_s, abs=1e-9)
-
-
-@given(nets, st.floats(1.0, 3.0), st.floats(1.0, 3.0))
-def test_auto_is_never_predicted_slower_than_any_schedule(net: list[tuple[int, int]], rho: float, sigma: float) -> None:
-    gradients = gradients_of(net)
-    search = Search(
-        gradients, line(1.0, 0.05), backward_s=gradients[-1].ready_s, optimizer_s=0.5, contention=constant(rho, sigma)
-    )
-    found = search.best()
-    assert sorted(index for bucket in found.buckets for index in bucket) == list(range(len(net)))
-    assert search.seconds(found.buckets) == pytest.approx(found.step_s)
-    for other in search.candidates():
-        # a plan of more buckets must be worth three parts in ten thousand for each
-        assert found.step_s <= other.step_s * (1 + 3e-4 * len(other.buckets)) + 1e-9
 
 
 def test_two_in_flight_take_their_own_time_while_nothing_computes() -> None:

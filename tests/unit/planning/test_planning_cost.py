@@ -183,13 +183,6 @@ def test_where_each_point_sets_one_parameter_its_interval_is_the_points_own() ->
     assert model.beta_ci95 == pytest.approx((0.412e-6, 1.588e-6), abs=0.1e-6)
 
 
-def test_a_points_own_interval_widens_the_fits() -> None:
-    two = [point(1000, 1.0, 0.1), point(2000, 1.5, 0.1)]
-    model = fitted(two)
-    assert model.alpha_ci95[1] > model.alpha_s > model.alpha_ci95[0]
-    assert fitted(two) == model
-
-
 @pytest.mark.parametrize("points", [[], [point(1024, 1.0)], [point(1024, 1.0), point(1024, 2.0)]])
 def test_fewer_than_two_sizes_are_refused(points: list[CostPoint]) -> None:
     with pytest.raises(ValueError, match="2 distinct sizes"):

@@ -121,26 +121,6 @@ def test_wrong_modes_and_gradients_are_refused() -> None:
             planner_of(GRADIENTS[::-1], COST, **PARTS).plan(mode)
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 2), st.integers(0, 10**7)), min_size=1, max_size=30),
-    st.floats(0, 0.5),
-    st.floats(0, 1e-6),
-)
-def test_the_optimum_ends_first_and_no_mode_gains_more_than_the_optimizer_on_it(
-    layers: list[tuple[float, int]], alpha: float, beta: float
-) -> None:
-    gradients = [Gradient(f"w{place}", nbytes, at) for place, (at, nbytes) in enumerate(sorted(layers))]
-    plans = planner_of(gradients, line(alpha, beta), **PARTS).plans()
-    optimum = plans["optimal"].predicted_step_s
-    for mode in ("ddp", "ddp-tuned", "single"):  # all of the optimizer follows their last gradient
-        assert optimum <= plans[mode].predicted_step_s * (1 + 1e-9)
-    for mode in ("wfbp", "mgwfbp"):
-        assert optimum <= (plans[mode].predicted_step_s + PARTS["optimizer_s"]) * (1 + 1e-9)
-    for mode, plan in plans.items():
-        assert mode == "compute" or end_of(plans["optimal"]) <= end_of(plan) * (1 + 1e-9)
-    assert plans["compute"].predicted_step_s == pytest.approx(3.1)
-
-
 def end_of(plan: Plan) -> float:
     assert plan.timeline is not None
     return plan.timeline.communication[-1].end_s

@@ -70,25 +70,6 @@ def test_throughput_never_exceeds_what_compute_allows_and_steps_never_shrink(nam
         assert points[0].step_s <= points[1].step_s * (1 + 1e-12)
 
 
-def test_the_exact_plan_is_never_behind() -> None:
-    sizes = parse_workers("2..2048")
-    found = scale(Planner(step(), COST), RING, sizes, ["optimal", "single", "wfbp", "mgwfbp"], batch_size=1, band=BAND)
-    steps = {(point.mode, point.workers): point.step_s for point in found}
-    for size in sizes:
-        assert all(steps["optimal", size] <= steps[mode, size] * (1 + 1e-9) for mode in ("single", "wfbp", "mgwfbp"))
-
-
-@given(st.floats(1.0, 3.0), st.floats(1.0, 3.0), st.integers(2, 500), st.sampled_from(["ring", "tree"]))
-def test_auto_is_no_slower_than_any_other_mode_of_its_engine(rho: float, sigma: float, size: int, name: str) -> None:
-    beside = constant(rho, sigma)
-    modes = ["single", "wfbp", "mgwfbp", "optimal", "auto"]
-    found = scale(Planner(step(), COST, beside), Topology(name), [size], modes, batch_size=1, band=BAND)
-    steps = {point.mode: point.step_s for point in found}
-    assert list(steps) == modes
-    # single's own step lets nothing travel during backward, which auto, on the same bucket, does not ask for.
-    assert all(steps["auto"] <= steps[mode] * (1 + 1e-9) for mode in modes)
-
-
 def test_contention_makes_overlap_cost_something() -> None:
     free, dear = (
         scale(Planner(step(), COST, c), RING, [2], ["wfbp"], batch_size=1, band=BAND)[0]

@@ -88,20 +88,6 @@ def test_equal_jobs_take_turns_and_gain_what_the_paper_says(compute: float, rati
     assert found.speedup == pytest.approx(1 + ratio)
 
 
-@given(st.floats(0.01, 10), st.floats(0, 5))
-def test_a_round_of_equal_jobs_that_do_not_queue_for_the_link(compute: float, ratio: float) -> None:
-    job = JobTimes(compute, compute * ratio, link_s=0.0)
-    assert round_s([job, job], (0, 1)) == pytest.approx(max(2 * compute, compute + compute * ratio))
-
-
-@given(st.floats(0.01, 10), st.floats(0, 5), st.floats(0, 5))
-def test_a_round_of_equal_jobs_on_a_saturated_link(compute: float, exposed: float, hidden: float) -> None:
-    job = JobTimes(compute, exposed, link_s=exposed + hidden)
-    assert round_s([job, job], (0, 1)) == pytest.approx(
-        max(2 * compute, compute + exposed, 2 * (exposed + hidden) if exposed + hidden > 0 else 0.0)
-    )
-
-
 @given(JOBS, st.data())
 def test_turns_one_by_one_take_a_round_s_time(jobs: list[JobTimes], data: st.DataObject) -> None:
     pattern = data.draw(st.lists(st.integers(0, len(jobs) - 1), min_size=1, max_size=7))
@@ -125,16 +111,6 @@ def test_two_equal_jobs_in_turns() -> None:
 def test_one_job_alone() -> None:
     found = best_pattern([JobTimes(2.0, 1.0)])
     assert (found.pattern, found.round_s, found.speedup) == ((0,), 3.0, 1.0)
-
-
-def test_unequal_jobs_get_an_unequal_pattern() -> None:
-    # A computes 4 and needs no wire; B computes 1 and is 11 on it: three turns of A fit while B's gradients travel.
-    long, short = JobTimes(4.0, 0.0), JobTimes(1.0, 11.0)
-    found = best_pattern([long, short])
-    assert found.pattern == (0, 0, 0, 1)
-    assert found.text == "AAAB"
-    assert found.round_s == pytest.approx(13.0)
-    assert found.speedup == pytest.approx((12 + 12) / 13)
 
 
 def test_many_jobs_get_one_turn_each() -> None:
@@ -211,13 +187,6 @@ def test_two_equal_jobs_without_communication_fill_every_gpu(levels: int, speedu
     assert found.rates[0] == found.rates[1]
 
 
-def test_with_communication_there_is_more_to_fill() -> None:
-    """F = B = M = 1, k = 2: a GPU has 2 + 1.5 to do, a job's own round takes 3, the link is busy for 2."""
-    found = pack([SpatialJob(1, 1, 1)] * 2, 2, 2)
-    assert found.round_s == pytest.approx(3.5)
-    assert found.speedup == pytest.approx(6 / 3.5)
-
-
 def test_a_link_can_be_what_decides() -> None:
     found = pack([SpatialJob(1, 1, 4)] * 2, 2, 2)
     assert found.round_s == pytest.approx(8.0)
@@ -266,14 +235,3 @@ def test_a_round_on_several_gpus_takes_what_playing_it_takes(packed: list[Spatia
     for pattern in itertools.islice(turns.patterns(len(packed), 4), 6):
         played_s = played_round_s(packed, on_gpu, pattern, 240)
         assert round_on_s(packed, on_gpu, pattern) == pytest.approx(played_s, rel=1e-6)
-
-
-@given(st.lists(jobs, min_size=1, max_size=3), st.integers(1, 4), st.integers(0, 3))
-def test_no_packing_does_more_than_its_gpus_can(packed: list[SpatialJob], levels: int, more: int) -> None:
-    found = pack(packed, levels + more, levels, max_length=4)
-    assert all(0 < rate <= 1 + 1e-9 for rate in found.rates)
-    for turns_s in loads(packed, levels + more, levels):
-        busy = sum(
-            rate * busy_s / job.alone_s for rate, busy_s, job in zip(found.rates, turns_s, packed, strict=True)
-        )  # fmt: skip
-        assert busy <= 1 + 1e-9

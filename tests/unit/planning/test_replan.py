@@ -9,7 +9,7 @@ from xbench.errors import SpecError
 from xbench.planning.change import Change
 from xbench.planning.contention import Contention as Shared
 from xbench.planning.cost import CostCurve
-from xbench.planning.measured import Measured, measured, read
+from xbench.planning.measured import measured, read
 from xbench.planning.plans import Planner
 from xbench.planning.scenario import KEPT, SEARCHED, Planned, replan, to_profile, what_if
 from xbench.planning.step import StepModel
@@ -53,13 +53,6 @@ def profile(*, contention: Contention | None = BESIDE, buffer_bytes: tuple[int, 
     tried = planner.plan("auto", [[place[name] for name in bucket] for bucket in plans["ddp"].buckets])
     plans["auto"] = tried.model_copy(update={"note": TRIED})
     return found.model_copy(update={"workload": workload, "contention": contention, "plans": plans})
-
-
-def again(found: Planned) -> Measured:
-    """What a plan's record holds, written and read."""
-    written = loads(dump(to_profile(found, "xbench plan")))
-    assert isinstance(written, Profile)
-    return measured(written, found.scenario.measured.name)
 
 
 def planned(change: Change, *modes: str) -> Planned:
@@ -109,17 +102,6 @@ def test_a_plan_of_what_was_measured_keeps_the_measurement() -> None:
     assert isinstance(was.record, Profile)
     for name in ("fabric", "layers", "step", "cost_model", "samples", "warnings", "workload", "environment"):
         assert getattr(record, name) == getattr(was.record, name), name
-
-
-def test_sizes_beyond_those_measured_are_said() -> None:
-    was = read(GOLDEN)
-    assert planned(Change()).cautions == []
-    few = was.cost.model_copy(update={"points": was.cost.points[:4]})
-    short = measured(was.record.model_copy(update={"cost_model": few}), "short")
-    (caution,) = replan(what_if(short, Change()), ["single"]).cautions
-    assert caution == (
-        "All-reduces were measured up to 512 KiB, and the largest bucket here has 44.7 MiB: its time is extrapolated."
-    )
 
 
 def test_a_size_is_said_from_a_tenth_beyond_those_measured() -> None:
@@ -195,16 +177,6 @@ def test_auto_is_searched_where_the_record_has_no_plan_of_these_gradients(bucket
     assert found.plans["auto"] == found.scenario.planner.plan("auto").model_copy(update={"note": SEARCHED})
 
 
-@pytest.mark.parametrize("change", [Change(), EVERYTHING, Change(workers=3, compute_scale=0.3), Change(workers=1000)])
-@pytest.mark.parametrize("contention", [BESIDE, None])
-def test_planning_from_the_written_record_gives_the_same_plans(change: Change, contention: Contention | None) -> None:
-    found = replan(what_if(measured(profile(contention=contention), "p.json"), change))
-    once = replan(what_if(again(found), Change()))
-    assert once.plans == found.plans
-    assert once.bounds == found.bounds
-    assert replan(what_if(again(once), Change())).plans == found.plans
-
-
 def test_what_ddp_makes_of_a_plan_is_predicted_on_its_own_reducer() -> None:
     found = replan(what_if(measured(profile(), "p.json"), Change()), ["ddp", "ddp-tuned", "auto"])
     assert found.in_ddp("ddp-tuned").predicted_step_s == found.plans["ddp-tuned"].predicted_step_s
@@ -228,12 +200,6 @@ def test_buckets_that_caps_cannot_describe_are_not_formed_by_ddp() -> None:
     )
     assert found.plans["auto"].buckets == crossed.buckets
     assert not found.formed_by_ddp("auto")
-
-
-def test_messages_smaller_than_the_smallest_measured_are_said() -> None:
-    told = " ".join(planned(Change(workers=200_000)).cautions)
-    assert "All-reduces were measured from 1.00 KiB on 2 workers, and the largest bucket here has 44.7 MiB" in told
-    assert not any("were measured from" in caution for caution in planned(Change(workers=1000)).cautions)
 
 
 def test_a_ring_of_more_workers_cuts_a_bucket_into_messages_that_were_measured() -> None:

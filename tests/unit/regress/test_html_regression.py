@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sample_regressions as made
 
-from xbench.records import Case, Environment, Failure, Suite
+from xbench.records import Case, Environment, Suite
 from xbench.report import regression_sentences as told
 from xbench.report.charts.forest import (
     LOOKS,
@@ -19,8 +19,7 @@ from xbench.report.charts.forest import (
 from xbench.report.charts.launches import pairs_over_time
 from xbench.report.formats.html import contents, render
 from xbench.report.kinds import view_of
-from xbench.report.kinds.regression import counted_table
-from xbench.report.page.model import Badge, Figure, Page, Sentences, Table, figures
+from xbench.report.page.model import Badge, Figure, Page, Table, figures
 
 HOSTILE = '</script><script>alert("x")</script><b>'
 
@@ -83,9 +82,6 @@ def test_what_was_not_measured_has_its_row_with_the_reason() -> None:
     figure = found(forest(wall_clock_cases(made.slower())))
     assert "missing: head failed: rank 1 died: SIGKILL" in [note["text"] for note in figure.layout["annotations"]]
     assert [(note["y"], note["text"]) for note in figure.narrow["annotations"]] == [(1, "missing")]
-    assert figure.table is not None
-    assert [row[0] for row in figure.table.rows] == [told.name(case) for case in wall_clock_cases(made.slower())]
-    assert figure.table.rows[1][1:4] == [Badge("missing", "inconclusive"), "–", "–"]
 
 
 def test_everything_drawn_is_on_the_axis() -> None:
@@ -162,32 +158,6 @@ def test_half_a_pair_is_in_the_table() -> None:
     ]  # fmt: skip
 
 
-def test_deterministic_cases_show_both_sides() -> None:
-    counted = [case for case in told.worst_first(made.slower().cases) if not case.wall_clock]
-    first = counted_table(counted).rows[0]
-    assert first == ["resnet18/optimal buckets", Badge("regressed", "failed"), "3", "4", "exact",
-                     Badge("simulated", "simulated")]  # fmt: skip
-
-
-def test_the_page_begins_with_the_answer_and_gives_every_reason() -> None:
-    record = made.slower()
-    page = view_of(record).page()
-    assert page.answer == told.answer(record)
-    assert page.failures == ["FAILED: small/wfbp on head in pair 1: rank 1 died: SIGKILL"]
-    assert page.labels == ["real", "simulated"]
-    (why,) = next(section for section in page.sections if section.key == "reasons").blocks
-    assert isinstance(why, Sentences)
-    assert len(why.lines) == len(told.reasons(record.cases)) == 4
-    assert "fresh launches agree. Fresh launches: 1.112 [1.100, 1.123], p 0.00098, 10 pairs." in why.lines[1]
-
-
-def test_what_a_reader_must_not_miss_is_at_the_top() -> None:
-    record = made.regression(complete=False, error="interrupted", warnings=["the governor is powersave"])  # fmt: skip
-    page = view_of(record).page()
-    assert page.incomplete == "INCOMPLETE: interrupted. The verdicts rest on what had been measured by then."
-    assert page.warnings == 1
-
-
 def test_machines_that_differ_are_shown_side_by_side() -> None:
     base = made.side("a baseline", environment=environment(torch="2.14.0", hostname="bench2"))
     page = view_of(made.regression(base=base)).page()
@@ -206,22 +176,6 @@ def test_pairs_that_do_not_compare_are_said_to_decide_nothing() -> None:
     base = made.side("a baseline", environment=environment(torch="2.14.0"))
     figure = next(one for one in figures(view_of(made.regression(base=base)).page()) if one.key == "every-pair")
     assert "but for cases that are not comparable" in figure.told
-
-
-def test_one_machine_is_described_once() -> None:
-    page = view_of(made.slower()).page()
-    assert [table.title for table in tables(page, "environment")] == ["Everything else that was noted of the machine"]
-
-
-def test_a_baseline_shows_what_it_has() -> None:
-    failure = Failure(check="small", side="base", reason="out of memory")
-    page = view_of(made.baseline().model_copy(update={"failures": [failure]})).page()
-    (table,) = tables(page, "counts")
-    assert table.rows[0] == ["resnet18/ddp buckets", "3", Badge("simulated", "simulated")]
-    assert len(table.rows) == 5
-    assert page.failures == ["FAILED: small: out of memory"]
-    assert page.labels == ["real", "simulated"]
-    assert "5 cases and noise floors from 10 A/A pairs" in page.answer[0]
 
 
 def test_a_noise_floor_is_a_band_behind_its_pairs() -> None:

@@ -118,18 +118,6 @@ def test_without_confirmation_the_first_launches_speak_alone(root: Path) -> None
     assert verdicts(record)["step_time"] == "regressed"
 
 
-def test_a_check_that_is_ended_keeps_what_it_has_and_leaves_nothing(root: Path) -> None:
-    (root / "stop_at").write_text("4")  # head's: one that does not count, and three pairs before it
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Interrupted):
-        checked(root, base="HEAD")
-    (path,) = (root / "results" / "runs").glob("*/record.json")
-    record = load(path)
-    assert isinstance(record, Regression)
-    assert (record.complete, record.error, len(record.pairs)) == (False, "interrupted", 3)
-    assert signal.getsignal(signal.SIGTERM) == before
-
-
 @pytest.fixture
 def in_turns(root: Path) -> Path:
     """The same, where launches take turns; what had one is in `log`, wherever base is checked out."""
@@ -155,15 +143,19 @@ def test_launches_of_a_pair_are_alive_at_once_and_begin_by_turns(in_turns: Path)
     assert len(found.samples) > found.turn_steps
 
 
-def test_a_check_that_is_ended_in_turns_keeps_what_it_has_and_leaves_nothing(in_turns: Path) -> None:
-    (in_turns / "stop_at").write_text("4")
+@pytest.mark.parametrize("tree", ["root", "in_turns"])
+def test_a_check_that_is_ended_keeps_what_it_has_and_leaves_nothing(tree: str, request: pytest.FixtureRequest) -> None:
+    root: Path = request.getfixturevalue(tree)
+    (root / "stop_at").write_text("4")  # head's: one that does not count, and three pairs before it
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Interrupted):
-        checked(in_turns, base="HEAD")
-    (path,) = (in_turns / "results" / "runs").glob("*/record.json")
+        checked(root, base="HEAD")
+    (path,) = (root / "results" / "runs").glob("*/record.json")
     record = load(path)
     assert isinstance(record, Regression)
     assert (record.complete, record.error, len(record.pairs)) == (False, "interrupted", 3)
-    assert list((in_turns.parent / "temporary").iterdir()) == []
+    assert list((root.parent / "temporary").iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_base_without_the_gate_is_not_comparable_in_one_sentence(root: Path) -> None:

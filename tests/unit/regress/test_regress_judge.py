@@ -17,6 +17,7 @@ from xbench.report.formats import junit
 
 BUCKETS = Case("resnet18", "optimal", "buckets")
 PLANNED = Case("resnet18", "optimal", "planned_step")
+COLLECTIVES = Case("small", "wfbp", "collectives")
 EXACT = "changed, and it gates exactly: if that is meant, the check passes again once base has it"
 
 
@@ -36,10 +37,6 @@ def test_unchanged_code_passes() -> None:
     assert [case.verdict for case in record.cases] == ["equivalent"] * len(made.SUITE.cases())
     assert suspected(record) == []
     assert exit_code(record, strict=True) == 0
-
-
-def test_cases_stand_in_the_order_of_the_suite() -> None:
-    assert [case.case for case in made.slower().cases] == made.SUITE.cases()
 
 
 def test_a_slow_down_is_suspected_then_confirmed() -> None:
@@ -66,21 +63,10 @@ def test_fresh_launches_that_do_not_agree_acquit() -> None:
     assert exit_code(record, strict=False) == 0
 
 
-def test_without_confirmation_a_suspicion_is_enough() -> None:
-    record = made.regression({OPTIMAL: 1.1}, confirm=False)
-    assert of(record, OPTIMAL).verdict == "regressed"
-
-
 def test_the_confirmation_is_a_family_of_its_own() -> None:
     record = made.regression({OPTIMAL: 1.2}, confirmation=made.pairs({OPTIMAL: 1.2}, count=7))
     assert of(record, OPTIMAL).verdict == "regressed"
     assert made.regression({OPTIMAL: 1.2}, count=7).cases[5].verdict == "inconclusive"
-
-
-def test_faster_is_improved() -> None:
-    record = made.regression({DDP: 0.9})
-    assert of(record, DDP).verdict == "improved"
-    assert exit_code(record, strict=True) == 0
 
 
 @pytest.mark.parametrize("ratio", [0.8, 0.97, 1.0, 1.04, 1.2])
@@ -123,6 +109,8 @@ def test_an_undecided_case_names_the_pairs_that_may_decide_it(
     [
         (BUCKETS, 4.0, "regressed", EXACT),
         (BUCKETS, 2.0, "regressed", EXACT),
+        (COLLECTIVES, 0.0, "regressed", EXACT),
+        (COLLECTIVES, 1000.0, "regressed", EXACT),
         (PLANNED, 0.403, "equivalent", "within 1 %"),
         (PLANNED, 0.41, "regressed", "more by 2.5 %"),
         (PLANNED, 0.39, "improved", "less by 2.5 %"),
@@ -131,19 +119,16 @@ def test_an_undecided_case_names_the_pairs_that_may_decide_it(
 def test_deterministic_figures_gate_at_once(case: Case, value: float, verdict: str, reason: str) -> None:
     record = with_figure(case, value)
     assert (of(record, case).verdict, of(record, case).reason) == (verdict, reason)
-    assert (of(record, case).base, of(record, case).head) == (3.0 if case == BUCKETS else 0.4, value)
+    assert (of(record, case).base, of(record, case).head) == (
+        {BUCKETS: 3.0, PLANNED: 0.4, COLLECTIVES: 8.0}[case],
+        value,
+    )
     assert exit_code(record, strict=False) == (3 if verdict == "regressed" else 0)
 
 
 def test_a_count_that_left_its_baseline_says_how_to_move_the_baseline() -> None:
     record = judge(with_figure(BUCKETS, 4.0).model_copy(update={"against": "baseline"}))
     assert "make a new baseline" in of(record, BUCKETS).reason
-
-
-def test_any_change_of_a_count_is_found() -> None:
-    for case in (BUCKETS, Case("small", "wfbp", "collectives")):
-        for value in (0.0, 1.0, 2.0, 4.0, 1000.0):
-            assert of(with_figure(case, value), case).verdict == "regressed"
 
 
 def test_a_layer_that_was_not_asked_for_is_not_judged() -> None:

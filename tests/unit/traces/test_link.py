@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from xbench.commands.plan import plan, scale
+from xbench.commands.plan import plan
 from xbench.errors import RecordError, SpecError, UsageError
 from xbench.fabrics import parse_fabric
 from xbench.fabrics.emulated import link_of
-from xbench.records import Profile, Scaling, loads
+from xbench.records import AnyRecord, Profile, Scaling, loads
 from xbench.traces.link import link_cost, read_link
 
 RANK = "#  Rank {0:2} Group  0 Pid  1234 on  node{1} device  {2} [0000:04:00] NVIDIA H100\n"
@@ -86,6 +86,7 @@ AGGREGATED = "# nThread 1 nGpus 1 iters: 20 agg iters: {} validation: 1 graph: 0
         (HEAD + NEW.replace("134.00", "4.10"), "row of 1048576 B contradicts itself", "-C 1"),
         (HEAD + NEW.replace("134.00    7.82   11.74       0", "134.00    7.82   11.74       7"),
          "row of 1048576 B has 7 wrong values", "repair"),
+        (HEAD + NEW.replace("7.74   11.62       0", "7.74   11.62       5"), "has 5 wrong values", "repair"),
         (AGGREGATED.format(16) + HEAD + NEW, "times of several all-reduces at once", "without -m"),
         ("# Blocking Enabled: wait for completion and barrier after each collective \n" + HEAD + NEW,
          "the host's wait after each", "without -z"),
@@ -277,49 +278,45 @@ def test_a_row_that_was_cut_is_no_row(tmp_path: Path, rows: str) -> None:
 PROFILE = Path(__file__).parents[2] / "golden" / "profile-v1.json"
 
 
-def planned(*words: str) -> Profile:
-    result = CliRunner().invoke(plan, [str(PROFILE), "--json", "-", *words], catch_exceptions=False)
-    assert result.exit_code == 0
-    record = loads(result.stdout)
-    assert isinstance(record, Profile)
-    return record
-
-
-def test_plan_takes_the_link_of_a_file(tmp_path: Path) -> None:
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A file of nccl-tests, of 4 ranks."""
     path = tmp_path / "link.txt"
     path.write_text(HEAD + NEW, encoding="utf-8")
-    record = planned("--link", str(path), "--modes", "ddp,optimal")
+    return path
+
+
+def planned(*words: str) -> AnyRecord:
+    result = CliRunner().invoke(plan, [str(PROFILE), "--json", "-", *words], catch_exceptions=False)
+    assert result.exit_code == 0
+    return loads(result.stdout)
+
+
+def test_plan_takes_the_link_of_a_file(log: Path) -> None:
+    record = planned("--link", str(log), "--modes", "ddp,optimal")
+    assert isinstance(record, Profile)
     assert record.cost_model is not None
     assert record.cost_model.world_size == record.fabric.world_size == 4
     assert [point.nbytes for point in record.cost_model.points] == [1024, 1048576, 268435456]
     assert record.contention is None
     assert record.fabric.label == "simulated"
     assert "what if: T(M) of link.txt (4 workers) in place of the measured one" in record.warnings
-    again = planned("--link", str(path), "--modes", "ddp", "--workers", "16")
+    again = planned("--link", str(log), "--modes", "ddp", "--workers", "16")
+    assert isinstance(again, Profile)
     assert again.fabric.world_size == 16
-
-
-def test_scale_carries_the_link_of_a_file_over(tmp_path: Path) -> None:
-    path, out = tmp_path / "link.txt", tmp_path / "scaling.json"
-    path.write_text(HEAD + NEW, encoding="utf-8")
-    words = [str(PROFILE), "--link", str(path), "--workers", "4,8", "--modes", "ddp", "--json", str(out)]
-    assert CliRunner().invoke(scale, words, catch_exceptions=False).exit_code == 0
-    record = loads(out.read_text(encoding="utf-8"))
-    assert isinstance(record, Scaling)
-    assert {point.workers for point in record.points} == {4, 8}
+    scaled = planned("--link", str(log), "--modes", "ddp", "--workers", "4,8")
+    assert isinstance(scaled, Scaling)
+    assert {point.workers for point in scaled.points} == {4, 8}
 
 
 @pytest.mark.parametrize("option", [["--rate", "1gbit"], ["--latency", "20us"]])
-def test_a_link_and_a_rate_exclude_each_other(tmp_path: Path, option: list[str]) -> None:
-    path = tmp_path / "link.txt"
-    path.write_text(HEAD + NEW, encoding="utf-8")
+def test_a_link_and_a_rate_exclude_each_other(log: Path, option: list[str]) -> None:
     with pytest.raises(SpecError, match=f"so {option[0]} has no place"):
-        CliRunner().invoke(plan, [str(PROFILE), "--link", str(path), *option], catch_exceptions=False)
+        CliRunner().invoke(plan, [str(PROFILE), "--link", str(log), *option], catch_exceptions=False)
 
 
-def test_an_emulated_fabric_takes_the_link_of_a_file(tmp_path: Path) -> None:
-    path, bare = tmp_path / "link.txt", tmp_path / "link.csv"
-    path.write_text(HEAD + NEW, encoding="utf-8")
+def test_an_emulated_fabric_takes_the_link_of_a_file(log: Path, tmp_path: Path) -> None:
+    path, bare = log, tmp_path / "link.csv"
     bare.write_text("bytes,time_us\n1024,35\n1048576,134\n", encoding="utf-8")
     spec = parse_fabric(f"emulated:link={path}")
     assert (spec.workers, spec.source) == (4, str(path))
@@ -346,13 +343,6 @@ def test_each_row_tells_the_collective_and_the_ranks(tmp_path: Path) -> None:
     assert link_cost([path], world_size=8).world_size == 8
     with pytest.raises(UsageError, match="not of an all-reduce of 2 ranks"):
         link_cost([path], world_size=2)
-
-
-def test_wrong_values_of_either_side_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "log.txt"
-    path.write_text(HEAD + NEW.replace("7.74   11.62       0", "7.74   11.62       5"), encoding="utf-8")
-    with pytest.raises(UsageError, match="has 5 wrong values"):
-        read_link(path)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from xbench.registry import Registry
 from xbench.report.advice import RECORD
 from xbench.report.view import View
 
-VIEWS: Registry[type[View[Any]]] = Registry("kind of record", listing="xbench schema")
+VIEWS: Registry[type[View[Any]]] = Registry("kind of record", listing="schema.json in the documentation")
 for _kind, _view in (
     ("profile", "profile:ProfileView"),
     ("comparison", "comparison:ComparisonView"),

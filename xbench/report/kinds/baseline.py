@@ -64,8 +64,8 @@ class BaselineView(View[Baseline]):
         self.draw_incomplete(console)
         for failure in self.failures():
             say(console, failure, "bold red")
+        console.print()
         for grid in self._grids():
-            console.print()
             console.print(filled_table(*grid))
         measured = ("measured", told.side_line(record.side))
         made = ("made by", f"xbench {record.xbench}: {record.command}")
