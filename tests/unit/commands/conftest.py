@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,7 @@ def xbench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 
     def call(*words: object) -> Outcome:
-        typed = [str(word) for word in words]
-        monkeypatch.setattr(sys, "argv", ["xbench", *typed])  # a record keeps the command
-        code = cli.main(typed)
+        code = cli.main([str(word) for word in words])
         return code, *capfd.readouterr()
 
     return call
