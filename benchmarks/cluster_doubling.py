@@ -33,8 +33,7 @@ WIDE = 8
 MEAN_S = 3600.0
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 LENGTHS = ("exponential", "alike")
-POLICIES = ("doubling", "doubling:plain=on", "exploratory", "optimus", "equal-share", "fixed-1", "fixed-2", "fixed-4",
-            "fixed-8")  # fmt: skip
+POLICIES = ("doubling", "exploratory", "optimus", "equal-share", "fixed-1", "fixed-2", "fixed-4", "fixed-8")
 
 
 def trace_of(load: float, length: str, count: int) -> Callable[[int | None], Trace]:

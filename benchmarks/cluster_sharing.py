@@ -32,13 +32,14 @@ import numpy as np
 
 from xbench import environment
 from xbench.cluster.jobs import Job, RigidSpeed
-from xbench.cluster.metrics import Metrics, metrics
+from xbench.cluster.metrics import metrics
 from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
 from xbench.cluster.simulator import simulate
 from xbench.cluster.traces.pollux import MAX_LOCAL, load_application
 from xbench.cluster.traces.public import public_path
 from xbench.planning.turns import SpatialJob, pack
+from xbench.records import ClusterRun
 from xbench.stats.regression import signed_rank
 
 APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
@@ -111,7 +112,7 @@ def trace(of: dict[tuple[int, bool], list[Kind]], mix: float, load: float, count
     return jobs
 
 
-def run(policy: str, jobs: Sequence[Job]) -> Metrics:
+def run(policy: str, jobs: Sequence[Job]) -> ClusterRun:
     """One simulation."""
     return metrics(simulate(jobs, parse_policy(policy), Cluster(GPUS, RESTART_S)))
 
@@ -124,13 +125,13 @@ def estimate(ratios: Sequence[float]) -> dict[str, Any]:
 
 
 def compared(
-    policy: str, found: Sequence[Metrics], reference: Sequence[Metrics], traces: Sequence[Sequence[Job]]
+    policy: str, found: Sequence[ClusterRun], reference: Sequence[ClusterRun], traces: Sequence[Sequence[Job]]
 ) -> dict[str, Any]:
     """One policy's simulations against another's of the same traces."""
     service_s = [sum(job.service_s for job in jobs) for jobs in traces]
     pairs = list(zip(found, reference, strict=True))
 
-    def ratio(of: Callable[[Metrics], float]) -> dict[str, Any]:
+    def ratio(of: Callable[[ClusterRun], float]) -> dict[str, Any]:
         return estimate([of(one) / of(base) for one, base in pairs])
 
     return {

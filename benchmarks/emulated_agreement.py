@@ -98,12 +98,11 @@ def main() -> None:
     parser.add_argument("--workload", default="resnet18 --batch-size 8 --image-size 128")
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--modes", default=MODES)
-    parser.add_argument("--rounds", default="4")
-    parser.add_argument("--steps", default="12", help="in a block: alike in runs at once, so that they can be paired")
+    parser.add_argument("--rounds", default="12", help="of blocks of 4 steps: runs at once are paired by their steps")
     parser.add_argument("--output", type=Path, default=Path("results/emulated-agreement.json"))
     options = parser.parse_args()
     shaped = f"shaped:hosts=2,rate={options.rate}"
-    effort = ["--launches", "1", "--rounds", options.rounds, "--steps", options.steps]
+    effort = ["--quick", "--rounds", options.rounds]
     runs: dict[str, list[list[Comparison]]] = {"shaped": [], "emulated": []}
     with tempfile.TemporaryDirectory() as base:
         ((first, source),) = compared(options.workload, shaped, options.modes, Path(base) / "0", effort)

@@ -3,7 +3,7 @@
     python benchmarks/slow_ranks.py [--runs 20] [--slower-ms 10] [--kinds "backward,input,none,link,no link"]
         [--output results/slow-ranks.json]
 
-Each run is `xbench profile benchmarks/planted.py:make --steps N`, with ranks that leave out the parts of a profile that
+Each run is `xbench profile benchmarks/planted.py:make --quick`, with ranks that leave out the parts of a profile that
 no name rests on (`short_profile.py`). There are five kinds of runs: a slow backward pass on
 rank 1 of two local ranks, a slow loader there, a slow link of host 1 of three shaped hosts, and the two local ranks and
 the three hosts without a fault. Runs of all kinds alternate, so that a change of the machine meets them all.
@@ -121,7 +121,7 @@ def named(found: Stragglers) -> list[str]:
     return [*places, *(f"link of {' and '.join(slow.hosts)}" for slow in found.links)]
 
 
-def profiled(kind: str, steps: int, slower_ms: int) -> tuple[Profile, float]:
+def profiled(kind: str, slower_ms: int) -> tuple[Profile, float]:
     """Profile once; return the record and the time that it took [s]."""
     fabric, plant, _ = KINDS[kind]
     plant = f"{plant}:{slower_ms}" if plant else ""
@@ -129,7 +129,7 @@ def profiled(kind: str, steps: int, slower_ms: int) -> tuple[Profile, float]:
     env |= {"XBENCH_PLANT": plant, SLOW_LINK: "1" if kind == "link" else ""}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "record.json"
-        words = ["profile", WORKLOAD, "--steps", str(steps), "--fabric", fabric, "--output", folder]
+        words = ["profile", WORKLOAD, "--quick", "--fabric", fabric, "--output", folder]
         began_s = time.monotonic()
         done = subprocess.run(
             [sys.executable, "-c", START, *words, "--json", str(place)],
@@ -145,7 +145,7 @@ def profiled(kind: str, steps: int, slower_ms: int) -> tuple[Profile, float]:
 def one_run(kind: str, options: argparse.Namespace, pool: ProcessPoolExecutor) -> dict[str, Any]:
     """Profile once, between two comparisons of the cores."""
     before = cores_apart(pool)
-    record, took_s = profiled(kind, options.steps, options.slower_ms)
+    record, took_s = profiled(kind, options.slower_ms)
     assert record.stragglers is not None
     assert record.step is not None
     return {
@@ -184,7 +184,6 @@ def main() -> int:
     """Run what is left, count, write; exit 1 if a run of any kind did not name what was planted, or more."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20, help="of each kind")
-    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--slower-ms", type=int, default=10, help="time that a planted fault adds to a step")
     parser.add_argument("--kinds", type=lambda text: text.split(","), default=list(KINDS))
     parser.add_argument("--output", type=Path, default=Path("results/slow-ranks.json"))
@@ -192,7 +191,7 @@ def main() -> int:
     runs: list[dict[str, Any]] = []
     if options.output.exists():
         runs = json.loads(options.output.read_text(encoding="utf-8"))["runs"]
-    words = f"--runs {options.runs} --steps {options.steps} --slower-ms {options.slower_ms}"
+    words = f"--runs {options.runs} --slower-ms {options.slower_ms}"
     command = f"python benchmarks/slow_ranks.py {words} --kinds {shlex.quote(','.join(options.kinds))}"
     order = [kind for _ in range(options.runs) for kind in options.kinds]
     with ProcessPoolExecutor(2, initializer=os.environ.update, initargs=({"OPENBLAS_NUM_THREADS": "1"},)) as pool:

@@ -26,7 +26,6 @@ MORE = {
     "--until": "how-it-measures.md#as-many-launches-as-a-precision-needs",
     "--modes": "modes.md",
     "--optimizer-impl": "list.md#the-training-step",
-    "--overlap": "compare.md#into-the-next-forward-pass",
     "--topology": "plan.md#how-it-gets-there",
     "--error-band": "plan.md#how-sure-it-is",
 }

@@ -11,8 +11,6 @@ SOURCES = {
     "itp/raw-traces.tar.gz": "`xbench cluster compare --trace itp` fetches it",
     "philly/philly.csv.gz": "`xbench cluster compare --trace philly` fetches philly.csv, which gzip packs",
     "pollux/workloads": "`xbench cluster compare --trace pollux` fetches them",
-    "traces/resnet50-ddp-2gpu-a100.json.gz": "it is of github.com/facebookresearch/HolisticTraceAnalysis, "
-    "tests/data/nccl_parser_config, its SHA-256 c1cf9c575fdcd7bdc6326ceab834f94b351f81ae55577a7471aa9e328fb8b58e",
 }
 
 

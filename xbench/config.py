@@ -22,9 +22,11 @@ from xbench.units import parse_seconds
 from xbench.workload_options import StepOptions
 
 if TYPE_CHECKING:
-    from xbench.spec import Collectives, Compress, Effort, FabricSpec, ModeSpec, Overlap, WorkloadSpec
+    from xbench.spec import Collectives, Compress, Effort, FabricSpec, ModeSpec, WorkloadSpec
 
 RUNS = Path("results/runs")
+QUICK_PROFILE = 8
+"""Steps that `--quick` times layer by layer."""
 
 
 def read_fabric(text: str) -> FabricSpec:
@@ -48,12 +50,6 @@ def _learning_rate(value: float) -> float:
 
 def _modes_option(default: str, told: str) -> Any:
     return option("--modes", default=default, unset=(), read=_modes, metavar="A,B,...", help=told)
-
-
-def overlap_option() -> Any:
-    """Return a field for `--overlap`."""
-    told = "Pass that auto's communication may overlap: forward adds dear and priority to its candidates."
-    return choice("--overlap", "backward", "forward", default="backward", help=told)
 
 
 class _Backend(click.Choice[str]):
@@ -98,42 +94,32 @@ class EffortOptions:
 
     launches: int | None = whole("--launches", 1, 100, help="Independent starts of the ranks.  [default: 4]")
     rounds: int | None = whole("--rounds", 1, 1000, help="Timed blocks of each mode per launch.  [default: 4]")
-    steps: int | None = whole("--steps", 2, 10_000, help="Timed steps per block.  [default: about 3 s]")
     quick: bool = option("--quick", is_flag=True, default=False, help="1 launch of 6 short rounds: a first look.")
-    rigorous: bool = option(
-        "--rigorous", is_flag=True, default=False, help="8 launches of 4 rounds: for numbers that you will quote."
-    )
 
     def read(self) -> Effort:
-        """Return the effort: 4 launches of 4 rounds by default.
-
-        `quick` is 1 launch of 6 rounds with 4 steps a block. `rigorous` is 8 launches of 4 rounds. Raises SpecError for
-        both.
-        """
+        """Return the effort: 4 launches of 4 rounds, or with `quick` 1 launch of 6 rounds of 4 steps."""
         from xbench.spec import Effort
 
-        if self.quick and self.rigorous:
-            raise SpecError("--quick and --rigorous exclude each other", hint="leave one of them out")
         preset: dict[str, int] = {"launches": 4, "rounds": 4}
         if self.quick:
-            preset = {"launches": 1, "rounds": 6, "steps": 4, "profile_steps": 8}
-        elif self.rigorous:
-            preset = {"launches": 8, "rounds": 4, "profile_steps": 32}
-        given = {"launches": self.launches, "rounds": self.rounds, "steps": self.steps}
+            preset = {"launches": 1, "rounds": 6, "steps": 4, "profile_steps": QUICK_PROFILE}
+        given = {"launches": self.launches, "rounds": self.rounds}
         return Effort(**preset | {name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileEffort:
-    """Number of steps that a profile times layer by layer."""
+    """Number of steps that a profile times layer by layer: `PROFILE_STEPS`, or `QUICK_PROFILE`."""
 
-    steps: int = whole("--steps", 3, 1000, default=16, help="Steps that are timed layer by layer.")
+    quick: bool = option(
+        "--quick", is_flag=True, default=False, help="8 steps, and shorter measurements: a first look."
+    )
 
     def read(self) -> Effort:
         """Return the effort of a profile: one launch."""
-        from xbench.spec import Effort
+        from xbench.spec import PROFILE_STEPS, Effort
 
-        return Effort(profile_steps=self.steps, launches=1)
+        return Effort(profile_steps=QUICK_PROFILE if self.quick else PROFILE_STEPS, launches=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +146,6 @@ class RunConfig:
         help="Mode that the others are compared with; pairs of jobs are compared with sequential.  "
         "[default: ddp, else the first that may be advised]",
     )
-    overlap: Overlap = overlap_option()
     effort: Effort = group(EffortOptions, default_factory=lambda: EffortOptions().read())
     fabric: FabricSpec = option(
         "--fabric",

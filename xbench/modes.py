@@ -81,8 +81,8 @@ class ModeInfo:
     """Mode whose units cost the host what this mode's cost it, if its forecast counts that."""
     options: str | None = None
     """Function from (text, options) to the checked options. None: the mode takes none."""
-    sharded: str | None = None
-    """Mode that its option shard=on stands for. None: it has no such option."""
+    searches: Overlaps = "none"
+    """Computation that the plans of its search overlap: backward, or the next forward pass too. None: no search."""
     plans_units: bool = False
     """True if the units that it wraps are planned from the profile (`planning.unit_plan`)."""
     cycle: str | None = None
@@ -145,6 +145,11 @@ class ModeInfo:
     def puts_off(self) -> bool:
         """True if updates wait for the next forward pass."""
         return self.overlap == "next_forward"
+
+    @property
+    def may_put_off(self) -> bool:
+        """True if updates wait for the next forward pass, or may do so after its search."""
+        return self.puts_off or self.searches == "next_forward"
 
     @property
     def refuses_late(self) -> bool:
@@ -215,9 +220,12 @@ _OURS = (
     ModeInfo("optimal", "exact best buckets for a link that costs computation nothing",
              "xbench.schedules.bucketed:Optimal", planner=_PLANNERS + "optimal", plan_note=_PLANNERS + "optimal_note",
              needs_link=True, trial_rank=1, script_change=3),
-    ModeInfo("auto", "the best plan of a search that knows what traffic costs compute; :shard=",
+    ModeInfo("auto", "the best plan of a search that knows what traffic costs compute",
              "xbench.schedules.bucketed:Auto", planner=_PLANNERS + "searched", needs_link=True, script_change=3,
-             options=_SHARDING + "search_options", sharded="fsdp-tuned"),
+             searches="backward"),
+    ModeInfo("auto:forward", "the same search, with dear and priority among the candidates",
+             "xbench.schedules.bucketed:Auto", planner=_PLANNERS + "searched", needs_link=True, script_change=5,
+             searches="next_forward"),
     ModeInfo("dear", "reduce-scatters during backward, all-gathers during the next forward pass",
              "xbench.schedules.dear:Dear", planner=_PLANNERS + "in_halves", needs_link=True, overlap="next_forward",
              travels="halves", halves=("reduce_scatter", "all_gather"), script_change=5),
@@ -239,8 +247,8 @@ _OURS = (
     ModeInfo("fsdp", "FSDP2 (fully_shard): parameters, gradients and optimizer state in shards",
              "xbench.schedules.sharded:Fsdp", forecast=_FORECASTS + "fsdp", units_of="fsdp",
              collectives=("all_gather", "reduce_scatter"), **_TORCHS),
-    ModeInfo("fsdp-tuned", "FSDP2 with planned units, of several blocks each; auto:shard=on; :gathered=",
-             "xbench.schedules.sharded:FsdpTuned", forecast=_FORECASTS + "fsdp", units_of="fsdp", needs_link=True,
+    ModeInfo("auto:shard", "FSDP2 with planned units, of several blocks each; ,gathered=",
+             "xbench.schedules.sharded:PlannedUnits", forecast=_FORECASTS + "fsdp", units_of="fsdp", needs_link=True,
              plans_units=True,
              collectives=("all_gather", "reduce_scatter"), options=_SHARDING + "unit_options", **_TORCHS),
     ModeInfo("hsdp", "fully_shard within groups of ranks, an all-reduce between them; :group=",
@@ -250,9 +258,8 @@ _OURS = (
     ModeInfo("zero1", "DDP with optimizer state in shards (ZeroRedundancyOptimizer)",
              "xbench.schedules.zero1:Zero1", forecast=_FORECASTS + "zero1", collectives=("broadcast",),
              **{**_TORCHS, "reducer": "ddp", "compresses": True}),
-    ModeInfo("ddp+compile", "DDP with the model under torch.compile, cut at DDP's buckets; :reducer=",
-             "xbench.schedules.compiled:CompiledDdp", takes_plan=False, reducer="ddp", paced_by="ddp",
-             options="xbench.schedules.compiled_options:checked", **_COMPILED),
+    ModeInfo("ddp+compile", "DDP with the model under torch.compile, cut at DDP's buckets",
+             "xbench.schedules.compiled:CompiledDdp", takes_plan=False, reducer="ddp", paced_by="ddp", **_COMPILED),
     ModeInfo("fsdp+compile", "FSDP2 with each block under torch.compile",
              "xbench.schedules.compiled:CompiledFsdp", **_TORCHS | _COMPILED),
     ModeInfo("compute+compile", "no communication, the model under torch.compile: the control of compiled modes",
@@ -315,7 +322,7 @@ def mode_info(name: str) -> ModeInfo:
 
 def waiting_modes() -> tuple[str, ...]:
     """Return planned modes whose next forward pass waits for all gradients."""
-    return tuple(info.name for info in MODES if info.planner is not None and not info.puts_off)
+    return tuple(info.name for info in MODES if info.planner is not None and not info.may_put_off)
 
 
 def next_forward_modes() -> tuple[str, ...]:
@@ -324,8 +331,9 @@ def next_forward_modes() -> tuple[str, ...]:
 
 
 def planned_modes() -> tuple[str, ...]:
-    """Return all modes that a plan can be made for."""
-    return (*waiting_modes(), *next_forward_modes())
+    """Return all modes that a plan can be made for, and last those whose search is made on request alone."""
+    searched = (info.name for info in MODES if info.searches == "next_forward")
+    return (*waiting_modes(), *next_forward_modes(), *searched)
 
 
 def tried_modes() -> tuple[str, ...]:

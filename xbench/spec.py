@@ -30,7 +30,6 @@ OptimizerName = Literal["sgd", "adamw"]
 OptimizerImpl = Literal["default", "foreach", "fused"]
 DeviceType = Literal["cpu", "cuda"]
 Compress = Literal["bf16"]
-Overlap = Literal["backward", "forward"]
 Collectives = Literal["torch", "sockets", "horovod"]
 """Library whose all-reduce carries gradients. Old records may hold `sockets`; `check_backend` refuses it in new runs.
 """
@@ -209,7 +208,6 @@ class RunSpec(Spec):
         default=None,
         description="whether CUDA's Multi-Process Service ran; null on CPUs and where the record does not say",
     )
-    overlap: Overlap = Field(default="backward", description="what gradients may overlap under `auto`")
     collectives: Collectives = Field(
         default="torch", description="whose all-reduce carries the schedules of ours; `sockets` in old records alone"
     )

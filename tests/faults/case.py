@@ -25,7 +25,7 @@ FABRICS = {
 }
 """By the word that names of cases use: the fabric and the modes."""
 
-EFFORT = ("--quick", "--rounds", "1", "--steps", "16", "--timeout", f"{PATIENCE_S}s")
+EFFORT = ("--quick", "--rounds", "4", "--timeout", f"{PATIENCE_S}s")
 TRUE_OF_ANY = (DONE, FAILED, USAGE)
 """Exit codes of a case that may go on or may be refused: what counts there are the rules of every case."""
 

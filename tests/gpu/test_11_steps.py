@@ -7,7 +7,7 @@ import torch
 from runs import DRY, ROOT, Keep, compared, errors, figures, middle, ratios
 
 CLUSTER = "emulated:workers=4,rate=1gbit" if DRY else "emulated:workers=8,rate=25gbit"
-EFFORT = ("--quick", "--rounds", "2", "--steps", "3") if DRY else ("--launches", "1", "--rounds", "4", "--steps", "6")
+EFFORT = ("--quick", "--rounds", "2") if DRY else ("--launches", "1", "--rounds", "4")
 STEPS = {
     "bf16": ("resnet50", "--amp bf16 --accumulate 2 --clip 1.0 --optimizer adamw --optimizer-impl fused"),
     "fp16": ("gpt2-small", "--amp fp16 --checkpoint blocks --clip 1.0"),

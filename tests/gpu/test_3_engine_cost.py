@@ -7,7 +7,7 @@ from runs import DRY, Keep, compared, figures, ratios
 
 WORKLOADS = ["transformer-tiny"] if DRY else ["resnet50", "gpt2-small"]
 OURS = ("single", "wfbp")
-EFFORT = ("--quick", "--rounds", "2", "--steps", "3") if DRY else ("--launches", "1", "--rounds", "8", "--steps", "10")
+EFFORT = ("--quick", "--rounds", "2") if DRY else ("--launches", "1", "--rounds", "8")
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

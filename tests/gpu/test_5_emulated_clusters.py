@@ -10,7 +10,7 @@ RATES = ("10gbit", "25gbit", "100gbit")
 FABRICS = [(4, "1gbit")] if DRY else [(workers, rate) for workers in (8, 64) for rate in RATES]
 WORKLOAD = "transformer-tiny" if DRY else "resnet50"
 MODES = "compute,ddp,optimal" if DRY else "compute,ddp,single,wfbp,mgwfbp,optimal,auto"
-EFFORT = ("--quick", "--rounds", "2", "--steps", "3") if DRY else ("--launches", "1", "--rounds", "3", "--steps", "6")
+EFFORT = ("--quick", "--rounds", "2") if DRY else ("--launches", "1", "--rounds", "3")
 
 
 @pytest.mark.parametrize(("workers", "rate"), FABRICS)

@@ -14,7 +14,7 @@ FABRICS = ["emulated:workers=4,rate=1gbit"] if DRY else [
     "emulated:workers=8,rate=10gbit", "emulated:workers=64,rate=10gbit", "emulated:workers=64,rate=25gbit"
 ]  # fmt: skip
 WORKLOAD = "transformer-tiny" if DRY else "resnet50"
-EFFORT = ("--quick", "--rounds", "2", "--steps", "3") if DRY else ("--launches", "1", "--rounds", "4", "--steps", "12")
+EFFORT = ("--quick", "--rounds", "2") if DRY else ("--launches", "1", "--rounds", "4")
 GAIN, WORTH = 1.2, 0.2
 
 

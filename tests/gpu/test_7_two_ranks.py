@@ -17,7 +17,7 @@ WORKLOAD = "transformer-tiny" if DRY else "resnet18"
 
 
 def test_two_ranks(device: torch.device, keep: Keep) -> None:
-    effort = ("--quick", "--rounds", "2", "--steps", "3")
+    effort = ("--quick", "--rounds", "2")
     record = compared(device.type, WORKLOAD, "emulated:workers=2,rate=10gbit,ranks=2", MODES, *effort)
     gates = {name: mode.parity for name, mode in record.modes.items()}
     assert all(gate is not None and gate.ok and gate.bitwise_across_ranks for gate in gates.values()), gates

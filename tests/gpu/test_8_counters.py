@@ -6,7 +6,7 @@ import torch
 from runs import DRY, Keep, compared
 
 WORKLOAD = "transformer-tiny" if DRY else "resnet50"
-EFFORT = ("--quick", "--rounds", "1", "--steps", "3") if DRY else ("--launches", "1", "--rounds", "4", "--steps", "30")
+EFFORT = ("--quick", "--rounds", "1") if DRY else ("--launches", "1", "--rounds", "4")
 
 
 def test_counters(device: torch.device, keep: Keep) -> None:

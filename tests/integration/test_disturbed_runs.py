@@ -23,7 +23,7 @@ from xbench.records import Comparison
 
 pytestmark = pytest.mark.integration
 
-BLOCKS = ("--quick", "--launches", "1", "--rounds", "2", "--steps", "60", "--modes", "ddp,wfbp")
+BLOCKS = ("--launches", "1", "--rounds", "2", "--modes", "ddp,wfbp")
 
 
 @contextmanager

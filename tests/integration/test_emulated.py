@@ -19,7 +19,7 @@ SHORT = ("--quick", "--rounds", "1")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Path]:
     folder = tmp_path_factory.mktemp("emulated")
     modes = "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,auto,dear,priority,sequential,concurrent,crossover"
-    words = ("--fabric", "emulated:workers=16,rate=1gbit", *SHORT, "--steps", "10", "--modes", modes)
+    words = ("--fabric", "emulated:workers=16,rate=1gbit", *SHORT, "--modes", modes)
     with one_core():
         done = xbench("compare", TINY, *words, "--output", str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
@@ -100,7 +100,7 @@ def test_the_jobs_of_a_pair_share_one_link(alone: tuple[Comparison, str, Path]) 
 
 def test_two_ranks_really_average_what_they_send(tmp_path: Path) -> None:
     done = xbench(
-        "compare", TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT, "--steps", "3",
+        "compare", TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT,
         "--modes", "ddp,single,wfbp,optimal,crossover", "--output", str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -117,7 +117,7 @@ def test_two_ranks_really_average_what_they_send(tmp_path: Path) -> None:
 def test_a_measured_link_is_emulated_from_its_record(tmp_path: Path) -> None:
     source = Path(__file__).parents[2] / "results" / "resnet18-b14-1gbit.json"
     done = xbench(
-        "compare", TINY, "--fabric", f"emulated:from={source}", *SHORT, "--steps", "3",
+        "compare", TINY, "--fabric", f"emulated:from={source}", *SHORT,
         "--modes", "compute,ddp,wfbp,optimal", "--output", str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -133,9 +133,7 @@ def test_a_measured_link_is_emulated_from_its_record(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("on_one_core")
 def test_a_profile_of_an_emulated_cluster_can_be_planned_from(tmp_path: Path) -> None:
-    done = xbench(
-        "profile", TINY, "--fabric", "emulated:workers=4,rate=1gbit", "--steps", "4", "--output", str(tmp_path)
-    )
+    done = xbench("profile", TINY, "--fabric", "emulated:workers=4,rate=1gbit", "--quick", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     source = next(tmp_path.glob("*/record.json"))
     planned = xbench("plan", str(source), "--workers", "64")

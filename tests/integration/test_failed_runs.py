@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    base = ["compare", TINY, "--quick", "--rounds", "400", "--steps", "3", "--modes", "ddp,wfbp"]
+    base = ["compare", TINY, "--quick", "--rounds", "400", "--modes", "ddp,wfbp"]
     return subprocess.Popen(
         command(*base, "--output", str(folder), *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
@@ -134,7 +134,7 @@ def test_a_mode_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
     modes = ["ddp", "single", "wfbp"]
     done = xbench(
         "compare", f"{script}:make", "--fabric", "local:ranks=2", "--quick", "--launches", "2", "--rounds", "2",
-        "--steps", "3", "--modes", ",".join(modes), "--output", str(tmp_path / "o"),
+        "--modes", ",".join(modes), "--output", str(tmp_path / "o"),
     )  # fmt: skip
     assert done.returncode == 1, done.stderr[-3000:]
     record = only_record(tmp_path / "o")
@@ -202,7 +202,6 @@ WRONG = [
     (["compare", "--batch-size", "0"], "0", "1"),
     (["compare", "resnet18", "resnet18", "resnet18"], "3 workloads were named", "at most 2"),
     (["compare", "nowhere.py:make"], "nowhere.py", ""),
-    (["compare", "--quick", "--rigorous"], "exclude each other", "leave one"),
     (["compare", "--reference", "single", "--modes", "ddp,wfbp"], "'single' is not among the modes", "ddp, wfbp"),
     (["profile", "transformer-tiny", "--image-size", "64"], "image", ""),
     (["compare", "synthetic:layers=0"], "layers", "1"),

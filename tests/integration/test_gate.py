@@ -85,8 +85,8 @@ def make():
 def compared(folder: Path, source: str) -> tuple[Comparison, str]:
     (folder / "train.py").write_text(source)
     done = xbench(
-        "compare", f"{folder / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--rounds", "1", "--steps",
-        "2", "--modes", "ddp,single,dear", "--output", str(folder / "runs"),
+        "compare", f"{folder / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--rounds", "1",
+        "--modes", "ddp,single,dear", "--output", str(folder / "runs"),
     )  # fmt: skip
     record = only_record(folder / "runs")
     assert isinstance(record, Comparison)

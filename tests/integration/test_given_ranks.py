@@ -25,7 +25,7 @@ from typed_commands import NETNS, TINY, command, only_record
 from xbench.records import Comparison, load
 
 pytestmark = pytest.mark.integration
-SHORT = ("--quick", "--rounds", "1", "--steps", "2", "--seq-len", "8", "--batch-size", "2")
+SHORT = ("--quick", "--rounds", "1", "--seq-len", "8", "--batch-size", "2")
 LAUNCH = Path(__file__).parents[2] / "examples" / "launch"
 MPIRUN = shutil.which("mpirun")
 AROUND = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "HOROVOD_", "TORCHELASTIC_")
@@ -119,7 +119,7 @@ def torchruns(hosts: Sequence[str], ranks: int, *arguments: str) -> list[list[st
 @NETNS
 @pytest.mark.netns
 def test_torchrun_by_hand_in_three_namespaces(tmp_path: Path, namespaces: list[str]) -> None:
-    short = ("--quick", "--launches", "2", "--rounds", "1", "--steps", "2")  # three hosts share two cores
+    short = ("--quick", "--launches", "2", "--rounds", "1")  # three hosts share two cores
     words = ["compare", "synthetic:layers=3,bytes=16k", *short, "--modes", "ddp,wfbp", "--output", str(tmp_path)]
     with running(torchruns(namespaces, 1, *words), [clean_environment()] * 3) as hosts:
         results = ended(hosts)
@@ -145,7 +145,7 @@ def test_torchrun_by_hand_in_three_namespaces(tmp_path: Path, namespaces: list[s
     ids=["torchrun", "ray"],
 )
 def test_a_launch_file_runs_the_comparison_that_it_is_given(tmp_path: Path, program: list[str]) -> None:
-    words = ["compare", "synthetic:layers=3,bytes=16k", "--quick", "--rounds", "1", "--steps", "2"]
+    words = ["compare", "synthetic:layers=3,bytes=16k", "--quick", "--rounds", "1"]
     place = {"NODES": "1", "RANKS": "2", "GPUS": "0", "PYTHON": sys.executable, "PYTHONPATH": str(LAUNCH.parents[1]),
              "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}  # fmt: skip
     with running([[*program, *words, "--output", str(tmp_path)]], [clean_environment(**place)]) as hosts:
@@ -236,7 +236,7 @@ def horovodrun(rank: int, world: int) -> dict[str, str]:
 
 
 def test_ranks_by_srun_s_variables(tmp_path: Path) -> None:
-    words = command("profile", TINY, "--steps", "3", "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path))
+    words = command("profile", TINY, "--quick", "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path))
     environments = [clean_environment(**srun(rank, 2)) for rank in range(2)]
     with running([words] * 2, environments) as ranks:
         results = ended(ranks)
@@ -250,7 +250,7 @@ def test_ranks_by_srun_s_variables(tmp_path: Path) -> None:
 
 def test_a_killed_rank_of_horovodrun_ends_the_others_and_the_record_is_kept(tmp_path: Path) -> None:
     words = command(
-        "compare", TINY, "--quick", "--rounds", "400", "--steps", "3", "--modes", "ddp,wfbp",
+        "compare", TINY, "--quick", "--rounds", "400", "--modes", "ddp,wfbp",
         "--seq-len", "8", "--batch-size", "2", "--timeout", "30s", "--output", str(tmp_path),
     )  # fmt: skip
     environments = [clean_environment(**horovodrun(rank, 2), MASTER_ADDR="127.0.0.1") for rank in range(2)]
@@ -281,7 +281,7 @@ def kept_blocks(output: Path, rank: int) -> int:
 
 def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tmp_path: Path) -> None:
     words = command(
-        "compare", TINY, "--quick", "--rounds", "400", "--steps", "3", "--modes", "ddp",
+        "compare", TINY, "--quick", "--rounds", "400", "--modes", "ddp",
         "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path),
     )  # fmt: skip
     with running([words] * 2, [clean_environment(**srun(rank, 2)) for rank in range(2)]) as ranks:

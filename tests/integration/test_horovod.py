@@ -48,7 +48,7 @@ def test_nothing_is_in_flight_in_a_world_of_one() -> None:
 
 def compared(folder: Path, modes: str, fabric: str, *more: str, workloads: tuple[str, ...] = (TINY,)) -> Comparison:
     done = xbench("compare", *workloads, "--modes", modes, "--fabric", fabric, "--quick", "--rounds", "2",
-                  "--steps", "3", "--output", str(folder), *more)  # fmt: skip
+                  "--output", str(folder), *more)  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(folder)
     assert isinstance(record, Comparison)
@@ -105,7 +105,7 @@ def test_where_it_is_missing_the_other_modes_run(tmp_path: Path) -> None:
     (place / "metadata.json").write_text('{"pytorch": "1.0.0"}')
     before = os.environ.get("PYTHONPATH")
     words = ["-m", "xbench", "compare", TINY, "--modes", "ddp,horovod", "--fabric", "local:ranks=2", "--quick",
-             "--rounds", "2", "--steps", "3", "--output", str(tmp_path / "runs")]  # fmt: skip
+             "--rounds", "2", "--output", str(tmp_path / "runs")]  # fmt: skip
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(place.parent), *filter(None, [before])])}
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=240, env=env)
     assert done.returncode == 1, done.stderr[-3000:]

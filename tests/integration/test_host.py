@@ -16,7 +16,7 @@ from xbench.records import Comparison, load
 
 XBENCH = [sys.executable, "-m", "xbench"]
 COMPARE = [*XBENCH, "compare", "synthetic:layers=4,bytes=64k", "--quick", "--rounds", "1"]
-ALONE = ["--fabric", "local:ranks=1", "--modes", "compute,wfbp", "--steps", "3"]
+ALONE = ["--fabric", "local:ranks=1", "--modes", "compute,wfbp"]
 PATIENCE_S = 120
 
 
@@ -55,7 +55,7 @@ def test_a_reader_that_leaves_in_the_middle_changes_nothing(tmp_path: Path, stre
 def test_clean_keeps_what_a_crossover_run_needs_and_takes_what_it_left_when_killed(tmp_path: Path) -> None:
     deep = tmp_path / ("t" * 110)
     deep.mkdir()
-    jobs = ["--fabric", "emulated:workers=4,rate=1gbit", "--modes", "crossover,concurrent", "--steps", "10000"]
+    jobs = ["--fabric", "emulated:workers=4,rate=1gbit", "--modes", "crossover,concurrent", "--rounds", "1000"]
     words = [*COMPARE, *jobs, "--output", str(tmp_path / "runs")]
     process = subprocess.Popen(
         words, env={**os.environ, "TMPDIR": str(deep)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -21,7 +21,7 @@ from xbench.records import Comparison, load
 
 pytestmark = pytest.mark.integration
 
-WORDS = ["compare", "synthetic:layers=6,bytes=16k", "--quick", "--steps", "3"]
+WORDS = ["compare", "synthetic:layers=6,bytes=16k", "--quick"]
 PAIR = ["--modes", "ddp,wfbp", "--fabric", "local:ranks=2"]
 ALONE = ["--modes", "compute,wfbp", "--fabric", "local:ranks=1"]
 """Ranks of a test in which only the parent matters."""

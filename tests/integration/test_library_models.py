@@ -18,8 +18,6 @@ SHORT = (
     "1",
     "--rounds",
     "1",
-    "--steps",
-    "2",
     "--modes",
     "ddp,wfbp",
 )

@@ -13,7 +13,7 @@ from xbench.rank.journal import JournalReader
 from xbench.records import Comparison
 
 pytestmark = pytest.mark.integration
-SHORT = ("--fabric", "local:ranks=2", "--quick", "--rounds", "2", "--steps", "3", "--launches", "1")
+SHORT = ("--fabric", "local:ranks=2", "--quick", "--rounds", "2", "--launches", "1")
 
 FACTORIES = """
 import traceback

@@ -12,7 +12,7 @@ from typed_commands import only_record, xbench
 from xbench.records import Comparison
 
 pytestmark = pytest.mark.integration
-SHORT = ("--fabric", "local:ranks=2", "--quick", "--rounds", "1", "--steps", "2")
+SHORT = ("--fabric", "local:ranks=2", "--quick", "--rounds", "1")
 
 PACKED = """
 import argparse
@@ -219,7 +219,7 @@ def test_a_loader_that_ends_on_one_rank_ends_the_run_and_the_blocks_before_are_k
     (tmp_path / "train.py").write_text(ENDING.replace("{batches}", str(batches)))
     done = xbench(
         "compare", f"{tmp_path / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--launches", "1",
-        "--rounds", "2", "--steps", "3", "--modes", f"ddp,{mode}", "--output", str(tmp_path / "runs"),
+        "--rounds", "2", "--modes", f"ddp,{mode}", "--output", str(tmp_path / "runs"),
     )  # fmt: skip
     assert done.returncode == 1, done.stderr[-3000:]
     assert "Traceback" not in done.stderr

@@ -58,7 +58,7 @@ def test_snippets_work_when_pasted(tmp_path: Path, capsys: pytest.CaptureFixture
     assert cli.main(["plan", stepped, "--emit", "python", "--mode", "optimal"]) == 0
     (tmp_path / "step.txt").write_text(capsys.readouterr().out)
     units = [Unit(name=SEPARATOR.join(paths), parameters=[]) for paths in (["0"], ["1", "2"], ["3", "4", "5"], [""])]
-    (tmp_path / "units.txt").write_text(units_snippet("auto:shard=on", units, "4 units", sums=True, tuned=True))
+    (tmp_path / "units.txt").write_text(units_snippet("auto:shard", units, "4 units", sums=True, tuned=True))
     assert cli.main(["plan", profile, "--emit", "json", "--modes", "ddp-tuned"]) == 0
     tuned = loads(capsys.readouterr().out)
     assert isinstance(tuned, Profile)

@@ -16,7 +16,7 @@ from xbench.rank.parity_checker import MEAN_TOLERANCE, compressed
 from xbench.records import Comparison, Profile, load
 
 pytestmark = pytest.mark.integration
-SHORT = ("--quick", "--rounds", "2", "--steps", "3")
+SHORT = ("--quick", "--rounds", "2")
 
 
 # --- one job ---------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def test_every_block_of_every_mode_is_there_raw(single_jobs: tuple[Comparison, s
     record, _, _ = single_jobs
     seen = {(s.launch, s.round, s.mode) for s in record.samples}
     assert seen == {(launch, round_, mode) for launch in (0, 1) for round_ in range(2) for mode in record.modes}
-    assert all(len(s.steps_s) == 3 and len(s.warmup_s) == 2 for s in record.samples)
+    assert all(len(s.steps_s) == 4 and len(s.warmup_s) == 2 for s in record.samples)
 
 
 def test_plans_cover_the_model_and_the_bounds_are_ordered(single_jobs: tuple[Comparison, str, Path]) -> None:
@@ -332,7 +332,7 @@ def test_two_different_jobs_share_shaped_hosts(tmp_path: Path) -> None:
 @NETNS
 @pytest.mark.netns
 def test_profile_on_a_shaped_link(tmp_path: Path) -> None:
-    done = xbench("profile", TINY, "--fabric", "shaped:hosts=2,rate=500mbit", "--steps", "6", "--output", str(tmp_path))
+    done = xbench("profile", TINY, "--fabric", "shaped:hosts=2,rate=500mbit", "--quick", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Profile)

@@ -52,8 +52,8 @@ def test_four_ranks_keep_two_copies(tmp_path: Path) -> None:
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str]:
     folder = tmp_path_factory.mktemp("rivals")
     done = xbench(
-        "compare", f"synthetic:layers={LAYERS},bytes=64k", "--modes", "compute,ddp,zero1,fsdp,replicate,auto:shard=on",
-        "--fabric", "local:ranks=2", "--quick", "--rounds", "2", "--steps", "3", "--output", str(folder),
+        "compare", f"synthetic:layers={LAYERS},bytes=64k", "--modes", "compute,ddp,zero1,fsdp,replicate,auto:shard",
+        "--fabric", "local:ranks=2", "--quick", "--rounds", "2", "--output", str(folder),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(folder)
@@ -64,7 +64,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str]
 def test_collectives_of_groups_are_measured_for_hsdp(tmp_path: Path) -> None:
     done = xbench(
         "compare", "synthetic:layers=4,bytes=64k", "--modes", "ddp,hsdp", "--fabric", "local:ranks=4",
-        "--quick", "--rounds", "1", "--steps", "2", "--output", str(tmp_path),
+        "--quick", "--rounds", "1", "--output", str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
@@ -81,7 +81,7 @@ def test_collectives_of_groups_are_measured_for_hsdp(tmp_path: Path) -> None:
 
 
 def test_they_train_exactly_what_ddp_trains(compared: tuple[Comparison, str]) -> None:
-    for name in ("zero1", "fsdp", "replicate", "auto:shard=on"):
+    for name in ("zero1", "fsdp", "replicate", "auto:shard"):
         result = compared[0].modes[name]
         assert result.status == "ok", (name, result.error)
         assert result.parity is not None
@@ -94,7 +94,7 @@ def test_the_record_names_the_units(compared: tuple[Comparison, str]) -> None:
     for name in ("fsdp", "replicate"):
         blocks = [unit.name for unit in modes[name].units if unit.name]
         assert blocks == [f"layers.{place}" for place in range(LAYERS)]
-    planned = [unit.name.split(", ") for unit in modes["auto:shard=on"].units if unit.name]
+    planned = [unit.name.split(", ") for unit in modes["auto:shard"].units if unit.name]
     assert [path for unit in planned for path in unit] == [f"layers.{place}" for place in range(LAYERS)]
     assert all(len(unit) <= 2 for unit in planned), "twice the largest block"
     assert modes["ddp"].units == modes["zero1"].units == []
@@ -121,7 +121,7 @@ def test_a_rank_s_memory_is_counted_by_parts(compared: tuple[Comparison, str]) -
     """Parameters, gradients and momentum of half a megabyte, of which two ranks keep halves or wholes."""
     whole = LAYERS * LAYER_BYTES
     expected = {"ddp": (whole, whole, whole), "replicate": (whole, whole, whole), "zero1": (whole, whole, whole / 2)}
-    expected |= dict.fromkeys(("fsdp", "auto:shard=on"), (whole / 2, whole / 2, whole / 2))
+    expected |= dict.fromkeys(("fsdp", "auto:shard"), (whole / 2, whole / 2, whole / 2))
     for name, parts in expected.items():
         memory = compared[0].modes[name].memory
         assert memory is not None
@@ -139,9 +139,9 @@ def test_the_record_has_what_units_cost_the_host(compared: tuple[Comparison, str
 
 
 def test_a_comparison_says_how_units_were_planned(compared: tuple[Comparison, str]) -> None:
-    assert any(note.startswith("auto:shard=on wraps ") for note in compared[0].fabric.notes)
-    assert "auto:shard=on wraps " in compared[1]
-    assert compared[0].modes["auto:shard=on"].predicted_step_s is not None
+    assert any(note.startswith("auto:shard wraps ") for note in compared[0].fabric.notes)
+    assert "auto:shard wraps " in compared[1]
+    assert compared[0].modes["auto:shard"].predicted_step_s is not None
 
 
 READS = """
@@ -177,7 +177,7 @@ def test_a_loss_that_reads_the_plain_model_leaves_the_mode_out(tmp_path: Path, f
     (tmp_path / "train.py").write_text(READS if first == "on the first rank" else on_all)
     done = xbench(
         "compare", f"{tmp_path / 'train.py'}:make", "--modes", "ddp,fsdp", "--fabric", "local:ranks=2",
-        "--quick", "--rounds", "1", "--steps", "2", "--output", str(tmp_path / "runs"),
+        "--quick", "--rounds", "1", "--output", str(tmp_path / "runs"),
     )  # fmt: skip
     record = only_record(tmp_path / "runs")
     assert isinstance(record, Comparison)

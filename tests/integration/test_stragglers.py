@@ -33,7 +33,7 @@ def found(folder: Path, plant: str, *words: str, start: list[str] | None = None)
 
 
 def test_a_slow_backward_pass_is_named_with_its_layer(tmp_path: Path) -> None:
-    words = ("profile", WORKLOAD, "--steps", "8", "--fabric", "local:ranks=2")
+    words = ("profile", WORKLOAD, "--quick", "--fabric", "local:ranks=2")
     stragglers, said = found(tmp_path, "backward:50", *words)
     (slow,) = stragglers.ranks
     assert (slow.rank, slow.host, slow.parts, slow.layer) == (1, None, ["backward"], "layers.2")
@@ -46,7 +46,7 @@ def test_a_slow_backward_pass_is_named_with_its_layer(tmp_path: Path) -> None:
 
 
 def test_a_slow_loader_is_named_by_a_comparison_too(tmp_path: Path) -> None:
-    words = ("compare", WORKLOAD, "--quick", "--rounds", "1", "--steps", "2", "--modes", "ddp,wfbp")
+    words = ("compare", WORKLOAD, "--quick", "--rounds", "1", "--modes", "ddp,wfbp")
     stragglers, said = found(tmp_path, "input:50", *words, "--fabric", "local:ranks=2")
     (slow,) = stragglers.ranks
     assert (slow.rank, slow.parts) == (1, ["input"])
@@ -55,7 +55,7 @@ def test_a_slow_loader_is_named_by_a_comparison_too(tmp_path: Path) -> None:
 
 def test_a_slow_worker_of_a_loader_is_named(tmp_path: Path) -> None:
     """Its batches take 120 ms, and steps 30: three quarters of a step are waits that other work cannot hide."""
-    words = ("profile", "benchmarks/planted.py:make_loader", "--steps", "8", "--fabric", "local:ranks=2")
+    words = ("profile", "benchmarks/planted.py:make_loader", "--quick", "--fabric", "local:ranks=2")
     stragglers, said = found(tmp_path, "workers:120", *words)
     (slow,) = stragglers.ranks
     assert (slow.rank, slow.parts) == (1, ["input"])
@@ -65,7 +65,7 @@ def test_a_slow_worker_of_a_loader_is_named(tmp_path: Path) -> None:
 @NETNS
 @pytest.mark.netns
 def test_a_slow_link_is_named_with_its_host(tmp_path: Path) -> None:
-    words = ("profile", WORKLOAD, "--steps", "8", "--fabric", "shaped:hosts=3,rate=1gbit")
+    words = ("profile", WORKLOAD, "--quick", "--fabric", "shaped:hosts=3,rate=1gbit")
     stragglers, said = found(tmp_path, "", *words, start=[sys.executable, "-c", LINK])
     (slow,) = stragglers.links
     assert slow.hosts == ["host 1"]

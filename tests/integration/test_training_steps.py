@@ -67,7 +67,7 @@ def compared(
     (folder / "train.py").write_text(source)
     done = xbench(
         "compare", f"{folder / 'train.py'}:make", "--fabric", f"local:ranks={ranks}", "--quick", "--rounds", "1",
-        "--steps", "2", "--modes", modes, *options, "--output", str(folder / "runs"), env=env,
+        "--modes", modes, *options, "--output", str(folder / "runs"), env=env,
     )  # fmt: skip
     record = only_record(folder / "runs")
     assert isinstance(record, Comparison)
@@ -184,7 +184,7 @@ def test_checkpointed_blocks_under_autocast_with_foreach_kernels(
 
 
 def test_groups_of_shards_and_planned_units_take_every_kind_of_step(tmp_path: Path) -> None:
-    modes = ("ddp", "hsdp:group=2", "auto:shard=on")
+    modes = ("ddp", "hsdp:group=2", "auto:shard")
     options = ("--accumulate", "2", "--clip", "0.05", "--amp", "bf16", "--checkpoint", "blocks")
     record = compared(tmp_path, {}, ",".join(modes), *options, ranks=4)
     for name in modes:

@@ -27,7 +27,6 @@ OPTIONS = {
     "--margin": ["tune", "synthetic:layers=2"],
     "--lr": ["converge", "cnn-small"],
     "--timeout": ["compare", "synthetic:layers=2"],
-    "--steps": ["compare", "synthetic:layers=2"],
     "--batch-size": ["compare", "resnet18"],
 }
 

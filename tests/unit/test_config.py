@@ -11,6 +11,7 @@ from xbench.config import (
     ConvergeConfig,
     EffortOptions,
     ProfileConfig,
+    ProfileEffort,
     RunConfig,
     TuneConfig,
     WorkloadOptions,
@@ -28,12 +29,9 @@ def test_efforts() -> None:
     assert EffortOptions().read() == Effort(launches=4, rounds=4, steps=None)
     quick = EffortOptions(quick=True).read()
     assert (quick.launches, quick.rounds, quick.steps) == (1, 6, 4)
-    rigorous = EffortOptions(rigorous=True).read()
-    assert (rigorous.launches, rigorous.rounds, rigorous.steps) == (8, 4, None)
-    own = EffortOptions(launches=3, steps=9, quick=True).read()
-    assert (own.launches, own.rounds, own.steps) == (3, 6, 9)
-    with pytest.raises(SpecError, match="exclude each other"):
-        EffortOptions(quick=True, rigorous=True).read()
+    own = EffortOptions(launches=3, quick=True).read()
+    assert (own.launches, own.rounds, own.steps) == (3, 6, 4)
+    assert [ProfileEffort(quick=quick).read().profile_steps for quick in (False, True)] == [16, 8]
 
 
 @pytest.mark.parametrize("kind", KINDS)

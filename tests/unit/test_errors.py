@@ -46,7 +46,7 @@ def test_nearest(name: str, close: str | None) -> None:
         ("fsdp", ["spb", "ddp-tuned"]),
         ("name", ["end_time", "state"]),
         ("run", ["tune"]),
-        ("--gpus", ["--rigorous"]),
+        ("--gpus", ["--launches"]),
         ("--nproc", ["--rounds"]),
         ("nope", ["compiled"]),
     ],

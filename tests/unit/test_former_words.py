@@ -42,6 +42,21 @@ TYPED: list[tuple[str, str]] = [
     ("compare --copies fused", "as soon as it is ready"),
     ("profile --nvtx", "nsys profile"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
+    ("compare --overlap forward", "auto:forward"),
+    ("compare --rigorous", "--launches 8"),
+    ("compare --steps 20", "--quick"),
+    ("profile --steps 20", "--quick"),
+    ("compare --modes fsdp-tuned", "auto:shard"),
+    ("compare --modes auto:shard=on", "auto:shard"),
+    ("compare --modes ddp+compile:reducer=python", "ddp+compile"),
+    ("cluster compare --policies fifo,las:promote=8", "eight times"),
+    ("cluster compare --policies gittins:promote=8", "eight times"),
+    ("cluster compare --policies jigsaw:jobs=3", "two jobs"),
+    ("cluster compare --policies exploratory:most=4", "eight GPUs"),
+    ("cluster compare --policies exploratory:plain=on", "counts the restarts"),
+    ("cluster compare --policies equal-share:plain=on", "counts the restarts"),
+    ("cluster compare --policies optimus:plain=on", "counts the restarts"),
+    ("cluster compare --policies doubling:plain=on", "counts the restarts"),
 ]
 """Words that a user may still type, and what the refusal must say."""
 

@@ -246,6 +246,13 @@ def test_a_record_is_read_by_its_path_as_text_and_shown_in_one_line(path: Path) 
     assert len(repr(record)) < 300
 
 
+def test_a_cluster_record_of_an_older_version_is_read() -> None:
+    data = json.loads((GOLDEN / "cluster-v1.json").read_text(encoding="utf-8"))
+    data["runs"][0]["bound_exact"] = True
+    data["results"][-1]["gap_exact"] = False
+    assert loads(json.dumps(data)) == load(GOLDEN / "cluster-v1.json")
+
+
 def test_records_are_immutable() -> None:
     with pytest.raises(ValueError, match="frozen"):
         loads(TEXTS["profile"]).complete = False  # type: ignore[misc]

@@ -18,12 +18,12 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xbench.cluster.bounds import bound_s
-from xbench.cluster.findings import findings, growth_warnings
 from xbench.cluster.jobs import on_hosts
 from xbench.cluster.metrics import ClusterMoment, Simulated, Window, check_window, grows, metrics
 from xbench.cluster.policies import parse_policy
@@ -44,6 +44,7 @@ from xbench.records import (
     of_kind,
 )
 from xbench.stats.regression import signed_rank
+from xbench.units import format_duration, format_percent
 from xbench.version import __version__
 
 WINDOWS = 300
@@ -57,6 +58,9 @@ MAX_COST_S = 1e9
 MEASURES = "xbench cluster run JOBS.toml --restarts 6 --json FILE"
 ROUNDING = 1e-6
 """Share of a bound below which a gap is only rounding."""
+
+CLEAR = 0.01
+"""Share of the mean below which a difference between two policies is not mentioned."""
 
 
 @dataclass(frozen=True)
@@ -187,10 +191,7 @@ def _simulated(
             simulated = simulate(trace.jobs, policy, cluster, moments=is_drawn, spans=is_drawn and is_small)
             first, last = request.window or (1, len(trace.jobs))
             counted = frozenset(job.name for job in trace.jobs[first - 1 : last])
-            values: dict[str, Any] = metrics(simulated, counted)._asdict()
-            if not simulated.shared:
-                values["bound_s"] = bounds.get(seed)
-            runs.append(ClusterRun(**scenario._asdict(), seed=seed, **values))
+            runs.append(metrics(simulated, counted, policy=scenario.policy, seed=seed, bound_s=bounds.get(seed)))
             if is_drawn:
                 curves.append(_curve(scenario, simulated, counted))
             if is_drawn and scenario[1:] == scenarios[0][1:]:
@@ -304,3 +305,99 @@ def _measured_cost_s(text: str) -> float:
     if run is None or run.overhead_s is None:
         raise RecordError(f"{text} is a {record.kind} record, which measured no restart", hint=f"{MEASURES} makes one")
     return round(run.overhead_s, 3)
+
+
+def findings(results: Sequence[ClusterResult]) -> list[str]:
+    """The conclusions, the answer first. `results` are in the order of policies, restart costs and placements."""
+    conditions = list(dict.fromkeys((result.restart_s, result.placement) for result in results))
+    costs = {restart_s for restart_s, _ in conditions}
+    placements = {placement for _, placement in conditions}
+    sentences = []
+    for restart_s, placement in conditions:
+        matching = [result for result in results if (result.restart_s, result.placement) == (restart_s, placement)]
+        condition = f" with restarts of {restart_s:g} s" if len(costs) > 1 else ""
+        condition += f" when {placement}" if len(placements) > 1 else ""
+        sentences.append(_best(matching, condition))
+    first = [result for result in results if (result.restart_s, result.placement) == conditions[0]]
+    best = min(first, key=lambda result: result.jct_mean_s)
+    if best.gap is not None:
+        sentences.insert(1, f"{best.policy} is {above(best)}.")
+    return sentences + _placed(results)
+
+
+def _best(results: Sequence[ClusterResult], condition: str) -> str:
+    """Sentence on the best policy at one restart cost and placement."""
+    ranked = sorted(results, key=lambda result: result.jct_mean_s)
+    best, reference = ranked[0], results[0].policy
+    took = format_duration(best.jct_mean_s)
+    if len(ranked) == 1:
+        return f"The mean job completion time under {best.policy}{condition}: {took}."
+    shortest = f"{best.policy} has the shortest mean job completion time{condition}: {took}"
+    close = [result.policy for result in ranked[1:] if result.jct_mean_s < (1 + CLEAR) * best.jct_mean_s]
+    if close:
+        return f"{shortest}, and {', '.join(close)} within {format_percent(CLEAR)} of it."
+    if any(result.policy == reference and result.growing for result in ranked):
+        return f"{shortest}; no ratio is headlined, because the queue under {reference}, the reference, still grows."
+    if best.ratio is not None:
+        return f"{shortest}, {format_percent(1 - best.ratio)} less than {reference}'s{_interval_text(best)}."
+    return f"{shortest}; {ranked[1].policy} is next with {format_duration(ranked[1].jct_mean_s)}."
+
+
+def growth_warnings(results: Sequence[ClusterResult], runs: Sequence[ClusterRun]) -> list[str]:
+    """A warning if the queue under any policy still grows when the last job comes; else an empty list."""
+    counts: dict[str, str] = {}
+    for result in results:
+        if result.growing and result.policy not in counts:
+            scenario = (result.policy, result.restart_s, result.placement)
+            same = [run for run in runs if (run.policy, run.restart_s, run.placement) == scenario]
+            middle = fmean(run.unfinished_middle or 0.0 for run in same)
+            end = fmean(run.unfinished_end or 0.0 for run in same)
+            counts[result.policy] = f"{result.policy} {middle:.0f} and {end:.0f}"
+    if not counts:
+        return []
+    return [
+        "the queue still grows when the last job comes (unfinished jobs in the middle of the arrivals and at the end: "
+        f"{', '.join(counts.values())}); means there depend on how long jobs come, and so do ratios to them; "
+        "a lower load, more GPUs, or a longer trace with --window tells more"
+    ]
+
+
+def above(result: ClusterResult) -> str:
+    """The gap in words: 'at most 12.3 % above the optimum'."""
+    gap = result.gap or 0.0
+    if gap < 0.0005:
+        return "at the optimum"
+    return f"at most {format_percent(gap, 0 if gap >= 1 else 1)} above the optimum"
+
+
+def _placed(results: Sequence[ClusterResult]) -> list[str]:
+    """Sentences on the cost of the other placements, at the first restart cost."""
+    first = results[0]
+    sentences = []
+    for placement in dict.fromkeys(result.placement for result in results if result.placement != first.placement):
+        costs = sorted(
+            (result.placed_ratio - 1, result.policy)
+            for result in results
+            if result.placement == placement and result.restart_s == first.restart_s and result.placed_ratio is not None
+        )
+        (least, gentle), (most, harsh) = costs[0], costs[-1]
+        jobs = f"{placement.capitalize() if placement else ''} over hosts, jobs take"
+        if _longer(least) == _longer(most):
+            sentences.append(f"{jobs} {_longer(least)} than {first.placement} on average.")
+        else:
+            sentences.append(
+                f"{jobs} from {_longer(least)} ({gentle}) to {_longer(most)} ({harsh}) than {first.placement} on "
+                "average."
+            )
+    return sentences
+
+
+def _longer(share: float) -> str:
+    return f"{format_percent(abs(share))} {'longer' if share >= 0 else 'less long'}"
+
+
+def _interval_text(result: ClusterResult) -> str:
+    if result.ratio_ci95 is None:
+        return ""
+    low, high = result.ratio_ci95
+    return f" (ratio {result.ratio:.3f}, 95 % CI {low:.3f} to {high:.3f} over seeds)"

@@ -37,6 +37,7 @@ from xbench.cluster.jobs import Job
 from xbench.cluster.placement import Placed
 from xbench.cluster.policy import Cluster
 from xbench.errors import SpecError
+from xbench.records import ClusterRun
 
 Window = tuple[int, int]
 """The first and the last job that count, by arrival, from 1 on."""
@@ -120,34 +121,18 @@ class Simulated:
     """Real time [s] of all decisions of the policy together."""
 
 
-class Metrics(NamedTuple):
-    """Statistics of one simulation. Times [s]; shares between 0 and 1."""
+def metrics(
+    simulated: Simulated,
+    counted: Collection[str] | None = None,
+    *,
+    policy: str = "",
+    seed: int | None = None,
+    bound_s: float | None = None,
+) -> ClusterRun:
+    """Statistics of the jobs that finished, or of those named in `counted`. Raises ValueError without any.
 
-    jobs: int
-    jct_mean_s: float
-    jct_p50_s: float
-    jct_p95_s: float
-    jct_p99_s: float
-    queued_mean_s: float
-    queued_p95_s: float
-    slowdown_mean: float
-    unfairness_p95: float
-    makespan_s: float
-    held_gpu_s: float
-    useful_share: float
-    occupancy: float
-    restarts: int
-    restart_gpu_s: float
-    across_share: float
-    lost_share: float
-    decision_s: float
-    """Mean real time [s] of one decision of the policy."""
-    unfinished_middle: float
-    unfinished_end: float
-
-
-def metrics(simulated: Simulated, counted: Collection[str] | None = None) -> Metrics:
-    """Statistics of the jobs that finished, or of those named in `counted`. Raises ValueError without any."""
+    A bound is left out if jobs shared GPUs.
+    """
     finished = simulated.finished
     jobs = [job for job in finished if counted is None or job.job.name in counted]
     if not jobs:
@@ -159,7 +144,12 @@ def metrics(simulated: Simulated, counted: Collection[str] | None = None) -> Met
     makespan_s = max(job.finished_s for job in finished) - min(job.job.arrival_s for job in finished)
     middle, end = unfinished(finished, max(job.job.arrival_s for job in jobs))
     p50, p95, p99 = (float(value) for value in np.percentile(jct_s, (50, 95, 99)))
-    return Metrics(
+    cluster = simulated.cluster
+    return ClusterRun(
+        policy=policy,
+        restart_s=cluster.restart_s,
+        placement=None if cluster.gpus_per_host is None else cluster.placement,
+        seed=seed,
         jobs=len(jobs),
         jct_mean_s=float(jct_s.mean()),
         jct_p50_s=p50,
@@ -172,7 +162,7 @@ def metrics(simulated: Simulated, counted: Collection[str] | None = None) -> Met
         makespan_s=makespan_s,
         held_gpu_s=simulated.held_gpu_s,
         useful_share=sum(job.useful_gpu_s for job in jobs) / counted_held_s if counted_held_s > 0 else 1.0,
-        occupancy=simulated.held_gpu_s / (simulated.cluster.gpus * makespan_s) if makespan_s > 0 else 1.0,
+        occupancy=simulated.held_gpu_s / (cluster.gpus * makespan_s) if makespan_s > 0 else 1.0,
         restarts=sum(job.restarts for job in jobs),
         restart_gpu_s=sum(job.restarting_gpu_s for job in jobs),
         across_share=simulated.across_gpu_s / all_held_s if all_held_s > 0 else 0.0,
@@ -180,6 +170,7 @@ def metrics(simulated: Simulated, counted: Collection[str] | None = None) -> Met
         decision_s=simulated.deciding_s / max(1, simulated.decisions),
         unfinished_middle=middle,
         unfinished_end=end,
+        bound_s=None if simulated.shared else bound_s,
     )
 
 

@@ -15,11 +15,11 @@ a stop, a start): `Cluster.restart_s` for every change of a job that ran before.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from xbench.cluster.jobs import Job, Speed
+from xbench.cluster.jobs import Job
 
 Placement = Literal["packed", "spread"]
 
@@ -57,7 +57,7 @@ class Cluster:
 class Active:
     """State of a job that has arrived and has not finished. Engines write to it, policies only read."""
 
-    def __init__(self, job: Job, number: int, truth: Speed | None = None) -> None:
+    def __init__(self, job: Job, number: int, truth: Callable[[int], float] | None = None) -> None:
         self.job = job
         self.truth = truth or job.speed
         """The real speed, if `job.speed` is only the speed that policies know."""

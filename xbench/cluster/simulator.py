@@ -19,9 +19,9 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from xbench.cluster.jobs import Job, Speed
+from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import ClusterMoment, Finished, Simulated, Span
 from xbench.cluster.placement import Holder, Layout, Placed, holder_of
 from xbench.cluster.policy import Active, Change, Cluster, Policy, due, tolerance_s
@@ -97,7 +97,7 @@ def simulate(
     moments: bool = False,
     spans: bool = False,
     believed: Cluster | None = None,
-    truths: Mapping[str, Speed] | None = None,
+    truths: Mapping[str, Callable[[int], float]] | None = None,
 ) -> Simulated:
     """Simulate a trace to the end of its last job.
 
@@ -124,7 +124,7 @@ class _Simulation:
         cluster: Cluster,
         moments: bool,
         spans: bool,
-        truths: Mapping[str, Speed],
+        truths: Mapping[str, Callable[[int], float]],
     ) -> None:
         self.jobs, self.policy, self.cluster, self.truths = jobs, policy, cluster, truths
         self.keep_moments, self.keep_spans = moments, spans

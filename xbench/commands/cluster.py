@@ -31,8 +31,8 @@ EXAMPLE = "generated:jobs=200,load=0.9,gpus=32"
 DEFAULT_SEEDS = 6
 OF_A_RUN = ("policy", "restarts", "engine", "slots", "folder", "restart_s", "device", "address")
 """Options that are fixed when a run begins; `--resume` refuses them."""
-RESTART_COST_S = "4.13"
-"""Median [s] of six restarts of resnet18 between one and two CPU cores. Most of it is importing torch."""
+RESTART_COST_S = "4.25"
+"""Mean [s] of results/cluster-restarts.json: resnet18 between one and two CPU cores. Most of it is importing torch."""
 
 
 @click.group("cluster", short_help="Many jobs on one cluster: compare policies that share its GPUs; needs no torch.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...")
 @takes(
-    CompareConfig, "modes", "reference", "overlap", "workloads", "effort", "until", "fabric", "device",
+    CompareConfig, "modes", "reference", "workloads", "effort", "until", "fabric", "device",
     json_option, "timeout_s", "output", verbose_option, "compress", "collectives",
 )  # fmt: skip
 def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:

@@ -328,7 +328,7 @@ def echo_utf8(text: str) -> None:
 OTHER = "Options"
 THEMES: dict[str, tuple[str, ...]] = {
     "What to run": (
-        "--modes", "--reference", "--overlap", "--workloads", "--batch-size", "--image-size", "--seq-len", "--dtype",
+        "--modes", "--reference", "--workloads", "--batch-size", "--image-size", "--seq-len", "--dtype",
         "--optimizer", "--optimizer-impl", "--accumulate", "--amp", "--checkpoint", "--clip", "--seed", "--dataset",
         "--seeds", "--epochs", "--samples", "--lr", "--config", "--check", "--base", "--baseline", "--layer", "--job",
         "--resume", "--workers", "--model",
@@ -338,7 +338,7 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--topology", "--rate", "--latency", "--compute-scale", "--link",
     ),
     "Measurement": (
-        "--launches", "--rounds", "--steps", "--quick", "--rigorous", "--until", "--minutes", "--margin",
+        "--launches", "--rounds", "--quick", "--until", "--minutes", "--margin",
         "--pairs", "--budget", "--strict", "--no-confirm", "--error-band",
     ),
     "Output": (

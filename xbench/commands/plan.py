@@ -24,7 +24,7 @@ from xbench.commands.options import (
     write_json,
 )
 from xbench.commands.planned_units import plans_units, units_lines
-from xbench.config import overlap_option, read_fabric
+from xbench.config import read_fabric
 from xbench.errors import SpecError
 from xbench.option_fields import choice, option, parsed
 from xbench.record_files import command_line
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from xbench.planning.scenario import Planned
     from xbench.planning.step import Gradient
     from xbench.records import Plan
-    from xbench.spec import FabricSpec, Overlap
+    from xbench.spec import FabricSpec
 
 
 def _read_workers(text: str) -> int | tuple[int, ...]:
@@ -132,7 +132,6 @@ class PlanConfig:
     job: int | None = option(
         "--job", type=int, metavar="N", help="Job to plan for, counted from 1, where a comparison has two."
     )
-    overlap: Overlap = overlap_option()
 
     def of_link(self, measured: Measured) -> dict[str, Any]:
         """Return the fields of a `Change` for `--link`; empty without it. Raises UsageError as `link_cost` does."""
@@ -167,7 +166,7 @@ def _planned(path: Path) -> object:
 @click.argument("profile", type=ResultPath(_planned))
 @takes(
     PlanConfig, "fabric", "modes", "emit", "mode", "rate_bps", "latency_s", "links", "workers", "topology",
-    "compute_scale", "error_band", "overlap", "job", json_option,
+    "compute_scale", "error_band", "job", json_option,
     csv_option("Write a CSV with one row per mode and size; with - it goes to stdout."), verbose_option,
 )  # fmt: skip
 def plan(config: PlanConfig, profile: Path, json_to: str | None, csv_to: str | None, verbose: bool) -> None:
@@ -200,7 +199,7 @@ def plan(config: PlanConfig, profile: Path, json_to: str | None, csv_to: str | N
     if chosen is not None:
         needed = [wanted] if wanted is not None else FOR_DDP if emit == "ddp" else []
         chosen = list(dict.fromkeys([*chosen, *needed]))
-    planned = replan(what_if(measured, change), chosen, overlap=config.overlap)
+    planned = replan(what_if(measured, change), chosen)
     wanted = wanted or (fastest_in_ddp(planned) if emit == "ddp" else fastest(planned))
     if emit == "python" and wanted is None:
         raise SpecError("only the control was planned, so there is nothing to paste", hint="leave --modes out")
@@ -296,7 +295,7 @@ def _check_put_off(modes: Sequence[str], measured: Measured) -> None:
     from xbench.modes import mode_info
 
     flag = measured.workload.spec.updates_together
-    late = next((mode for mode in modes if mode_info(mode).puts_off), None)
+    late = next((mode for mode in modes if mode_info(mode).may_put_off), None)
     if flag is not None and late is not None:
         raise SpecError(
             f"{late!r} updates each layer in the next forward pass, and the measured step has {flag}, which needs all "
@@ -357,7 +356,6 @@ def _check_together(config: PlanConfig, csv_to: str | None) -> None:
             "--fabric": config.fabric is not None,
             "--emit": config.emit != "table",
             "--mode": config.mode is not None,
-            "--overlap": config.overlap != "backward",
         }
         for flag, given in of_one.items():
             if given:

@@ -1,4 +1,4 @@
-"""Lines of torch for planned units, which `xbench plan --emit python` prints for a mode such as auto:shard=on."""
+"""Lines of torch for planned units, which `xbench plan --emit python` prints for a mode such as auto:shard."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ KEPT = "tuned.json"
     cls=ThemedCommand,
     short_help="Find the schedule to use for a workload, and print the line to paste.",
     epilog=examples(
-        "xbench tune resnet18 --minutes 5", "xbench tune train.py:make --overlap forward --keep tuned.json"
+        "xbench tune resnet18 --minutes 5", "xbench tune train.py:make --modes auto:forward --keep tuned.json"
     ),
 )
 @click.argument("names", metavar="[WORKLOAD]", default="resnet50")
 @takes(
-    TuneConfig, "minutes", "modes", "margin_percent", "keep", "overlap", "collectives", "workloads", "fabric", "device",
+    TuneConfig, "minutes", "modes", "margin_percent", "keep", "collectives", "workloads", "fabric", "device",
     json_option, "timeout_s", "output",
 )  # fmt: skip
 def tune(config: TuneConfig, json_to: str | None) -> int:

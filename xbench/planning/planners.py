@@ -75,8 +75,8 @@ def tuned_ddp(planner: Planner, mode: ModeInfo) -> Buckets:
 
 
 def searched(planner: Planner, mode: ModeInfo) -> Buckets | Candidate:
-    """The best plan of the search. It includes modes of the next forward pass where `Planner.overlap` allows them."""
-    return planner.best() if planner.overlap == "forward" else planner.search().best().buckets
+    """The best plan of the search, with modes of the next forward pass where the mode's search includes them."""
+    return planner.best() if mode.may_put_off else planner.search().best().buckets
 
 
 def in_halves(planner: Planner, mode: ModeInfo) -> Candidate:

@@ -9,7 +9,7 @@ planners have no contention model, so the ready times must include it. If they w
 per gradient, a plan of many buckets uses those: the measurement whose number of buckets is nearest, by ratio.
 
 `dear` and `priority` send gradients during the next forward pass (`next_forward`), so their plans need the profile's
-layers as well. `auto` may be one of them only where `overlap` allows it.
+layers as well. `auto:forward` may be one of them, and `auto` may not.
 
 Two costs of DDP beside its collectives are predicted. It broadcasts the model's buffers (batch-norm statistics) before
 forward, with one collective per dtype. It also copies every gradient out of its bucket after all have arrived.
@@ -33,7 +33,6 @@ from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import Gradient, StepModel, require_ready_order
 from xbench.records import CostModel, Layer, Plan, Slice, Timeline
 from xbench.registry import imported
-from xbench.spec import Overlap
 
 _MIB = 1024 * 1024
 
@@ -44,8 +43,8 @@ class Planner:
 
     Without a `cost`, communication is assumed free, and modes whose buckets depend on the link have no plan.
     `buffer_bytes` [B]: buffers that DDP broadcasts before each forward pass, one entry per dtype. `layers` are the
-    profile's; without them, modes of the next forward pass cannot be planned. `overlap`: whether `auto` may be one of
-    those modes. `halves`: costs of a reduce-scatter and an all-gather; None takes half of an all-reduce for each.
+    profile's; without them, modes of the next forward pass cannot be planned. `halves`: costs of a reduce-scatter and
+    an all-gather; None takes half of an all-reduce for each.
     """
 
     step: StepModel
@@ -53,14 +52,18 @@ class Planner:
     contention: Contention | None = None
     buffer_bytes: tuple[int, ...] = ()
     layers: tuple[Layer, ...] | None = None
-    overlap: Overlap = "backward"
     halves: tuple[CostModel, CostModel] | None = None
 
     @property
     def modes(self) -> list[str]:
-        """The modes that can be planned with the given inputs."""
-        known = waiting_modes() if self.layers is None or self.step.updates_together else planned_modes()
+        """The modes that are planned with the given inputs unless some are named."""
+        known = waiting_modes() + (next_forward_modes() if self._may_put_off else ())
         return [mode for mode in known if self.cost is not None or not MODES.entry(mode).needs_link]
+
+    @property
+    def _may_put_off(self) -> bool:
+        """True if updates may wait for the next forward pass, and the inputs suffice to plan it."""
+        return self.layers is not None and not self.step.updates_together
 
     def plans(self, modes: Sequence[str] | None = None) -> dict[str, Plan]:
         """A plan by mode, in the order of `modes`; None: every mode that can be planned. Raises as `plan` does."""
@@ -122,13 +125,13 @@ class Planner:
         return [[place[name] for name in bucket] for bucket in plan.buckets]
 
     def best(self) -> Candidate:
-        """The best candidate for `auto`: of the search and, where `overlap` allows, of the next forward pass.
+        """The best candidate for `auto:forward`: of the search and of the next forward pass.
 
         Raises ValueError as `search` does.
         """
         searched = self.search().best()  # its time excludes the forward pass
         found = [replace(searched, step_s=self.simulate("auto", searched.buckets).step_s)]
-        if self.overlap == "forward" and self.layers is not None and not self.step.updates_together:
+        if self._may_put_off:
             for mode in next_forward_modes():
                 chosen = self._chosen(MODES.entry(mode))
                 assert isinstance(chosen, Candidate)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from xbench.errors import RecordError, SpecError, unknown
-from xbench.modes import mode_info, planned_modes, tried_modes, waiting_modes
+from xbench.modes import mode_info, next_forward_modes, tried_modes, waiting_modes
 from xbench.planning.conversion import carried_contention, carried_over, flat_ring_caution
 from xbench.planning.cost import MAX_WORKERS, CostCurve
 from xbench.planning.findings import crossovers
@@ -122,7 +122,7 @@ def _plans(planner: Planner, modes: Sequence[str]) -> dict[str, Plan]:
 def _quick(planner: Planner, plans: Mapping[str, Plan]) -> Buckets:
     """The best buckets among every mode's own and exact plans with a higher launch cost."""
     gradients, cost = planner.step.gradients, planner.cost
-    tried = [mode for mode in planned_modes() if mode in tried_modes()]
+    tried = [mode for mode in waiting_modes() if mode in tried_modes()]
     candidates = [planner.indices(plans.get(mode) or planner.plan(mode)) for mode in tried]
     if cost is not None:
         candidates += [optimal_line(gradients, cost.alpha_s + more_s, cost.beta_s_per_byte) for more_s in CHARGES_S]
@@ -158,7 +158,7 @@ def parse_scaled_modes(text: str | None) -> tuple[str, ...]:
     for name in names:
         if not name:
             raise SpecError(f"--modes: {text!r} has an empty name", hint="write ddp,optimal")
-        known = planned_modes()
+        known = (*waiting_modes(), *next_forward_modes())
         if name not in known:
             error = unknown("mode", name, known)
             raise SpecError(str(error), hint=error.hint or f"one job's schedules are {', '.join(known)}")

@@ -30,7 +30,7 @@ from functools import cached_property
 
 from xbench import records
 from xbench.errors import SpecError
-from xbench.modes import TUNED_DDP
+from xbench.modes import TUNED_DDP, mode_info
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
 from xbench.planning.change import Change
@@ -58,7 +58,6 @@ from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology
 from xbench.record_files import now
 from xbench.records import Bounds, CostModel, FabricRecord, Layer, Plan, Profile, StepTimes, of_kind
-from xbench.spec import Overlap
 from xbench.units import format_bytes, format_rate, format_seconds
 
 FAR_RATE = 10.0
@@ -67,7 +66,6 @@ FAR_RATE = 10.0
 FAR_SIZE = 1.1
 """A size above this multiple of the largest measured one, or below this fraction of the least, is reported."""
 
-AUTO = "auto"
 SEARCHED = "found by search in the simulator, not tried on real links"
 KEPT = "as the record has it, not searched again"
 
@@ -266,8 +264,6 @@ class Planned:
     scenario: Scenario
     plans: dict[str, Plan]
     bounds: Bounds
-    overlap: Overlap = "backward"
-    """Overlap that the recommended mode may use."""
 
     @property
     def cautions(self) -> list[str]:
@@ -306,27 +302,28 @@ class Planned:
         return planner.plan(TUNED_DDP, planner.indices(self.plans[mode])).model_copy(update={"mode": mode})
 
 
-def replan(scenario: Scenario, modes: Sequence[str] | None = None, *, overlap: Overlap = "backward") -> Planned:
-    """Plan each of `modes`; None means all. `overlap` as in `Planner`. Raises SpecError for an unknown mode."""
-    step, planner = scenario.step, replace(scenario.planner, overlap=overlap)
+def replan(scenario: Scenario, modes: Sequence[str] | None = None) -> Planned:
+    """Plan each of `modes`; None means `Planner.modes`. Raises SpecError for an unknown mode."""
+    step, planner = scenario.step, scenario.planner
     wanted = planner.modes if modes is None else modes
-    plans = {mode: _auto(scenario, planner) if mode == AUTO else planner.plan(mode) for mode in wanted}
+    searched = [mode for mode in wanted if mode_info(mode).searches != "none"]
+    plans = {mode: _searched(scenario, mode) if mode in searched else planner.plan(mode) for mode in wanted}
     curve, compute_s = CostCurve.of(scenario.cost), scenario.times.uninstrumented_step_s
     lower = bounds(step.gradients, curve, compute_s=compute_s, contention=scenario.contention, **step.parts)
-    return Planned(scenario, plans, lower, overlap)
+    return Planned(scenario, plans, lower)
 
 
-def _auto(scenario: Scenario, planner: Planner) -> Plan:
-    """The plan of `auto`: the record's own without a change of the scenario or the overlap, else that of a search."""
-    own, run = scenario.measured.plans.get(AUTO), scenario.measured.record.spec
+def _searched(scenario: Scenario, mode: str) -> Plan:
+    """The plan of a search: the record's own without a change of the scenario, else that of a new search."""
+    own, planner = scenario.measured.plans.get(mode), scenario.planner
     buckets = _indices(own, scenario) if own is not None else None
-    if own is None or buckets is None or scenario.changes or run.overlap != planner.overlap:
-        plan = planner.plan(AUTO)
+    if own is None or buckets is None or scenario.changes:
+        plan = planner.plan(mode)
         return plan.model_copy(update={"note": f"{SEARCHED}; {plan.note}" if plan.carrier else SEARCHED})
     note = own.note or SEARCHED
     if not note.startswith((SEARCHED, KEPT)):
         note = f"{KEPT}: {note}"
-    kept = planner.carried(Candidate(AUTO, buckets, 0.0, own.carrier, own.parts))
+    kept = planner.carried(Candidate(mode, buckets, 0.0, own.carrier, own.parts), mode)
     return kept.model_copy(update={"note": note})
 
 
@@ -355,7 +352,6 @@ def to_profile(planned: Planned, command: str) -> Profile:
                 "workloads": (measured.workload.spec,),
                 "modes": (),
                 "reference": None,
-                "overlap": planned.overlap,
             }
         ),
         environment=record.environment,

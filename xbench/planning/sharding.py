@@ -9,11 +9,7 @@ from pathlib import Path
 from xbench.errors import SpecError
 from xbench.field_types import MAX_COUNT
 from xbench.spec import known_options, parse_int
-from xbench.text import cut
 from xbench.units import parse_bytes
-
-SHARD = "shard"
-"""Option of the search: on is the search for units in place of buckets."""
 
 GATHERED = "gathered"
 """Option: the most bytes of a unit of several blocks."""
@@ -34,26 +30,6 @@ def unit_options(text: str, given: dict[str, str]) -> dict[str, str]:
     if GATHERED in given and parse_bytes(given[GATHERED]) < 1:
         raise SpecError(f"{text!r}: a unit of {given[GATHERED]} has no parameters", hint=f"try {GATHERED}=64MiB")
     return given
-
-
-def search_options(text: str, given: dict[str, str]) -> dict[str, str]:
-    """The checked options of the search: shard=on or off, and beside shard=on those of planned units. Raises SpecError.
-
-    shard=off is the default, so it is left out.
-    """
-    known_options(text, given, (SHARD, GATHERED))
-    asked = given.get(SHARD, "off")
-    if asked not in ("on", "off"):
-        raise SpecError(f"{text!r}: {SHARD}={cut(asked, 60)} is neither on nor off", hint=f"try {SHARD}=on")
-    units = {key: value for key, value in given.items() if key != SHARD}
-    if asked == "off":
-        if units:
-            raise SpecError(
-                f"{text!r}: {GATHERED} limits units, and there are none without {SHARD}=on",
-                hint=f"write {text.partition(':')[0]}:{SHARD}=on,{GATHERED}={cut(units[GATHERED], 60)}",
-            )
-        return {}
-    return {SHARD: asked, **unit_options(text, units)}
 
 
 def shard_ranks(text: str, options: Mapping[str, str], world_size: int, ranks_per_host: int) -> int:

@@ -1,4 +1,4 @@
-"""Units of `auto:shard=on`: neighbouring blocks that one collective gathers, for the shortest predicted step of `fsdp`.
+"""Units of `auto:shard`: neighbouring blocks that one collective gathers, for the shortest predicted step of `fsdp`.
 
 Wrapping each block saves most memory and takes most collectives, each with a latency. A plan divides the blocks, in the
 order of the forward pass, into contiguous units. The root stays a unit of its own.

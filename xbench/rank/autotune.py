@@ -15,7 +15,7 @@ DistributedDataParallel itself, with its own reducer, is always a candidate if i
 margin: it is taken if it was faster than the favourite and no other plan won. So `auto` is slower than DDP by no more
 than the error of the trial. `may_be_ddp` has the runs in which DDP itself is not tried.
 
-If the run allows next-forward overlap, `dear` and `priority` are candidates too, attached as schedules of their own. A
+For `auto:forward`, `dear` and `priority` are candidates too, attached as schedules of their own. A
 model that one of them refuses is tried without it, and the plan's note reports this.
 
 A turn runs free, as a timed block does. Ranks do not synchronise between its steps, which would end the overlap of
@@ -95,34 +95,35 @@ def try_candidates(
     session: Session,
     planner: Planner,
     plans: Mapping[str, Plan],
+    mode: str,
     unused: Mapping[str, int],
     *,
     sometimes_missing: bool = False,
 ) -> Plan:
-    """Return the plan of `auto` after the trial. Collective: every rank calls it and gets the same plan.
+    """Return the plan of the search `mode` after the trial. Collective: every rank calls it and gets the same plan.
 
     `unused` holds the bytes of each parameter that got no gradient during profiling. `sometimes_missing`: whether some
     parameter got none in some steps.
     """
     trial = Trial(session, planner, unused, sometimes_missing)
-    planned = plans["auto"]
+    planned, ahead = plans[mode], next_forward_modes() if mode_info(mode).may_put_off else ()
     favourite = Candidate(
         planned.carrier or "auto", _indices(planner, planned), planned.predicted_step_s, planned.carrier, planned.parts
     )
-    shortlist, refused = trial.attachable(_shortlist(planner, plans, favourite))
+    shortlist, refused = trial.attachable(_shortlist(planner, plans, favourite, ahead))
     itself, untried = trial.ddp_itself(plans)
     shortlist = _affordable([*shortlist, *itself])
     rounds, steps = _rounds(shortlist), _steps(favourite.step_s)
     if rounds == 0:
         why = f"not tried beforehand: {len(shortlist)} candidates take longer than {TRIAL_S:.0f} s"
-        return planner.carried(shortlist[0]).model_copy(update={"note": why + refused + untried})
+        return planner.carried(shortlist[0], mode).model_copy(update={"note": why + refused + untried})
     found = trial.run(shortlist, rounds, steps)
     fitting = [(one.step_s, c) for one, c in zip(found, shortlist, strict=True)]
     off = statistics.median(step_s / c.step_s for step_s, c in fitting)
     again = ""
     if abs(off - 1) > DISAGREE and planner.contention is not None:
         fitted = replace(planner, contention=planner.contention.amplified(_factor(planner, fitting)))
-        better = replace(fitted, overlap="backward").best() if refused else fitted.best()
+        better = fitted.best() if ahead and not refused else fitted.search().best()
         if all(not _alike(better, other) for other in shortlist):
             best = _fastest(found)
             second = [shortlist[best], replace(better, name="planned again", step_s=fitted.step_of(better).step_s)]
@@ -137,7 +138,7 @@ def try_candidates(
     if found[chosen].step_s > (1 - NOISE / math.sqrt(found[chosen].steps)) * found[0].step_s:
         chosen = _unchanged(shortlist, found)
     tried = ", ".join(f"{c.name} {format_seconds(one.step_s)}" for c, one in zip(shortlist, found, strict=True))
-    plan = planner.carried(shortlist[chosen])
+    plan = planner.carried(shortlist[chosen], mode)
     whose = f"the buckets of {shortlist[chosen].name!r}"
     if _is_ddp(shortlist[chosen]):
         whose = "DDP's own reducer"
@@ -157,7 +158,9 @@ def may_be_ddp(run: RunSpec) -> bool:
     It may not where jobs take turns, because DDP's backward pass waits for its gradients in the job's own turn. It may
     not over another library's collectives, because DDP uses torch's.
     """
-    in_turns = any(mode_info(mode.name).sharing == "in turns" and mode.carrier == "auto" for mode in run.modes)
+    in_turns = any(
+        mode_info(mode.name).sharing == "in turns" and mode_info(mode.carrier).searches != "none" for mode in run.modes
+    )
     return not in_turns and run.collectives == "torch"
 
 
@@ -176,13 +179,14 @@ def _fastest(found: Sequence[CandidateTiming]) -> int:
     return min((place for place, one in enumerate(found) if one.in_final), key=lambda place: found[place].step_s)
 
 
-def _shortlist(planner: Planner, plans: Mapping[str, Plan], favourite: Candidate) -> list[Candidate]:
-    """Return the favourite, and the other schedules' plans that are predicted to be close to it."""
+def _shortlist(
+    planner: Planner, plans: Mapping[str, Plan], favourite: Candidate, ahead: Sequence[str]
+) -> list[Candidate]:
+    """Return the favourite, and the other schedules' plans that are predicted to be close to it, with those `ahead`."""
     found = [favourite]
     if favourite.carrier is not None:  # keep one of our own engine's plans as a fallback
         searched = planner.search().best()
         found.append(replace(searched, name="searched", step_s=planner.step_of(searched).step_s))
-    ahead = next_forward_modes() if planner.overlap == "forward" else ()
     others = [
         Candidate(mode, _indices(planner, plans[mode]), 0.0, mode if mode in ahead else None, plans[mode].parts)
         for mode in (*tried_modes(), *ahead)

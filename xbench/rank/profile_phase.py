@@ -121,8 +121,7 @@ class _Measured:
         if self.wire == torch.bfloat16:  # T is by bytes before compression, and buffers are not compressed
             buffer_bytes = tuple(2 * nbytes for nbytes in buffer_bytes)
         model = StepModel.of(self.layers, self.step)
-        layers, overlap = tuple(self.layers), session.run.overlap
-        return Planner(model, self.cost, contention, buffer_bytes, layers, overlap, self._halves(session))
+        return Planner(model, self.cost, contention, buffer_bytes, tuple(self.layers), self._halves(session))
 
     def _halves(self, session: Session) -> tuple[CostModel, CostModel] | None:
         """Return the costs of both halves of an all-reduce, measured in fp32; None if the plans take half of it."""
@@ -186,10 +185,13 @@ def profile_job(session: Session) -> JobPlan:
         found.keep(session)
     planner = found.planner(session)
     plans = planner.plans()
-    if found.cost is not None and any(mode.carrier == "auto" for mode in session.run.modes):
-        session.part("candidates of auto")
-        with _refusals(session, "candidates of auto were not tried"):
-            plans["auto"] = try_candidates(session, planner, plans, missing, sometimes_missing=sometimes)
+    carriers = dict.fromkeys(mode.carrier for mode in session.run.modes)
+    for name in carriers if found.cost is not None else ():
+        if mode_info(name).searches != "none":
+            plans.setdefault(name, planner.plan(name))
+            session.part(f"candidates of {name}")
+            with _refusals(session, f"candidates of {name} were not tried"):
+                plans[name] = try_candidates(session, planner, plans, name, missing, sometimes_missing=sometimes)
     plan, event = job_plan(planner, plans, found.step.uninstrumented_step_s, found.contention)
     event = event.model_copy(update={"other_costs": found.other_costs, "unit_costs": found.unit_costs})
     scaler = session.workload.scaler

@@ -63,8 +63,11 @@ MAX_BYTES = 256 * MIB
 WHICH = "give a record.json, or the folder of a run under results/runs"
 
 
-_GONE = ("copies", "nvtx")
-"""Fields of a run's spec in records of older versions, whose features were removed."""
+_GONE = {"spec": ("copies", "nvtx", "overlap"), "runs": ("bound_exact",), "results": ("gap_exact",)}
+"""Fields of a record's parts that only older versions had: those of a run's spec, and of a cluster's simulations."""
+
+_RENAMED = {"fsdp-tuned": "auto:shard"}
+"""Modes of a run's spec in records of older versions, whose names changed."""
 
 
 def migrated(data: dict[str, Any]) -> dict[str, Any]:
@@ -74,9 +77,18 @@ def migrated(data: dict[str, Any]) -> dict[str, Any]:
     if data.get("kind") == "baseline" and data.get("launches"):  # floors of launches that were not in pairs
         data = data | {"floors": []}
     gone = {"baseline": ("launches",), "regression": ("injected",)}.get(str(data.get("kind")), ())
-    data = {key: value for key, value in data.items() if key not in gone}
     spec = data.get("spec")
-    return data | {"spec": {key: spec[key] for key in spec if key not in _GONE}} if isinstance(spec, dict) else data
+    modes = spec.get("modes") if isinstance(spec, dict) else None
+    for mode in modes if isinstance(modes, list) else ():
+        if isinstance(mode, dict) and str(mode.get("name")) in _RENAMED:
+            mode |= dict.fromkeys(("name", "carrier"), _RENAMED[str(mode["name"])])
+    return {key: _without(value, _GONE.get(key, ())) for key, value in data.items() if key not in gone}
+
+
+def _without(part: Any, gone: tuple[str, ...]) -> Any:
+    if gone and isinstance(part, list):
+        return [_without(one, gone) for one in part]
+    return {key: part[key] for key in part if key not in gone} if gone and isinstance(part, dict) else part
 
 
 def json_schema() -> dict[str, Any]:

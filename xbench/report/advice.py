@@ -6,7 +6,7 @@ script. For a comparison, it recommends the mode that was measured fastest and s
 names modes that were not run although their plans are predicted to be faster still.
 
 Modes that update parameters in the next forward pass change more in a script. They are named as such, and recommended
-only with `--overlap forward`.
+only where `auto:forward` was planned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from xbench.report.snippets import (
     quoted,
     units_snippet,
 )
-from xbench.spec import Overlap, RunSpec
+from xbench.spec import RunSpec
 from xbench.text import and_of, counted
 from xbench.units import format_percent, format_seconds
 
@@ -56,11 +56,10 @@ class Advice(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """Plans of one step that a record holds, its bounds, and the overlap allowed for a recommended mode."""
+    """Plans of one step that a record holds, and its bounds."""
 
     plans: Mapping[str, Plan]
     bounds: Bounds | None
-    overlap: Overlap
 
 
 Foreseen: TypeAlias = "Recorded | Planned"
@@ -78,7 +77,7 @@ def of_profile(record: Profile) -> list[Advice]:
             Advice("One rank has nobody to send gradients to, so no schedule can be recommended."),
             Advice(told, command_for(record.spec, "profile", {"--fabric": fabric})),
         ]
-    foreseen = Recorded(record.plans, record.bounds, record.spec.overlap)
+    foreseen = Recorded(record.plans, record.bounds)
     if fastest(foreseen) is None:
         return []
     return [Advice(recommendation(foreseen)), *following_modes(foreseen, record)]
@@ -98,9 +97,8 @@ def following_modes(foreseen: Foreseen, record: Profile | Comparison) -> list[Ad
     profile = of_kind(record, Profile)
     if record.fabric.label == "simulated" or (profile is not None and profile.traced is not None):
         return found
-    spec = record.spec.model_copy(update={"overlap": foreseen.overlap})
     modes = dict.fromkeys(["ddp", choice if choice != "ddp" else "auto", *further])
-    return [*found, Advice("To prove what is predicted:", compare_command(spec, list(modes)))]
+    return [*found, Advice("To prove what is predicted:", compare_command(record.spec, list(modes)))]
 
 
 def of_comparison(record: Comparison, place: str) -> list[Advice]:
@@ -157,7 +155,7 @@ def not_run(record: Comparison, use: str) -> list[Advice]:
     carrier = used.carrier if used is not None and used.carrier in plans else "ddp"
     if carrier not in plans or (used is not None and used.paired):
         return []
-    foreseen, errors = Recorded(plans, record.bounds, record.spec.overlap), errors_of(record, {"ddp", carrier})
+    foreseen, errors = Recorded(plans, record.bounds), errors_of(record, {"ddp", carrier})
     off = max(errors.values(), default=0.0)
     further = faster_next_forward(foreseen, carrier, ran, max(EQUIVALENT, off))
     if not further:
@@ -231,15 +229,20 @@ def recommendation(foreseen: Foreseen) -> str:
 def fastest(foreseen: Foreseen) -> str | None:
     """Return the mode with the shortest predicted step; among equally good ones, the one that changes a script least.
 
-    Return None if only controls were planned. Next-forward modes take part only if `--overlap forward` allows them, or
-    if nothing else was planned.
+    Return None if only controls were planned. Next-forward modes take part only if `searches_ahead`, or if nothing else
+    was planned.
     """
     plans = {mode: plan for mode, plan in foreseen.plans.items() if not is_control(mode)}
-    if foreseen.overlap == "backward":
+    if not searches_ahead(foreseen):
         plans = {mode: plan for mode, plan in plans.items() if not mode_info(mode).puts_off} or plans
     limit_s = min((plan.predicted_step_s for plan in plans.values()), default=0.0) * (1 + AS_GOOD)
     good = [mode for mode, plan in plans.items() if plan.predicted_step_s <= limit_s]
     return min(good, key=lambda mode: (mode_info(mode).script_change, plans[mode].predicted_step_s), default=None)
+
+
+def searches_ahead(foreseen: Foreseen) -> bool:
+    """True if a search with modes of the next forward pass was asked for, so that these may be recommended."""
+    return any(mode_info(mode).searches == "next_forward" for mode in foreseen.plans)
 
 
 def changes_enough(foreseen: Foreseen, choice: str) -> bool:
@@ -286,7 +289,6 @@ def command_for(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--device": f"cuda:{spec.gpu}" if spec.gpu is not None else None,
         "--compress": spec.compress,
         "--backend": spec.collectives if spec.collectives not in ("torch", "sockets") else None,
-        "--overlap": "forward" if command == "compare" and spec.overlap == "forward" else None,
         **asked,
     }
     words = [word for flag, value in options.items() if value is not None for word in (flag, str(value))]
@@ -304,8 +306,7 @@ def _emit(record: Comparison, best: ModeResult, place: str) -> str | None:
     if mode_info(used.carrier).planner is None:
         return None
     what = "ddp" if used.carrier == TUNED else "python"
-    forward = " --overlap forward" if record.spec.overlap == "forward" else ""
-    return f"xbench plan {shlex.quote(place)} --emit {what} --mode {used.carrier}{forward}{_job(record)}"
+    return f"xbench plan {shlex.quote(place)} --emit {what} --mode {used.carrier}{_job(record)}"
 
 
 def _job(record: Comparison) -> str:

@@ -22,7 +22,7 @@ from xbench.stats.compare import MARGIN, launches_needed, ratios_to
 from xbench.text import and_of
 from xbench.units import format_bytes, format_count, format_percent, format_seconds, format_signed_percent
 
-MORE = "More launches may decide: --rigorous, or --until 2%."
+MORE = "More launches may decide: --launches 8, or --until 2%."
 MORE_ROUNDS = "More rounds (--rounds N) may decide it, for this launch alone."
 PRECISION = 0.02
 """Precision of a ratio [share] that a sentence gives the number of launches for."""

@@ -24,6 +24,7 @@ from xbench.report.advice import (
     fastest,
     following_modes,
     recommendation,
+    searches_ahead,
 )
 from xbench.report.answer import is_control
 from xbench.report.console import NARROW_COLUMNS, fact, filled_table, say, say_next
@@ -109,7 +110,7 @@ def next_forward_line(planned: Planned) -> str:
         search = NextForwardSearch(scenario.layers, scenario.step, scenario.cost, contention=scenario.contention)
         steps_s |= {one.mode: one.step.step_s for one in search.best() if one.mode not in steps_s}
     steps = ", ".join(f"{mode} {format_seconds(steps_s[mode])}" for mode in sorted(steps_s, key=steps_s.__getitem__))
-    allowed = "" if planned.overlap == "forward" else " (--overlap forward lets auto do so)"
+    allowed = "" if searches_ahead(planned) else " (auto:forward may do so)"
     return (
         f"were layers of the next forward pass to wait for their own gradients alone{allowed}, at best {steps} "
         "(simulated)"

@@ -159,7 +159,7 @@ class Collector:
         try:
             rates = self._together(blocks, whole, world) if together else {}
         except ValueError as apart:
-            self._warn(f"{mode}, round {round_ + 1}: {apart}; longer blocks (--steps) would overlap")
+            self._warn(f"{mode}, round {round_ + 1}: {apart}; longer blocks (without --quick) would overlap")
             return []
         result = []
         for job in whole:

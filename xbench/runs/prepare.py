@@ -25,7 +25,6 @@ from xbench.spec import (
     DeviceType,
     FabricSpec,
     ModeSpec,
-    Overlap,
     RunSpec,
     WorkloadSpec,
     check_backend,
@@ -48,13 +47,6 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     if not workloads:
         raise SpecError("no workload was named", hint="xbench list workloads lists them")
     paired = [mode.text for mode in modes if mode.paired]
-    in_turns = next((m for m in modes if mode_info(m.name).sharing == "in turns" and m.carrier == "auto"), None)
-    if config.overlap == "forward" and in_turns is not None:
-        raise SpecError(
-            f"{in_turns.text} waits for a job's gradients before its next turn, and --overlap forward lets auto wait "
-            "in it",
-            hint=f"write {in_turns.name}:{mode_info(in_turns.name).base_schedule}",
-        )
     if len(workloads) > MAX_JOBS:
         raise SpecError(f"{len(workloads)} workloads were named, and at most {MAX_JOBS} jobs can share the devices")
     if paired and len(workloads) == 1:
@@ -68,27 +60,21 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     if paired and (config.judged or len(set(workloads)) > 1) and not any(m.name == IN_SEQUENCE for m in modes):
         base = MODES.entry(IN_SEQUENCE).base_schedule
         modes = (*modes, ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
-    check_steps(workloads, modes, config.overlap)
+    check_steps(workloads, modes)
     return workloads, placed(modes, config.collectives)
 
 
-def check_steps(workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec], overlap: Overlap) -> None:
+def check_steps(workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
     """Raise SpecError for a mode that cannot run the training steps of a workload."""
     flag = next((flag for workload in workloads if (flag := workload.updates_together) is not None), None)
     if flag is None:
         return
-    late = next((mode for mode in modes if mode_info(mode.carrier).puts_off), None)
+    late = next((mode for mode in modes if mode_info(mode.carrier).may_put_off), None)
     if late is not None:
         raise SpecError(
             f"mode {late.text!r} updates each layer in the next forward pass, and {flag} needs all gradients before "
             "the first update",
             hint=f"leave {flag} or the mode out",
-        )
-    if overlap == "forward":
-        raise SpecError(
-            f"--overlap forward lets auto update layers in the next forward pass, and {flag} needs all gradients "
-            "before the first update",
-            hint=f"leave {flag} or --overlap out",
         )
 
 
@@ -236,7 +222,6 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         host_tuning=tuned,
         compress=compress,
         mps=mps.is_running() if device == "cuda" else None,
-        overlap=config.overlap,
         collectives=config.collectives,
     )
     return run, found, notes

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from xbench.errors import SpecError, unknown
 from xbench.modes import MODES, ModeInfo, mode_info
-from xbench.planning.sharding import SHARD
 from xbench.registry import imported
 from xbench.spec import ModeSpec, known_options, parse_int, parse_options, refuse_former
 from xbench.text import entries
@@ -19,27 +18,27 @@ PROCESSES = "processes"
 def parse_mode(text: str) -> ModeSpec:
     """A ModeSpec from 'optimal', 'crossover:mgwfbp', 'crossover:processes=2' or 'horovod:fusion=32,cycle=5'.
 
-    'auto:shard=on' is the mode of planned units, under the name that was typed.
+    The form of a mode is part of its name: 'auto:shard,gathered=64MiB' is the mode 'auto:shard' with an option.
 
     Raises SpecError with the nearest valid name.
     """
-    name, colon, carrier = text.strip().partition(":")
-    info = MODES.entry(name)
+    name, colon, rest = text.strip().partition(":")
+    form, comma, more = (piece.strip() for piece in rest.partition(","))
+    if f"{name}:{form}" in MODES:
+        name, colon, rest = f"{name}:{form}", comma, more
+    info, given = MODES.entry(name), f"{name.partition(':')[0]}:{rest}"
     if not info.paired:
-        if colon and "=" in carrier and info.options is None:
-            for key, value in parse_options(text)[1].items():
+        if colon and "=" in rest and info.options is None:
+            for key, value in parse_options(given)[1].items():
                 refuse_former(text, key, value)
             raise SpecError(f"mode {name!r} takes no options, and {text!r} gives some", hint=f"write {name}")
-        if colon and "=" not in carrier:
+        if colon and "=" not in rest:
             raise SpecError(f"mode {name!r} takes no carrier, and {text!r} gives one", hint=f"write {name}")
         options: dict[str, str] = {}
         if info.options is not None:
-            options = imported(info.options)(text, parse_options(text)[1])
-        canonical = _canonical(name, options)
-        if info.sharded is not None and options.pop(SHARD, None) is not None:
-            name = info.sharded
-        return ModeSpec(text=canonical, name=name, carrier=name, options=tuple(options.items()))
-    return _paired(text, info, carrier.split(",") if colon else [])
+            options = imported(info.options)(text, parse_options(given)[1] if colon else {})
+        return ModeSpec(text=_canonical(name, options), name=name, carrier=name, options=tuple(options.items()))
+    return _paired(text, info, rest.split(",") if colon else [])
 
 
 def _paired(text: str, info: ModeInfo, pieces: list[str]) -> ModeSpec:
@@ -69,7 +68,7 @@ def carries(carrier: str, paired: ModeInfo) -> bool:
     """True if the single-job schedule `carrier` can send the gradients of a paired mode."""
     info = mode_info(carrier)
     fits = not info.paired and info.equivalent_to_ddp and info.carries_pairs
-    return fits and not (paired.sharing == "in turns" and info.puts_off)
+    return fits and not (paired.sharing == "in turns" and info.may_put_off)
 
 
 def defers_update(carrier: str) -> bool:
@@ -96,7 +95,8 @@ def obstacle(name: str) -> str | None:
 
 
 def _canonical(name: str, options: dict[str, str]) -> str:
-    return f"{name}:" + ",".join(f"{key}={value}" for key, value in options.items()) if options else name
+    given = ",".join(f"{key}={value}" for key, value in options.items())
+    return f"{name}{',' if ':' in name else ':'}{given}" if given else name
 
 
 def parse_modes(text: str) -> tuple[ModeSpec, ...]:

@@ -102,7 +102,7 @@ def attach(
     gradients through `handle.model`, or call `handle.finish()` first. Attributes that a loop sets on a model belong on
     `handle.model`. All ranks must detach together.
     `spb` has several communicators over NCCL: set NCCL_LAUNCH_ORDER_IMPLICIT=1 before the process group is made.
-    `auto:shard=on` is refused: `xbench plan RECORD --emit python --mode auto:shard=on` prints the lines of torch that
+    `auto:shard` is refused: `xbench plan RECORD --emit python --mode auto:shard` prints the lines of torch that
     wrap its units.
 
     The ranks must have equal parameters, as after loading one checkpoint or seeding alike. Their digests are compared

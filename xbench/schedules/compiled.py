@@ -2,9 +2,6 @@
 
 - **ddp+compile**: `torch.compile(DistributedDataParallel(model))`. torch cuts the graph at DDP's buckets (its
   DDPOptimizer), so a bucket's gradients are ready at the end of its part of the backward pass.
-- **ddp+compile:reducer=python**: the same with torch's experimental Python reducer. The backward pass is compiled too
-  (compiled autograd), with the all-reduces inside its graph. Inductor fuses them to buckets of 25 MiB and puts off
-  their waits (`fuse_ddp_with_concat_op` and `schedule_comm_wait`).
 - **fsdp+compile**: each block is compiled, then wrapped by `fully_shard`, and the root is wrapped last, as torchtitan
   does. torch's hooks around a block stay outside its graph. The root's own layers are not compiled.
 
@@ -18,12 +15,9 @@ kernels are Inductor's own, except within `torch_compile.as_eager`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
-import torch._inductor.config as inductor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,23 +25,19 @@ from xbench.errors import UsageError
 from xbench.model_blocks import blocks_of
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.bucketed import ComputeHandle
-from xbench.schedules.compiled_options import PYTHON, REDUCER
 from xbench.schedules.ddp import Ddp, DdpHandle
 from xbench.schedules.sharded import Fsdp
 from xbench.torch_compile import compiler_obstacle, regions
-
-DDP_MODULE = "torch.nn.parallel.distributed"
 
 
 class CompiledDdpHandle(DdpHandle):
     """DDP's wrapper under torch.compile."""
 
-    def __init__(self, wrapper: DistributedDataParallel, setup: AttachConfig, leave: Callable[[], None]) -> None:
+    def __init__(self, wrapper: DistributedDataParallel, setup: AttachConfig) -> None:
         self._ddp: DistributedDataParallel | None = wrapper
         super().__init__(wrapper, setup.compress)
         self.model = cast(Module, torch.compile(wrapper))
         self._plain = setup.model
-        self.at_detach(leave)
         self.at_detach(self._forget)
 
     @property
@@ -63,29 +53,16 @@ class CompiledDdpHandle(DdpHandle):
 
 
 class CompiledDdp(Ddp):
-    """torch.compile around DistributedDataParallel with its defaults, or with the Python reducer."""
+    """torch.compile around DistributedDataParallel with its defaults."""
 
     def attach(self, setup: AttachConfig) -> Handle:
-        """See `Ddp.attach`. Also raises UsageError for a model that is compiled already, and without a compiler.
-
-        With the Python reducer, all backward passes of the process are compiled until the schedule is detached. It
-        raises UsageError for compressed gradients and for parameters without a gradient, which that reducer waits for.
-        """
+        """See `Ddp.attach`. Also raises UsageError for a model that is compiled already, and without a compiler."""
         _check(setup.model)
-        self._contexts = ExitStack()
-        try:
-            if setup.options.get(REDUCER) == PYTHON:
-                _enter_python_reducer(self._contexts, setup)
-            return super().attach(setup)
-        except BaseException:
-            self._contexts.close()
-            raise
+        return super().attach(setup)
 
     def handle(self, wrapper: DistributedDataParallel, setup: AttachConfig) -> Handle:
         """See `Ddp.handle`."""
-        for hook in wrapper._accum_grad_hooks:  # of the Python reducer
-            self._contexts.callback(hook.remove)
-        return CompiledDdpHandle(wrapper, setup, self._contexts.close)
+        return CompiledDdpHandle(wrapper, setup)
 
 
 class CompiledFsdp(Fsdp):
@@ -122,26 +99,6 @@ class CompiledCompute(Schedule):
 
         handle.at_detach(forget)
         return handle
-
-
-def _enter_python_reducer(contexts: ExitStack, setup: AttachConfig) -> None:
-    """Let DDP's constructor choose the Python reducer, and compile backward passes. Raises UsageError."""
-    if setup.compress is not None or setup.unused_parameters:
-        what = "compresses no gradients" if setup.compress is not None else "needs a gradient of every parameter"
-        raise UsageError(f"DDP's Python reducer {what}", hint=f"leave {REDUCER}={PYTHON} out")
-    from torch._dynamo import compiled_autograd, trace_rules
-
-    enable: Any = getattr(compiled_autograd, "_enable", None)
-    if enable is None:
-        raise UsageError("this torch has no compiled autograd, which DDP's Python reducer needs")
-    # DDP's constructor sets these for good, and other modes must not have them.
-    fused = {name: getattr(inductor, name) for name in ("_fuse_ddp_communication", "_fuse_ddp_bucket_size")}
-    contexts.enter_context(inductor.patch(fused))
-    if DDP_MODULE not in trace_rules.LEGACY_MOD_INLINELIST:
-        contexts.callback(trace_rules.get_legacy_mod_inlinelist.cache_clear)
-        contexts.callback(trace_rules.LEGACY_MOD_INLINELIST.discard, DDP_MODULE)
-    contexts.enter_context(torch._dynamo.config.patch(optimize_ddp="python_reducer"))
-    contexts.enter_context(enable(torch.compile))
 
 
 def _check(model: Module) -> None:

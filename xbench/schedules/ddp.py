@@ -129,14 +129,12 @@ class Ddp(Schedule):
             setup.model, process_group=setup.group, find_unused_parameters=setup.unused_parameters, **options
         )
         handle = self.handle(wrapper, setup)
-        compiled = wrapper._use_python_reducer  # backward passes are compiled, and no hook of ours sees them
-        averages = workers_of(setup.group) > 1 and not compiled
+        averages = workers_of(setup.group) > 1
         guard = LoopGuard(setup.model, setup.optimizer, parameters, averages=averages, wrapper=wrapper)
         guard.probe()
         handle.at_detach(guard.remove)
-        if not compiled:
-            inside = lambda: DistributedDataParallel._active_ddp_module is wrapper  # noqa: E731
-            handle.at_detach(only_through_handle(setup.model, inside).remove)
+        inside = lambda: DistributedDataParallel._active_ddp_module is wrapper  # noqa: E731
+        handle.at_detach(only_through_handle(setup.model, inside).remove)
 
         def detach() -> None:
             # The reducer removes its hooks when it is destroyed, and it is part of a reference cycle.

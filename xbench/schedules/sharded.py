@@ -5,7 +5,7 @@ Zhao et al., PyTorch FSDP (VLDB 2023, arXiv 2304.11277); Rajbhandari et al., ZeR
 - **fsdp**: each rank keeps 1/N of every parameter, of its gradient and of the optimizer's state. A unit's parameters
   are all-gathered before its forward pass, freed after it, all-gathered again before its backward pass, and freed. Its
   gradients are then reduce-scattered. The root's parameters stay between the two passes.
-- **fsdp-tuned**: the same with planned units (`planning.unit_plan`). `fully_shard` takes the blocks of a unit as a
+- **auto:shard**: the same with planned units (`planning.unit_plan`). `fully_shard` takes the blocks of a unit as a
   list: it gathers them before the first of them computes, and frees them after the last.
 - **hsdp**: the same within groups of ranks. Gradients are all-reduced between the groups after the reduce-scatter.
 - **replicate**: every rank keeps everything. Each unit's gradients are all-reduced in one collective.
@@ -381,17 +381,17 @@ class Fsdp(Schedule):
         return device.type
 
 
-class FsdpTuned(Fsdp):
+class PlannedUnits(Fsdp):
     """The same, with the units of a plan."""
 
-    name = "fsdp-tuned"
+    name = "auto:shard"
 
     def divided(self, setup: AttachConfig, blocks: Iterable[str]) -> list[list[str]]:
         """See `Fsdp.divided`. Raises UsageError without a plan."""
         if setup.units is None:
             raise UsageError(
                 f"{self.name} wraps units that a comparison plans from its profile, and here are none",
-                hint="xbench compare WORKLOAD --modes ddp,fsdp,auto:shard=on shows the lines that wrap them",
+                hint="xbench compare WORKLOAD --modes ddp,fsdp,auto:shard shows the lines that wrap them",
             )
         return super().divided(setup, blocks)
 

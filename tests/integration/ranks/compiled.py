@@ -95,15 +95,6 @@ def ddp_is_cut_at_its_buckets(rank: int, world: int) -> None:
     assert sent == 0
 
 
-def the_python_reducer_is_in_the_graph(rank: int, world: int) -> None:
-    graphs, sent = graphs_of("ddp+compile:reducer=python", rank)
-    assert graphs >= 2  # forward and backward
-    assert sent > 0
-    assert torch._dynamo.config.optimize_ddp is True
-    assert torch._inductor.config._fuse_ddp_communication is False
-    ddp_is_cut_at_its_buckets(rank, world)  # as before
-
-
 def without_communication_it_is_one_graph(rank: int, world: int) -> None:
     assert graphs_of("compute+compile", rank) == (1, 0)
 

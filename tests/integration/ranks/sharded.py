@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 import xbench
 from xbench.errors import SpecError, UsageError
 from xbench.schedules.base import AttachConfig, Handle
-from xbench.schedules.sharded import FsdpTuned
+from xbench.schedules.sharded import PlannedUnits
 
 ONE_DIMENSION = ("fsdp", "replicate", "zero1")
 IN_SHARDS = ("fsdp", "replicate")
@@ -143,7 +143,7 @@ def blocks_in_one_unit(rank: int, world: int) -> None:
     for accumulate in (False, True):
         model, optimizer = make(Blocks)
         units = [["blocks.0.0", "blocks.1.0", "last.0"]]
-        handle = FsdpTuned().attach(AttachConfig(model, optimizer, wait="step", units=units))
+        handle = PlannedUnits().attach(AttachConfig(model, optimizer, wait="step", units=units))
         with handle:
             train(model, optimizer, handle.model, steps=3, rank=rank, after_backward=handle.synchronize,
                   accumulate=handle.no_sync if accumulate else None)  # fmt: skip
@@ -154,9 +154,8 @@ def blocks_in_one_unit(rank: int, world: int) -> None:
         train(expected, theirs, expected, steps=3, rank=rank, after_backward=partial(average_by_hand, expected),
               accumulate=torch.enable_grad if accumulate else None)  # fmt: skip
         same(model, expected, ("units", accumulate))
-    for schedule in ("auto:shard=on", "fsdp-tuned"):
-        with pytest.raises(UsageError, match="fsdp-tuned wraps units that a comparison plans from its profile"):
-            attached(schedule, None)
+    with pytest.raises(UsageError, match="auto:shard wraps units that a comparison plans from its profile"):
+        attached("auto:shard", None)
 
 
 def copies_of_shards(rank: int, world: int) -> None:

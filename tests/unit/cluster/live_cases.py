@@ -18,8 +18,8 @@ from xbench.cluster.policy import Change, Cluster
 from xbench.cluster.simulator import simulate
 
 POLICIES = (
-    "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las:thresholds=16+64,promote=4", "gittins:thresholds=16+64",
-    "fixed-1", "fixed-2", "equal-share", "optimus", "doubling", "doubling:plain=on", "exploratory:trial=8,most=2",
+    "fifo", "fifo-backfill", "sjf", "srtf", "srsf", "las:thresholds=16+64", "gittins:thresholds=16+64",
+    "fixed-1", "fixed-2", "equal-share", "optimus", "doubling", "exploratory:trial=8",
 )  # fmt: skip
 SPEEDS = {"1": 1.0, "2": 2.0, "3": 2.0, "4": 2.0}
 

@@ -21,7 +21,7 @@ from xbench.errors import RunError
 def test_a_lost_node_costs_no_retry_and_the_job_goes_on_with_what_is_left(tmp_path: Path) -> None:
     """2 slots to 27 s: 46 of 60 steps, of which 40 are kept; then the other 20 on one slot."""
     world = Played(2, sizes={27.0: 1})
-    asked = began([entry("a", steps=60, gpus=2)], "doubling:plain=on", retries=0)
+    asked = began([entry("a", steps=60, gpus=2)], "doubling", restart_s=0.0, retries=0)
     state, events = played(asked, tmp_path, world)
     a = state.tracks["a"]
     assert [(len(one.slots), one.how, one.from_steps) for one in a.attempts] == [
@@ -49,7 +49,7 @@ def test_a_job_that_fits_no_longer_waits_and_the_others_go_on(tmp_path: Path) ->
 
 def test_new_slots_are_used(tmp_path: Path) -> None:
     world = Played(1, sizes={14.0: 3})
-    asked = began([entry("a", least=1), entry("b", least=1)], "equal-share:plain=on", slots=1)
+    asked = began([entry("a", least=1), entry("b", least=1)], "equal-share", restart_s=0.0, slots=1)
     state, _ = played(asked, tmp_path, world)
     assert state.tracks["b"].attempts[0].started_s == 14.0
     then = {name: [len(one.slots) for one in track.attempts] for name, track in state.tracks.items()}
@@ -83,7 +83,7 @@ def test_every_policy_lives_with_slots_that_come_and_go(
         assert digest(State.of(events)) == digest(state)
 
 
-@pytest.mark.parametrize("policy", ["fifo", "las", "doubling", "exploratory:trial=8,most=1"])
+@pytest.mark.parametrize("policy", ["fifo", "las", "doubling", "exploratory:trial=8"])
 def test_given_up_jobs_are_tried_again_on_request(policy: str, tmp_path: Path) -> None:
     world = Played(1, crash_at={"a": [15.0, 16.0]})
     asked = began([entry("a"), entry("b")], policy, slots=1, retries=0)
@@ -122,7 +122,7 @@ def test_a_job_that_comes_back_gets_its_own_trials(tmp_path: Path) -> None:
     """While there is 1 slot, a is withheld. After that the policy knows b first, whose number is the larger one."""
     jobs = [entry("a", steps=400, gpus=2, least=2, most=4), entry("b", steps=400, most=1)]
     world = Played(5, sizes={6.0: 1, 30.0: 5})
-    state, _ = played(began(jobs, "exploratory:trial=8,most=4", slots=5), tmp_path, world)
+    state, _ = played(began(jobs, "exploratory:trial=8", slots=5), tmp_path, world)
     assert [one.workers for one in state.tracks["a"].attempts] == [2, 2, 4, 2]
     assert [one.workers for one in state.tracks["b"].attempts] == [1, 1]
     assert digest(replayed(tmp_path)) == digest(state)
@@ -165,7 +165,7 @@ def test_service_is_what_a_job_computed_before_its_crash_too(tmp_path: Path) -> 
 
 
 def test_a_resume_finds_another_number_of_slots(tmp_path: Path) -> None:
-    asked = began([entry("a", steps=60, gpus=2, least=1)], "doubling:plain=on")
+    asked = began([entry("a", steps=60, gpus=2, least=1)], "doubling", restart_s=0.0)
     Ledger.begin(tmp_path, asked).close()
     state = gone_on(tmp_path, Played(1))
     assert [len(one.slots) for one in state.tracks["a"].attempts] == [1]
@@ -191,7 +191,7 @@ def test_who_is_still_dying_is_waited_for(tmp_path: Path) -> None:
 
 def test_the_record_says_that_slots_changed(tmp_path: Path) -> None:
     world = Played(2, sizes={27.0: 1})
-    state, _ = played(began([entry("a", steps=60, gpus=2)], "doubling:plain=on"), tmp_path, world)
+    state, _ = played(began([entry("a", steps=60, gpus=2)], "doubling", restart_s=0.0), tmp_path, world)
     record = outcome(state)
     assert record.complete
     assert record.slots == 2

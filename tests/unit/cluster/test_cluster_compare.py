@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from cluster_cases import Scripted, rigid
 
-from xbench.cluster.compare import DRAWN_JOBS, ComparisonRequest, compare, parse_costs, thinned
-from xbench.cluster.findings import findings
+from xbench.cluster.compare import DRAWN_JOBS, ComparisonRequest, compare, findings, parse_costs, thinned
 from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import ClusterMoment, grows
 from xbench.cluster.policy import Grant

@@ -44,8 +44,8 @@ def test_the_decisions_are_the_simulator_s(policy: str, slots: int, tmp_path: Pa
 
 def test_speeds_that_nobody_declared_are_learned_by_trying(tmp_path: Path) -> None:
     jobs = [entry("a", steps=200), entry("b", steps=300, arrival_s=40.0)]
-    asked = began(jobs, "exploratory:trial=16,most=2", 3)
-    unknown = began([job.model_copy(update={"speeds": None}) for job in jobs], "exploratory:trial=16,most=2", 3)
+    asked = began(jobs, "exploratory:trial=16", 3)
+    unknown = began([job.model_copy(update={"speeds": None}) for job in jobs], "exploratory:trial=16", 3)
     expected, _ = simulated(asked)
     state, events = played(unknown, tmp_path, Played(3))
     assert decisions(events) == expected
@@ -54,7 +54,7 @@ def test_speeds_that_nobody_declared_are_learned_by_trying(tmp_path: Path) -> No
 
 def test_a_trial_lasts_from_when_its_job_trains(tmp_path: Path) -> None:
     slow = Played(2, cost_s=10.0)  # and the policy was told 4 s
-    _, events = played(began([entry("a", steps=100)], "exploratory:trial=8,most=2"), tmp_path, slow)
+    _, events = played(began([entry("a", steps=100)], "exploratory:trial=8"), tmp_path, slow)
     assert [at_s for at_s, _ in decisions(events)] == [0.0, 18.0]
 
 

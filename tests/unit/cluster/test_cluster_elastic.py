@@ -21,8 +21,7 @@ from xbench.errors import SpecError
 
 TRIED = TableSpeed.of({1: 1.0, 2: 2.5, 4: 5.0})
 ELASTIC: list[Callable[[], Policy]] = [
-    lambda: Fixed(2), EqualShare, lambda: EqualShare(plain=True), Optimus, lambda: Optimus(plain=True), Doubling,
-    lambda: Doubling(plain=True), Exploratory, lambda: Exploratory(trial_s=2.0, most=4, plain=True),
+    lambda: Fixed(2), EqualShare, Optimus, Doubling, Exploratory, lambda: Exploratory(trial_s=2.0),
 ]  # fmt: skip
 KNOWN: list[tuple[int, ...] | None] = [None, (1, 2, 4, 8), (1, 3), (2, 4), (4,)]
 
@@ -126,7 +125,7 @@ def test_jobs_without_speeds_or_without_a_known_size_are_refused(make: Callable[
         (Optimus(), 2, [job(name, 0, 10) for name in "abc"], [("a", 1, 0), ("b", 1, 0), ("c", 2, 10)]),
         (EqualShare(), 2, [job(name, 0, 10) for name in "abc"], [("a", 1, 0), ("b", 1, 0), ("c", 2, 10)]),
         # speeds are tried one after the other
-        (Exploratory(trial_s=10.0, most=4), 8, [job("a", 0, 1000)], [("a", 1, 0), ("a", 2, 10), ("a", 4, 20)]),
+        (Exploratory(trial_s=10.0), 8, [job("a", 0, 1000)], [("a", 1, 0), ("a", 2, 10), ("a", 4, 20)]),
     ],
 )  # fmt: skip
 def test_by_hand(policy: Policy, gpus: int, jobs: list[Job], expected: list[tuple[str, int, float]]) -> None:
@@ -140,7 +139,7 @@ def test_tried_speeds_gain_per_added_gpu() -> None:
     Of b's 2500 one second each is done on one GPU at 5 and 6, and 2.5 a second from then on.
     """
     jobs = [Job("a", 0, 1, 10_000, TRIED), Job("b", 5, 1, 2500, TRIED, most=2), job("c", 7, 0.5, most=1)]
-    spans = held(run(jobs, Exploratory(trial_s=1.0, most=4), 5, spans=True))
+    spans = held(run(jobs, Exploratory(trial_s=1.0), 5, spans=True))
     b_ends_s = pytest.approx(7 + 2498 / 2.5)
     assert [span for span in spans if span[:2] == ("b", 2)] == [("b", 2, 7.0, b_ends_s)]
     assert [span for span in spans if span[:2] == ("a", 2)][-1] == ("a", 2, 7.0, b_ends_s)
@@ -151,7 +150,6 @@ def test_nobody_is_moved_for_less_than_a_restart() -> None:
     jobs = [job("a", 0, 100), job("b", 0, 20)]
     assert ends(run(jobs, Doubling(), 8, restart_s=9.0))["a"] == 5 + 9 + 10
     assert ends(run(jobs, Doubling(), 8, restart_s=11.0))["a"] == 25.0
-    assert ends(run(jobs, Doubling(plain=True), 8, restart_s=11.0))["a"] == 5 + 11 + 10
     for make, worth in ((Optimus, True), (EqualShare, True), (Optimus, False), (EqualShare, False)):
         found = run([job("a", 0, 100), job("b", 0, 20, most=4)], make(), 8, restart_s=1.0 if worth else 50.0)
         assert (found.finished[-1].restarts > 0) is worth
@@ -195,7 +193,7 @@ def test_what_is_taken_is_what_a_walk_takes(data: st.DataObject, jobs: int, spar
 def test_one_gpu_more_is_the_greedy_from_the_start(told: list[tuple[int, float]], gpus: int) -> None:
     """Sum of remaining times: ties may go either way."""
     jobs = [job(f"j{number}", 0, float(work), share) for number, (work, share) in enumerate(told)]
-    spans = run(jobs, Optimus(plain=True), gpus, spans=True).spans
+    spans = run(jobs, Optimus(), gpus, spans=True).spans
     found = {span.job: span.gpus for span in spans if span.from_s == 0.0}
     sizes = {one.name: 1 for one in jobs}
     for _ in range(gpus - len(jobs)):
@@ -225,7 +223,7 @@ def test_optimus_mends_its_plan_as_if_it_were_new() -> None:
             changes = list(super().decide(now_s))
             rows = self._rows
             if len(rows):
-                fresh = Optimus(plain=True)
+                fresh = Optimus()
                 fresh.begin(self.cluster, [])
                 for active in rows.jobs:
                     fresh.arrived(active, now_s)
@@ -237,7 +235,7 @@ def test_optimus_mends_its_plan_as_if_it_were_new() -> None:
                 seen += 1
             return iter(changes)
 
-    run(jobs, Compared(plain=True), 16)
+    run(jobs, Compared(), 16)
     assert seen >= 20
 
 
@@ -250,7 +248,7 @@ def test_a_job_that_waits_for_its_first_size_comes_before_further_trials() -> No
 
 def test_only_what_was_tried_is_used() -> None:
     """The cluster has no room for b's trial on 4 while a is on trial on 4; b waits for it on what it knows."""
-    simulated = run([job("a", 0, 400), job("b", 0, 400)], Exploratory(trial_s=10.0, most=4), 6, spans=True)
+    simulated = run([job("a", 0, 400), job("b", 0, 400)], Exploratory(trial_s=10.0), 6, spans=True)
     sizes = {name: [gpus for job, gpus, *_ in held(simulated) if job == name] for name in "ab"}
     assert max(sizes["a"] + sizes["b"]) == 4
     first_four = {

@@ -53,7 +53,7 @@ def test_twelve_jobs_on_all_gpus_end(policy: str, restart_s: float) -> None:
 def test_a_job_falls_by_what_it_computed_and_rises_by_what_it_held() -> None:
     """a holds its GPU from 0, and again from 14, 5 s of restart first: it falls after 4 s of work, not of holding."""
     jobs = rigid((0, 1, 20), (4, 1, 10), (14, 1, 1))
-    simulated = run(jobs, Las(thresholds=(4.0, 8.0), promote=0.0), 1, restart_s=5.0, spans=True)
+    simulated = run(jobs, Las(thresholds=(4.0, 8.0)), 1, restart_s=5.0, spans=True)
     spans = [(span.job, span.from_s, span.to_s) for span in simulated.spans]
     # a falls at 4; b runs to 8 and falls; a came to level 1 first, and after 5 s of restart c, new, interrupts it
     assert spans[:4] == [("a", 0.0, 4.0), ("b", 4.0, 8.0), ("a", 8.0, 14.0), ("c", 14.0, 15.0)]
@@ -93,7 +93,7 @@ TENTHS = st.integers(0, 300).map(lambda tenths: tenths / 10)
 )
 def test_nobody_is_started_and_stopped_at_one_instant(trace: list[tuple[float, int, float]], restart_s: float) -> None:
     """Sums of tenths that ought to be equal differ by an ulp; timers that ought to coincide do."""
-    simulated = run(rigid(*trace), Las(thresholds=(4.1, 12.3), promote=2.0), 6, restart_s, spans=True)
+    simulated = run(rigid(*trace), Las(thresholds=(4.1, 12.3)), 6, restart_s, spans=True)
     assert all(span.to_s - span.from_s > 1e-6 for span in simulated.spans)
     at_s = [moment.at_s for moment in simulated.moments]
     assert all(later - sooner > tolerance_s(sooner) for sooner, later in pairwise(at_s))

@@ -36,24 +36,38 @@ LESSONS = [(10.0 * number, 1, 4.0) for number in range(8)]
         # 2 GPUs × 6 s are less than 4 × 4
         (Srsf(), 4, [(0, 4, 4), (0, 2, 6), (0, 2, 6)], {"b": 6, "c": 6, "a": 10}),
         # a falls after 4 s, when b has waited since 2; b falls at 8, and a, which came to level 1 first, goes on
-        (Las((4.0,), 0.0), 1, [(0, 1, 10), (2, 1, 10)], {"a": 14, "b": 20}),
+        (Las((4.0,)), 1, [(0, 1, 10), (2, 1, 10)], {"a": 14, "b": 20}),
         # service is time on all GPUs: 2 GPUs for 2 s are 4 GPU seconds
-        (Las((4.0,), 0.0), 2, [(0, 2, 10), (1, 2, 3)], {"a": 12, "b": 13}),
-        # a held 2 GPUs for 3 s until b came, so it rises at 6 and runs before c, which came at 6.5, when b falls at 7
-        (Las((4.0,), 1.0), 2, [(0, 2, 20), (3, 1, 20), (6.5, 2, 2)], {"c": 11}),
-        # a falls at 2, and a new job of 1 s every second keeps it waiting. At 8 it rises, behind who comes at 8
-        (Las((2.0,), 0.0), 1, [(0, 1, 3), *CROWD], {"a": 21}),
-        (Las((2.0,), 3.0), 1, [(0, 1, 3), *CROWD], {"a": 10}),
+        (Las((4.0,)), 2, [(0, 2, 10), (1, 2, 3)], {"a": 12, "b": 13}),
         # with the services 4 and 5, who has attained 3 is the likelier to end soon, and las gets it wrong
-        (Gittins((3.0,), 0.0), 1, [(0, 1, 4), (3, 1, 5)], {"a": 4, "b": 9}),
-        (Las((3.0,), 0.0), 1, [(0, 1, 4), (3, 1, 5)], {"b": 9, "a": 7}),
+        (Gittins((3.0,)), 1, [(0, 1, 4), (3, 1, 5)], {"a": 4, "b": 9}),
+        (Las((3.0,)), 1, [(0, 1, 4), (3, 1, 5)], {"b": 9, "a": 7}),
         # eight jobs of 4 s teach that who has attained 3 is nearly done; until then the lower level goes first
-        (Gittins((3.0,), 0.0, learn=True), 1, [*LESSONS, (100.0, 1, 4.0), (102.0, 1, 4.0)], {"i": 104, "j": 108}),
-        (Las((3.0,), 0.0), 1, [*LESSONS, (100.0, 1, 4.0), (102.0, 1, 4.0)], {"i": 107, "j": 108}),
+        (Gittins((3.0,), learn=True), 1, [*LESSONS, (100.0, 1, 4.0), (102.0, 1, 4.0)], {"i": 104, "j": 108}),
+        (Las((3.0,)), 1, [*LESSONS, (100.0, 1, 4.0), (102.0, 1, 4.0)], {"i": 107, "j": 108}),
     ],
 )  # fmt: skip
 def test_by_hand(policy: Policy, gpus: int, jobs: list[tuple[float, int, float]], expected: dict[str, float]) -> None:
     found = ends(run(rigid(*jobs), policy, gpus))
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("promote", "threshold", "gpus", "jobs", "expected"),
+    [
+        # a held 2 GPUs for 3 s until b came, so it rises at 6 and runs before c, which came at 6.5, when b falls at 7
+        (1.0, 4.0, 2, [(0, 2, 20), (3, 1, 20), (6.5, 2, 2)], {"c": 11}),
+        # a falls at 2, and a new job of 1 s every second keeps it waiting. At 8 it rises, behind who comes at 8
+        (100.0, 2.0, 1, [(0, 1, 3), *CROWD], {"a": 21}),
+        (3.0, 2.0, 1, [(0, 1, 3), *CROWD], {"a": 10}),
+    ],
+)
+def test_a_job_that_waited_long_enough_rises(
+    promote: float, threshold: float, gpus: int, jobs: list[tuple[float, int, float]], expected: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("xbench.cluster.policies.attained.PROMOTE", promote)
+    found = ends(run(rigid(*jobs), Las((threshold,)), gpus))
     assert {name: found[name] for name in expected} == expected
 
 
@@ -139,16 +153,17 @@ def walked(kind: type[Ordered]) -> type[Ordered]:
     return Walked
 
 
-@pytest.mark.parametrize("promote", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("promote", [0.5, 3.0, 8.0])
 @given(trace=TRACES, learn=st.booleans())
 def test_levels_are_walked_in_order(promote: float, trace: list[tuple[int, int, int]], learn: bool) -> None:
     jobs = rigid(*trace)
-    for policy in (
-        walked(Las)(thresholds=(4.0, 12.0), promote=promote),
-        walked(Gittins)(thresholds=(4.0, 8.0, 16.0), promote=promote, learn=learn),
-    ):
-        simulated = run(jobs, policy, 5, restart_s=0.0 if promote else 1.0)
-        assert len(simulated.finished) == len(jobs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xbench.cluster.policies.attained.PROMOTE", promote)
+        for policy in (
+            walked(Las)(thresholds=(4.0, 12.0)), walked(Gittins)(thresholds=(4.0, 8.0, 16.0), learn=learn),
+        ):  # fmt: skip
+            simulated = run(jobs, policy, 5, restart_s=0.0 if promote < 8 else 1.0)
+            assert len(simulated.finished) == len(jobs)
 
 
 def test_the_index_by_hand() -> None:
@@ -173,5 +188,3 @@ def test_the_index_is_the_best_of_all_stretches(services: list[int], attained: i
 def test_thresholds_rise_from_above_zero(thresholds: tuple[float, ...]) -> None:
     with pytest.raises(SpecError, match="do not rise from above zero"):
         Las(thresholds=thresholds)
-    with pytest.raises(SpecError, match="promote=-1"):
-        Las(promote=-1.0)

@@ -23,7 +23,7 @@ from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, WorkloadSpec
 from xbench.version import __version__
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN, FROZEN = (Path(__file__).parents[2] / name for name in ("golden", "frozen"))
 RECORD = GOLDEN / "comparison-v1.json"
 
 
@@ -165,7 +165,7 @@ def test_report_prints_the_table_again(xbench: Run) -> None:
     code, out, err = xbench("report", str(RECORD))
     assert (code, err) == (0, "")
     shown = [line.rstrip() for line in out.splitlines()]
-    named = (GOLDEN / "comparison-100.txt").read_text(encoding="utf-8").replace("plan RECORD ", f"plan {RECORD} ")
+    named = (FROZEN / "comparison.txt").read_text(encoding="utf-8").replace("plan RECORD ", f"plan {RECORD} ")
     assert shown == named.splitlines()
 
 
@@ -201,7 +201,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     got: list[RunConfig] = []
 
     @click.command(name="report")
-    @takes(RunConfig, "modes", "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress", "overlap")
+    @takes(RunConfig, "modes", "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress")
     def command(config: RunConfig) -> None:
         got.append(config)
 
@@ -216,7 +216,7 @@ def test_options_that_are_not_given_leave_the_config_as_it_is(xbench: Run, optio
 
 def test_options_stand_in_the_config(xbench: Run, options: list[RunConfig]) -> None:
     words = ["--batch-size", "4", "--seed", "7", "--rounds", "3", "--fabric", "local:ranks=2", "--timeout", "1.5min"]
-    assert xbench("report", *words, "--output", "here", "--compress", "bf16", "--overlap", "forward",
+    assert xbench("report", *words, "--output", "here", "--compress", "bf16",
                   "--modes", "ddp,auto")[0] == 0  # fmt: skip
     assert options == [
         RunConfig(
@@ -227,7 +227,6 @@ def test_options_stand_in_the_config(xbench: Run, options: list[RunConfig]) -> N
             timeout_s=90.0,
             output=Path("here"),
             compress="bf16",
-            overlap="forward",
         )
     ]
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from outcome import Run
 
-from xbench.records import ClusterComparison, load
+from xbench.commands.cluster import RESTART_COST_S
+from xbench.records import ClusterComparison, LiveRun, load, of_kind
 
 FEW = "generated:jobs=20,gpus=8,load=1.5"
 
@@ -24,18 +25,25 @@ def run(xbench: Run) -> Run:
 
 def test_a_comparison_answers_first_and_is_kept(run: Run, tmp_path: Path) -> None:
     kept = tmp_path / "cluster.json"
-    words = ["--trace", FEW, "--gpus", "8", "--policies", "fifo,las:promote=8,thresholds=600,doubling", "--seeds", "6"]
+    words = [
+        "--trace",
+        FEW,
+        "--gpus",
+        "8",
+        "--policies",
+        "fifo,gittins:learn=on,thresholds=600,doubling",
+        "--seeds",
+        "6",
+    ]
     code, out, err = run("compare", *words, "--restart-cost", "0,30", "--json", str(kept))
     assert code == 0
     record = load(kept)
     assert isinstance(record, ClusterComparison)
-    assert record.policies == ["fifo", "las:promote=8,thresholds=600", "doubling"]
+    assert record.policies == ["fifo", "gittins:learn=on,thresholds=600", "doubling"]
     assert len(record.runs) == 3 * 2 * 6
     assert " ".join(out.split()).startswith(record.findings[0])
     assert "8 GPUs, restarts of 30 s (simulated)" in out
-    assert (
-        max(len(line) for line in out.splitlines() if " xbench " not in line) <= 100
-    )  # the command is as it was typed
+    assert max(len(line) for line in out.partition("made by")[0].splitlines()) <= 100
     assert "6 of 6: doubling, restarts of 30 s" in err
 
 
@@ -73,10 +81,18 @@ def test_json_and_csv_have_stdout_alone(run: Run) -> None:
     assert json.loads(out)["kind"] == "cluster"
     _, out, _ = run("compare", "--trace", FEW, "--gpus", "8", "--csv", "-")
     assert [(row["policy"], row["seed"], row["restart_s"]) for row in csv.DictReader(io.StringIO(out))] == [
-        (policy, str(seed), "4.13") for policy in ("fifo-backfill", "sjf", "srtf", "las") for seed in range(6)
+        (policy, str(seed), RESTART_COST_S) for policy in ("fifo-backfill", "sjf", "srtf", "las") for seed in range(6)
     ]
     _, out, _ = run("compare", "--trace", FEW + ",seed=3", "--gpus", "8", "--policies", "fifo", "--csv", "-")
     assert [row["policy"] for row in csv.DictReader(io.StringIO(out))] == ["fifo"]
+
+
+def test_the_default_cost_of_a_restart_is_the_measured_one() -> None:
+    kept = of_kind(load(Path(__file__).parents[3] / "results" / "cluster-restarts.json"), LiveRun)
+    assert kept is not None
+    assert kept.overhead_s is not None
+    assert round(kept.overhead_s, 2) == float(RESTART_COST_S)
+    assert kept.jobs[0].restarts == 6
 
 
 def test_a_window_counts_jobs_by_arrival(run: Run, tmp_path: Path) -> None:

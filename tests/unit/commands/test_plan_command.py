@@ -232,14 +232,14 @@ def test_json_on_stdout_and_in_a_file(run: Run, tmp_path: Path) -> None:
 def test_planned_units_are_printed_as_lines_of_torch(run: Run, tmp_path: Path) -> None:
     record = json.loads(COMPARISON.read_text())
     units = [{"name": "a.0, a.1", "parameters": ["w"]}, {"name": "", "parameters": ["v"]}]
-    record["modes"]["auto:shard=on"] = record["modes"]["ddp"] | {"mode": "auto:shard=on", "units": units, "plan": None}
+    record["modes"]["auto:shard"] = record["modes"]["ddp"] | {"mode": "auto:shard", "units": units, "plan": None}
     path = tmp_path / "record.json"
     path.write_text(json.dumps(record))
-    code, out, err = run(str(path), "--emit", "python", "--mode", "auto:shard=on")
+    code, out, err = run(str(path), "--emit", "python", "--mode", "auto:shard")
     assert (code, err) == (0, "")
-    assert out.startswith("# auto:shard=on: 2 units")
+    assert out.startswith("# auto:shard: 2 units")
     assert "units = [\n    ['a.0', 'a.1'],\n]\n" in out
-    code, _, err = run(str(path), "--emit", "python", "--mode", "auto:shard=on,gathered=1k")
+    code, _, err = run(str(path), "--emit", "python", "--mode", "auto:shard,gathered=1k")
     assert code == 2
     assert "holds no units of it" in err
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -285,8 +284,8 @@ def test_a_planner_compares_plans_by_the_worth_that_their_search_found() -> None
 def test_auto_is_one_of_them_only_where_that_is_allowed() -> None:
     ahead = {mode: PLANNER.plan(mode) for mode in next_forward_modes()}
     assert PLANNER.plan("auto").carrier is None
-    plan = replace(PLANNER, overlap="forward").plan("auto")
-    assert plan.mode == "auto"
+    plan = PLANNER.plan("auto:forward")
+    assert plan.mode == "auto:forward"
     assert plan.carrier in next_forward_modes()
     twin: Plan = ahead[plan.carrier]
     assert (plan.buckets, plan.parts, plan.predicted_step_s) == (twin.buckets, twin.parts, twin.predicted_step_s)

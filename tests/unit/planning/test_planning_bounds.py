@@ -132,7 +132,7 @@ def test_no_prediction_of_any_mode_is_below_its_bound(kind: str) -> None:
         curve, step = CostCurve.of(cost), StepModel.of(layers, step_times())
         contention = drawn_contention(random, kind, curve, pace)
         lower = bounds(step.gradients, curve, **step.parts, compute_s=step.compute_s, contention=contention)
-        planner = Planner(step, cost, contention, layers=tuple(layers), overlap="forward")
+        planner = Planner(step, cost, contention, layers=tuple(layers))
         for mode, plan in planner.plans().items():
             carrier = mode_info(plan.carrier or mode)
             if carrier.reducer != "none" and mode != PARTIAL:

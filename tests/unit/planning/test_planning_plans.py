@@ -237,7 +237,7 @@ def test_predictions_use_the_curve_where_the_line_does_not_hold() -> None:
 
 
 def test_where_every_update_waits_for_all_gradients_none_is_early_or_put_off() -> None:
-    planner = Planner(StepModel(tuple(GRADIENTS), **PARTS), COST, layers=(), overlap="forward")
+    planner = Planner(StepModel(tuple(GRADIENTS), **PARTS), COST, layers=())
     assert {"dear", "priority"} <= set(planner.modes)
     together = replace(planner, step=replace(planner.step, updates_together=True))
     assert {"dear", "priority"}.isdisjoint(together.modes)

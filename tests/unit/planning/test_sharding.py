@@ -51,32 +51,29 @@ def test_options() -> None:
         parse_mode("fsdp:group=2")
 
 
-def test_the_search_for_units_is_a_mode_under_the_name_that_was_typed() -> None:
-    mode = parse_mode("auto:shard=on")
-    assert (mode.text, mode.name, mode.carrier, mode.options) == ("auto:shard=on", "fsdp-tuned", "fsdp-tuned", ())
-    modes = parse_modes("auto,auto:shard=on,gathered=64m,auto:shard=on@b,fsdp-tuned:gathered=1k")
+def test_the_form_of_a_mode_is_part_of_its_name() -> None:
+    mode = parse_mode("auto:shard")
+    assert (mode.text, mode.name, mode.carrier, mode.options) == ("auto:shard", "auto:shard", "auto:shard", ())
+    modes = parse_modes("auto,auto:shard,gathered=64m,auto:shard@b,auto:shard,gathered=1k")
     assert [mode.text for mode in modes] == [
-        "auto", "auto:shard=on,gathered=64m", "auto:shard=on@b", "fsdp-tuned:gathered=1k"
+        "auto", "auto:shard,gathered=64m", "auto:shard@b", "auto:shard,gathered=1k"
     ]  # fmt: skip
-    assert [mode.name for mode in modes] == ["auto", *["fsdp-tuned"] * 3]
+    assert [mode.name for mode in modes] == ["auto", *["auto:shard"] * 3]
     assert modes[1].options == (("gathered", "64m"),)
-    assert parse_mode("auto:shard=off") == parse_mode("auto")
 
 
 def test_a_unit_may_be_of_a_single_byte() -> None:
-    assert parse_mode("fsdp-tuned:gathered=1").options == (("gathered", "1"),)
+    assert parse_mode("auto:shard,gathered=1").options == (("gathered", "1"),)
 
 
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("auto:shard=yes", "shard=yes is neither on nor off", "try shard=on"),
-        ("auto:shrd=on", "unknown option 'shrd'", "did you mean 'shard'"),
-        ("auto:gathered=64m", "there are none without shard=on", "write auto:shard=on,gathered=64m"),
-        ("auto:shard=off,gathered=64m", "there are none without shard=on", "write auto:shard=on,gathered=64m"),
-        ("auto:shard=on,gathered=0", "a unit of 0 has no parameters", "try gathered=64MiB"),
-        ("fsdp-tuned:gathered=much", "'much' is not a size", "write it like"),
-        ("fsdp-tuned:shard=on", "unknown option 'shard'", "it takes gathered"),
+        ("auto:gathered=64m", "mode 'auto' takes no options", "write auto"),
+        ("auto:forward,gathered=64m", "mode 'auto:forward' takes no options", "write auto:forward"),
+        ("auto:shard,gathered=0", "a unit of 0 has no parameters", "try gathered=64MiB"),
+        ("auto:shard,gathered=much", "'much' is not a size", "write it like"),
+        ("auto:shard,gather=64m", "unknown option 'gather'", "did you mean 'gathered'"),
     ],
 )
 def test_units_that_cannot_be_searched(text: str, message: str, hint: str) -> None:
@@ -85,7 +82,7 @@ def test_units_that_cannot_be_searched(text: str, message: str, hint: str) -> No
     assert (caught.value.hint or "").startswith(hint)
 
 
-@pytest.mark.parametrize("carrier", ["fsdp", "fsdp-tuned", "hsdp", "replicate", "zero1"])
+@pytest.mark.parametrize("carrier", ["fsdp", "auto:shard", "hsdp", "replicate", "zero1"])
 @pytest.mark.parametrize("paired", ["crossover", "sequential", "concurrent"])
 def test_they_carry_no_pair_of_jobs(paired: str, carrier: str) -> None:
     with pytest.raises(SpecError, match=f"unknown carrier for {paired} '{carrier}'"):

@@ -113,12 +113,14 @@ def tried(
     planner: Planner = PLANNER,
     modes: Sequence[str] | None = None,
     refusal: str | None = "it is not offered here",
+    mode: str = "auto",
 ) -> tuple[Plan, dict[str, Plan]]:
     """The plan after a trial. DDP refuses the model for the reason `refusal`; None: it is a candidate too."""
     monkeypatch.setattr(Trial, "run", runs)
     monkeypatch.setattr(autotune, "ddp_refusal", lambda session, attach: refusal)
     plans = planner.plans(modes)
-    return try_candidates(RANK, planner, plans, {"unused.weight": 4}), plans
+    plans.setdefault(mode, planner.plan(mode))
+    return try_candidates(RANK, planner, plans, mode, {"unused.weight": 4}), plans
 
 
 def test_the_short_list_is_the_favourite_and_rivals_that_are_close(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +288,7 @@ LAYERS = tuple(
     for k, g in enumerate(GRADIENTS)
 )  # fmt: skip
 SLOW = COST.model_copy(update={"beta_s_per_byte": 4e-7})  # 0.1 s for all: more than backward hides
-AHEAD = Planner(replace(STEP, forward_s=0.06), SLOW, SHARED, layers=LAYERS, overlap="forward")
+AHEAD = Planner(replace(STEP, forward_s=0.06), SLOW, SHARED, layers=LAYERS)
 
 
 def without_attaching(trial: Trial, shortlist: list[Candidate]) -> tuple[list[Candidate], str]:
@@ -303,17 +305,18 @@ def refusing(name: str) -> Callable[..., tuple[list[Candidate], str]]:
 def test_schedules_that_travel_on_are_tried_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trial, "attachable", without_attaching)
     runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
-    plan, plans = tried(monkeypatch, runs, AHEAD)
+    plan, plans = tried(monkeypatch, runs, AHEAD, mode="auto:forward")
     [shortlist] = runs.shortlists
-    assert plans["auto"].carrier in ("dear", "priority")
+    assert plans["auto:forward"].carrier in ("dear", "priority")
     assert {"dear", "priority"} <= {candidate.carrier for candidate in shortlist}
     assert "searched" in {candidate.name for candidate in shortlist}
-    assert (plan.mode, plan.carrier, plan.parts) == ("auto", plans["auto"].carrier, plans["auto"].parts)
-    assert plan.predicted_step_s == plans["auto"].predicted_step_s
+    twin = plans["auto:forward"]
+    assert (plan.mode, plan.carrier, plan.parts) == ("auto:forward", twin.carrier, twin.parts)
+    assert plan.predicted_step_s == twin.predicted_step_s
     assert plan.note is not None
     assert plan.note.startswith(f"carried by '{plan.carrier}', after 10 steps each of: {plan.carrier} ")
     runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
-    tried(monkeypatch, runs, replace(AHEAD, overlap="backward"))
+    tried(monkeypatch, runs, AHEAD)
     assert {candidate.carrier for candidate in runs.shortlists[0]} == {None}
 
 
@@ -323,16 +326,16 @@ def test_the_note_says_of_how_many_steps_each(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Trial, "run", halved)
     planner = replace(PLANNER, contention=None)
-    plan = try_candidates(RANK, planner, planner.plans(["auto", "wfbp"]), {})
+    plan = try_candidates(RANK, planner, planner.plans(["auto", "wfbp"]), "auto", {})
     assert plan.note == "the buckets of 'auto', after 8 to 24 steps each of: auto 100 ms, wfbp 200 ms"
 
 
 def test_a_schedule_that_refuses_the_model_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    carrier = AHEAD.plan("auto").carrier
+    carrier = AHEAD.plan("auto:forward").carrier
     assert carrier is not None
     monkeypatch.setattr(Trial, "attachable", refusing(carrier))
     runs = Runs(lambda shortlist: [candidate.step_s for candidate in shortlist])
-    plan, _ = tried(monkeypatch, runs, AHEAD)
+    plan, _ = tried(monkeypatch, runs, AHEAD, mode="auto:forward")
     assert carrier not in {candidate.carrier for candidate in runs.shortlists[0]}
     assert plan.carrier != carrier
     assert plan.note is not None
@@ -342,5 +345,5 @@ def test_a_schedule_that_refuses_the_model_is_left_out_and_named(monkeypatch: py
 def test_where_our_engine_is_faster_in_truth_it_carries_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trial, "attachable", without_attaching)
     runs = Runs(lambda shortlist: [c.step_s * (1.05 if c.carrier else 0.5) for c in shortlist])
-    plan, _ = tried(monkeypatch, runs, replace(AHEAD, contention=None))
+    plan, _ = tried(monkeypatch, runs, replace(AHEAD, contention=None), mode="auto:forward")
     assert (plan.carrier, plan.parts) == (None, None)

@@ -23,9 +23,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(other_links, "_wait_s", lambda *_: 0.0)
     said: list[str] = []
     return SimpleNamespace(
-        run=SimpleNamespace(
-            modes=parse_modes("ddp,fsdp,auto:shard=on,replicate"), effort=SimpleNamespace(is_quick=False)
-        ),
+        run=SimpleNamespace(modes=parse_modes("ddp,fsdp,auto:shard,replicate"), effort=SimpleNamespace(is_quick=False)),
         device=torch.device("cpu"),
         workload=SimpleNamespace(scaler=None),
         snapshot=SimpleNamespace(restore=lambda workload: None),
@@ -59,7 +57,7 @@ def test_a_mode_whose_units_cannot_be_measured_is_named(session: Any, monkeypatc
     monkeypatch.setattr(other_links, "measure_unit_cost", measure)
     assert other_links.unit_costs(session, [], 0.3) == {"replicate": UnitCost(unit_s=0.002, tensor_s=0.001)}
     assert session.said == [
-        "predictions of fsdp and auto:shard=on lack the host's time for units: RuntimeError: mixed dtypes"
+        "predictions of fsdp and auto:shard lack the host's time for units: RuntimeError: mixed dtypes"
     ]
 
 

@@ -128,7 +128,7 @@ def test_modes_are_written_as_everywhere_else(tmp_path: Path) -> None:
          "did you mean 'optimal'? (xbench list modes has them all)"),
         ('"ddp", "optimal"', '"ddp", "ddp"', "check 'resnet18': the mode 'ddp' stands twice", "write it once"),
         ('"ddp", "optimal"', '"ddp+compile"', "check 'resnet18': 'ddp+compile' compiles first", "write 'ddp'"),
-        ('"ddp", "optimal"', '"auto:shard=on"', "check 'resnet18': 'auto:shard=on' plans its units", "write 'ddp'"),
+        ('"ddp", "optimal"', '"auto:shard"', "check 'resnet18': 'auto:shard' plans its units", "write 'ddp'"),
         ('"ddp", "optimal"', '"crossover"', "check 'resnet18': 'crossover' needs two jobs, and a check trains one",
          "write 'optimal'"),
         ('"synthetic:layers=8"', '"resnet19"', "check 'small': workload: unknown workload 'resnet19'", "did you mean"),

@@ -62,13 +62,8 @@ def test_what_hardly_gains_is_not_named() -> None:
 
 def test_one_rank_is_sent_to_two() -> None:
     spec = made.profile().spec.model_copy(update={"fabric": FabricSpec(name="local", ranks=1)})
-    assert view_of(profile(cost_model=None, bounds=None, spec=spec)).advice() == [
-        Advice("One rank has nobody to send gradients to, so no schedule can be recommended."),
-        Advice(
-            "To plan schedules, profile on two:",
-            "xbench profile resnet18 --fabric local:ranks=2 --batch-size 8 --image-size 128",
-        ),
-    ]
+    _, two = view_of(profile(cost_model=None, bounds=None, spec=spec)).advice()
+    assert two.command == "xbench profile resnet18 --fabric local:ranks=2 --batch-size 8 --image-size 128"
 
 
 def test_a_profile_names_the_mode_to_use_what_goes_further_and_the_command_in_every_format() -> None:
@@ -97,15 +92,11 @@ def test_plan_says_what_the_profile_says() -> None:
 
 def test_a_comparison_says_how_to_use_the_winner_how_to_stay_with_ddp_and_what_was_not_run() -> None:
     record = comparison([DDP, AUTO, TUNED])
-    assert view_of(record).advice("runs/a b/record.json") == [
-        Advice("Put auto under the training loop.", "xbench plan 'runs/a b/record.json' --emit python --mode auto"),
-        Advice(
-            "To change one argument of DistributedDataParallel and not the loop: ddp-tuned takes 0.940 [0.917, 0.967] "
-            "of ddp's time.",
-            "xbench plan 'runs/a b/record.json' --emit ddp --mode ddp-tuned",
-        ),
-        Advice(f"Not run: {AHEAD}{OFF}", RUN.format("ddp,auto,priority,dear")),
-    ]
+    use, in_one, more = view_of(record).advice("runs/a b/record.json")
+    assert use.command == "xbench plan 'runs/a b/record.json' --emit python --mode auto"
+    assert in_one.command == "xbench plan 'runs/a b/record.json' --emit ddp --mode ddp-tuned"
+    assert "ddp-tuned takes 0.940 [0.917, 0.967]" in in_one.told
+    assert more == Advice(f"Not run: {AHEAD}{OFF}", RUN.format("ddp,auto,priority,dear"))
     pasted = [block.text for block in view_of(record, "runs/a b").page().paste if isinstance(block, Code)]
     assert pasted[1:] == ["xbench plan 'runs/a b' --emit ddp --mode ddp-tuned", RUN.format("ddp,auto,priority,dear")]
     for drawn in (terminal.render(record), markdown.render(record)):
@@ -119,11 +110,9 @@ def test_what_was_run_is_not_advised_again() -> None:
     priority = made.mode_result("priority", 0.52, (0.87, 0.85, 0.89), "faster", buckets=4)
     assert not_run(comparison([DDP, AUTO, dear, priority]), "auto") == []
     (rest,) = not_run(comparison([DDP, AUTO, dear]), "dear")
-    assert rest == Advice(
-        "Not run: priority updates parameters in the next forward pass, and is predicted to take 450 ms a step, 6.2 % "
-        f"less than dear (simulated).{OFF.replace('auto', 'dear')}",
-        RUN.format("ddp,dear,priority"),
-    )
+    assert rest.command == RUN.format("ddp,dear,priority")
+    assert "450 ms a step, 6.2 % less than dear (simulated)" in rest.told
+    assert rest.told.endswith(OFF.replace("auto", "dear"))
 
 
 def test_a_gain_within_the_error_of_the_run_s_predictions_is_not_advised() -> None:
@@ -286,13 +275,11 @@ def test_the_list_for_ddp_is_the_one_that_is_best_in_ddp(
 
 def test_a_prediction_says_where_it_runs() -> None:
     found = with_steps(ddp=1.0, ddp_tuned=0.95, auto=0.9)
-    assert prediction(found, "auto") == "auto is predicted to take 900 ms a step, ddp 1.00 s (simulated)."
-    assert prediction(found, "ddp-tuned") == (
-        "ddp-tuned is predicted to take 950 ms a step, ddp 1.00 s, auto 900 ms (simulated)."
-    )
+    assert "900 ms a step, ddp 1.00 s (simulated)" in prediction(found, "auto")
+    assert "950 ms a step, ddp 1.00 s, auto 900 ms (simulated)" in prediction(found, "ddp-tuned")
     there = prediction(found, "auto", in_ddp=True)
-    assert there.startswith("DistributedDataParallel with the buckets of auto is ")
-    assert there.endswith(" a step, ddp 1.00 s, auto under xbench.attach 900 ms (simulated).")
+    assert there.startswith("DistributedDataParallel with the buckets of auto")
+    assert there.endswith("auto under xbench.attach 900 ms (simulated).")
 
 
 def test_what_the_next_forward_pass_could_hide_is_told() -> None:

@@ -19,7 +19,7 @@ from xbench.stats.summary import median_estimate
 
 DDP = made.mode_result("ddp", 0.657, (1.0, 1.0, 1.0), "reference")
 COMPUTE = made.mode_result("compute", 0.5, (0.76, 0.75, 0.77), "faster")
-MORE = "More launches may decide: --rigorous, or --until 2%."
+MORE = "More launches may decide: --launches 8, or --until 2%."
 
 
 def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:
@@ -27,14 +27,11 @@ def _optimal(value: float, low: float, high: float, verdict: str) -> ModeResult:
 
 
 def test_the_fastest_mode_is_named_with_its_gain_and_its_rivals() -> None:
-    assert answer(made.comparison()) == [
-        "optimal is faster: 10.8 % less time per sample than ddp, the reference (95 % CI 10.0 % to 11.6 %).",
-        "mgwfbp is as fast as optimal, within 2 %: block by block it takes 1.010 [1.009, 1.011] of its time.",
-        "Times are real (real compute, real collectives over real links); predictions and bounds are simulated.",
-    ]
-    assert answer(made.paired())[-1] == (
-        "Times are emulated for concurrent and real for crossover:mgwfbp and sequential; "
-        "predictions and bounds are simulated."
+    gain, rival, _ = answer(made.comparison())
+    assert gain.startswith("optimal is faster: 10.8 % less time")
+    assert "1.010 [1.009, 1.011]" in rival
+    assert answer(made.paired())[-1].startswith(
+        "Times are emulated for concurrent and real for crossover:mgwfbp and sequential;"
     )
 
 
@@ -42,11 +39,10 @@ def test_a_noisy_mode_hides_none_that_is_proven_faster() -> None:
     mgwfbp = made.mode_result("mgwfbp", 0.61, (0.929, 0.89, 0.969), "faster")
     record = made.comparison([DDP, mgwfbp, _optimal(0.926, 0.833, 1.028, "inconclusive")])
     assert [result.mode for result in ranking(record)] == ["mgwfbp", "optimal", "ddp"]
-    assert answer(record)[:3] == [
-        "mgwfbp is faster: 7.1 % less time per sample than ddp, the reference (95 % CI 3.1 % to 11.0 %).",
-        "optimal may be faster still, but this run cannot tell it from ddp.",
-        MORE,
-    ]
+    gain, unsure, more, *_ = answer(record)
+    assert gain.startswith("mgwfbp is faster: 7.1 % less time")
+    assert "optimal may be faster still" in unsure
+    assert more == MORE
     found = what_to_paste(record)
     assert found is not None
     assert "mgwfbp" in found.told
@@ -56,14 +52,11 @@ def test_a_noisy_mode_hides_none_that_is_proven_faster() -> None:
     ("mgwfbp", "wfbp", "said"),
     [
         (1.05, 1.1, []),
-        (1.05, 1.01, ["wfbp is as fast as optimal, within 2 %: block by block it takes 1.010 [1.009, 1.011] of its "
-                      "time."]),
-        (1.001, 1.002, ["mgwfbp and wfbp are as fast as optimal, within 2 %: block by block they take 1.001 "
-                        "[1.000, 1.002] and 1.002 [1.001, 1.003] of its time."]),
-        (1.001, 1.025, ["mgwfbp is as fast as optimal, within 2 %: block by block it takes 1.001 [1.000, 1.002] of its "
-                        "time."]),
+        (1.05, 1.01, ["wfbp", "1.010 [1.009, 1.011]"]),
+        (1.001, 1.002, ["mgwfbp and wfbp", "1.001 [1.000, 1.002] and 1.002 [1.001, 1.003]"]),
+        (1.001, 1.025, ["mgwfbp", "1.001 [1.000, 1.002]"]),
     ],
-)  # fmt: skip
+)
 def test_rivals_are_judged_by_their_blocks_and_not_by_intervals_that_overlap(
     mgwfbp: float, wfbp: float, said: list[str]
 ) -> None:
@@ -71,7 +64,10 @@ def test_rivals_are_judged_by_their_blocks_and_not_by_intervals_that_overlap(
     record = made.comparison([DDP, _optimal(0.9, 0.84, 0.96, "faster"), *wide])
     took = {"optimal": 0.9, "mgwfbp": 0.9 * mgwfbp, "wfbp": 0.9 * wfbp}
     blocks = made.samples(list(record.modes), ratios=took)
-    assert answer(record.model_copy(update={"samples": blocks}))[1:-1] == said
+    between = answer(record.model_copy(update={"samples": blocks}))[1:-1]
+    assert len(between) == bool(said)
+    assert not said or between[0].startswith(f"{said[0]} ")
+    assert all(part in between[0] for part in said)
 
 
 def test_a_mode_is_fastest_only_if_every_other_is_shown_to_be_slower() -> None:
@@ -94,15 +90,13 @@ def test_a_mode_is_fastest_only_if_every_other_is_shown_to_be_slower() -> None:
 def test_one_launch_says_that_it_speaks_of_itself() -> None:
     ratio = Ratio(value=0.9, ci95=(0.85, 0.95), verdict="faster", pairs=6, launches=1)
     record = made.comparison([DDP, _optimal(0.9, 0.85, 0.95, "faster").model_copy(update={"ratio": ratio})])
-    assert answer(record)[1] == "This speaks of one launch; another may differ by a percent or two."
+    assert answer(record)[1].startswith("This speaks of one launch")
 
 
 def test_what_a_precision_needs_is_said_where_launches_show_it() -> None:
     ratio = Ratio(value=0.98, ci95=(0.949, 1.012), verdict="inconclusive", pairs=16, launches=4)
     record = made.comparison([DDP, _optimal(0.98, 0.949, 1.012, "inconclusive").model_copy(update={"ratio": ratio})])
-    assert answer(record)[1] == (
-        "More launches may decide: ratios to ±2 % need about 7 launches of as many rounds here (--until 2%)."
-    )
+    assert "±2 % need about 7 launches" in answer(record)[1]
 
 
 def test_rivals_that_met_in_no_round_are_not_judged() -> None:
@@ -131,83 +125,84 @@ def test_neither_the_control_nor_a_wrong_network_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimal", "said"),
+    ("optimal", "said", "undecided"),
     [
-        (
-            (0.97, 0.9, 1.04, "inconclusive"),
-            ["Inconclusive: optimal looks fastest by its paired ratio, but this run cannot tell it from ddp, the "
-             "reference (ratio 0.970, 95 % CI 0.900 to 1.040).", MORE],
-        ),
-        (
-            (0.995, 0.99, 1.0, "equivalent"),
-            ["No mode is faster than ddp, the reference, by an amount that matters; optimal is equivalent "
-             "(ratio 0.995, 95 % CI 0.990 to 1.000)."],
-        ),
-        (
-            (1.004, 0.995, 1.013, "equivalent"),
-            ["No mode is faster than ddp, the reference; optimal is equivalent."],
-        ),
-        (
-            (1.2, 1.1, 1.3, "slower"),
-            ["ddp, the reference, is fastest of 2: every other mode is slower."],
-        ),
-        (
-            (1.2, 0.4, 3.6, "inconclusive"),
-            ["Inconclusive: ddp, the reference, looks fastest by paired ratios, but this run cannot tell optimal from "
-             "it.", MORE],
-        ),
+        ((0.97, 0.9, 1.04, "inconclusive"), "Inconclusive: optimal looks fastest by its paired ratio", True),
+        ((0.995, 0.99, 1.0, "equivalent"), "No mode is faster than ddp, the reference, by an amount", False),
+        ((1.004, 0.995, 1.013, "equivalent"), "No mode is faster than ddp, the reference; optimal is", False),
+        ((1.2, 1.1, 1.3, "slower"), "ddp, the reference, is fastest of 2", False),
+        ((1.2, 0.4, 3.6, "inconclusive"), "Inconclusive: ddp, the reference, looks fastest", True),
     ],
-)  # fmt: skip
-def test_without_a_proven_gain_no_mode_wins(optimal: tuple[float, float, float, str], said: list[str]) -> None:
-    assert answer(made.comparison([DDP, _optimal(*optimal)]))[:-1] == said
+)
+def test_without_a_proven_gain_no_mode_wins(
+    optimal: tuple[float, float, float, str], said: str, undecided: bool
+) -> None:
+    first, *more, _ = answer(made.comparison([DDP, _optimal(*optimal)]))
+    assert first.startswith(said)
+    assert more == ([MORE] if undecided else [])
 
 
 def test_an_undecided_mode_is_named_beside_an_equivalent_one() -> None:
     ratio = Ratio(value=0.998, ci95=(0.9, 1.1), verdict="inconclusive", pairs=8)
     unsure = made.mode_result("wfbp", 0.5, None, "inconclusive").model_copy(update={"ratio": ratio})
     record = made.comparison([DDP, _optimal(0.995, 0.99, 1.0, "equivalent"), unsure])
-    assert answer(record)[:2] == [
-        "Inconclusive: optimal is equivalent to ddp, the reference (ratio 0.995, 95 % CI 0.990 to 1.000), and this run "
-        "cannot tell wfbp from ddp.",
-        MORE,
-    ]
+    first, more, *_ = answer(record)
+    assert first.startswith("Inconclusive: optimal is equivalent to ddp")
+    assert "cannot tell wfbp from ddp" in first
+    assert more == MORE
     change = what_to_paste(record)
     assert change is not None
-    assert change.told == "Stay with ddp until more launches decide."
-
-
-def test_without_a_time_of_the_reference_nothing_is_advised() -> None:
-    failed = ModeResult(mode="ddp", status="failed", label="real", error="rank 0 died")
-    lone = [made.mode_result(name, step_s, None, "faster") for name, step_s in (("optimal", 0.5), ("wfbp", 0.6))]
-    assert what_to_paste(made.comparison([failed, *lone])) is None
-
-
-def test_controls_alone_are_no_answer() -> None:
-    assert answer(made.comparison([COMPUTE])) == ["No mode that may be advised was measured, so there is no answer."]
-
-
-def test_nothing_to_compare() -> None:
-    assert answer(made.comparison([DDP]))[0].startswith("Only ddp was measured")
-    assert answer(made.comparison([DDP, COMPUTE]))[0].startswith("Only ddp is a mode to advise: ")
-    assert answer(made.comparison([])) == ["No mode was measured, so there is no answer."]
-    failed = ModeResult(mode="ddp", status="failed", label="real", error="rank 0 died")
-    lone = [made.mode_result(name, step_s, None, "faster") for name, step_s in (("optimal", 0.5), ("wfbp", 0.6))]
-    assert answer(made.comparison([failed, *lone]))[0] == (
-        "optimal had the shortest time per sample, but without ddp, the reference, there is no ratio to judge it."
-    )
+    assert "Stay with ddp" in change.told
 
 
 @pytest.mark.parametrize(
-    ("share", "shown"),
-    [(None, "–"), (0.0, "0 %"), (0.62, "62 %"), (1.0, "100 %"), (-2.26, "< 0 %"), (1.62, "> 100 %")],
+    ("modes", "said"),
+    [
+        ([], "No mode was measured"),
+        ([COMPUTE], "No mode that may be advised"),
+        ([DDP], "Only ddp was measured"),
+        ([DDP, COMPUTE], "Only ddp is a mode to advise: "),
+        (
+            [
+                ModeResult(mode="ddp", status="failed", label="real", error="rank 0 died"),
+                made.mode_result("optimal", 0.5, None, "faster"),
+                made.mode_result("wfbp", 0.6, None, "faster"),
+            ],
+            "optimal had the shortest time per sample, but without ddp",
+        ),
+    ],
 )
-def test_a_removed_share_is_between_nothing_and_all(share: float | None, shown: str) -> None:
-    assert removed_cell(share) == shown
+def test_nothing_to_compare_is_no_answer_and_no_advice(modes: list[ModeResult], said: str) -> None:
+    record = made.comparison(modes)
+    assert answer(record)[0].startswith(said)
+    assert what_to_paste(record) is None
 
 
-def test_a_removed_share_has_its_interval() -> None:
-    assert removed_cell(0.62, (0.5, 0.735)) == "62 % [50, 74]"
-    assert removed_cell(1.3, (0.9, 1.7)) == "> 100 % [90, 170]"
+@pytest.mark.parametrize(
+    ("share", "interval", "shown"),
+    [
+        (None, None, "–"),
+        (0.0, None, "0 %"),
+        (1.0, None, "100 %"),
+        (-2.26, None, "< 0 %"),
+        (0.62, (0.5, 0.735), "62 % [50, 74]"),
+        (1.3, (0.9, 1.7), "> 100 % [90, 170]"),
+    ],
+)
+def test_a_removed_share_is_between_nothing_and_all(
+    share: float | None, interval: tuple[float, float] | None, shown: str
+) -> None:
+    assert removed_cell(share, interval) == shown
+
+
+@pytest.mark.parametrize("name", ["terminal", "markdown", "html", "junit"])
+def test_every_format_says_why_a_mode_failed_and_shows_no_time_of_it(name: str) -> None:
+    text = " ".join(FORMATS.load(name)(made.troubled()).split())
+    assert "INCOMPLETE: interrupted in round 3" in text
+    assert "mgwfbp FAILED the parity check against ddp" in text
+    assert "single FAILED: rank 1 on host 1 died: killed by SIGKILL" in text
+    assert "25.0 ms" not in text  # 0.4 s over 16 samples
+    assert "400 ms" not in text
 
 
 # --- one sample has shown no spread: no format gives it an interval ---------------------------------------------------
@@ -274,22 +269,15 @@ def test_a_mode_whose_turn_never_came_has_not_failed() -> None:
     assert found == [(name, "skipped", "not measured") for name in NAMES]
     for table in ("modes", "samples"):
         assert [row["status"] for row in view_of(record).tables()[table]] == ["not measured"] * 3
-    assert terminal.render(record).startswith(
-        "INCOMPLETE: interrupted. What follows is what had been measured by then.\n\n"
-        "No mode was measured, so there is no answer.\n"
-    )
+    first, second, *_ = terminal.render(record).split("\n\n")
+    assert first.startswith("INCOMPLETE: interrupted.")
+    assert second.startswith("No mode was measured")
 
 
 @pytest.mark.parametrize("name", ["terminal", "markdown", "html", "junit"])
 def test_no_format_calls_it_failed_or_has_an_empty_table(name: str) -> None:
     said = FORMATS.load(name)(before_the_first_block())
-    for word in (
-        "FAILED",
-        "Time per sample in figures",
-        "Time per sample, all jobs",
-        "Where the step goes",
-        "| mode |",
-    ):
+    for word in ("FAILED", "Time per sample in figures", "Time per sample, all jobs", "Where the step", "| mode |"):
         assert word not in said
 
 
@@ -321,31 +309,21 @@ def test_what_proves_nothing_keeps_its_times_and_has_one_sentence_a_reason() -> 
     assert trusted(result)
     assert failure_line(result) is None
     assert parity_cell(result) == "not shown"
-    assert not_shown_lines(unproven()) == [f"Same network: not shown for ddp and optimal: {WHY}."]
+    (line,) = not_shown_lines(unproven())
+    assert "not shown for ddp and optimal" in line
     assert not_shown_lines(made.comparison()) == []
     told = {case.name: case.message for case in junit.cases(unproven())}
     assert told["optimal"].endswith(f"; same network: not shown ({WHY})")
-    assert "; same network: yes" in told["wfbp"]
-
-
-@pytest.mark.parametrize("name", ["markdown", "html"])
-def test_a_format_for_people_says_so_with_the_reason(name: str) -> None:
-    text = " ".join(FORMATS.load(name)(unproven()).split())
-    assert "not shown" in text
-    assert WHY in text
-
-
-def test_a_table_has_the_words_and_the_reason() -> None:
     rows = {row["mode"]: row for row in view_of(unproven()).tables()["modes"]}
     assert (rows["optimal"]["same_network"], rows["optimal"]["same_network_why"]) == ("not shown", WHY)
     assert rows["wfbp"]["same_network"] == "yes"
-    failed = {row["mode"]: row for row in view_of(made.troubled()).tables()["modes"]}
-    assert failed["mgwfbp"]["same_network"] == "FAILED"
+    for name in ("markdown", "html"):
+        assert WHY in " ".join(FORMATS.load(name)(unproven()).split())
 
 
 def test_a_reference_by_hand_is_said() -> None:
     text = columns_line(unproven(reference=BY_HAND, shown=True))
-    assert "trains what averaging by hand trains, since DDP cannot train this model" in text
+    assert "averaging by hand" in text
 
 
 def test_a_record_from_before_says_yes() -> None:
@@ -358,7 +336,4 @@ def test_a_record_from_before_says_yes() -> None:
 
 def test_a_reference_that_fails_is_not_held_against_itself() -> None:
     failed = unproven(ok=False, shown=True, message="'weight' differs").modes["ddp"]
-    assert failure_line(failed) == (
-        "ddp FAILED the parity check against its own steps taken again (tolerance 0.0001), so its time is not "
-        "shown: 'weight' differs"
-    )
+    assert "against its own steps taken again" in (failure_line(failed) or "")

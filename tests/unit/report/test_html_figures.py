@@ -17,7 +17,6 @@ from xbench.report.charts.bars import (
     bounds_per_sample,
     fastest_first,
     predicted_and_measured,
-    step_table,
     time_per_sample,
     verdict_badge,
 )
@@ -84,14 +83,7 @@ def test_a_verdict_is_one_word_and_failed_modes_stand_last() -> None:
 def test_predictions_stand_beside_measurements() -> None:
     _, measured, predicted = _found(predicted_and_measured(made.comparison())).traces
     assert measured["y"] == predicted["y"] == ["optimal", "mgwfbp", "wfbp", "ddp", "single"]
-    assert measured["x"] == pytest.approx([586, 592, 611, 657, 818])
     assert predicted["x"] == pytest.approx([0.985 * step for step in measured["x"]])
-
-
-def test_where_the_step_goes() -> None:
-    rows = {row[0]: row for row in step_table(made.comparison()).rows}
-    assert rows["optimal"][1:6] == ["586 ms", "184 ms", "50 %", "577 ms", "−1.5 %"]
-    assert rows["optimal"][7] == "yes (±2e-07)"
 
 
 def _timeline(compute: list[tuple[float, float]], link: list[tuple[float, float]]) -> Timeline:
@@ -258,10 +250,10 @@ def test_each_schedule_is_pasted_as_it_is_used(mode: str, part: str) -> None:
 
 def test_planned_units_are_pasted_as_lines_of_torch() -> None:
     units = [Unit(name="a.0, a.1", parameters=["w"]), Unit(name="a.2", parameters=["v"]), Unit(name="", parameters=[])]
-    best = made.mode_result("auto:shard=on", 0.5, (0.8, 0.78, 0.82), "faster").model_copy(update={"units": units})
+    best = made.mode_result("auto:shard", 0.5, (0.8, 0.78, 0.82), "faster").model_copy(update={"units": units})
     found = what_to_paste(made.comparison([made.comparison().modes["ddp"], best]))
     assert found is not None
-    assert found.told == "Wrap the units of auto:shard=on by fully_shard, before the optimizer is made:"
+    assert found.told == "Wrap the units of auto:shard by fully_shard, before the optimizer is made:"
     assert found.code is not None
     compile(found.code, "pasted", "exec")
     assert "    ['a.0', 'a.1'],\n    ['a.2'],\n]" in found.code

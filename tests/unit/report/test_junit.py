@@ -5,13 +5,12 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 import pytest
-import sample_predictions as predicted
 import sample_records as made
 from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.records import ModeResult
-from xbench.report.formats.junit import THE_RUN, cases, junit_xml, render
+from xbench.report.formats.junit import cases, junit_xml
 from xbench.report.view import Case, Status
 
 EXPECTED = """\
@@ -66,43 +65,9 @@ def test_what_xml_cannot_hold_is_seen_to_be_missing() -> None:
     assert 'message="�[31mno�"' in junit_xml([Case("a", "b", status="error", message="\x1b[31mno\x00")])
 
 
-def test_a_case_a_mode_with_its_step_and_label() -> None:
-    found = cases(made.comparison())
-    assert [(case.name, case.status) for case in found] == [
-        (name, "passed") for name in ("compute", "ddp", "single", "wfbp", "mgwfbp", "optimal")
-    ]
-    assert {case.group for case in found} == {"resnet18 on shaped:hosts=2,rate=1gbit (real)"}
-    optimal = found[-1]
-    assert optimal.time_s == 0.586
-    assert optimal.message == (
-        "step 586 ms [580 ms, 593 ms] (real); 36.6 ms a sample; ratio to ddp 0.892 [0.884, 0.900]: faster; "
-        "predicted 577 ms (simulated), error -1.5 %; same network: yes (±2e-07)"
-    )
-
-
-def test_a_parity_check_that_was_not_passed_is_a_failure_and_a_crash_an_error() -> None:
-    found = {case.name: case for case in cases(made.troubled())}
-    assert found["mgwfbp"].status == "failed"
-    assert "FAILED the parity check against ddp" in found["mgwfbp"].message
-    assert (found["single"].status, found["single"].time_s) == ("error", None)
-    assert found["single"].message == "single FAILED: rank 1 on host 1 died: killed by SIGKILL"
-    ended = found[THE_RUN]
-    assert (ended.status, ended.message) == ("error", "INCOMPLETE: interrupted in round 3 of launch 1")
-    root = ET.fromstring(render(made.troubled()))
-    counts = {"tests": "5", "failures": "1", "errors": "2"}
-    assert {key: root.attrib[key] for key in counts} == counts
-
-
 def test_a_mode_that_is_not_installed_is_skipped() -> None:
     error = "Horovod is not installed: python -m xbench.horovod.build builds it"
     missing = ModeResult(mode="horovod:fusion=32", status="failed", label="real", error=error)
     crashed = missing.model_copy(update={"mode": "horovod", "error": "rank 1 died"})
     found = cases(made.comparison([missing, crashed], reference="horovod"))
     assert [case.status for case in found] == ["skipped", "error"]
-
-
-def test_a_profile_and_a_scaling_have_cases_that_pass() -> None:
-    assert [case.name for case in cases(made.profile())][:2] == ["profile", "plan of single"]
-    scaling = predicted.scaling()
-    assert len(cases(scaling)) == len(scaling.points)
-    assert all("(simulated)" in case.message for case in cases(scaling))

@@ -26,13 +26,6 @@ def test_rows_of_a_table_have_as_many_cells_as_their_heading(name: str) -> None:
         assert not rows or re.fullmatch(r"(\| -{3}:? )+\|", rows[1])
 
 
-def test_a_failed_mode_has_a_row_and_a_reason() -> None:
-    text = render(made.troubled())
-    assert "| `single` | – | – | **FAILED** | – | – | – | – | – | real |" in text
-    assert "- **single FAILED: rank 1 on host 1 died: killed by SIGKILL**" in text
-    assert "\n\n> **INCOMPLETE: interrupted in round 3 of launch 1." in text
-
-
 def test_many_warnings_are_folded_and_few_are_not() -> None:
     few, many = made.comparison(), made.comparison(warnings=[f"number {number}" for number in range(4)])
     assert "\n- warning: 2 hosts share 8 cores: each rank has 4\n" in render(few)

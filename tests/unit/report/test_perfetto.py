@@ -44,10 +44,6 @@ def notes(record: Comparison) -> list[str]:
     return json.loads(perfetto.render(record))["otherData"]["notes"]  # type: ignore[no-any-return]
 
 
-def process_names(text: str) -> list[str]:
-    return [event["args"]["name"] for event in events(text) if event["name"] == "process_name"]
-
-
 def of_process(text: str, part: str) -> list[dict[str, Any]]:
     """The events of the one process whose name holds `part`."""
     found = events(text)
@@ -116,18 +112,6 @@ def test_every_committed_record_with_steps_keeps_the_rules(path: Path) -> None:
             assert [drawn[pid] for pid in recorded] == [len(step.compute) + len(step.communication) for step in kept]
 
 
-def test_a_step_waits_where_it_computes_nothing() -> None:
-    waits = [event for event in of_process(perfetto.render(small()), "recorded") if event.get("cat") == "exposed"]
-    assert [(event["name"], event["ts"], event["dur"]) for event in waits] == [(trace.WAITING, 300000.0, 150000.0)]
-
-
-def test_buckets_under_way_at_once_have_tracks_of_their_own() -> None:
-    found = of_process(perfetto.render(small()), "recorded")
-    tracks = {event["tid"]: event["args"]["name"] for event in found if event["name"] == "thread_name"}
-    where = {event["name"]: tracks[event["tid"]] for event in found if event.get("cat") == "communication"}
-    assert where == {"bucket 1": "communication", "bucket 2": "communication (2)", "bucket 3": "communication"}
-
-
 def test_dozens_of_buckets_under_way_at_once_have_eight_tracks() -> None:
     process = Process("a step (real)")
     for number in range(20):  # all launched at once, and carried one after the other
@@ -140,16 +124,6 @@ def test_dozens_of_buckets_under_way_at_once_have_eight_tracks() -> None:
     assert times["bucket 7"] == (0.0, 8000.0, None)
     assert times["bucket 8"] == (1000.0, 8000.0, 0.0)
     assert times["bucket 19"] == (12000.0, 8000.0, 0.0)
-
-
-def test_bytes_in_flight_go_up_and_down() -> None:
-    counted = [
-        (event["ts"], event["args"]["in flight"])
-        for event in of_process(perfetto.render(small()), "recorded")
-        if event["ph"] == "C"
-    ]
-    assert counted == [(0.0, 0), (151000.0, 4000), (180000.0, 6000), (200000.0, 2000), (300000.0, 3000),
-                       (400000.0, 1000), (450000.0, 0)]  # fmt: skip
 
 
 def test_arrows_lead_from_the_layer_that_completed_a_bucket() -> None:
@@ -193,27 +167,6 @@ def test_parts_of_priority_are_not_told_apart() -> None:
     assert plan is not None
     assert arrows(small()) == [151000.0, 180000.0, 300000.0]
     assert arrows(changed(small(), plan=plan.model_copy(update={"parts": Parts(nbytes=4096, order=[0, 1, 2])}))) == []
-
-
-def test_a_failed_mode_is_a_process_that_says_so() -> None:
-    text = perfetto.render(small())
-    assert "resnet18 · single · FAILED (real)" in process_names(text)
-    (mark,) = [event for event in of_process(text, "FAILED") if event["ph"] == "i"]
-    assert mark["name"] == "single FAILED: rank 1 on host 1 died: killed by SIGKILL"
-
-
-def test_an_incomplete_record_says_so() -> None:
-    about = json.loads(perfetto.render(made.troubled()))["otherData"]
-    assert about["incomplete"].startswith("INCOMPLETE: interrupted in round 3 of launch 1.")
-    assert "incomplete" not in json.loads(perfetto.render(made.comparison()))["otherData"]
-
-
-def test_the_recorded_step_stands_above_the_predicted_one() -> None:
-    assert [name.partition(" · ")[2] for name in process_names(perfetto.render(made.comparison()))][1:4] == [
-        "ddp · recorded step of rank 0 of 2 (real)",
-        "ddp · predicted step (simulated)",
-        "single · recorded step of rank 0 of 2 (real)",
-    ]
 
 
 def test_turns_are_drawn_as_the_model_plays_them() -> None:

@@ -67,15 +67,12 @@ def test_few_ranks_stand_for_many_workers() -> None:
 def test_what_was_asked_for_stands_beside_what_was_got() -> None:
     got_s = {20e-6: 22e-6, 100e-6: 104e-6, 1e-3: 1.001e-3, 0.1: 0.1005, 0.01: 0.01002}
     points = [CalibrationPoint(asked_s=asked, got_s=got, ci95=(got, got)) for asked, got in got_s.items()]
-    assert emulated_line(EmulatedLink(model=MODEL, calibration=points)) == (
-        "asked for 2.52 ms + 661 µs a MiB; from 1.00 ms up 0.20 % late, below it 3.0 µs (calibrated by itself, median)"
-    )
+    line = emulated_line(EmulatedLink(model=MODEL, calibration=points))
+    assert "2.52 ms + 661 µs a MiB; from 1.00 ms up 0.20 % late, below it 3.0 µs" in line
 
 
 def test_a_link_from_a_record_names_it_and_says_whether_contention_is_in_it() -> None:
-    assert emulated_line(EmulatedLink(model=MODEL, source="a/record.json")) == (
-        "asked for 2.52 ms + 661 µs a MiB and 64 workers, as in a/record.json"
-    )
+    assert "64 workers, as in a/record.json" in emulated_line(EmulatedLink(model=MODEL, source="a/record.json"))
     assert "computation beside a collective 1.2 times as long" in emulated_line(EmulatedLink(model=MODEL, slowdown=1.2))
 
 
@@ -92,15 +89,11 @@ def test_every_format_has_the_bare_step_as_its_headline() -> None:
 
 
 def test_medians_that_do_not_agree_with_the_paired_cost_are_said_to_be_unpaired() -> None:
-    assert parts_line(made.STEP) == (
-        "With instruments it takes 404 ms [401 ms, 409 ms]: forward 131 ms, backward 259 ms, optimizer 12.0 ms."
-    )
-    assert instruments_line(made.STEP) == "Instruments cost +0.5 % [-0.4 %, +1.3 %], by pairs of neighbouring steps."
+    assert "404 ms [401 ms, 409 ms]: forward 131 ms, backward 259 ms, optimizer 12.0 ms." in parts_line(made.STEP)
+    assert "cost +0.5 % [-0.4 %, +1.3 %], by pairs" in instruments_line(made.STEP)
+    assert "two medians" not in instruments_line(made.STEP)
     step = made.STEP.model_copy(update={"step_s": 0.376, "uninstrumented_step_s": 0.346, "overhead_ratio": 0.01})
-    assert instruments_line(step) == (
-        "Instruments cost +1.0 % [-0.4 %, +1.3 %], by pairs of neighbouring steps. The two medians differ by +8.7 %: "
-        "they are not of pairs, and the machine's speed may have changed in between."
-    )
+    assert "two medians differ by +8.7 %: they are not of pairs" in instruments_line(step)
 
 
 def test_a_step_of_several_micro_steps_says_so() -> None:
@@ -159,10 +152,9 @@ def test_a_band_that_was_given_holds_for_all_sizes() -> None:
     record = predicted.scaling()
     points = [point.model_copy(update={"step_band_s": (0.9, 1.1)}) for point in record.points]
     given = ErrorBand(share=0.1, source="given with --error-band")
-    assert band_line(record.model_copy(update={"points": points, "error_band": given})) == (
-        "Error band: a measured step would take 0.91 to 1.11 times what is shown, if predictions are off by up to "
-        "10.0 %: given with --error-band."
-    )
+    line = band_line(record.model_copy(update={"points": points, "error_band": given}))
+    assert "Each doubling" not in line
+    assert line.endswith("10.0 %: given with --error-band.")
 
 
 @pytest.mark.parametrize("name", ["terminal", "markdown", "html"])

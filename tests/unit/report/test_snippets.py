@@ -105,8 +105,8 @@ def test_what_attach_is_given(mode: str, record: str | None, given: dict[str, An
 
 def test_units_are_handed_over_with_the_tuning_of_the_ranks() -> None:
     units = [Unit(name="layer1, layer2", parameters=["layer1.w", "layer2.w"]), Unit(name="", parameters=["w"])]
-    assert LINE not in units_snippet("auto:shard=on", units, "2 units", sums=False)
-    lines = units_snippet("auto:shard=on", units, "2 units", sums=False, tuned=True).splitlines()
+    assert LINE not in units_snippet("auto:shard", units, "2 units", sums=False)
+    lines = units_snippet("auto:shard", units, "2 units", sums=False, tuned=True).splitlines()
     assert lines[-2].startswith("torch.distributed.barrier()")  # Gloo's threads begin with the first collective
     assert lines[-1] == LINE
 

@@ -27,48 +27,35 @@ def link(**changes: Any) -> SlowLink:
     return SlowLink(**fields | changes)
 
 
+ALONE: dict[str, Any] = {"host": None, "layer": None}
+
+
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    ("changes", "parts"),
     [
-        ({}, "Rank 1 (host 1) holds the others back: backward from layer4.1.conv2 on, 62.0 ms a step (17 %)."),
-        ({"host": None, "layer": None}, "Rank 1 holds the others back: backward, 62.0 ms a step (17 %)."),
-        (
-            {"host": None, "parts": ["backward", "forward"]},
-            "Rank 1 holds the others back: backward from layer4.1.conv2 on and forward, 62.0 ms a step (17 %).",
-        ),
-        (
-            {"host": None, "parts": ["input"], "layer": None},
-            "Rank 1 holds the others back: its input, 62.0 ms a step (17 %): prefetch it, or give its loader more "
-            "workers.",
-        ),
-        (
-            {"host": None, "parts": [], "layer": None, "waited_share": 0.41},
-            "Rank 1 holds the others back: its step, 62.0 ms a step (17 %). It waited 41 % of the time for a "
-            "processor: free its cores from other work.",
-        ),
+        ({}, ["Rank 1 (host 1) holds", "backward from layer4.1.conv2 on, 62.0 ms a step (17 %)"]),
+        (ALONE, ["Rank 1 holds", "back: backward, 62.0 ms"]),
+        ({"parts": ["backward", "forward"]}, ["backward from layer4.1.conv2 on and forward, 62.0 ms"]),
+        (ALONE | {"parts": ["input"]}, ["back: its input, 62.0 ms", "prefetch it"]),
+        (ALONE | {"parts": [], "waited_share": 0.41}, ["back: its step, 62.0 ms", "waited 41 %", "free its cores"]),
     ],
 )
-def test_a_rank_is_named_with_where_and_how_much(changes: dict[str, Any], line: str) -> None:
-    assert rank_line(rank(**changes)) == line
+def test_a_rank_is_named_with_where_and_how_much(changes: dict[str, Any], parts: list[str]) -> None:
+    assert all(part in rank_line(rank(**changes)) for part in parts)
 
 
 @pytest.mark.parametrize(
-    ("changes", "line"),
+    ("changes", "parts"),
     [
-        (
-            {},
-            "The link of host 2 holds the others back: 212 Mbit/s where other links carry 940 Mbit/s, 300 ms for all "
-            "gradients of a step (21 %): check the speed it has negotiated, and its errors.",
-        ),
+        ({}, ["The link of host 2 holds", "212 Mbit/s where other links carry 940 Mbit/s, 300 ms", "(21 %)"]),
         (
             {"hosts": ["a", "b"], "typical_bps": 1e9, "typical_is_asked": True},
-            "The link between a and b holds the others back: 212 Mbit/s of the 1.00 Gbit/s asked for, 300 ms for all "
-            "gradients of a step (21 %): check the speed it has negotiated, and its errors.",
+            ["The link between a and b holds", "212 Mbit/s of the 1.00 Gbit/s asked for"],
         ),
     ],
 )
-def test_a_link_is_named_with_its_rate_and_the_others(changes: dict[str, Any], line: str) -> None:
-    assert link_line(link(**changes)) == line
+def test_a_link_is_named_with_its_rate_and_the_others(changes: dict[str, Any], parts: list[str]) -> None:
+    assert all(part in link_line(link(**changes)) for part in parts)
 
 
 def test_many_ranks_are_counted() -> None:

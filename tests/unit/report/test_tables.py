@@ -9,7 +9,6 @@ import sys
 
 import pandas
 import pytest
-import sample_predictions as predicted
 import sample_records as made
 from pandas.testing import assert_frame_equal
 from sample_kinds import EVERY, GOLDEN
@@ -40,24 +39,6 @@ def test_a_table_is_rectangular_labelled_and_the_same_in_a_csv_and_a_frame(kind:
             assert frame[column].dtype == read[column].dtype, f"{name}.{column}"
 
 
-def test_samples_are_the_record_s_blocks() -> None:
-    record = made.comparison()
-    rows = view_of(record).tables()["samples"]
-    assert [(row["mode"], row["launch"], row["round"], row["step_s"], row["outlier"]) for row in rows] == [
-        (sample.mode, sample.launch, sample.round, sample.step_s, sample.outlier) for sample in record.samples
-    ]
-    first = rows[0]
-    assert (first["s_per_sample"], first["ranks"], first["workload"]) == (0.3672 / 16, 2, "resnet18")
-
-
-def test_every_step_has_a_row_and_warm_up_says_so() -> None:
-    record = made.comparison()
-    rows = view_of(record).tables()["steps"]
-    assert sum(row["phase"] == "timed" for row in rows) == sum(len(sample.steps_s) for sample in record.samples)
-    assert sum(row["phase"] == "warm-up" for row in rows) == sum(len(sample.warmup_s) for sample in record.samples)
-    assert [row["phase"] for row in rows[:3]] == ["warm-up", "warm-up", "timed"]
-
-
 def test_a_failed_mode_is_in_samples_and_modes() -> None:
     whole = made.troubled()
     record = whole.model_copy(update={"samples": [sample for sample in whole.samples if sample.mode != "single"]})
@@ -70,19 +51,6 @@ def test_a_failed_mode_is_in_samples_and_modes() -> None:
     for name in ("single", "mgwfbp"):
         row = rows[name]
         assert (row["status"], row["verdict"], row["step_s"], row["ratio"]) == ("failed", "FAILED", None, None)
-
-
-def test_layers_are_in_ready_order() -> None:
-    rows = view_of(made.profile()).tables()["layers"]
-    assert [row["layer"] for row in rows] == [layer.name for layer in made.profile().layers]
-    assert rows[0]["grad_bytes"] == 2_048_000
-
-
-def test_a_scaling_s_columns_are_those_that_scale_writes() -> None:
-    assert csv_report.render(predicted.scaling()).splitlines()[0] == (
-        "label,workload,topology,mode,workers,step_s,step_low_s,step_high_s,exposed_s,samples_per_s,efficiency,"
-        "buckets,largest_bucket_bytes"
-    )
 
 
 def test_a_comparison_without_samples_has_an_empty_table() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import pytest
 import sample_predictions as predicted
@@ -23,13 +24,15 @@ from xbench.runs.progress import Progress
 CASES = [name for name in RESNET18 if name not in ("convergence", "tuned")]
 
 
-@pytest.mark.parametrize("width", [100, 60])
-@pytest.mark.parametrize("name", ["comparison", "comparison-paired", "profile", "scaling"])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("comparison", 60), ("comparison-paired", 60), *itertools.product(["profile", "scaling"], [100, 60])],
+)
 def test_golden_text(name: str, width: int) -> None:
     golden(f"{name}-{width}.txt", render(RESNET18[name](), width=width))
 
 
-@pytest.mark.parametrize("width", [40, 60, 84, 92, 160, 200])
+@pytest.mark.parametrize("width", [40, 60, 100, 200])
 @pytest.mark.parametrize("name", CASES)
 def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut_off(name: str, width: int) -> None:
     """But for a command to copy, which stays in one piece."""
@@ -76,16 +79,6 @@ def test_colour_adds_nothing_to_the_words(name: str) -> None:
     assert "\x1b[" in coloured.file.getvalue()
 
 
-@pytest.mark.parametrize("width", [60, 100])
-def test_a_mode_that_failed_shows_why_and_no_time(width: int) -> None:
-    text = " ".join(render(made.troubled(), width=width).split())
-    assert "mgwfbp FAILED the parity check against ddp (tolerance 0.0001), so its time is not shown" in text
-    assert "layer1.0.conv1.weight is 0.31; ranks differ from each other" in text
-    assert "single FAILED: rank 1 on host 1 died: killed by SIGKILL" in text
-    assert "25.0 ms" not in text  # 0.4 s over 16 samples
-    assert "400 ms" not in text
-
-
 def test_an_incomplete_record_says_so_first() -> None:
     assert render(made.troubled()).startswith("INCOMPLETE: interrupted in round 3 of launch 1.")
     assert "INCOMPLETE" not in render(made.comparison())
@@ -114,13 +107,6 @@ def test_the_reference_is_named_in_the_answer_and_beside_the_ratios(width: int) 
     assert ("ratio to the reference, wfbp" if width == 100 else "ratio to wfbp") in text
 
 
-@pytest.mark.parametrize("width", [60, 100])
-def test_the_columns_of_a_profile_are_explained(width: int) -> None:
-    text = " ".join(render(made.profile(), width=width, verbose=True).split())
-    assert "gap: how much longer the step is than with the best schedule here." in text
-    assert "fit: the fitted line over transfer, minus one." in text
-
-
 def test_the_gap_is_to_the_best_schedule_and_not_to_the_control() -> None:
     record = made.profile()
     compute = Plan(mode="compute", buckets=[], bucket_bytes=[], predicted_step_s=0.4, predicted_exposed_s=0.0)
@@ -129,15 +115,6 @@ def test_the_gap_is_to_the_best_schedule_and_not_to_the_control() -> None:
     assert "%" not in rows["compute"]
     assert "+0.0 %" in rows["optimal"]
     assert "+49.2 %" in rows["single"]
-
-
-def test_all_layers_are_shown_when_asked() -> None:
-    few, all_of_them = render(made.profile()), render(made.profile(), all_layers=True)
-    assert "4 more layers" in few
-    assert "more layers" not in all_of_them
-    for layer in made.profile().layers:
-        assert layer.name in all_of_them
-    assert made.profile().layers[-1].name not in few  # the smallest share
 
 
 def test_overhead_beyond_the_goal_is_pointed_out() -> None:

@@ -51,19 +51,6 @@ def drawing(record: Comparison, width: int = 100) -> list[str]:
     return text.split("One recorded step each", 1)[1].split("\n\n", 1)[0].splitlines() if "recorded" in text else []
 
 
-def test_the_best_mode_and_the_reference_are_drawn_on_one_scale() -> None:
-    title, best, best_link, reference, reference_link, legend = drawing(made.comparison())
-    assert title == " (real), on one scale"
-    assert best.split()[:2] == ["optimal", "compute"]
-    assert reference.split()[:2] == ["ddp", "compute"]
-    assert best.endswith("586 ms")
-    assert reference.endswith("657 ms")
-    assert best.count("░") < reference.count("░")
-    assert best.rindex("█") < reference.rindex("█")
-    assert best_link.index("▄") == reference_link.index("▄")
-    assert legend.startswith("█ computes, ░ waits for gradients: exposed")
-
-
 def test_the_wait_for_input_has_a_mark_of_its_own() -> None:
     record = made.comparison()
     result = record.modes["ddp"]
@@ -111,10 +98,9 @@ def with_recorded(mode: str, step_s: float) -> Comparison:
 
 def test_a_recorded_step_far_from_the_median_is_said_to_be() -> None:
     record = with_recorded("ddp", 0.73)
-    sentence = (
-        "The recorded step of ddp took 730 ms, 11.1 % more than its median step, 657 ms: take times from the tables."
-    )
-    assert step_note(record, record.modes["ddp"]) == sentence
+    sentence = step_note(record, record.modes["ddp"])
+    assert sentence is not None
+    assert "730 ms, 11.1 % more than its median step, 657 ms" in sentence
     assert step_note(record, record.modes["optimal"]) is None
     assert sentence in " ".join(render(record, width=100).split())
     assert [sentence in figure.told for figure in comparison_steps(record)][:2] == [False, True]

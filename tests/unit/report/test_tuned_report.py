@@ -8,34 +8,17 @@ from sample_kinds import convergence, tuned
 
 from xbench.records import Comparison, Converged, Plan, Ratio, SeedMean
 from xbench.report import FORMATS
-from xbench.report.formats.html import page
 from xbench.report.formats.junit import cases
 from xbench.report.formats.terminal import render
-from xbench.report.kinds.convergence import by_formula, verdicts
+from xbench.report.kinds.convergence import verdicts
 from xbench.report.kinds.tuned import ddp_lines, judged, snippet
 from xbench.report.snippets import PLAIN_DDP, attach_snippet
 from xbench.runs.tune import tuned_ddp_record
 from xbench.stats.tuning import Choice
 
 
-def test_in_40_columns_no_word_is_broken() -> None:
-    lines = render(tuned(), width=40).splitlines()
-    assert max(map(len, lines)) <= 40
-    assert [line.strip() for line in lines if "[0." in line][1:] == [
-        "auto 0.900 [0.880, 0.920]: faster",
-        "optimal 0.970 [0.930, 1.010]:",
-    ]
-
-
-def test_it_is_drawn_with_the_answer_first() -> None:
-    text = render(tuned())
-    assert text.startswith("auto trains resnet18 in 0.900 [0.880, 0.920] of DDP's time: 10 % less a step.\n")
-    rows = [" ".join(line.split()) for line in text.splitlines()]
-    assert "auto 0.900 [0.880, 0.920] faster" in rows
-    assert "optimal 0.970 [0.930, 1.010] inconclusive" in rows
-    assert "buckets 2 buckets" in rows
-    plain = render(tuned(schedule="ddp", ratio=None, buckets=None))
-    assert plain.startswith("DDP's default is best for resnet18: nothing tried is faster by more than 2 %.\n")
+def test_ddp_that_won_is_the_answer() -> None:
+    assert render(tuned(schedule="ddp", ratio=None, buckets=None)).startswith("DDP's default is best for resnet18")
 
 
 def test_what_to_paste_is_the_schedule_that_won_with_the_file() -> None:
@@ -118,16 +101,6 @@ def test_verdicts_are_given_by_the_margin_that_was_asked_for() -> None:
     assert strict.modes["ddp"] == record.modes["ddp"]
 
 
-def test_verdicts_of_trainings_say_where_a_mean_lies() -> None:
-    assert verdicts(convergence()) == [
-        "ddp, the reference, ends with an accuracy of 97.50 %, 95 % CI 91.15 to 100.00.",
-        "optimal ends with 97.50 %: the same as ddp in every seed.",
-        "spb ends with 89.00 %: no difference from ddp is shown (-8.50 points [-21.21, +4.21] seed by seed; 16.33 "
-        "points would be found in 80 of 100 runs).",
-        "wfbp FAILED: it needs a plan.",
-    ]
-
-
 def test_the_power_of_so_many_seeds_stands_beside_a_difference_that_is_not_shown() -> None:
     record = convergence()
     spb = record.modes["spb"].model_copy(update={"detectable": 0.0953})
@@ -142,14 +115,6 @@ def test_an_incomplete_training_says_so_and_shows_what_is_there() -> None:
     text = render(convergence(complete=False, error="rank 1 was killed"))
     assert "INCOMPLETE: rank 1 was killed. What was finished is below." in text
     assert "97.50 %" in text
-
-
-def test_what_spb_should_cost_stands_beside_what_was_measured() -> None:
-    assert by_formula(convergence()) == [
-        "spb by the formula (simulated): sent 750 B, measured 2.4 % more; kept 3.00 KiB, as measured; "
-        "backward 1.60 MFLOP, measured 6.2 % less."
-    ]
-    assert "spb by the formula (simulated): sent 750 B" in page([convergence()])
 
 
 @pytest.mark.parametrize("name", ["terminal", "markdown", "html"])

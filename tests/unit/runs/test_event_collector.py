@@ -107,7 +107,7 @@ def test_jobs_that_were_never_at_work_together_make_no_sample_and_a_warning() ->
     assert collector.samples() == collector.samples() == []
     (warning,) = collector.warnings
     assert warning.startswith("concurrent, round 1: the jobs never ran together")
-    assert warning.endswith("longer blocks (--steps) would overlap")
+    assert warning.endswith("longer blocks (without --quick) would overlap")
 
 
 def test_a_rank_that_stands_for_many_workers_makes_their_samples() -> None:

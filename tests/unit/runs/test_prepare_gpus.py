@@ -72,18 +72,14 @@ def test_what_the_environment_does_to_steps_is_warned_of_or_refused(monkeypatch:
 SHAPED = FabricSpec(name="shaped", hosts=2, rate="1gbit")
 
 
-@pytest.mark.parametrize("asked", ["cuda", "cuda:1", "auto"])
-def test_shaped_links_are_refused_on_gpus(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing, "choose", lambda fabric, gpus: (fabric, "as requested"))
-    with pytest.raises(SpecError, match=r"shaped:hosts=2,rate=1gbit joins .* NCCL takes") as caught:
-        prepared(monkeypatch, asked, SHAPED)
-    assert all(word in (caught.value.hint or "") for word in ("local", "emulated", "--device cpu"))
-
-
-def test_shaped_links_that_auto_chose_are_refused_on_a_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("asked", "fabric"), [("cuda", SHAPED), ("cuda:1", SHAPED), ("auto", SHAPED), ("cuda", FabricSpec(name="auto"))]
+)
+def test_shaped_links_are_refused_on_gpus(asked: str, fabric: FabricSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "choose", lambda fabric, gpus: (SHAPED, "auto"))
-    with pytest.raises(SpecError, match="NCCL takes for one host"):
-        prepared(monkeypatch, "cuda", FabricSpec(name="auto"), gpus=1)
+    with pytest.raises(SpecError, match=r"shaped:hosts=2,rate=1gbit joins .* NCCL takes") as caught:
+        prepared(monkeypatch, asked, fabric)
+    assert all(word in (caught.value.hint or "") for word in ("local", "emulated", "--device cpu"))
 
 
 def test_a_library_is_refused_on_the_emulated_link_that_auto_chose(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,21 +140,18 @@ def test_gpus_that_the_driver_lists_and_torch_cannot_use_are_not_passed_over(
     cuda: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(preparing, "listed_gpus", lambda: 8)
+    listed = 8
+    monkeypatch.setattr(preparing, "listed_gpus", lambda: listed)
     on_cpu = {"device": "cpu", "gpus": 0, "cuda": cuda}
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=f"lists 8 GPUs, and {reason}") as caught:
         prepared(monkeypatch, "auto", local(2), **on_cpu)
-    assert str(caught.value) == f"--device auto takes GPUs, and can use none: the driver lists 8 GPUs, and {reason}"
     assert "--device cpu" in (caught.value.hint or "")
     assert prepared(monkeypatch, "cpu", local(2), **on_cpu)[0].device == "cpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert prepared(monkeypatch, "auto", local(2), **on_cpu)[0].device == "cpu"
-
-
-def test_a_machine_without_a_gpu_takes_its_cpu_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(preparing, "listed_gpus", lambda: 0)
-    run, notes = prepared(monkeypatch, "auto", local(2), device="cpu", gpus=0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    listed = 0  # a machine without a GPU
+    run, notes = prepared(monkeypatch, "auto", local(2), **on_cpu)
     assert run.device == "cpu"
     assert not [note for note in notes if "GPU" in note]
 

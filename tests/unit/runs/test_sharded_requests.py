@@ -9,7 +9,7 @@ from xbench.runs.prepare import check_available, check_fabric, check_real, place
 from xbench.schedules import parse_modes
 from xbench.spec import FabricSpec
 
-ALL = ("replicate", "fsdp", "auto:shard=on", "hsdp", "zero1")
+ALL = ("replicate", "fsdp", "auto:shard", "hsdp", "zero1")
 
 
 @pytest.mark.parametrize("mode", ALL)
@@ -20,7 +20,7 @@ def test_not_over_emulated_links(mode: str) -> None:
     check_real(FabricSpec(name="local", ranks=2), parse_modes(mode), "torch")
 
 
-@pytest.mark.parametrize("mode", ["replicate", "fsdp", "auto:shard=on", "hsdp"])
+@pytest.mark.parametrize("mode", ["replicate", "fsdp", "auto:shard", "hsdp"])
 def test_not_compressed(mode: str) -> None:
     with pytest.raises(SpecError, match=f"mode '{mode}' sends parameters and gradients as they are, and not as bf16"):
         check_available(parse_modes(f"ddp,{mode}"), "torch", "bf16")

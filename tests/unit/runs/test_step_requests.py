@@ -14,7 +14,7 @@ CLIPPED = WorkloadSpec(name="resnet18", clip=1.0)
 SCALED = WorkloadSpec(name="resnet18", amp="fp16")
 
 
-@pytest.mark.parametrize("mode", ["dear", "priority"])
+@pytest.mark.parametrize("mode", ["dear", "priority", "auto:forward"])
 @pytest.mark.parametrize(("workload", "flag"), [(CLIPPED, "--clip"), (SCALED, "--amp fp16")])
 def test_no_update_is_put_off_where_gradients_are_clipped_or_unscaled(
     workload: WorkloadSpec, flag: str, mode: str
@@ -29,5 +29,3 @@ def test_no_update_is_put_off_where_gradients_are_clipped_or_unscaled(
 def test_nor_does_auto_put_any_off() -> None:
     for workload in (CLIPPED, WorkloadSpec(name="resnet18")):
         check_request(RunConfig(workloads=[workload], modes=parse_modes("ddp,auto")))
-    with pytest.raises(SpecError, match="--overlap forward lets auto update layers in the next forward pass, and"):
-        check_request(RunConfig(workloads=[CLIPPED], modes=parse_modes("ddp,auto"), overlap="forward"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from samples_of_runs import block, collector_of, run_of
@@ -50,37 +51,33 @@ def launches_of(
     return number - apart, said, policy
 
 
-def test_launches_that_agree_need_no_more_than_the_pilot() -> None:
-    number, _, policy = launches_of(0.002)
-    assert number == MIN_PILOT
-    assert policy.warnings == []
+@pytest.mark.parametrize(
+    ("spread", "given", "launches", "about"),
+    [
+        (0.002, {}, MIN_PILOT, None),  # they agree
+        (0.002, {"effort": Effort(launches=6, rounds=4)}, 6, None),
+        (0.002, {"effort": Effort(launches=1, rounds=6)}, MIN_PILOT, None),
+        # ±1.2 % about the mean of four is a standard deviation of 1.39 %, and 2.776 · 1.39 %/√5 = 1.72 %
+        (0.012, {}, 5, 5),
+        (0.012, {"apart": 1}, 5, 5),  # a launch that times nothing does not count
+        (0.012, {"failed": ["single"]}, 5, 5),  # a mode without blocks asks for none
+        (0.03, {"failed": ["ddp"]}, MIN_PILOT, None),  # without a ratio there is nothing to ask
+        (0.03, {"failed": list(STEP_S)}, MIN_PILOT, None),
+    ],
+)
+def test_launches_are_as_many_as_the_precision_needs(
+    spread: float, given: dict[str, Any], launches: int, about: int | None
+) -> None:
+    number, said, policy = launches_of(spread, **given)
+    assert (number, policy.warnings, len(said)) == (launches, [], about is not None)
+    assert about is None or f"±2 % need about {about} launches of 4 rounds of 4 steps here; about 2 min" in said[0]
 
 
-def test_launches_that_differ_need_as_many_as_the_precision_says() -> None:
-    """±1.2 % about the mean of four is a standard deviation of 1.39 %, and 2.776 · 1.39 %/√5 = 1.72 %."""
-    number, said, _ = launches_of(0.012)
-    assert number == 5
-    assert said == ["ratios to ±2 % need about 5 launches of 4 rounds of 4 steps here; about 2 min more"]
-
-
-def test_more_launches_are_asked_for_than_the_pilot() -> None:
-    assert launches_of(0.002, effort=Effort(launches=6, rounds=4))[0] == 6
-    assert launches_of(0.002, effort=Effort(launches=1, rounds=6))[0] == MIN_PILOT
-
-
-def test_the_budget_ends_it_and_the_record_says_so() -> None:
-    number, _, policy = launches_of(0.03, minutes=10)
-    assert number == 6  # 100 s each
-    assert policy.warnings == ["--until 2 %: the budget of 10 min ended after 6 launches of 15"]
-
-
-def test_a_launch_that_times_nothing_does_not_count() -> None:
-    number, said, _ = launches_of(0.012, apart=1)
-    assert number == 5
-    assert said == ["ratios to ±2 % need about 5 launches of 4 rounds of 4 steps here; about 2 min more"]
-    number, _, policy = launches_of(0.03, minutes=10, apart=1)
-    assert number == 5
-    assert policy.warnings == ["--until 2 %: the budget of 10 min ended after 5 launches of 15"]
+@pytest.mark.parametrize("apart", [0, 1])
+def test_the_budget_ends_it_and_the_record_says_so(apart: int) -> None:
+    number, _, policy = launches_of(0.03, minutes=10, apart=apart)
+    assert number == 6 - apart  # 100 s each
+    assert policy.warnings == [f"--until 2 %: the budget of 10 min ended after {number} launches of 15"]
 
 
 def test_given_ranks_have_one_launch() -> None:
@@ -88,15 +85,3 @@ def test_given_ranks_have_one_launch() -> None:
     run = run_of("ddp", fabric=FabricSpec(name="cluster"))
     assert policy.check(run) == ("the ranks are given, so there is one launch, and --until has no effect",)
     assert policy.ran(run) == run
-
-
-def test_a_mode_without_blocks_asks_for_no_launch() -> None:
-    number, said, _ = launches_of(0.012, failed=["single"])
-    assert number == 5
-    assert said == ["ratios to ±2 % need about 5 launches of 4 rounds of 4 steps here; about 2 min more"]
-
-
-@pytest.mark.parametrize("failed", [["ddp"], ["compute", "ddp", "auto", "single"]])
-def test_without_a_ratio_there_are_no_more_launches_than_the_pilot(failed: list[str]) -> None:
-    number, said, policy = launches_of(0.03, failed=failed)
-    assert (number, said, policy.warnings) == (MIN_PILOT, [], [])

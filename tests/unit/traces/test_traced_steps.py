@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from kineto import LAYERS, READY, STEP, event, gpu_events, header, without
-from public_files import public_file
 
 from xbench.traces.events import collect
 from xbench.traces.steps import TracedStep, steps_of
 
 US = 1e-6
+DATA = Path(__file__).parents[2] / "data"
 
 
 def steps(events: list[dict[str, object]]) -> list[TracedStep]:
@@ -79,11 +80,11 @@ def test_a_micro_batch_that_sends_nothing_belongs_to_the_step_that_sends() -> No
     assert found[0].period_s == pytest.approx(2 * STEP * US)
 
 
-def test_the_shared_trace_closes_its_buckets_at_the_same_gradients_in_every_step() -> None:
-    path = public_file("traces/resnet50-ddp-2gpu-a100.json.gz")
+def test_a_trace_of_a100s_closes_its_buckets_at_the_same_gradients_in_every_step() -> None:
+    """From facebookresearch/HolisticTraceAnalysis, tests/data/nccl_parser_config, without events that steps ignore."""
     from xbench.traces.json_stream import TraceFile
 
-    file = TraceFile(path)
+    file = TraceFile(DATA / "resnet50-ddp-2gpu-a100.json.gz")
     found = steps_of(collect(file, file.header))
     assert [len(step.ready_s) for step in found] == [161] * 3
     assert [[sent.gradients for sent in step.sent] for step in found] == [[2, 17, 29, 80, 161]] * 3

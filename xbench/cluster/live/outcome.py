@@ -17,7 +17,7 @@ ends of controllers.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def again(state: State) -> Mapping[str, Finished]:
         job = track.active.job
         known = LearnedSpeed(track.entry.speed, job.speed.sizes)
         jobs.append(replace(job, speed=known))
-        paces[job.name] = _LearningSpeed(known, measured)
+        paces[job.name] = _learning(known, measured)
     if cost_s is None or not jobs:
         return {}
     believed = replace(state.cluster, gpus=state.began.slots)
@@ -95,23 +95,16 @@ def again(state: State) -> Mapping[str, Finished]:
     return {finished.job.name: finished for finished in simulated.finished}
 
 
-class _LearningSpeed:
+def _learning(known: LearnedSpeed, measured: Mapping[int, float]) -> Callable[[int], float]:
     """A job's measured speed. The policy learns it where the job has been, as in a live run."""
+    real = LearnedSpeed(known.declared)
+    real.seen = dict(measured)
 
-    def __init__(self, known: LearnedSpeed, measured: Mapping[int, float]) -> None:
-        self.known = known
-        self.measured = LearnedSpeed(known.declared)
-        self.measured.seen = dict(measured)
+    def speed(gpus: int) -> float:
+        known.seen[gpus] = real(gpus)
+        return known.seen[gpus]
 
-    @property
-    def sizes(self) -> tuple[int, ...] | None:
-        """See `Speed`."""
-        return self.known.sizes
-
-    def __call__(self, gpus: int) -> float:
-        """See `Speed`. It records that the job runs there now."""
-        speed = self.known.seen[gpus] = self.measured(gpus)
-        return speed
+    return speed
 
 
 def outcome(state: State, error: str | None = None, environment: Environment | None = None) -> LiveRun:

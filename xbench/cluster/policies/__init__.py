@@ -1,4 +1,4 @@
-"""The policies by name, and their options: `srtf`, `fixed-4`, `las:thresholds=3600+36000,promote=8`.
+"""The policies by name, and their options: `srtf`, `fixed-4`, `las:thresholds=3600+36000`.
 
 | fact of an entry | meaning |
 | --- | --- |
@@ -28,8 +28,7 @@ from xbench.units import parse_bytes, parse_seconds
 POLICIES: Registry[Callable[..., Policy]] = Registry("policy", listing="xbench list policies")
 MAX_GPUS = 1_000_000
 
-_ATTAINED = {"thresholds": ("thresholds", "thresholds"), "promote": ("promote", "number")}
-_PLAIN = {"plain": ("plain", "switch")}
+_ATTAINED = {"thresholds": ("thresholds", "thresholds")}
 _SHARED = {"order": ("order", "word"), "gain": ("gain", "number"), "memory": ("memory", "bytes")}
 _FIXED_SIZES = [
     (f"fixed-{gpus}", "fifo:Fixed", f"every job gets {gpus} GPU{'s' if gpus > 1 else ''}, in the order of arrival",
@@ -45,7 +44,7 @@ _POLICIES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("srtf", "srtf:Srtf", "the shortest remaining time runs, preemptive; knows durations", {"durations": True}),
     ("srsf", "srtf:Srsf", "the least remaining time × GPUs runs, preemptive; knows durations", {"durations": True}),
     ("las", "attained:Las",
-     "the job with the fewest GPU seconds so far runs (Tiresias' 2D-LAS); knows nothing; :thresholds=,promote=",
+     "the job with the fewest GPU seconds so far runs (Tiresias' 2D-LAS); knows nothing; :thresholds=",
      {"options": _ATTAINED}),
     ("gittins", "attained:Gittins",
      "the job likeliest to end soon runs (Tiresias' 2D-Gittins); knows the distribution; :learn=on learns it",
@@ -53,18 +52,14 @@ _POLICIES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("fixed", "fifo:Fixed", "every job gets the same number of GPUs, in the order of arrival; :gpus=",
      {"speeds": True, "options": {"gpus": ("gpus", "count")}}),
     *_FIXED_SIZES,
-    ("equal-share", "equal_share:EqualShare", "every job has the same number of GPUs; :plain=on",
-     {"speeds": True, "options": _PLAIN}),
+    ("equal-share", "equal_share:EqualShare", "every job has the same number of GPUs", {"speeds": True}),
     ("optimus", "optimus:Optimus",
-     "one more GPU for the job that it helps most, repeatedly; knows speeds and work; :plain=on",
-     {"speeds": True, "options": _PLAIN}),
+     "one more GPU for the job that it helps most, repeatedly; knows speeds and work", {"speeds": True}),
     ("doubling", "doubling:Doubling",
-     "twice the GPUs for the job that it helps most, repeatedly; knows speeds and work; :plain=on",
-     {"speeds": True, "options": _PLAIN}),
+     "twice the GPUs for the job that it helps most, repeatedly; knows speeds and work", {"speeds": True}),
     ("exploratory", "doubling:Exploratory",
-     "doubling with speeds learned by trying 1, 2, 4, ... GPUs; knows work; :trial=,most=,plain=on",
-     {"speeds": True, "learns": True,
-      "options": {"trial": ("trial_s", "seconds"), "most": ("most", "count"), **_PLAIN}}),
+     "doubling with speeds learned by trying 1, 2, 4, ... GPUs; knows work; :trial=",
+     {"speeds": True, "learns": True, "options": {"trial": ("trial_s", "seconds")}}),
     ("alternate", "alternate:Alternate",
      "one job has its least and its most GPUs in turn, which measures restarts; :times=",
      {"speeds": True, "learns": True, "options": {"times": ("times", "count")}}),
@@ -72,15 +67,15 @@ _POLICIES: list[tuple[str, str, str, dict[str, Any]]] = [
      "two jobs take turns on the same GPUs where that pays; knows steps; :order=,ratio=,gain=,memory=",
      {"steps": True, "options": {"ratio": ("ratio", "number"), **_SHARED}}),
     ("jigsaw", "jigsaw:Jigsaw",
-     "partial backpropagation, and other jobs in its gaps (JigSaw); knows steps; :k=,jobs=,order=,gain=,memory=",
-     {"steps": True, "options": {"k": ("k", "count"), "jobs": ("jobs", "count"), **_SHARED}}),
+     "partial backpropagation, and other jobs in its gaps (JigSaw); knows steps; :k=,order=,gain=,memory=",
+     {"steps": True, "options": {"k": ("k", "count"), **_SHARED}}),
 ]  # fmt: skip
 for _name, _target, _summary, _facts in _POLICIES:
     POLICIES.add(_name, f"xbench.cluster.policies.{_target}", _summary, **{"speeds": False, **_facts})
 
 
 def parse_policy(text: str) -> Policy:
-    """A new policy from 'srtf' or 'las:thresholds=3600+36000,promote=0'. An object serves one simulation.
+    """A new policy from 'srtf' or 'gittins:thresholds=3600+36000,learn=on'. An object serves one simulation.
 
     Raises SpecError for an unknown name or option, naming the nearest, and for a value that the policy refuses.
     """
@@ -98,7 +93,7 @@ def parse_policy(text: str) -> Policy:
 def parse_policies(text: str) -> tuple[str, ...]:
     """The policies of a comma-separated list, each checked by `parse_policy`.
 
-    A part 'key=value' belongs to the policy before it: 'las:thresholds=3600,promote=8,srtf' has two policies. Raises
+    A part 'key=value' belongs to the policy before it: 'gittins:thresholds=3600,learn=on,srtf' has two policies. Raises
     SpecError for an invalid policy, an empty entry and a duplicate.
     """
     parts = entries(text)

@@ -7,8 +7,8 @@ A policy ranks the levels; within a level, the job that came to it first runs fi
 keep equal jobs from taking turns and paying a restart each.) `ordered` selects the jobs that run.
 
 **Promotion** (the paper's PROMOTEKNOB) returns a job to the end of level 0 and resets its service. It happens when the
-job's current wait exceeds `promote` times the time for which it has held GPUs since its last promotion. 0: never. Here
-restarts count: a promotion causes restarts, so it must be rarer if a restart takes longer.
+job's current wait exceeds `PROMOTE` times the time for which it has held GPUs since its last promotion. Here restarts
+count: a promotion causes restarts, so it must be rarer if a restart takes longer.
 
 **las**, discretised two-dimensional least attained service: the lower level runs first. (The authors' published
 simulator has 3250 and 7200 GPU seconds: `las:thresholds=3250+7200`.)
@@ -45,26 +45,19 @@ from xbench.errors import SpecError
 HOUR_S = 3600.0
 QUARTERS_S = tuple(HOUR_S / 4 * 4**power for power in range(6))
 FIRST_UPDATE = 8
+PROMOTE = 8.0
 
 
 class Attained(Ordered):
-    """Base of these policies.
+    """Base of these policies. Raises SpecError for thresholds that do not rise from above zero."""
 
-    Raises SpecError for thresholds that do not rise from above zero, or a negative `promote`.
-    """
-
-    def __init__(self, thresholds: Sequence[float], promote: float) -> None:
+    def __init__(self, thresholds: Sequence[float]) -> None:
         super().__init__()
         rising = all(low < high for low, high in zip((0.0, *thresholds), thresholds, strict=False))
         if not rising or not all(math.isfinite(value) for value in thresholds):
             written = "+".join(f"{value:g}" for value in thresholds)
             raise SpecError(f"the thresholds {written} [GPU s] do not rise from above zero", hint="write 3600+36000")
-        if not (math.isfinite(promote) and promote >= 0):
-            raise SpecError(
-                f"promote={promote:g} is not a valid multiple of the time that a job ran", hint="write promote=8, or 0"
-            )
         self.thresholds = tuple(thresholds)
-        self.promote = promote
         self._level: dict[int, int] = {}
         self._arrival_order: dict[int, int] = {}
         """Number of each job in the order in which jobs came to their levels."""
@@ -111,8 +104,8 @@ class Attained(Ordered):
         """Schedule its rise after a long enough wait."""
         self._timer.pop(job.number, None)
         ran_s = (job.attained_s(now_s) - self._forgiven_s[job.number][1]) / job.job.gpus
-        if self.promote and self._level[job.number] and ran_s > 0:
-            self._set(job, now_s + self.promote * ran_s)
+        if self._level[job.number] and ran_s > 0:
+            self._set(job, now_s + PROMOTE * ran_s)
 
     def decide(self, now_s: float) -> Iterator[Change]:
         """Apply due falls and rises, then walk."""
@@ -183,8 +176,8 @@ class Attained(Ordered):
 class Las(Attained):
     """Least attained service. By default a job falls after one and after ten GPU hours."""
 
-    def __init__(self, thresholds: Sequence[float] = (HOUR_S, 10 * HOUR_S), promote: float = 8.0) -> None:
-        super().__init__(thresholds, promote)
+    def __init__(self, thresholds: Sequence[float] = (HOUR_S, 10 * HOUR_S)) -> None:
+        super().__init__(thresholds)
 
     def rank(self, level: int) -> float:
         """The level itself."""
@@ -194,8 +187,8 @@ class Las(Attained):
 class Gittins(Attained):
     """The Gittins index. By default six thresholds: 15 GPU minutes, and four times the one before."""
 
-    def __init__(self, thresholds: Sequence[float] = QUARTERS_S, promote: float = 8.0, learn: bool = False) -> None:
-        super().__init__(thresholds, promote)
+    def __init__(self, thresholds: Sequence[float] = QUARTERS_S, learn: bool = False) -> None:
+        super().__init__(thresholds)
         self.learn = learn
         self._ranks = [float(level) for level in range(len(self.thresholds) + 1)]
         self._services_s: list[float] = []

@@ -5,17 +5,17 @@ t falls most per added GPU, gain(w) = (t(w) − t(2w)) / w, is doubled. A doubli
 calls this `precompute`. Rings want powers of two, so a job has 1, 2, 4, ... GPUs.
 
 **Restarts.** t(w) includes the restart that w would cost: none on the GPUs that a job already holds, and `restart_s` on
-any other number. So a job moves only for a gain above the cost of its restart. `plain` leaves restarts out of t: the
-paper's rule.
+any other number. So a job moves only for a gain above the cost of its restart. (The paper's rule leaves restarts out.)
 
 A doubling is taken only after all earlier ones of its job, so its effective gain is the least of these gains.
 
-**exploratory** learns speeds by trials. A new job runs on 1, 2, 4, ... GPUs, up to `most`, for `trial_s` each. Each
-change costs a restart. Then its speeds are known, and doubling chooses among the tried sizes. The remaining work is
-known, as under `doubling`. Trials come in the order of arrival, after every job's first size and before any doubling. A
-trial that does not fit waits, and its job takes part in doubling with the speeds known so far. A job keeps its GPUs
-during a trial. When a trial ends and the next one fits into free GPUs, only that job changes; if it does not fit, the
-job stays as it is until the next plan. A new plan is made when jobs come or go, and when a job's last trial ends.
+**exploratory** learns speeds by trials. A new job runs on 1, 2, 4, ... GPUs, up to `MOST_TRIED`, for `trial_s` each.
+Each change costs a restart. Then its speeds are known, and doubling chooses among the tried sizes. The remaining work
+is known, as under `doubling`. Trials come in the order of arrival, after every job's first size and before any
+doubling. A trial that does not fit waits, and its job takes part in doubling with the speeds known so far. A job keeps
+its GPUs during a trial. When a trial ends and the next one fits into free GPUs, only that job changes; if it does not
+fit, the job stays as it is until the next plan. A new plan is made when jobs come or go, and when a job's last trial
+ends.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Doubling(Elastic):
         if spare and len(helps) > 1:
             added, sizes = self._rows["added"][1:, :served], self._rows["sizes"][:, :served]
             gains = helps[1:, :served] * left[:served]
-            if not self.plain and self.cluster.restart_s:
+            if self.cluster.restart_s:
                 self._charge(gains, added, served)
                 gains[helps[1:, :served] == 0.0] = 0.0
             for step in range(1, len(gains)):
@@ -121,20 +121,20 @@ def take(gains: Vector, added: Vector, spare: float) -> Whole:
 MIN_TRIAL_S = 1e-3
 """Shortest trial [s]. Late in a simulation, shorter ones would end at the time at which they began."""
 
+MOST_TRIED = 8
+"""Most GPUs of a trial."""
+
 
 class Exploratory(Doubling):
-    """Doubling with speeds learned by trials. Raises SpecError for a trial under 1 ms, or for less than one GPU."""
+    """Doubling with speeds learned by trials. Raises SpecError for a trial under 1 ms."""
 
     name = "exploratory"
 
-    def __init__(self, trial_s: float = 150.0, most: int = 8, plain: bool = False) -> None:
-        super().__init__(plain)
+    def __init__(self, trial_s: float = 150.0) -> None:
+        super().__init__()
         if not (math.isfinite(trial_s) and trial_s >= MIN_TRIAL_S):
             raise SpecError(f"exploratory: trials of {trial_s:g} s measure nothing", hint="write trial=150")
-        if most < 1:
-            raise SpecError(f"exploratory: most={most} GPUs do not make a cluster", hint="write most=8")
         self.trial_s = trial_s
-        self.most = most
         self._known: dict[int, int] = {}
         """Number of tried sizes of each job, by number."""
         self._to_try: dict[int, tuple[Active, tuple[int, ...]]] = {}
@@ -155,7 +155,7 @@ class Exploratory(Doubling):
         self._rows["helps"][:, row] = 0.0
         sizes = doubling_sizes(job.job, self.cluster)
         self._known[job.number] = 0
-        self._to_try[job.number] = (job, tuple(size for size in sizes if size <= self.most) or sizes[:1])
+        self._to_try[job.number] = (job, tuple(size for size in sizes if size <= MOST_TRIED) or sizes[:1])
 
     def finished(self, job: Active, now_s: float) -> None:
         """Forget the job."""

@@ -25,8 +25,8 @@ class EqualShare(Elastic):
 
     name = "equal-share"
 
-    def __init__(self, plain: bool = False) -> None:
-        super().__init__(plain)
+    def __init__(self) -> None:
+        super().__init__()
         self._restricted = False
         """True if some jobs allow only certain numbers of GPUs."""
 

@@ -30,23 +30,19 @@ from xbench.errors import SpecError
 from xbench.planning.partial import MAX_LEVELS
 from xbench.planning.turns import SpatialJob, pack
 
-MAX_PATTERN = {2: 6, 3: 5, 4: 4}
-"""Largest number of turns in a round, by the number of jobs that share."""
+MAX_PATTERN = 6
+"""Largest number of turns in a round."""
 
 
 class Jigsaw(Sharing):
-    """The policy. Raises SpecError for k and jobs out of range, and as `Sharing` does."""
+    """The policy. Raises SpecError for k out of range, and as `Sharing` does."""
 
     name = "jigsaw"
 
-    def __init__(
-        self, k: int = 4, jobs: int = 2, order: str = "fifo-backfill", gain: float = 0.1, memory: int | None = None
-    ) -> None:
+    def __init__(self, k: int = 4, order: str = "fifo-backfill", gain: float = 0.1, memory: int | None = None) -> None:
         if not 2 <= k <= MAX_LEVELS:
             raise SpecError(f"{self.name}: k={k} levels are not 2 to {MAX_LEVELS}", hint="write k=4")
-        if jobs not in MAX_PATTERN:
-            raise SpecError(f"{self.name}: jobs={jobs} are not 2 to {max(MAX_PATTERN)}", hint="write jobs=2")
-        super().__init__(order, gain, memory, most=jobs)
+        super().__init__(order, gain, memory)
         self.k = k
 
     def times(self, job: Job) -> Kind:
@@ -66,4 +62,4 @@ class Jigsaw(Sharing):
 @lru_cache(maxsize=1 << 16)
 def packed_rates(gpus: int, levels: int, *jobs: SpatialJob) -> tuple[float, ...]:
     """Steps a second of each job in the best packing, over those alone."""
-    return pack(jobs, gpus, levels, MAX_PATTERN[len(jobs)]).rates
+    return pack(jobs, gpus, levels, MAX_PATTERN).rates

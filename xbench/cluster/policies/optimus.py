@@ -31,8 +31,8 @@ class Optimus(Elastic):
 
     name = "optimus"
 
-    def __init__(self, plain: bool = False) -> None:
-        super().__init__(plain)
+    def __init__(self) -> None:
+        super().__init__()
         self._steps: dict[int, int] = {}
         """Index of each job's planned size, by number; -1: it waits."""
         self._free = 0

@@ -84,14 +84,13 @@ class Rows:
 class Elastic(Policy):
     """Base of policies that make a new plan at every event. `begin` raises SpecError for jobs without speeds.
 
-    If not even the first sizes of all jobs fit, the last arrivals wait. `plain` ignores the cost of restarts.
+    If not even the first sizes of all jobs fit, the last arrivals wait.
     """
 
     elastic = True
     name: str
 
-    def __init__(self, plain: bool = False) -> None:
-        self.plain = plain
+    def __init__(self) -> None:
         self._rows = Rows({})
 
     def begin(self, cluster: Cluster, jobs: Sequence[Job]) -> None:
@@ -124,13 +123,13 @@ class Elastic(Policy):
         return int(np.searchsorted(np.cumsum(first), self.cluster.gpus, side="right"))
 
     def without_small_gains(self, gpus: Whole, left: Vector) -> Whole:
-        """A plan without the changes that gain less than a restart costs, unless `plain`.
+        """A plan without the changes that gain less than a restart costs.
 
         A running job does not grow if its remaining time would fall by no more than the restart costs. The GPUs that
         this leaves let running jobs that were to shrink stay as they are, in the order of arrival, while they suffice.
         """
         restart_s = self.cluster.restart_s
-        if self.plain or not restart_s:
+        if not restart_s:
             return gpus
         held = self._rows["held"]
         kept = gpus.copy()

@@ -9,14 +9,13 @@ admitted only if Σ rates grows by `gain`.
 of largest total gain exactly. (Two owners that moved together would free GPUs for the next two jobs in the order. That
 gains no more than sharing with these, and costs a restart. Two waiting jobs have no GPUs.) Each number of GPUs is
 matched by itself, whenever a job of that number comes, goes, starts or stops. A pair stays until one of its jobs
-leaves. If more than two jobs may share, owners with one guest are matched once more, and so on. Jobs of one *kind* have
-the same step times and the same memory. Predictions are kept by kind, and of each kind at most as many jobs are
-considered as there are owners, those that have waited longest.
+leaves. Jobs of one *kind* have the same step times and the same memory. Predictions are kept by kind, and of each kind
+at most as many jobs are considered as there are owners, those that have waited longest.
 
-**When the owner leaves** (it ends, or the order stops it), its guests need another. A guest that the order has just
+**When the owner leaves** (it ends, or the order stops it), its guest needs another. A guest that the order has just
 started owns the GPUs that it is on. If the order has just started another job of that size with which sharing pays, the
-guests stay and that job joins them. Otherwise they move to another owner, which costs a restart, or are stopped, which
-costs one when they continue. A guest to which the order gives its own GPUs moves there and restarts.
+guest stays and that job joins it. Otherwise it moves to another owner, which costs a restart, or is stopped, which
+costs one when it continues. A guest to which the order gives its own GPUs moves there and restarts.
 
 The order sees a guest as a waiting job. Orders that use remaining work update it only when a job begins or ends to
 share. Backfilling counts a waiting job with its whole duration.
@@ -67,7 +66,7 @@ class OrderView(Active):
 
 @dataclass(eq=False)
 class SharedAllocation:
-    """The GPUs of an owner, and the jobs on them: the owner first, then guests. `gang` identifies the allocation."""
+    """The GPUs of an owner, and the jobs on them: the owner, then its guest. `gang` identifies the allocation."""
 
     gang: int
     gpus: int
@@ -77,11 +76,11 @@ class SharedAllocation:
     fresh: bool = True
     """True if its owner started at this instant: it has no GPUs yet, and any GPUs will do."""
     inherits_gang: int | None = None
-    """Gang of a former owner whose GPUs a fresh allocation takes over because guests are still there."""
+    """Gang of a former owner whose GPUs a fresh allocation takes over because the guest is still there."""
 
 
 class Sharing(Policy):
-    """Base of sharing policies. Subclasses define kinds of jobs, and the rates at which jobs of some kinds share.
+    """Base of sharing policies. Subclasses define kinds of jobs, and the rates at which two jobs share.
 
     Raises SpecError for an unknown order, for a gain that is not above zero, and in `begin` for a trace that lacks
     data.
@@ -89,7 +88,7 @@ class Sharing(Policy):
 
     name: str
 
-    def __init__(self, order: str, gain: float, memory: int | None, most: int = 2) -> None:
+    def __init__(self, order: str, gain: float, memory: int | None) -> None:
         if order not in ORDERS:
             raise unknown("order", order, ORDERS)
         if gain <= 0:
@@ -98,13 +97,12 @@ class Sharing(Policy):
             raise SpecError(f"{self.name}: memory={memory} holds no job", hint="write memory=16GiB")
         self.gain = gain
         self.memory = memory
-        self.most = most
         self._order = ORDERS[order]()
         self._views: dict[int, OrderView] = {}
         self._kinds: dict[int, Kind] = {}
         self._allocations: dict[int, SharedAllocation] = {}
-        self._open: dict[tuple[int, int], dict[tuple[Kind, ...], dict[int, SharedAllocation]]] = {}
-        """Allocations by (GPUs, number of members), by kinds of the members, by gang."""
+        self._open: dict[int, dict[Kind, dict[int, SharedAllocation]]] = {}
+        """Allocations without a guest, by GPUs, kind of the owner and gang."""
         self._allocation_of: dict[int, SharedAllocation] = {}
         """Allocation of each job that holds GPUs, by number."""
         self._waiting: dict[int, dict[Kind, dict[int, Active]]] = {}
@@ -154,7 +152,7 @@ class Sharing(Policy):
         self._order.arrived(view, now_s)
 
     def finished(self, job: Active, now_s: float) -> None:
-        """Remove the job from its allocation. If it was the owner, its guests are displaced."""
+        """Remove the job from its allocation. If it was the owner, its guest is displaced."""
         view = self._views.pop(job.number)
         if job.number in self._displaced:
             del self._displaced[job.number]
@@ -173,8 +171,7 @@ class Sharing(Policy):
         sizes = sorted(self._to_match)
         self._to_match.clear()
         for gpus in sizes:
-            for size in range(1, self.most):
-                self._match(gpus, size)
+            self._match(gpus)
         for number in self._displaced:
             view = self._views[number]
             self._start_waiting(view.real)
@@ -193,7 +190,7 @@ class Sharing(Policy):
         if key not in self._known:
             fits = self.memory is None or sum(kind[0] for kind in kinds) <= self.memory
             rates = self.together(gpus, tuple(kind[1:] for kind in kinds)) if fits else None
-            if rates is not None and sum(rates) < 1 + (len(kinds) - 1) * self.gain:
+            if rates is not None and sum(rates) < 1 + self.gain:
                 rates = None
             self._known[key] = None if rates is None else tuple(min(1.0, rate) for rate in rates)
         return self._known[key]
@@ -227,29 +224,27 @@ class Sharing(Policy):
             if view.began_s is not None:
                 self._order.retimed(view, now_s)
 
-    def _match(self, gpus: int, size: int) -> None:
-        """Admit guests to allocations with `size` members, for the largest total gain."""
+    def _match(self, gpus: int) -> None:
+        """Admit guests to allocations without one, for the largest total gain."""
         displaced = [self._views[number].real for number in self._displaced if self._views[number].job.gpus == gpus]
         waiting = dict(itertools.islice(self._waiting.get(gpus, {}).items(), KINDS))
-        by_members = self._open.get((gpus, size), {})
+        owners = self._open.get(gpus, {})
         kinds = dict.fromkeys((*(self._kinds[job.number] for job in displaced), *waiting))
-        gains = {
-            (member_kinds, kind): self._gain(gpus, member_kinds, kind) for member_kinds in by_members for kind in kinds
-        }
+        gains = {(owner, kind): self._gain(gpus, owner, kind) for owner in owners for kind in kinds}
         allocations = [
             allocation
-            for member_kinds, same_kinds in by_members.items()
-            if any(gains[member_kinds, kind] for kind in kinds)
-            for allocation in same_kinds.values()
+            for owner, same_kind in owners.items()
+            if any(gains[owner, kind] for kind in kinds)
+            for allocation in same_kind.values()
         ]
         if not allocations:
             return
-        useful = [kind for kind in waiting if any(gains[member_kinds, kind] for member_kinds in by_members)]
+        useful = [kind for kind in waiting if any(gains[owner, kind] for owner in owners)]
         queues = {kind: list(itertools.islice(waiting[kind].values(), len(allocations))) for kind in useful}
         guests = displaced + [job for queue in queues.values() for job in queue]
         table = np.array(
             [
-                [gains[allocation.member_kinds, self._kinds[guest.number]] for guest in guests]
+                [gains[allocation.member_kinds[0], self._kinds[guest.number]] for guest in guests]
                 for allocation in allocations
             ]
         )
@@ -269,12 +264,12 @@ class Sharing(Policy):
                 else:
                     self._join(guest, allocations[row])
 
-    def _gain(self, gpus: int, member_kinds: tuple[Kind, ...], kind: Kind) -> float:
-        """Gain of one more job of that kind, in jobs' worth of steps; 0 if it is too small."""
-        before, after = self.rates(gpus, member_kinds), self.rates(gpus, tuple(sorted((*member_kinds, kind))))
-        if before is None or after is None:
+    def _gain(self, gpus: int, owner: Kind, guest: Kind) -> float:
+        """Gain of a guest, in jobs' worth of steps; 0 if it is too small."""
+        rates = self.rates(gpus, tuple(sorted((owner, guest))))
+        if rates is None:
             return 0.0
-        gain = sum(after) - sum(before)
+        gain = sum(rates) - 1.0
         return gain if gain >= self.gain else 0.0
 
     def _could_stay(self, allocation: SharedAllocation, gang: int) -> bool:
@@ -295,16 +290,14 @@ class Sharing(Policy):
         self._add(allocation, job)
 
     def _leave(self, job: Active, owned: bool) -> None:
-        """Remove a job from its allocation. Jobs that cannot stay there without it are displaced."""
+        """Remove a job from its allocation. The guest of an owner that leaves is displaced."""
         allocation = self._allocation_of[job.number]
         self._remove(allocation, job)
         if owned:
             del self._allocations[allocation.gang]
-        while allocation.members and (owned or self.rates(allocation.gpus, allocation.member_kinds) is None):
-            guest = allocation.members[-1]
-            self._remove(allocation, guest)
-            self._displaced[guest.number] = allocation.gang
-        if owned:
+            for guest in allocation.members:
+                self._remove(allocation, guest)
+                self._displaced[guest.number] = allocation.gang
             self._changed.pop(allocation.gang, None)
 
     def _grants(self, allocation: SharedAllocation, now_s: float) -> Iterator[Change]:
@@ -337,16 +330,16 @@ class Sharing(Policy):
         del self._allocation_of[job.number]
 
     def _set_members(self, allocation: SharedAllocation, members: list[Active]) -> None:
-        if allocation.members:
-            by_kinds = self._open[allocation.gpus, len(allocation.members)]
-            del by_kinds[allocation.member_kinds][allocation.gang]
-            if not by_kinds[allocation.member_kinds]:
-                del by_kinds[allocation.member_kinds]
+        owners = self._open.setdefault(allocation.gpus, {})
+        if len(allocation.members) == 1:
+            kind = allocation.member_kinds[0]
+            del owners[kind][allocation.gang]
+            if not owners[kind]:
+                del owners[kind]
         allocation.members = members
         allocation.member_kinds = tuple(sorted(self._kinds[job.number] for job in members))
-        if members:
-            by_members = self._open.setdefault((allocation.gpus, len(members)), {})
-            by_members.setdefault(allocation.member_kinds, {})[allocation.gang] = allocation
+        if len(members) == 1:
+            owners.setdefault(allocation.member_kinds[0], {})[allocation.gang] = allocation
         self._changed[allocation.gang] = allocation
         self._to_match.add(allocation.gpus)
 
