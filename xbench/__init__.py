@@ -28,8 +28,6 @@ __all__ = ["Comparison", "Plan", "Profile", "XbenchError", "__version__", "attac
 _HOMES = {
     "attach": ("xbench.schedules.attach", "attach"),
     "tune_host": ("xbench.host.tuning", "tune_host"),
-    "favour_gloo_threads": ("xbench.host.tuning", "favour_gloo_threads"),  # deprecated, as keep_heap is
-    "keep_heap": ("xbench.host.tuning", "keep_heap"),
     "load_result": ("xbench.records", "load"),
     "Profile": ("xbench.records", "Profile"),
     "Comparison": ("xbench.records", "Comparison"),

@@ -62,6 +62,7 @@ FORMER: dict[str, dict[str, str]] = {
     },
     "trace": {"alibaba": "write its tasks as a CSV of your own, one row a job"},
     "record": {"restart": "xbench cluster run JOBS.toml --restarts N measures restarts"},
+    "topology": dict.fromkeys(("doubling", "halving-doubling", "recursive-doubling"), "write ring or tree"),
     "key": {
         "auto:shard": "the mode of planned units is written auto:shard, or auto:shard,gathered=64MiB",
         "ddp+compile:reducer": "ddp+compile is DDP under torch.compile with DDP's own reducer",

@@ -7,9 +7,9 @@ module imports torch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from xbench.errors import SpecError, nearest
 from xbench.field_types import MAX_COUNT, PositiveCount, Text
@@ -173,22 +173,8 @@ class Effort(Spec):
         return self.profile_steps < PROFILE_STEPS
 
 
-_FORMER = {"gloo_threads": ["first", "plain", "above-compute", None], "heap": ["keep", "system", None]}
-"""Fields of old records that `host_tuning` replaced, and their values."""
-
-_UNTUNED = (("plain", "system"), ("plain", None))
-"""Pairs of former values that changed nothing."""
-
-
-def _name_former_fields(schema: dict[str, Any]) -> None:
-    """Let the JSON Schema accept records that have the former fields."""
-    schema["properties"] |= {name: {"enum": values, "deprecated": True} for name, values in _FORMER.items()}
-
-
 class RunSpec(Spec):
     """A whole `profile` or `compare` run, with every default resolved."""
-
-    model_config = ConfigDict(json_schema_extra=_name_former_fields)
 
     kind: Literal["profile", "comparison"]
     workloads: tuple[WorkloadSpec, ...] = Field(min_length=1)
@@ -224,16 +210,6 @@ class RunSpec(Spec):
         alike = [m for m in self.modes if m.paired == mode.paired and mode_info(m.name).reducer != "none"]
         names = [IN_SEQUENCE] if mode.paired else ["ddp", *(other.name for other in alike)]
         return next((other.text for name in names for other in alike if other.name == name), own)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_former_fields(cls, data: Any) -> Any:
-        """Read `gloo_threads` and `heap`, the fields before `host_tuning`. One alone gives neither on nor off."""
-        if not isinstance(data, dict) or data.keys().isdisjoint(_FORMER):
-            return data
-        former = data.get("gloo_threads"), data.get("heap")
-        on = True if former == ("first", "keep") else False if former in _UNTUNED else None
-        return {"host_tuning": on} | {key: value for key, value in data.items() if key not in _FORMER}
 
     @property
     def tunes_ranks(self) -> bool:

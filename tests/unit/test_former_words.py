@@ -43,6 +43,7 @@ TYPED: list[tuple[str, str]] = [
     ("profile --nvtx", "nsys profile"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
     ("compare --overlap forward", "auto:forward"),
+    ("compare --fabric emulated:workers=4,rate=1gbit,topology=doubling", "ring or tree"),
     ("compare --rigorous", "--launches 8"),
     ("compare --steps 20", "--quick"),
     ("profile --steps 20", "--quick"),

@@ -10,14 +10,14 @@ import jsonschema
 import pytest
 from golden_file import golden
 
-from xbench.records import AnyRecord, json_schema
+from xbench.records import SCHEMA_VERSION, AnyRecord, json_schema, load
 from xbench.records.io import migrated
 
 ROOT = Path(__file__).parents[2]
 RECORDS = [
     path
     for folder in ("results", "tests/golden")
-    for path in sorted((ROOT / folder).glob("*.json"))
+    for path in sorted((ROOT / folder).rglob("*.json"))
     if '"schema_version"' in (head := path.read_text(encoding="utf-8")[:4096])
     and '"validation"' not in head  # files of benchmarks/study
 ]
@@ -41,8 +41,9 @@ def test_it_has_every_kind_of_record() -> None:
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
-def test_every_committed_record_is_valid(path: Path, validator: jsonschema.Draft202012Validator) -> None:
+def test_every_committed_record_is_valid_and_loads(path: Path, validator: jsonschema.Draft202012Validator) -> None:
     validator.validate(migrated(json.loads(path.read_text(encoding="utf-8"))))
+    assert load(path).schema_version == SCHEMA_VERSION
 
 
 @pytest.mark.parametrize(

@@ -103,30 +103,6 @@ def test_specs_are_frozen_and_closed() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("threads", "heap", "tuned"),
-    [
-        ("first", "keep", True),
-        ("plain", "system", False),
-        ("plain", None, False),
-        ("first", None, None),
-        ("above-compute", "keep", None),
-        (None, None, None),
-    ],
-)
-def test_host_tuning_is_read_from_the_fields_that_it_replaced(
-    threads: str | None, heap: str | None, tuned: bool | None
-) -> None:
-    spec = RunSpec(
-        kind="profile", workloads=(WorkloadSpec(name="resnet18"),), fabric=FabricSpec(name="local", ranks=2)
-    ).model_dump()
-    del spec["host_tuning"]
-    assert RunSpec.model_validate(spec | {"gloo_threads": threads, "heap": heap}).host_tuning is tuned
-    assert RunSpec.model_validate(spec | {"gloo_threads": threads, "heap": heap}).model_dump() == spec | {
-        "host_tuning": tuned
-    }
-
-
 def test_a_workload_has_a_short_title() -> None:
     assert WorkloadSpec(name="models/train.py:make").title == "train.py:make"
     assert WorkloadSpec(name="resnet18").title == "resnet18"

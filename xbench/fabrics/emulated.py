@@ -151,7 +151,7 @@ def _measured(source: str, workers: int | None) -> tuple[Profile | Comparison | 
 
 def _contention_of(record: Profile | Comparison) -> Contention | None:
     found = record.profiled[0].contention
-    return found.model_copy(update={"stalls": []}) if found is not None and found.points else None
+    return found if found is not None and found.points else None
 
 
 def cores_measured(spec: FabricSpec) -> int | None:

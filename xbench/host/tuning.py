@@ -26,7 +26,6 @@ import ctypes
 import os
 import platform
 import struct
-import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -133,18 +132,6 @@ def raise_thread(thread: int) -> None:
         if ctypes.CDLL(None).syscall(number, thread, attributes, 0) == 0:
             return
     os.setpriority(os.PRIO_PROCESS, thread, NICE)
-
-
-def keep_heap() -> bool:
-    """Keep freed memory: the former name of one half of `tune_host`."""
-    warnings.warn("xbench.keep_heap is deprecated: call xbench.tune_host", DeprecationWarning, stacklevel=2)
-    return keep_freed_memory()
-
-
-def favour_gloo_threads(*, above_compute: bool = False) -> int:
-    """Raise Gloo's sending threads: the former name of one half of `tune_host`. `above_compute` has no effect."""
-    warnings.warn("xbench.favour_gloo_threads is deprecated: call xbench.tune_host", DeprecationWarning, stacklevel=2)
-    return raise_gloo_threads()
 
 
 def _sending_threads() -> list[int]:

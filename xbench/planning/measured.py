@@ -141,7 +141,6 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
             f"{name!r} has no cost model: it was measured on {where}, where no all-reduce was timed",
             hint=f"xbench profile {chosen.workload.spec.name} --fabric shaped:hosts=2,rate=1gbit times them",
         )
-    both = chosen.contention and chosen.contention.model_copy(update={"stalls": []})
     try:
         _check_times(chosen.layers, chosen.step, cost)
         _check_names(chosen.layers)
@@ -155,11 +154,13 @@ def measured(record: Profile | Comparison, name: str, job: int | None = None) ->
     except (ValueError, OverflowError) as error:
         raise RecordError(f"{name!r} cannot be planned: {error}") from None
     try:
-        check_contention(both)
-        planned_contention(both, cost)
+        check_contention(chosen.contention)
+        planned_contention(chosen.contention, cost)
     except ValueError as error:
         raise RecordError(f"{name!r}: its contention is not valid: {error}") from None
-    return Measured(name, record, chosen.workload, tuple(chosen.layers), chosen.step, step, cost, both, chosen.plans)
+    return Measured(
+        name, record, chosen.workload, tuple(chosen.layers), chosen.step, step, cost, chosen.contention, chosen.plans
+    )
 
 
 def _job(record: Profile | Comparison, name: str, job: int | None) -> Profile | Job:

@@ -63,7 +63,6 @@ from xbench.records.measured_parts import RecordBase as RecordBase
 from xbench.records.measured_parts import Slice as Slice
 from xbench.records.measured_parts import SlowLink as SlowLink
 from xbench.records.measured_parts import SlowRank as SlowRank
-from xbench.records.measured_parts import Stall as Stall
 from xbench.records.measured_parts import StepPart as StepPart
 from xbench.records.measured_parts import StepTimes as StepTimes
 from xbench.records.measured_parts import Stragglers as Stragglers

@@ -14,7 +14,7 @@ import os
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -63,8 +63,18 @@ MAX_BYTES = 256 * MIB
 WHICH = "give a record.json, or the folder of a run under results/runs"
 
 
-_GONE = {"spec": ("copies", "nvtx", "overlap"), "runs": ("bound_exact",), "results": ("gap_exact",)}
-"""Fields of a record's parts that only older versions had: those of a run's spec, and of a cluster's simulations."""
+_GONE = {
+    "baseline record": ("launches",),
+    "regression record": ("injected",),
+    "spec": ("copies", "gloo_threads", "heap", "nvtx", "overlap"),
+    "contention": ("stalls",),
+    "runs": ("bound_exact",),
+    "results": ("gap_exact",),
+}
+"""Fields that only older versions had, by the kind of record or the part of one that had them."""
+
+_PARTS = {*_GONE, "emulated", "fabric", "jobs"}
+"""Parts of a record that have such fields, or hold such parts."""
 
 _RENAMED = {"fsdp-tuned": "auto:shard"}
 """Modes of a run's spec in records of older versions, whose names changed."""
@@ -76,19 +86,24 @@ def migrated(data: dict[str, Any]) -> dict[str, Any]:
         data = data | {"kind": "baseline"}
     if data.get("kind") == "baseline" and data.get("launches"):  # floors of launches that were not in pairs
         data = data | {"floors": []}
-    gone = {"baseline": ("launches",), "regression": ("injected",)}.get(str(data.get("kind")), ())
     spec = data.get("spec")
+    if isinstance(spec, dict) and (spec.get("gloo_threads"), spec.get("heap")) == ("first", "keep"):
+        data = data | {"spec": {"host_tuning": True} | spec}
     modes = spec.get("modes") if isinstance(spec, dict) else None
     for mode in modes if isinstance(modes, list) else ():
         if isinstance(mode, dict) and str(mode.get("name")) in _RENAMED:
             mode |= dict.fromkeys(("name", "carrier"), _RENAMED[str(mode["name"])])
-    return {key: _without(value, _GONE.get(key, ())) for key, value in data.items() if key not in gone}
+    return cast(dict[str, Any], _without(data, f"{data.get('kind')} record"))
 
 
-def _without(part: Any, gone: tuple[str, ...]) -> Any:
-    if gone and isinstance(part, list):
-        return [_without(one, gone) for one in part]
-    return {key: part[key] for key in part if key not in gone} if gone and isinstance(part, dict) else part
+def _without(part: Any, name: str) -> Any:
+    """Return a record, or the part of one of this name, without the fields that are gone."""
+    if isinstance(part, list):
+        return [_without(one, name) for one in part]
+    if not isinstance(part, dict):
+        return part
+    kept = {key: value for key, value in part.items() if key not in _GONE.get(name, ())}
+    return {key: _without(value, key) if key in _PARTS else value for key, value in kept.items()}
 
 
 def json_schema() -> dict[str, Any]:

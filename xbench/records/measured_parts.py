@@ -128,13 +128,6 @@ class ContentionPoint(Part):
     compute_slowdown: float = Field(description="time of the computation beside them over its time alone")
 
 
-class Stall(Part):
-    """Extra time of a short step with this many buckets. Older versions measured it and added it to predictions."""
-
-    buckets: PositiveCount
-    seconds: float
-
-
 class Contention(Part):
     """Contention: the time of computation and communication at once, against each alone."""
 
@@ -155,7 +148,6 @@ class Contention(Part):
         0.0, description="how much less than T a collective takes at most that comes after a rest of the link"
     )
     points: list[ContentionPoint] = Field(description="empty: not measured, and taken as no slow-down")
-    stalls: list[Stall] = Field([], description="history: older versions measured it, nothing uses it")
 
 
 class CalibrationPoint(Part):

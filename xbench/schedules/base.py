@@ -5,7 +5,6 @@ A schedule attaches to an ordinary module and optimizer, as in `xbench.attach`, 
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -184,11 +183,3 @@ class Overlapped(Schedule):
             compress=setup.compress,
         )  # fmt: skip
         return Handle(setup.model, engine)
-
-
-def __getattr__(name: str) -> object:
-    """Return `AttachConfig` by its former name."""
-    if name != "Setup":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn("xbench.schedules.base.Setup is deprecated: it is AttachConfig", DeprecationWarning, stacklevel=2)
-    return AttachConfig

@@ -6,18 +6,13 @@ that fit the cluster together. Only how long each configuration lasts affects th
 order of events the optimum is a linear program over these times: each job's work is done by its completion, arrivals
 are fixed, and the sum of completion times is minimal. The minimum over all orders of completion is exact. There are at
 most (2n−1)!! orders, so n is small.
-
-**The optimum without changes** (`moldable_s`): each job runs once, on one number of GPUs, to its end. For given sizes
-and a given order of starts, it is best to start each job as soon as it fits, but not before its predecessor: the starts
-of any schedule can be moved forward in that order to this one. So all orders and sizes are tried.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterator, Sequence
-from itertools import permutations, product
+from itertools import product
 
 import numpy as np
 from scipy.optimize import linprog
@@ -41,18 +36,6 @@ def optimum_s(jobs: Sequence[Job], cluster: Cluster) -> float:
     best_s = [job.work * best_paces(job, cluster)[0] for job in jobs]
     least_sum_s = min(_ordered_sum_s(jobs, cluster, events) for events in _event_orders(jobs, best_s))
     return (least_sum_s - sum(job.arrival_s for job in jobs)) / len(jobs)
-
-
-def moldable_s(jobs: Sequence[Job], cluster: Cluster) -> float:
-    """The least mean JCT [s] if each job runs once, on one number of GPUs. Raises ValueError as `optimum_s` does."""
-    if not 0 < len(jobs) <= SMALL:
-        raise ValueError(f"{len(jobs)} jobs: the optimum is for 1 to {SMALL}")
-    best_s = math.inf
-    for gpus in product(*(sizes_of(job, cluster) for job in jobs)):
-        times_s = [job.work / best_speed(job, size) for job, size in zip(jobs, gpus, strict=True)]
-        for order in permutations(range(len(jobs))):
-            best_s = min(best_s, _started_in_order_s(jobs, cluster, order, gpus, times_s))
-    return best_s / len(jobs)
 
 
 def _event_orders(jobs: Sequence[Job], best_s: Sequence[float]) -> Iterator[Events]:
@@ -108,21 +91,3 @@ def _configurations(jobs: Sequence[Job], cluster: Cluster, active: Sequence[int]
     for sizes in product(*((0, *sizes_of(jobs[job], cluster)) for job in active)):
         if sum(sizes) <= cluster.gpus:
             yield dict(zip(active, sizes, strict=True))
-
-
-def _started_in_order_s(
-    jobs: Sequence[Job], cluster: Cluster, order: Sequence[int], gpus: Sequence[int], times_s: Sequence[float]
-) -> float:
-    """The sum of JCTs if jobs start in this order, each as soon as it fits."""
-    running: list[tuple[float, int]] = []
-    free, now_s, total_s = cluster.gpus, 0.0, 0.0
-    for job in order:
-        now_s = max(now_s, jobs[job].arrival_s)
-        while running and (running[0][0] <= now_s or free < gpus[job]):
-            end_s, freed = heapq.heappop(running)
-            now_s, free = max(now_s, end_s), free + freed
-        free -= gpus[job]
-        end_s = now_s + times_s[job]
-        heapq.heappush(running, (end_s, gpus[job]))
-        total_s += end_s - jobs[job].arrival_s
-    return total_s

@@ -201,13 +201,6 @@ def test_a_large_slowdown_has_no_decimals(slowdown: float, shown: str) -> None:
     assert f" {shown} " in terminal.render(record.model_copy(update={"runs": runs}), width=200)
 
 
-def test_one_case_a_policy_and_cost() -> None:
-    found = junit.cases(comparison())
-    assert len(found) == 6
-    assert {case.status for case in found} == {"passed"}
-    assert all("(simulated)" in case.message for case in found)
-
-
 def test_tables_are_rectangular_and_labelled() -> None:
     found = view_of(comparison()).tables()
     assert {name: len(rows) for name, rows in found.items()} == {"runs": 12, "results": 6, "curves": 606}

@@ -86,6 +86,12 @@ def run(xbench: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     return partial(xbench, "cluster", "run")
 
 
+def kept(path: str = "here") -> LiveRun:
+    record = load(Path(path))
+    assert isinstance(record, LiveRun)
+    return record
+
+
 def test_a_run_says_what_happens_and_is_kept(run: Run) -> None:
     code, out, err = run("jobs.toml", "--folder", "here", "--json", "-")
     assert code == 0
@@ -94,8 +100,7 @@ def test_a_run_says_what_happens_and_is_kept(run: Run) -> None:
     assert "fifo runs 2 jobs on 2 slots (local); all is in here" in told
     assert "a starts on slot 0, from step 0 of 20" in told
     assert "Every job finished under fifo" in told
-    record = load(Path("here"))
-    assert isinstance(record, LiveRun)
+    record = kept()
     assert json.loads(out)["kind"] == "live"
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert cli.main(["report", "here"]) == 0
@@ -113,8 +118,7 @@ def test_a_run_that_broke_off_goes_on(run: Run, monkeypatch: pytest.MonkeyPatch)
     code, _, err = run("jobs.toml", "--folder", "here")
     assert code == 1
     assert "the controller is gone" in err
-    record = load(Path("here"))
-    assert isinstance(record, LiveRun)
+    record = kept()
     assert not record.complete
     assert record.error == "KeyError: 'the controller is gone'"
     code, _, err = run("--resume", "here")
@@ -123,8 +127,7 @@ def test_a_run_that_broke_off_goes_on(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert "fifo goes on at" in told
     assert "a ran on slot 0 when its controller ended" in told
     assert "from step 10 of 20" in told
-    record = load(Path("here"))
-    assert isinstance(record, LiveRun)
+    record = kept()
     assert record.complete
     assert record.resumed == 1
     code, _, err = run("--resume", "here")
@@ -184,8 +187,7 @@ def test_given_up_jobs_are_tried_again_with_resume_and_retries(run: Run, monkeyp
     code, _, err = run("--resume", "here", "--retries", "1")
     assert code == 0
     assert "goes on at" in err
-    record = load(Path("here"))
-    assert isinstance(record, LiveRun)
+    record = kept()
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert run("--resume", "here", "--retries", "1")[0] == 2
 
@@ -226,16 +228,13 @@ def test_a_ray_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_run_whose_controller_was_killed_is_reported_from_its_ledger(run: Run) -> None:
     assert run("jobs.toml", "--folder", "here")[0] == 0
-    record = load(Path("here"))
+    record = kept()
     Path("here/record.json").unlink()
-    rebuilt = load(Path("here"))
-    assert isinstance(record, LiveRun)
-    assert isinstance(rebuilt, LiveRun)
+    rebuilt = kept()
     assert rebuilt.model_copy(update={"created": record.created}) == record  # it was over, so nothing is missing
     lines = Path("here", LEDGER).read_bytes().splitlines(keepends=True)
     Path("here", LEDGER).write_bytes(b"".join(lines[: len(lines) // 2]) + lines[-1][:10])
-    cut = load(Path("here"))
-    assert isinstance(cut, LiveRun)
+    cut = kept()
     assert not cut.complete
     assert cut.error == "rebuilt from the ledger: the run was killed, or has not ended yet"
     assert cli.main(["report", "here"]) == 0
@@ -253,6 +252,5 @@ def test_a_stop_while_the_record_is_saved_comes_after_it(
     code, _, err = run("jobs.toml", "--folder", "here")
     assert code == 130
     assert "error: interrupted" in err
-    record = load(Path("here/record.json"))
-    assert isinstance(record, LiveRun)
+    record = kept("here/record.json")
     assert record.complete

@@ -168,12 +168,3 @@ def test_tune_host_does_both_or_nothing(monkeypatch: pytest.MonkeyPatch, value: 
     monkeypatch.setenv("XBENCH_HOST_TUNING", value)
     xbench.tune_host()
     assert done == expected
-
-
-def test_the_former_names_warn_and_still_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "keep_freed_memory", lambda: True)
-    monkeypatch.setattr(tuning, "raise_gloo_threads", lambda: 3)
-    with pytest.warns(DeprecationWarning, match="keep_heap is deprecated: call xbench.tune_host"):
-        assert xbench.keep_heap() is True
-    with pytest.warns(DeprecationWarning, match="favour_gloo_threads is deprecated: call xbench.tune_host"):
-        assert xbench.favour_gloo_threads(above_compute=True) == 3

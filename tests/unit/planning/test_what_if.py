@@ -18,7 +18,7 @@ from xbench.planning.measured import measured
 from xbench.planning.scale import check
 from xbench.planning.scenario import replan, to_profile, what_if
 from xbench.planning.topology import Topology
-from xbench.records import Contention, CostModel, CostPoint, FabricRecord, Stall, dump, loads
+from xbench.records import Contention, CostModel, CostPoint, FabricRecord, dump, loads
 from xbench.spec import FabricSpec
 
 KIB, MIB = 1024, 1024 * 1024
@@ -248,14 +248,3 @@ def test_local_ranks_lead_to_local_ranks() -> None:
 def test_fabrics_that_no_change_leads_to(text: str, was: FabricRecord, sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         change_to(FabricSpec(name=text) if text in ("auto", "cluster") else parse_fabric(text), was)  # type: ignore[arg-type]
-
-
-def test_the_correction_of_short_steps_in_an_older_record_is_read_and_no_longer_used() -> None:
-    plain = record().model_copy(update={"contention": beside(ONE)})
-    older = plain.model_copy(
-        update={"contention": beside(ONE).model_copy(update={"stalls": [Stall(buckets=1, seconds=9.0)]})}
-    )
-    assert loads(dump(older)) == older
-    [was, found] = [replan(what_if(measured(one, "made"), Change())) for one in (plain, older)]
-    assert found.plans == was.plans
-    assert to_profile(found, "xbench plan").contention == beside(ONE)

@@ -14,7 +14,6 @@ from xbench.errors import SpecError
 from xbench.records import Parts, Plan, Tuned, load, save
 from xbench.report.snippets import attach_snippet
 from xbench.schedules.attach import ResolvedPlan, carried
-from xbench.schedules.base import AttachConfig
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "tuned-v1.json"
 PARTS = Parts(nbytes=16, order=[2, 0, 1], credit_bytes=32)
@@ -106,9 +105,3 @@ def test_another_model_is_refused_by_the_names_of_its_parameters(tmp_path: Path)
     model.extra = nn.Linear(1, 1)
     with pytest.raises(SpecError, match=r"the plan leaves out parameter 'extra\.weight'"):
         xbench.attach(model, plan=GOLDEN)
-
-
-def test_the_former_name_of_the_attach_configuration_still_works() -> None:
-    with pytest.warns(DeprecationWarning, match="Setup is deprecated: it is AttachConfig"):
-        from xbench.schedules.base import Setup
-    assert Setup is AttachConfig
