@@ -14,7 +14,9 @@ set -euo pipefail
 version=0.28.1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=$(command -v "${PYTHON:-python}")
-export PATH="$(cd "$(dirname "$python")" && pwd):$PATH"
+bin=$(cd "$(dirname "$python")" && pwd)
+python=$bin/${python##*/} # not resolved: a venv's python is a link
+export PATH="$bin:$PATH"
 
 fail() { echo "error: $1" >&2; exit 2; }
 pip() { "$python" -m pip --disable-pip-version-check --quiet "$@"; }
