@@ -1,4 +1,4 @@
-"""What a command comes to, and the fixtures that run one."""
+"""Outcomes of commands, and the fixtures that run one."""
 
 from __future__ import annotations
 

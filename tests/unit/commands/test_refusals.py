@@ -1,4 +1,4 @@
-"""What each command refuses: words as they are typed, one sentence with a hint at most, and nothing done."""
+"""Refusals of each command: words as they are typed, one sentence with a hint at most, and nothing done."""
 
 from __future__ import annotations
 
