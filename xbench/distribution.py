@@ -1,4 +1,4 @@
-"""How this xbench was installed, and the command that adds to it. The distribution is on no package index.
+"""How this xbench and other packages were installed, and the command that adds some. xbench is on no package index.
 
 Uses the standard library alone.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -49,6 +49,14 @@ def local_path(url: str) -> Path | None:
     """Return the path of a file: URL; None for another kind."""
     parts = urlsplit(url)
     return Path(url2pathname(parts.path)) if parts.scheme == "file" else None
+
+
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None where there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _folder() -> Path:

@@ -1,32 +1,44 @@
-"""Environment of a run: machine, system, software, and present disturbances.
+"""This machine: its hardware, system and software, present disturbances, and what works on it.
 
 Two results are comparable only if machine and software match. So the record keeps both, and `fingerprint` reduces the
 parts that must match to a few letters. Nothing here imports torch: versions come from package metadata, and facts that
 only torch knows (the GPU's name, NCCL's version) come from a rank, as `preflight`.
+
+`take_inventory` says what works, in a few seconds, even if parts are broken. torch and NVML are queried in processes of
+their own (`PROBES`). One that does not answer in time is killed, or abandoned if the kernel cannot kill it. Shaped
+links are really tried, as `--fabric auto` does. `findings` is a pure function of what was seen.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import platform
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from importlib import metadata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from xbench.distribution import version_of
+from xbench.fabrics import shaped_obstacle
+from xbench.limits import allowed_cores, last_line, usable_cores
+from xbench.record_files import now
 from xbench.records import Environment
+from xbench.records.parts import Finding, Gpu, GpuLink, Machine
 from xbench.text import counted
 from xbench.version import __version__
+from xbench.workloads.probe import PREFLIGHT, facts_for, start_answering
 
 LIBRARIES = ("torchvision", "timm", "transformers", "numpy", "scipy", "pydantic", "horovod")
 RAISED, NOT_RAISED = "raised", "as they come"
@@ -45,6 +57,22 @@ _PLACES = re.compile(
 
 BUSY_SHARE = 0.5
 """Share of a core above which another process disturbs a measurement."""
+
+TIMEOUT_S = 30.0
+"""Time limit of the probes [s]. Importing torch takes a few seconds, and more from a cold disk."""
+
+GRACE_S = 1.0
+
+PROBES = {"torch": PREFLIGHT, "nvml": (sys.executable, "-P", "-m", "xbench.profilers.gpu")}
+"""Commands that write the facts of torch and of NVML, as one JSON object."""
+
+NO_WORKLOADS = '{"workloads": [], "device": "auto", "ranks_per_host": 1}'
+"""What the preflight is asked for the facts of torch alone."""
+
+NAMESPACES = (
+    "run xbench as root, or: sysctl -w user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0"
+)
+Ask = Callable[[str], "subprocess.Popen[str]"]
 
 
 def capture(preflight: Mapping[str, object] | None = None) -> Environment:
@@ -92,66 +120,6 @@ def gpu_variables(environ: Mapping[str, str]) -> str:
     """
     names = (name for name in sorted(environ) if _VARIABLES.fullmatch(name) and not _PLACES.fullmatch(name))
     return " ".join(f"{name}={environ[name]}" for name in names)
-
-
-def usable_cores() -> int:
-    """Number of cores that this process may use, which containers and taskset limit."""
-    return min(_allowed_cores(), cpu_quota() or _allowed_cores())
-
-
-def _allowed_cores() -> int:
-    """Number of cores that this process may run on, at any share of their time."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def cpu_quota(proc: Path = Path("/proc/self")) -> int | None:
-    """Whole cores of time that the tightest of our control groups allows (v2 or v1), at least 1; None without a limit.
-
-    A group that has used its time of a period is stopped until the next one, on all cores.
-    """
-    found = []
-    for folder, names in itertools.product(
-        control_groups("cpu", proc), (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-    ):
-        try:
-            quota, period = " ".join((folder / name).read_text() for name in names).split()
-            if quota not in ("max", "-1"):
-                found.append(max(1, int(quota) // int(period)))
-        except (OSError, ValueError, ZeroDivisionError):
-            continue
-    return min(found, default=None)
-
-
-def control_groups(controller: str, proc: Path = Path("/proc/self")) -> list[Path]:
-    """Return the folders of our control groups that may limit a controller (`cpu`, `memory`), and of all their parents.
-
-    A service, a user's slice and a container inside another one each have a group, and every limit on the way to the
-    root holds. `cgroup` in `proc` names the groups: `0::PATH` in v2, `N:CONTROLLERS:PATH` in v1. `mountinfo` says where
-    each hierarchy is mounted, and which of its groups is the top there. Parents above that cannot be seen.
-    """
-    try:
-        groups = (proc / "cgroup").read_text().splitlines()
-        mounts = (proc / "mountinfo").read_text().splitlines()
-    except OSError:
-        return []
-    ours = {names: path for _, names, path in (line.split(":", 2) for line in groups if line.count(":") >= 2)}
-    found = []
-    for line in mounts:
-        before, _, after = line.partition(" - ")
-        kind, options = after.split(" ")[0], after.split(" ")[-1].split(",")
-        if kind == "cgroup" and controller in options:
-            path = next((path for names, path in ours.items() if controller in names.split(",")), None)
-        else:
-            path = ours.get("") if kind == "cgroup2" else None
-        if path is None:
-            continue
-        top, place = before.split(" ")[3:5]
-        below = path.removeprefix(top.rstrip("/")) if f"{path}/".startswith(f"{top.rstrip('/')}/") else "/"
-        mounted = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place))
-        inner = [part for part in below.split("/") if part]
-        if ".." not in inner:
-            found += [mounted.joinpath(*inner[:depth]) for depth in range(len(inner), -1, -1)]
-    return list(dict.fromkeys(found))
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -291,7 +259,7 @@ def noise_warnings(interval_s: float = 0.2) -> list[str]:
         for (pid, name), seconds in _cpu_seconds().items()
         if (pid, name) in before
     }
-    return noise(os.getloadavg()[0], _allowed_cores(), governor(), busy.items())
+    return noise(os.getloadavg()[0], allowed_cores(), governor(), busy.items())
 
 
 def noise(load: float, cores: int, governor: str | None, busy: Iterable[tuple[str, float]]) -> list[str]:
@@ -329,14 +297,6 @@ def _cpu_seconds() -> dict[tuple[int, str], float]:
     return seconds
 
 
-def version_of(package: str) -> str | None:
-    """The version of an installed package; None where there is none."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _git(root: Path, *arguments: str) -> str | None:
     try:
         result = subprocess.run(
@@ -345,3 +305,224 @@ def _git(root: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Observations of an inventory. `torch` and `nvml` are the answers of `PROBES`."""
+
+    here: Environment
+    torch: Mapping[str, Any]
+    nvml: Mapping[str, Any]
+    shaped_problem: str | None = None
+    root: bool = True
+    noise: Sequence[str] = ()
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that training can use."""
+        return int(self.torch.get("gpus", 0))
+
+    @property
+    def has_driver(self) -> bool:
+        """True if NVIDIA's driver is loaded."""
+        return "nvidia_driver" in self.here.facts
+
+
+def start_probe(what: str) -> subprocess.Popen[str]:
+    """Start a process that reports the facts of 'torch', or of 'nvml'."""
+    return start_answering(PROBES[what])
+
+
+def take_inventory(*, timeout_s: float = TIMEOUT_S, ask: Ask = start_probe) -> Machine:
+    """Return this machine's inventory. It takes about as long as importing torch."""
+    deadline_s = time.monotonic() + timeout_s
+    probes = {what: ask(what) for what in PROBES}
+    try:
+        shaped_problem, noise = shaped_obstacle(), noise_warnings()
+        said = {what: answer(probe, deadline_s) for what, probe in probes.items()}
+    finally:
+        for probe in probes.values():
+            _end(probe)
+    here = capture(None if "problem" in said["torch"] else facts_for(said["torch"]))
+    return machine_of(Observations(here, said["torch"], said["nvml"], shaped_problem, os.geteuid() == 0, noise))
+
+
+def listed_gpus(*, timeout_s: float = TIMEOUT_S, ask: Ask = start_probe) -> int:
+    """Return the number of GPUs that NVML lists: 0 without a driver, without NVML, and if NVML does not answer."""
+    if nvidia_driver() is None:
+        return 0
+    probe = ask("nvml")
+    try:
+        return len(answer(probe, time.monotonic() + timeout_s).get("gpus", ()))
+    finally:
+        _end(probe)
+
+
+def machine_of(seen: Observations) -> Machine:
+    """Return the inventory that follows from the observations."""
+    fingerprints = {"cpu": fingerprint(on_cpu(seen.here))}
+    if seen.here.device != "cpu":
+        fingerprints = {"cuda": fingerprint(seen.here), **fingerprints}
+    return Machine(
+        created=now(),
+        environment=seen.here,
+        fingerprints=fingerprints,
+        gpus=[Gpu.model_validate(gpu) for gpu in seen.nvml.get("gpus", ())],
+        links=[GpuLink.model_validate(link) for link in seen.nvml.get("links", ())],
+        findings=findings(seen),
+    )
+
+
+def on_cpu(found: Environment) -> Environment:
+    """Return the same machine as a run with `--device cpu` sees it."""
+    return found.model_copy(update={"device": "cpu", "device_count": 0})
+
+
+def held_against(machine: Machine, path: str, other: Environment) -> Machine:
+    """Return the machine with the differences that make a saved result's times incomparable with its own."""
+    here = machine.environment if other.device != "cpu" else on_cpu(machine.environment)
+    return machine.model_copy(update={"differs_from": {**machine.differs_from, path: differences(other, here)}})
+
+
+def answer(probe: subprocess.Popen[str], deadline_s: float) -> dict[str, Any]:
+    """Return a probe's answer by the deadline (`time.monotonic`) [s], or a problem."""
+    try:
+        out, log = probe.communicate(NO_WORKLOADS, timeout=max(0.0, deadline_s - time.monotonic()))
+        said = json.loads(out)
+        if isinstance(said, dict):
+            return said
+    except subprocess.TimeoutExpired:
+        problem = "no answer in time: it hangs, or the disk is slow"
+    except ValueError:
+        why = last_line(log or "")
+        problem = f"it ended with status {probe.returncode} and no answer{f': {why}' if why else ''}"
+    return {"problem": problem}
+
+
+def _end(probe: subprocess.Popen[str]) -> None:
+    """Kill a probe and its children. A probe in a driver that hangs can be neither killed nor waited for."""
+    if probe.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(probe.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            probe.wait(GRACE_S)
+
+
+def findings(seen: Observations) -> list[Finding]:
+    """Return all findings, the most important first: what works, and what is missing, with its cost."""
+    parts = (_torch, _torchvision, _gpus, _shaped, _cores, _counters, _quiet)
+    return [part(seen) for part in parts]
+
+
+def _torch(seen: Observations) -> Finding:
+    problem = seen.torch.get("problem")
+    if problem is None:
+        cuda, nccl = seen.torch.get("cuda"), seen.torch.get("nccl")
+        built = f"built for CUDA {cuda}" + (f" with NCCL {nccl}" if nccl else "") if cuda else "built for CPUs"
+        return _works("torch", f"{seen.torch.get('torch')}, {built}")
+    there = seen.here.torch is not None
+    return _missing(
+        "torch",
+        f"it is installed and does not work: {problem}" if there else "not installed",
+        "profile, compare and tune cannot run; plan, scale and report can",
+        "pip install --force-reinstall torch torchvision" if there else "pip install torch torchvision",
+    )
+
+
+def _torchvision(seen: Observations) -> Finding:
+    version = seen.torch.get("torchvision")
+    if "problem" in seen.torch:
+        return _useless("torchvision", "torch comes first")
+    if version:
+        return _works("torchvision", str(version))
+    return _missing(
+        "torchvision",
+        "not installed",
+        "no resnet, vgg and other vision models; transformers, synthetic models and your own run",
+        "pip install torchvision",
+    )
+
+
+def _gpus(seen: Observations) -> Finding:
+    listed = len(seen.nvml.get("gpus", ()))
+    if seen.gpus > 1:
+        return _works("GPUs", f"torch can use {seen.gpus}: ranks talk over NCCL")
+    if seen.gpus == 1:
+        return _missing(
+            "several GPUs",
+            "torch can use one",
+            "one GPU has nobody to send gradients to: its computation is real, and its collectives are emulated",
+        )
+    if listed or seen.has_driver:
+        newest = seen.nvml.get("driver_cuda")
+        built = seen.torch.get("cuda")
+        why = f"torch is built for CUDA {built}, the driver runs up to {newest}" if built and newest else None
+        why = why or ("torch is built for CPUs" if "problem" not in seen.torch and not built else "torch sees none")
+        return _missing(
+            "GPUs",
+            f"the driver lists {listed or 'some'}, and {why}",
+            "only --device cpu computes" if listed else "everything runs on the CPU",
+            "install the torch that https://pytorch.org/get-started names for this driver",
+        )
+    return _missing(
+        "GPUs",
+        "no NVIDIA driver and no GPU",
+        "everything runs on the CPU, over Gloo: real training on real links, but not the ratios of GPUs",
+    )
+
+
+def _shaped(seen: Observations) -> Finding:
+    if seen.shaped_problem is None:
+        how = "as root" if seen.root else "in a user namespace, without root"
+        return _works("shaped links", f"several hosts on this machine, on links held to a rate, {how}")
+    return _missing(
+        "shaped links",
+        seen.shaped_problem,
+        "no links of a chosen rate: auto takes ranks over loopback, where schedules hardly differ",
+        "apt-get install iproute2" if "iproute2" in seen.shaped_problem else NAMESPACES,
+    )
+
+
+def _cores(seen: Observations) -> Finding:
+    cores = seen.here.cores
+    if cores > 1:
+        return _works("cores", f"{cores}: each of two ranks gets {cores // 2} of its own")
+    return _missing(
+        "cores",
+        "one",
+        "two ranks share it and slow each other: ratios hold only for machines as short of cores as this one",
+    )
+
+
+def _counters(seen: Observations) -> Finding:
+    what = "power, energy, clocks, throttling and utilisation"
+    problem: str | None = seen.nvml.get("problem")
+    if problem is None:
+        return _works("GPU counters", f"NVML of driver {seen.nvml.get('driver')}: results on GPUs have {what}")
+    if "nvidia-ml-py" in problem:
+        none = "" if seen.has_driver else "; there is no NVIDIA driver either"
+        return _missing(
+            "nvidia-ml-py", f"not installed{none}", f"results on GPUs lack {what}", "pip install nvidia-ml-py"
+        )
+    if not seen.has_driver:
+        return _useless("GPU counters", "nvidia-ml-py is there, and no NVIDIA driver")
+    return _missing("GPU counters", problem, f"results on GPUs lack {what}")
+
+
+def _quiet(seen: Observations) -> Finding:
+    if not seen.noise:
+        return _works("quiet", "no other process is busy now")
+    return _missing("quiet", "; ".join(seen.noise), "times that are taken now are noisier, and ratios less certain")
+
+
+def _works(name: str, detail: str) -> Finding:
+    return Finding(name=name, works=True, detail=detail)
+
+
+def _missing(name: str, detail: str, costs: str, get: str | None = None) -> Finding:
+    return Finding(name=name, works=False, detail=detail, costs=costs, get=get)
+
+
+def _useless(name: str, detail: str) -> Finding:
+    return Finding(name=name, works=None, detail=detail)

@@ -4,10 +4,9 @@ Their own messages have ten lines, name no workload and no rank, and most of the
 here is pure: it takes facts or the text of an error and returns words. So a machine without a GPU can test what a
 machine with one will report. The texts are those of torch 2.11 to 2.15 and of NCCL up to 2.30.
 
-- A driver older than torch's CUDA: a warning of `torch.cuda.is_available()`, or a RuntimeError at the first use.
+- A driver older than torch's CUDA: a warning of `torch.cuda.is_available()`.
 - No memory left: OutOfMemoryError of torch's allocator, or the errors of CUDA, cuBLAS, cuDNN and NCCL; on a CPU a
   RuntimeError of its allocator, or MemoryError.
-- A GPU that another process holds, in compute mode EXCLUSIVE_PROCESS: error 46 of CUDA at the first use.
 - Two ranks on one GPU: DistBackendError at the first collective, since NCCL refuses that; from 2.30.3 on an option
   allows it.
 - A missing GPU: there is no message until a rank dies of an "invalid device ordinal", so the GPUs are counted.
@@ -40,9 +39,6 @@ _NCCL_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)*)")
 _SHARED_GPU = re.compile(
     r"Duplicate GPU detected ?: rank (\d+) and rank (\d+)|Multiple Ranks are using the same GPU", re.IGNORECASE
 )
-_BUSY = re.compile(
-    r"CUDA-capable device(?:s|\(s\))? (?:is/)?are busy or unavailable|cudaErrorDevicesUnavailable", re.IGNORECASE
-)
 _OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory|CUDA error: out of memory|Cuda failure (?:2\b|'out of memory')|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDNN_STATUS_ALLOC_FAILED|DefaultCPUAllocator: can't allocate memory"
@@ -71,22 +67,13 @@ def explain(kind: str, text: str, spec: WorkloadSpec) -> Explanation | None:
     if short is not None:
         return Explanation(short, lower_what(spec), out_of_memory=True)
     shared_gpu = _SHARED_GPU.search(text)
-    if shared_gpu:
-        version = _NCCL_VERSION.search(text)
-        rank_numbers = f" (ranks {shared_gpu[1]} and {shared_gpu[2]})" if shared_gpu[1] else ""
-        nccl = version[1] if version else None
-        library = f"NCCL {nccl}" if nccl else "NCCL"
-        return Explanation(f"found another rank on its GPU{rank_numbers}, which {library} refuses", _sharing_hint(nccl))
-    if _BUSY.search(text):
-        return Explanation(
-            "found its GPU busy or unavailable (CUDA error 46), as in compute mode EXCLUSIVE_PROCESS, in which a GPU "
-            "takes one process",
-            "leave out modes that need two processes on a GPU, such as crossover:processes=2, or set compute mode "
-            "DEFAULT (nvidia-smi -c DEFAULT)",
-        )
-    if _TOO_OLD.search(text):
-        return Explanation(f"cannot use its GPU: {no_gpu(text, None)[0]}", no_gpu(text, None)[1])
-    return None
+    if shared_gpu is None:
+        return None
+    version = _NCCL_VERSION.search(text)
+    rank_numbers = f" (ranks {shared_gpu[1]} and {shared_gpu[2]})" if shared_gpu[1] else ""
+    nccl = version[1] if version else None
+    library = f"NCCL {nccl}" if nccl else "NCCL"
+    return Explanation(f"found another rank on its GPU{rank_numbers}, which {library} refuses", _sharing_hint(nccl))
 
 
 def shortage(kind: str, text: str, context: str = "") -> str | None:

@@ -30,7 +30,7 @@ OptimizerName = Literal["sgd", "adamw"]
 OptimizerImpl = Literal["default", "foreach", "fused"]
 DeviceType = Literal["cpu", "cuda"]
 Compress = Literal["bf16"]
-Variation = Literal["samples", "noise", "sequence", "none"]
+Variation = Literal["rank", "none"]
 MAX_ACCUMULATE = 1024
 """Most micro-steps of a step."""
 MAX_CLIP = 1e9
@@ -50,7 +50,9 @@ class WorkloadSpec(Spec):
     )
     seed: int = Field(default=0, ge=0)
     variation: Variation | None = Field(
-        default=None, description="how a factory's batch differs by rank; null: by which of its samples stand twice"
+        default=None,
+        description="how a factory's batch differs by rank; null: by which of its samples stand twice; rank: as the "
+        "factory makes it; none: not at all",
     )
     accumulate: int = Field(
         default=1, ge=1, le=MAX_ACCUMULATE, description="forward and backward passes of a step; the last one sends"

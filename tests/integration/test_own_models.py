@@ -35,13 +35,13 @@ class Data(Dataset):
         return torch.arange(LENGTH) + i, i
 
 
-def make():
+def make(rank):
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     body = nn.Sequential(nn.Embedding(WORDS, 16), nn.Flatten(), nn.Dropout(0.5))
     model = nn.Sequential(body, nn.Linear(16 * LENGTH, WORDS)).eval()
     inputs, targets = next(iter(DataLoader(Data(), batch_size=1, num_workers=1, multiprocessing_context="spawn")))
-    return model, (inputs, targets), nn.CrossEntropyLoss()
+    return model, (inputs + rank, targets), nn.CrossEntropyLoss()
 """
 
 
@@ -57,7 +57,7 @@ def test_a_script_of_a_package_with_arguments_a_group_workers_and_one_row_of_tok
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "runs")
     assert isinstance(record, Comparison)
-    assert record.jobs[0].workload.spec.variation == "sequence"
+    assert record.jobs[0].workload.spec.variation == "rank"
     told = "train.py:make: the factory's model is in evaluation mode, and is measured so: .train() ends it"
     assert told in record.warnings
     assert told in " ".join(done.stdout.split())

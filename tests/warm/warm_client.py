@@ -17,7 +17,6 @@ from typing import Any
 
 PROGRAMS = (
     "xbench.workloads.preflight",
-    "xbench.machine.inventory_probe",
     "xbench.rank.main",
     "xbench.rank.converge",
     "xbench.regress.rank",

@@ -46,7 +46,7 @@ def env(like: Path | None, links: str | None, json_to: str | None) -> None:
         _check_links(links)
         return
 
-    from xbench.machine.inventory import held_against, take_inventory
+    from xbench.environment import held_against, take_inventory
     from xbench.report.console import make_console
     from xbench.report.machine import render_machine
 

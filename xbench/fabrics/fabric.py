@@ -25,7 +25,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import ClassVar
 
-from xbench.environment import cpu_quota
+from xbench.limits import cpu_quota
 from xbench.records import EmulatedLink, FabricRecord, Label
 from xbench.spec import DeviceType, FabricSpec
 from xbench.text import counted

@@ -15,7 +15,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from xbench.environment import version_of
+from xbench.distribution import version_of
 
 LOCAL_VERSION = "xbench"
 """Suffix of the version, after '+', of a build by `make horovod`."""

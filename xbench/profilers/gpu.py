@@ -20,6 +20,9 @@ a reason, and earlier readings stay. A driver that hangs blocks only this thread
 
 NVML (the module `pynvml` of the package nvidia-ml-py) is always a parameter, so tests use their own and expect exact
 numbers. This module imports no torch.
+
+`python -m xbench.profilers.gpu` writes what NVML says about the machine, as `facts` returns it. A driver may crash or
+hang, so `environment` asks in a process.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from xbench.records.parts import Gpu, GpuLink
+from xbench.workloads.probe import answer_alone
 
 INTERVAL_S = 0.1
 """Least time [s] between two readings. Some drivers answer in one millisecond, others in five."""
@@ -398,3 +402,21 @@ def _said(nvml: Any, question: str, *arguments: Any) -> Any:
 def _text(value: Any) -> str | None:
     """Decode bytes, which older versions of the module return."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def facts() -> dict[str, Any]:
+    """Return `driver`, `driver_cuda`, `gpus` and `links` as JSON; or a `problem`, one sentence."""
+    try:
+        nvml = load_nvml()
+        gpus = list_gpus(nvml)
+        links = list_links(nvml, len(gpus))
+        return driver_versions(nvml) | {
+            "gpus": [gpu.model_dump() for gpu in gpus], "links": [link.model_dump() for link in links]
+        }  # fmt: skip
+    except Exception as error:
+        told = " ".join(str(error).split()) or type(error).__name__
+        return {"problem": told[:300]}
+
+
+if __name__ == "__main__":
+    answer_alone(facts)

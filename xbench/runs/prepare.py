@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from xbench import gpu_errors
 from xbench.config import RunConfig
+from xbench.environment import listed_gpus
 from xbench.errors import SpecError
 from xbench.fabrics import choose, rootless
 from xbench.fabrics.cluster import cluster_rank, divided, ranks_around
 from xbench.fabrics.rendezvous import meeting_point
 from xbench.host import mps, tuning
-from xbench.machine.inventory import listed_gpus
 from xbench.modes import COMPARED, IN_SEQUENCE, MODES, mode_info
 from xbench.profilers import budget
 from xbench.registry import imported

@@ -51,7 +51,7 @@ def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workloa
     `device` may be meta: then nothing is allocated, and only shapes are available. Raises WorkloadError if the model
     cannot be built or has nothing to train, and SpecError for an unknown name.
     """
-    recipe = recipe_of(spec)
+    recipe = recipe_of(spec, rank)
     on_meta = device.type == "meta"
     with _preserved_generators(device):
         seed_all(spec.seed)
@@ -71,7 +71,7 @@ def build(spec: WorkloadSpec, device: torch.device, *, rank: int = 0) -> Workloa
     first = (place(inputs, device, dtype), place(targets, device, dtype))
     feed = Feed(recipe.loader, first, lambda batch: place(batch, device, dtype)) if recipe.loader is not None else None
     return Workload(
-        spec=spec,
+        spec=spec.model_copy(update={"variation": recipe.variation}),
         model=model,
         inputs=first[0],
         targets=first[1],
@@ -123,14 +123,14 @@ def check_alike(workload: Workload) -> None:
         )
 
 
-def recipe_of(spec: WorkloadSpec) -> Recipe:
-    """The recipe that builds `spec`. Raises SpecError for an unknown name."""
+def recipe_of(spec: WorkloadSpec, rank: int = 0) -> Recipe:
+    """The recipe that builds `spec` on a rank. Raises SpecError for an unknown name."""
     plain = spec.name.partition(":")[0]
     family = family_of(spec.name)
     if family == "factory":
         from xbench.workloads.custom import FactoryRecipe
 
-        return FactoryRecipe(spec)
+        return FactoryRecipe(spec, rank)
     if plain.startswith("timm/"):
         from xbench.workloads.timm_models import TimmRecipe
 

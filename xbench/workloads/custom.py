@@ -11,33 +11,25 @@ Every rank calls the factory with the same seed (torch, numpy, random), so model
 its weights from another source. Each unsuitable model is refused in one sentence, here and on the ranks.
 
 The batch would be equal too. Equal batches give equal gradients, and then a schedule that forgets to average goes
-unnoticed. So rank 0 keeps the factory's batch, and every other rank varies it. Of a loader's batches this concerns the
-first, which the parity check takes. The first variation that works is taken (`workloads.trial` tries them before the
-ranks start):
-
-| variation | the batch of rank r > 0 |
-| --- | --- |
-| `samples` | half of the factory's samples, inputs and targets together, each twice; drawn by rank |
-| `noise` | floating-point inputs with normal noise of a tenth of their own standard deviation |
-| `sequence` | the other inputs rolled by r positions along their second dimension, against the targets |
-| `none` | rank 0's |
-
-Repeating samples creates no new values: codes stay codes, and labels stay with their samples, in the inputs too. It has
-no effect on a single sample or on equal samples; hence the other variations. Shapes, dtypes and memory formats stay.
+unnoticed. So rank 0 keeps the factory's batch, and every other rank repeats half of its samples, inputs and targets
+together, each twice; drawn by rank. Of a loader's batches this concerns the first, which the parity check takes.
+Repeating samples creates no new values: codes stay codes, and labels stay with their samples, in the inputs too.
+Shapes, dtypes and memory formats stay. Where this changes no gradient or the model refuses it (`workloads.trial` looks
+before the ranks start), the factory has two other ways: `make(rank)` makes a batch for each rank, and with
+`make.vary = "none"` all ranks have the same.
 
 The number of samples is the attribute `batch_size` of the factory or of a loader, or else what `nested.samples_of`
-finds. If nothing tells it, it is not claimed, and figures per sample are per batch. Variations of a batch whose tensors
-do not have it take the first dimension of the first tensor.
+finds. If nothing tells it, it is not claimed, and figures per sample are per batch. The samples to repeat are then
+those of the first dimension of the first tensor.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -46,7 +38,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from xbench.errors import WorkloadError
-from xbench.spec import Variation, WorkloadSpec
+from xbench.spec import WorkloadSpec
 from xbench.text import cut
 from xbench.workloads.batches import Batch, Loader, checked, is_loader, kind_of
 from xbench.workloads.catalog import WORKLOADS, split_factory
@@ -66,7 +58,6 @@ from xbench.workloads.user_script import FACTORY, check_factory, factory_hint
 from xbench.workloads.workload import Recipe
 
 _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets), or a DataLoader of such batches"
-NOISE = 0.1
 
 _WRAPPERS = {
     "DistributedDataParallel": "DistributedDataParallel",
@@ -79,8 +70,9 @@ _WRAPPERS = {
 class FactoryRecipe(Recipe):
     """Calls a factory once, checks its result, and varies its batch by rank."""
 
-    def __init__(self, spec: WorkloadSpec) -> None:
+    def __init__(self, spec: WorkloadSpec, rank: int) -> None:
         super().__init__(spec)
+        self._rank = rank
         self._file: Path | None = None
         self._batch: Batch | None = None
         self._source: Iterable[Any] | None = None
@@ -96,9 +88,10 @@ class FactoryRecipe(Recipe):
         with as_script(file) as log:
             try:
                 factory = WORKLOADS.load(self.spec.name) if parts is None else self._factory(Path(parts[0]), parts[1])
-                _check_takes_nothing(self.spec.title, factory)
+                takes_rank = _takes_rank(self.spec.title, factory)
                 self._declared = _declared_size(self.spec.title, factory)
-                result = factory()
+                self.variation = "rank" if takes_rank else _declared_variation(self.spec.title, factory)
+                result = factory(rank=self._rank) if takes_rank else factory()
             except WorkloadError:
                 raise
             except (Exception, SystemExit) as error:
@@ -126,8 +119,9 @@ class FactoryRecipe(Recipe):
         assert self._batch is not None
         said = self._declared or (self.loader.batch_size if self.loader is not None else None)
         self.batch_size = said or samples_of(*self._batch, self._time_first) or 0
-        variation = self.spec.variation or "samples"
-        return vary(self._batch, rank, variation, self.batch_size, time_first=self._time_first)
+        if rank == 0 or self.variation is not None:
+            return self._batch
+        return with_repeated(self._batch, self.batch_size, time_first=self._time_first)
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         """The factory's loss."""
@@ -140,12 +134,12 @@ class FactoryRecipe(Recipe):
         more = f" and {len(shapes) - 3} more" if len(shapes) > 3 else ""
         return ", ".join(shapes[:3]) + more
 
-    def _factory(self, file: Path, name: str) -> Callable[[], Any]:
+    def _factory(self, file: Path, name: str) -> Callable[..., Any]:
         check_factory(self.spec.title, file, name)
         module = load_file(file.absolute())
         factory = getattr(module, name, None)
         if callable(factory):
-            function: Callable[[], Any] = factory
+            function: Callable[..., Any] = factory
             return function
         what = "is not a function" if factory is not None else "does not exist"
         raise WorkloadError(
@@ -171,23 +165,35 @@ class FactoryRecipe(Recipe):
         return model, batch, loss
 
 
-def _check_takes_nothing(title: str, factory: Callable[..., Any]) -> None:
-    """Raise WorkloadError for a factory that cannot be called without arguments."""
+def _takes_rank(title: str, factory: Callable[..., Any]) -> bool:
+    """True for a factory that takes the number of its rank. Raises WorkloadError for one that needs other arguments."""
     try:
-        parameters = inspect.signature(factory).parameters.values()
+        parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):  # a callable without a signature
-        return
+        return False
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty and parameter.kind not in variadic
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and parameter.kind not in variadic and name != "rank"
     ]
     if needed:
         raise WorkloadError(
             f"{title} needs {', '.join(needed)}, and a factory is called without arguments",
             hint="give defaults, or write a function that calls it with values",
         )
+    return "rank" in parameters
+
+
+def _declared_variation(title: str, factory: Callable[..., Any]) -> Literal["none"] | None:
+    """'none' for a factory whose attribute `vary` says that all ranks have its batch. Raises WorkloadError."""
+    vary = getattr(factory, "vary", "samples")
+    if vary not in ("samples", "none"):
+        raise WorkloadError(
+            f"{title}: its attribute vary is {cut(repr(vary), 60)} and must be 'samples' or 'none'",
+            hint="def make(rank) returns a batch for each rank",
+        )
+    return "none" if vary == "none" else None
 
 
 def _declared_size(title: str, factory: Callable[..., Any]) -> int | None:
@@ -256,38 +262,21 @@ def check_model(title: str, model: nn.Module) -> None:
                 )
 
 
-def vary(
-    batch: tuple[Inputs, Any],
-    rank: int,
-    variation: Variation = "samples",
-    samples: int | None = None,
-    *,
-    time_first: bool = False,
-) -> tuple[Inputs, Any]:
-    """The batch (inputs, targets) of a rank. Draws from torch's generator, which the caller has seeded for the rank.
+def with_repeated(batch: Batch, samples: int | None = None, *, time_first: bool = False) -> Batch:
+    """The batch (inputs, targets) with half of its samples twice, in place of the others. A single sample stays.
 
-    `samples`: their number where inputs and targets do not tell it; None or 0: the first dimension of the first tensor.
-    `time_first`: whether samples may be the second dimension (`nested.samples_of`).
+    Draws from torch's generator, which the caller has seeded for the rank. `samples`: their number where inputs and
+    targets do not tell it; None or 0: the first dimension of the first tensor. `time_first`: whether samples may be the
+    second dimension (`nested.samples_of`).
     """
     inputs, targets = batch
-    if rank == 0 or variation == "none":
-        return batch
     first, *_ = shape_of(next(tensors_in(inputs)))
     samples = samples_of(inputs, targets, time_first) or samples or first
-    if variation == "samples":
-        if samples == 1:
-            return batch
-        choose = partial(chosen, order=drawn(samples), time_first=time_first)
-        several = isinstance(inputs, tuple | list) and not is_named(inputs)
-        return with_parts(inputs, choose) if several else choose(inputs), choose(targets)
-    if variation == "noise":
-        return with_each(inputs, noisy), targets
-
-    def rolled(x: Tensor) -> Tensor:
-        is_sequence = x.dim() > 1 and shape_of(x)[0] == samples and not x.is_floating_point()
-        return x.roll(rank, 1) if is_sequence else x
-
-    return with_each(inputs, rolled), targets
+    if samples == 1:
+        return batch
+    choose = partial(chosen, order=drawn(samples), time_first=time_first)
+    several = isinstance(inputs, tuple | list) and not is_named(inputs)
+    return with_parts(inputs, choose) if several else choose(inputs), choose(targets)
 
 
 def chosen(value: Any, order: Tensor, time_first: bool = False) -> Any:
@@ -334,12 +323,3 @@ def picked(tensor: Tensor, order: Tensor, axis: int = 0) -> Tensor:
     if tensor.layout == torch.strided:
         samples = torch.empty_like(tensor, requires_grad=False).copy_(samples)
     return samples.requires_grad_(tensor.requires_grad)
-
-
-def noisy(tensor: Tensor) -> Tensor:
-    """A floating-point tensor with noise. A tensor of a single value or a mask stays as it is."""
-    if not tensor.is_floating_point() or not tensor.numel():
-        return tensor
-    spread = float(tensor.detach().float().std(correction=0))
-    # Masks hold -inf; NaN compares false too.
-    return tensor + NOISE * spread * torch.randn_like(tensor) if 0 < spread < math.inf else tensor

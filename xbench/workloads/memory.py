@@ -21,8 +21,8 @@ import psutil
 import torch
 from torch import Tensor
 
-from xbench.environment import control_groups
 from xbench.errors import WorkloadError
+from xbench.limits import control_groups
 from xbench.units import Bytes, format_bytes
 from xbench.workloads.workload import Workload
 

@@ -30,7 +30,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +73,8 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
         own = own_gpu(request.get("local_rank"), len(names)) if device == "cuda" and index is None else None
         if own is not None and len(names) == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
             ranks = 1  # the engine shows each rank another GPU
-        answer["workloads"] = examine(specs, device, ranks, len(names), index, own)
+        if specs:  # none: only the facts of torch are asked
+            answer["workloads"] = examine(specs, device, ranks, len(names), index, own)
     except XbenchError as error:
         kind = type(error).__name__
         answer["error"] = {"type": kind, "message": str(error), "hint": error.hint, "detail": error.detail}
@@ -202,7 +202,9 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
         )
     try:
         hidden = compiled_inside(workload.model, workload.forward_loss)
-        variation, variation_notes = trial.varied(workload)
+        alike = trial.check_varied(workload)
+    except WorkloadError:
+        raise
     except Exception as error:
         raise _failed_step(workload, trial.STEPS, error) from error
     if hidden is not None:
@@ -222,9 +224,7 @@ def _examine_factory(spec: WorkloadSpec, device: torch.device) -> Tried:
             f"{spec.title}: its tensors do not tell how many samples its batch has, so each batch counts as one "
             f"sample; {name}.batch_size = N tells it"
         )
-    if variation != "samples":
-        workload = replace(workload, spec=spec.model_copy(update={"variation": variation}))
-    return Tried(workload, estimate, notes + variation_notes)
+    return Tried(workload, estimate, notes + alike)
 
 
 def _measure_steps(workload: Workload, steps: int = 0, *, on_gpu: bool) -> Footprint:

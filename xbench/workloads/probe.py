@@ -121,11 +121,11 @@ def probe(
     return Preflight.model_validate(answer)
 
 
-def start_answering(command: Sequence[str], stdin: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def start_answering(command: Sequence[str]) -> subprocess.Popen[str]:
     """Start a process that calls `answer_alone`, in a session of its own, tied to the life of this one."""
     guarded, pipe = [*GUARD, str(os.getpid()), *command], subprocess.PIPE
     return subprocess.Popen(
-        guarded, stdin=stdin, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
+        guarded, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
     )
 
 

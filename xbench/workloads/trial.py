@@ -1,8 +1,7 @@
 """Trial steps of a factory's workload before the ranks start, which find errors that appear only in a step.
 
 The preflight takes two steps, since many errors appear only in the second (a graph that is kept, a parameter that is
-made in the first). Then it tries the variations of the batch. The ranks use the first that the model accepts and that
-changes its gradient.
+made in the first). Then it looks whether another rank's batch changes the gradient.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from xbench.errors import WorkloadError
-from xbench.spec import Variation, WorkloadSpec
+from xbench.spec import WorkloadSpec
 from xbench.text import counted, cut, one_line
 from xbench.workloads.build import BATCH_SEED, build, seed_all
-from xbench.workloads.custom import vary
+from xbench.workloads.custom import with_repeated
 from xbench.workloads.nested import takes_time_first, tensors_in
 from xbench.workloads.workload import Workload
 
@@ -39,13 +38,6 @@ FREED_GRAPH = "Trying to backward through the graph a second time"  # torch's wo
 _PACKAGE = str(Path(__file__).parents[1])
 _FOREIGN_PREFIXES = (_PACKAGE, str(Path(torch.__file__).parent), "<frozen")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-
-
-class Varied(NamedTuple):
-    """The chosen variation of a batch, and warnings about it."""
-
-    variation: Variation
-    warnings: list[str]
 
 
 @contextmanager
@@ -113,37 +105,36 @@ def check_trained(workload: Workload, trained: Iterable[Tensor]) -> None:
         )
 
 
-def varied(workload: Workload) -> Varied:
-    """Try the variations on rank 0's and rank 1's batches, from the same state of the model."""
-    title = workload.spec.title
+def check_varied(workload: Workload) -> list[str]:
+    """Compare the gradients of rank 0's and rank 1's batches, from the same state of the model.
+
+    Returns a note if all ranks are to have the same batch. Raises WorkloadError if repeated samples change no gradient
+    or make the model raise.
+    """
+    title, variation = workload.spec.title, workload.spec.variation
+    if variation == "none":
+        return [f"{title}: all ranks have the same batch, so a schedule that never averages would pass"]
+    if variation == "rank":
+        return []
     buffers = {name: buffer.clone() for name, buffer in workload.model.named_buffers()}
     gradients = _gradient(workload, buffers)
-    failures: list[str] = []
-    for variation, description in _DESCRIPTIONS.items():
-        try:
-            seed_all(workload.spec.seed + BATCH_SEED + 1)
-            batch, time_first = (workload.inputs, workload.targets), takes_time_first(workload.model)
-            inputs, targets = vary(batch, 1, variation, workload.batch_size, time_first=time_first)
-            varied_gradients = _gradient(replace(workload, inputs=inputs, targets=targets), buffers)
-        except Exception as error:
-            failures.append(f"{description} makes the model raise {type(error).__name__}: {message_of(error, 120)}")
-            continue
+    seed_all(workload.spec.seed + BATCH_SEED + 1)
+    try:
+        batch = (workload.inputs, workload.targets)
+        inputs, targets = with_repeated(batch, workload.batch_size, time_first=takes_time_first(workload.model))
+        varied_gradients = _gradient(replace(workload, inputs=inputs, targets=targets), buffers)
+    except Exception as error:
+        why = f"with half of its samples twice the model raises {type(error).__name__}: {message_of(error, 120)}"
+    else:
         # A NaN, of a loss that is not finite, counts as a difference: it is reported elsewhere.
         if not difference(gradients, varied_gradients) < ALIKE:
-            notes = [f"{title}: the ranks' batches differ by {description}, for {failures[0]}"] if failures else []
-            return Varied(variation, notes)
-    equal = f"{title}: all ranks have (nearly) equal gradients, so a schedule that never averages would pass"
-    if failures:
-        return Varied("none", [f"{equal}: {'; '.join(failures)}"])
-    why = "no variation of the batch changes them; a batch of several different samples would tell"
-    return Varied("none", [f"{equal}: {why}"])
-
-
-_DESCRIPTIONS: dict[Variation, str] = {
-    "samples": "repeating some samples",
-    "noise": "noise on the inputs",
-    "sequence": "rolling the inputs along their second dimension",
-}
+            return []
+        why = "half of its samples, each twice, have the gradient of all"
+    _, _, name = title.rpartition(":")
+    raise WorkloadError(
+        f"{title}: {why}, and with equal batches on all ranks a schedule that never averages would pass",
+        hint=f"def {name}(rank) makes a batch for each rank; {name}.vary = 'none' gives all of them the same",
+    )
 
 
 def difference(alone: list[Tensor | None], varied: list[Tensor | None]) -> float:

@@ -45,7 +45,10 @@ def read(title: str, file: Path) -> ast.Module | None:
 
 
 def factories_in(file: Path) -> list[str]:
-    """Names of the functions that look like factories: at the top of the file, without arguments, of three results."""
+    """Names of the functions that look like factories: at the top of the file, of three results, without arguments.
+
+    `rank` may be one.
+    """
     try:
         tree = read("", file) if file.is_file() else None  # a pipe would never end
     except WorkloadError:
@@ -54,7 +57,7 @@ def factories_in(file: Path) -> list[str]:
     return [
         one.name
         for one in functions
-        if not ast.unparse(one.args)
+        if ast.unparse(one.args) in ("", "rank")
         and any(isinstance(value, ast.Tuple) and len(value.elts) == 3 for value in _results(one))
     ]
 

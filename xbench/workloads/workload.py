@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from xbench.records import WorkloadRecord
-from xbench.spec import WorkloadSpec
+from xbench.spec import Variation, WorkloadSpec
 from xbench.workloads.batches import Feed, Loader
 from xbench.workloads.nested import Inputs, is_named
 from xbench.workloads.training_step import TrainingStep
@@ -39,6 +39,8 @@ class Recipe(ABC):
     """Source of further batches, known once `batch` was called; None: there is one batch."""
     batch_size: int = 0
     """Samples of a batch that the recipe itself chooses, known once `batch` was called; 0: they cannot be told."""
+    variation: Variation | None = None
+    """How batches differ by rank, if the user has said it, known once `model` was called."""
 
     def __init__(self, spec: WorkloadSpec) -> None:
         self.spec = spec

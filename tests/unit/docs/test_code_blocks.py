@@ -40,7 +40,7 @@ from code_blocks import xbench_words as words_of
 
 import xbench
 from xbench import cli
-from xbench.machine.inventory import take_inventory
+from xbench.environment import take_inventory
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -87,7 +87,7 @@ def folder(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(checkout)
     for name in ("COLUMNS", "FORCE_COLOR", "RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "XBENCH_HOST_TUNING"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("xbench.machine.inventory.take_inventory", taken_once)
+    monkeypatch.setattr("xbench.environment.take_inventory", taken_once)
     monkeypatch.setattr("xbench.horovod.obstacle", lambda: None)  # typed where Horovod is built
     for function in ("execute.execute", "converge.execute"):
         monkeypatch.setattr(f"xbench.runs.{function}", _launch)

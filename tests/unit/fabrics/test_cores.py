@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.environment import cpu_quota, usable_cores
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import available_cores, hyper_threads, split_cores
+from xbench.limits import cpu_quota, usable_cores
 from xbench.spec import FabricSpec
 
 
@@ -132,9 +132,9 @@ def test_without_control_groups_there_is_no_quota(tmp_path):
 
 def test_no_more_cores_are_used_than_the_quota_is_worth(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
-    monkeypatch.setattr("xbench.environment.cpu_quota", lambda: 4)
+    monkeypatch.setattr("xbench.limits.cpu_quota", lambda: 4)
     assert usable_cores() == 4
-    monkeypatch.setattr("xbench.environment.cpu_quota", lambda: None)
+    monkeypatch.setattr("xbench.limits.cpu_quota", lambda: None)
     assert usable_cores() == 64
 
 

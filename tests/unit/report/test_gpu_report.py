@@ -52,8 +52,8 @@ MACHINE = Machine(
     links=[GpuLink(one=0, other=1, path="NVLink")],
     findings=[
         Finding(name="torch", works=True, detail="2.15.0, built for CUDA 13.2"),
-        Finding(name="CPU governor", works=None, detail="the system does not say"),
-        Finding(name="nvcc", works=False, detail="not found", costs="no kernels", get="apt-get install cuda-nvcc-13-2"),
+        Finding(name="torchvision", works=None, detail="torch comes first"),
+        Finding(name="shaped links", works=False, detail="no ip", costs="no links", get="apt-get install iproute2"),
     ],
 )  # fmt: skip
 
@@ -80,12 +80,12 @@ def test_a_machine_is_shown_whole() -> None:
         "  torch  2.15.0, built for CUDA 13.2",
         "",
         "What is of no use here",
-        "  CPU governor  the system does not say",
+        "  torchvision  torch comes first",
         "",
         "What is missing, and what that costs",
-        "  nvcc: not found",
-        "    costs: no kernels",
-        "    to get it: apt-get install cuda-nvcc-13-2",
+        "  shaped links: no ip",
+        "    costs: no links",
+        "    to get it: apt-get install iproute2",
     ]
 
 

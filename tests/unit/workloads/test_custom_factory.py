@@ -98,6 +98,18 @@ def test_every_rank_gets_the_same_model_and_its_own_batch(write):
     assert torch.equal(make(text, 1).inputs, one.inputs)
 
 
+def test_a_factory_may_make_the_batch_of_each_rank_or_give_all_the_same(write):
+    body = "    return nn.Linear(3, 2), (torch.full((1, 3), {} + 1.0), torch.tensor([0])), LOSS\n"
+    own = write("def make(rank):\n" + body.format("rank"))
+    assert [make(own, rank).inputs[0, 0].item() for rank in range(3)] == [1.0, 2.0, 3.0]
+    assert make(own).spec.variation == "rank"
+    same = write("def make():\n" + body.format("0") + "make.vary = 'none'\n")
+    assert torch.equal(make(same, 1).inputs, make(same).inputs)
+    assert make(same).spec.variation == "none"
+    with pytest.raises(WorkloadError, match=r"vary is 'noise' and must be 'samples' or 'none'"):
+        make(write("def make():\n" + body.format("0") + "make.vary = 'noise'\n"))
+
+
 @pytest.mark.parametrize(
     ("batch", "more", "size", "description"),
     [

@@ -331,13 +331,11 @@ def test_built_in_models_are_in_training_mode() -> None:
     assert build(parse_workload("transformer-tiny:batch-size=1,seq-len=2"), torch.device("cpu")).model.training
 
 
-def test_the_parent_learns_warnings_and_equal_gradients(write: Writer) -> None:
-    spec = write(
-        "def make():\n    return nn.Linear(3, 2), (torch.ones(1, 3), torch.tensor([1])), nn.CrossEntropyLoss()\n"
-    )
-    (answer,) = preflight.examine([spec], "cpu", 1)
+def test_the_parent_learns_warnings_and_equal_batches(write: Writer) -> None:
+    body = "def make():\n    return nn.Linear(3, 2), (torch.ones(1, 3), torch.tensor([1])), nn.CrossEntropyLoss()\n"
+    assert "make.vary = 'none'" in str(refused(write(body)).hint)
+    (answer,) = preflight.examine([write(f"{body}make.vary = 'none'\n")], "cpu", 1)
     probed = Probed.model_validate(answer)
-    assert probed.record.spec.variation == "none"
     assert probed.record.spec.variation == "none"
     assert len(probed.warnings) == 1
     found = Preflight(device="cpu", gpus=0, torch="2", torchvision=None, nccl=None, cuda=None, workloads=[probed] * 2)

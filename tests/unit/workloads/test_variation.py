@@ -1,8 +1,9 @@
-"""The batch of each rank: what each variation does to it, and which one a workload gets."""
+"""The batch of each rank: which samples it repeats, and the refusal of a batch in which that changes nothing."""
 
 from __future__ import annotations
 
 from collections import UserDict
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,10 +11,11 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
+from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
-from xbench.workloads.custom import drawn, vary
+from xbench.workloads.custom import drawn, with_repeated
 from xbench.workloads.nested import samples_of, tensors_in, with_each
-from xbench.workloads.trial import difference, varied
+from xbench.workloads.trial import check_varied, difference
 from xbench.workloads.workload import Workload
 
 CROSS_ENTROPY = nn.CrossEntropyLoss()
@@ -40,37 +42,17 @@ def test_some_samples_stand_twice_in_their_order_and_others_are_left_out(samples
 def test_samples_are_drawn_alike_in_everything_that_has_as_many() -> None:
     numbers = torch.arange(6)
     batch = ({"x": numbers.float().reshape(6, 1), "mask": torch.ones(2, 2), "flag": True}, (numbers, torch.tensor(3)))
-    inputs, (targets, whole) = vary(batch, 1)
+    inputs, (targets, whole) = with_repeated(batch)
     assert inputs["x"].flatten().tolist() == targets.tolist() != numbers.tolist()
     assert (inputs["mask"].shape, inputs["flag"], whole.item()) == ((2, 2), True, 3)
-    assert vary(batch, 0) is batch
 
 
 def test_memory_format_and_leaves_stay_as_they_are() -> None:
     images = torch.randn(4, 3, 8, 8).to(memory_format=torch.channels_last).requires_grad_()
-    (found, _) = vary((images, None), 1)
+    (found, _) = with_repeated((images, None))
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert found.requires_grad
     assert found.is_leaf
-
-
-def test_noise_is_of_the_inputs_own_size_and_spares_masks() -> None:
-    mask = torch.tensor([[0.0, float("-inf")]] * 3)
-    ones, ids, x = torch.ones(3, 2), torch.arange(3), 5 * torch.randn(3, 100)
-    (same_mask, same_ones, same_ids, noisy), targets = vary(((mask, ones, ids, x), ids), 1, "noise")
-    assert torch.equal(same_ones, ones)
-    assert torch.equal(same_ids, ids)
-    assert targets is ids
-    assert torch.equal(same_mask, mask)
-    assert 0.08 < float((noisy - x).std() / x.std()) < 0.12
-
-
-def test_a_sequence_is_rolled_by_the_rank_against_its_targets() -> None:
-    tokens = torch.tensor([[1, 2, 3, 4]])
-    (found, floats), targets = vary(((tokens, tokens.float()), tokens), 2, "sequence")
-    assert found.tolist() == [[3, 4, 1, 2]]
-    assert torch.equal(floats, tokens.float())
-    assert targets is tokens
 
 
 class Categories(nn.Module):
@@ -84,10 +66,10 @@ class Categories(nn.Module):
 
 def test_codes_and_probabilities_in_floats_stay_within_what_the_model_takes() -> None:
     codes, targets = torch.randint(0, 5, (16, 1)).float(), torch.randint(0, 3, (16,))
-    assert varied(workload(Categories(), codes, targets)) == ("samples", [])
+    assert check_varied(workload(Categories(), codes, targets)) == []
     inside = torch.rand(16, 4)
     model = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())
-    assert varied(workload(model, inside, inside, nn.functional.binary_cross_entropy)) == ("samples", [])
+    assert check_varied(workload(model, inside, inside, nn.functional.binary_cross_entropy)) == []
 
 
 def test_labels_inside_the_inputs_move_with_their_samples() -> None:
@@ -101,67 +83,40 @@ def test_labels_inside_the_inputs_move_with_their_samples() -> None:
 
     ids = torch.randint(0, 20, (4, 6))
     one = workload(Labelled(), {"ids": ids, "labels": ids}, None, lambda loss, _: loss)
-    assert varied(one) == ("samples", [])
-    inputs, _ = vary((one.inputs, None), 1)
+    assert check_varied(one) == []
+    inputs, _ = with_repeated((one.inputs, None))
     assert torch.equal(inputs["ids"], inputs["labels"])
 
 
-def test_one_row_of_tokens_is_rolled_and_one_row_of_numbers_gets_noise() -> None:
-    tokens = nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.Linear(24, 3))
-    assert varied(workload(tokens, torch.randint(0, 20, (1, 6)), torch.tensor([1]))) == ("sequence", [])
-    assert varied(workload(nn.Linear(6, 3), torch.randn(1, 6), torch.tensor([1]))) == ("noise", [])
+class Sorted(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(set(x[:, 0].tolist())) < len(x):
+            raise ValueError("a sample stands twice")
+        return super().forward(x)
 
 
-def test_a_variation_that_the_model_refuses_is_told() -> None:
-    class Sorted(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if len(set(x[:, 0].tolist())) < len(x):
-                raise ValueError("a sample stands twice")
-            return super().forward(x)
-
-    variation, told = varied(workload(Sorted(4, 3), torch.randn(8, 4), torch.randint(0, 3, (8,))))
-    assert variation == "noise"
-    assert told == [
-        "train.py:make: the ranks' batches differ by noise on the inputs, for repeating some samples makes the model "
-        "raise ValueError: a sample stands twice"
-    ]
+NORMED = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
 
 
-def test_where_every_variation_raises_it_is_said_with_what() -> None:
-    class Once(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if not torch.equal(x, self.known):
-                raise ValueError("no other batch")
-            return super().forward(x)
-
-    x = torch.randn(8, 4)
-    model = Once(4, 3)
-    model.known = x
-    variation, (told,) = varied(workload(model, x, torch.randint(0, 3, (8,))))
-    assert variation == "none"
-    assert "repeating some samples makes the model raise ValueError: no other batch" in told
-    assert "noise on the inputs makes the model raise" in told
-    assert "would tell" not in told
-
-
-def test_where_nothing_changes_the_gradient_it_is_said() -> None:
-    class Bag(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.head = nn.Embedding(20, 4), nn.Linear(4, 3)
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.head(self.table(ids).mean(1))
-
-    variation, told = varied(workload(Bag(), torch.randint(0, 20, (1, 6)), torch.tensor([1])))
-    assert variation == "none"
-    assert told[0].startswith("train.py:make: all ranks have (nearly) equal gradients")
-
-
-def test_batch_norm_and_dropout_do_not_make_equal_batches_look_different() -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
-    same = torch.ones(4, 6)
-    assert varied(workload(model, same, torch.tensor([1, 1, 1, 1]))).variation == "none"
+@pytest.mark.parametrize(
+    ("model", "inputs", "why"),
+    [
+        (nn.Linear(6, 3), torch.ones(1, 6), "half of its samples, each twice, have the gradient of all"),
+        (NORMED, torch.ones(4, 6), "half of its samples, each twice, have the gradient of all"),
+        (Sorted(6, 3), torch.arange(24.0).reshape(4, 6), "the model raises ValueError: a sample stands twice"),
+    ],
+)
+def test_a_batch_that_repeated_samples_cannot_vary_is_refused_with_both_ways(
+    model: nn.Module, inputs: torch.Tensor, why: str
+) -> None:
+    one = workload(model, inputs, torch.ones(len(inputs), dtype=torch.int64))
+    with pytest.raises(WorkloadError, match=why) as caught:
+        check_varied(one)
+    assert "make(rank)" in str(caught.value.hint)
+    assert "make.vary = 'none'" in str(caught.value.hint)
+    assert check_varied(replace(one, spec=one.spec.model_copy(update={"variation": "rank"}))) == []
+    (note,) = check_varied(replace(one, spec=one.spec.model_copy(update={"variation": "none"})))
+    assert "the same batch" in note
 
 
 def test_gradients_are_compared_by_norm() -> None:
@@ -227,7 +182,7 @@ def test_the_number_of_samples_is_what_all_parts_of_a_batch_agree_on(
 def test_a_sample_of_a_list_is_one_of_its_items() -> None:
     images = [torch.full((3, 4 + index), float(index)) for index in range(6)]
     labels = torch.arange(6)
-    (found, _), targets = vary(((images, None), labels), 1, samples=6)
+    (found, _), targets = with_repeated(((images, None), labels), 6)
     assert [int(image[0, 0]) for image in found] == targets.tolist() != labels.tolist()
     assert [image.shape for image in found] == [(3, 4 + label) for label in targets.tolist()]
 
@@ -235,13 +190,13 @@ def test_a_sample_of_a_list_is_one_of_its_items() -> None:
 def test_records_move_with_their_images_though_one_has_as_many_boxes_as_there_are_images() -> None:
     images = [torch.full((3, 8), float(index)) for index in range(4)]
     records = [{"boxes": torch.full((2 + index, 4), float(index))} for index in range(4)]  # 4 boxes in the third
-    ((found, boxes), _) = vary(((images, records), None), 1)
+    ((found, boxes), _) = with_repeated(((images, records), None))
     assert [int(image[0, 0]) for image in found] == [int(one["boxes"][0, 0]) for one in boxes] != [0, 1, 2, 3]
 
 
 def test_a_sample_of_a_time_first_batch_is_a_column() -> None:
     numbers = torch.arange(6)
-    found, targets = vary((numbers.repeat(4, 1), numbers), 1, samples=6, time_first=True)
+    found, targets = with_repeated((numbers.repeat(4, 1), numbers), 6, time_first=True)
     assert found.shape == (4, 6)
     assert found[0].tolist() == targets.tolist() != numbers.tolist()
 
@@ -251,10 +206,10 @@ def test_a_sample_of_packed_and_jagged_batches_is_a_sequence(is_sorted: bool) ->
     lengths = [5, 4, 3, 2] if is_sorted else [2, 5, 3, 4]
     sequences = [torch.full((length, 2), float(length)) for length in lengths]
     wanted = torch.tensor(lengths)
-    packed, targets = vary((pack_sequence(sequences, enforce_sorted=is_sorted), wanted), 1, samples=4)
+    packed, targets = with_repeated((pack_sequence(sequences, enforce_sorted=is_sorted), wanted), 4)
     assert [len(one) for one in unpack_sequence(packed)] == targets.tolist() != lengths
     for layout in (torch.jagged, torch.strided):
-        found, targets = vary((torch.nested.nested_tensor(sequences, layout=layout), wanted), 1, samples=4)
+        found, targets = with_repeated((torch.nested.nested_tensor(sequences, layout=layout), wanted), 4)
         assert [len(one) for one in found.unbind()] == targets.tolist() != lengths
 
 

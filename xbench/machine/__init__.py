@@ -1,1 +1,0 @@
-"""Inventory of the machine: what works on it, and what is missing."""
