@@ -10,8 +10,7 @@ from kernels_by_layer import MARK, by_layer, kernel_seconds
 from runs import DRY, Keep
 
 from xbench.profilers.clock import clock_for
-from xbench.profilers.layers import bare_step
-from xbench.profilers.step_profile import profile_step
+from xbench.profilers.layers import bare_step, profile_step
 from xbench.profilers.summary import summarise
 from xbench.spec import WorkloadSpec
 from xbench.workloads.build import build

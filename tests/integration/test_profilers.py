@@ -20,7 +20,7 @@ def rank_main(rank: int, directory: Path) -> None:
 
     from xbench.profilers.clock import clock_for
     from xbench.profilers.collectives import clock_offsets, measure_all_reduce
-    from xbench.profilers.step_profile import profile_step
+    from xbench.profilers.layers import profile_step
     from xbench.workloads.training_step import TrainingStep
 
     class Workload(TrainingStep):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from xbench.profilers.budget import SHARE
+from xbench.profilers import SHARE
 from xbench.profilers.layers import bare_step
 from xbench.profilers.summary import slowest
 from xbench.schedules.engine import Engine

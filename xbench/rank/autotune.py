@@ -42,7 +42,7 @@ from xbench.modes import MODES, mode_info, next_forward_modes, tried_modes
 from xbench.planning.auto import Candidate
 from xbench.planning.plans import Planner
 from xbench.planning.simulate import Buckets
-from xbench.profilers.budget import SHARE
+from xbench.profilers import SHARE
 from xbench.rank.reference import ddp_refusal
 from xbench.rank.session import Session
 from xbench.records import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from xbench.profilers.budget import SHARE
+from xbench.profilers import SHARE
 from xbench.profilers.summary import slowest
 from xbench.rank.parity_checker import gathered
 from xbench.rank.session import Session

@@ -22,11 +22,10 @@ from xbench.errors import UsageError
 from xbench.modes import ModeInfo, mode_info
 from xbench.planning.cost import fit
 from xbench.planning.sharding import cost_name
-from xbench.profilers.budget import SHARE
+from xbench.profilers import SHARE
 from xbench.profilers.collectives import measure_collective, sizes
 from xbench.profilers.summary import clocks, cost_points
-from xbench.profilers.unit_cost import TURNS, WARMUP, measure_unit_cost, silent_group
-from xbench.profilers.unit_waits import share_cores, unit_waits
+from xbench.profilers.unit_cost import TURNS, WARMUP, measure_unit_cost, share_cores, silent_group, unit_waits
 from xbench.rank.events import Remarked
 from xbench.rank.parity_checker import gathered
 from xbench.rank.rank_errors import message_of

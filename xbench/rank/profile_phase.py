@@ -43,14 +43,20 @@ from xbench.planning.cost import CostCurve, fit
 from xbench.planning.partial import backward_s_of
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.profilers.budget import SHARE
+from xbench.profilers import SHARE
 from xbench.profilers.collectives import measure_all_reduce, sizes
-from xbench.profilers.contention import measure_contention, summarise_contention, unshared_contention
+from xbench.profilers.contention import (
+    HostCost,
+    host_step_s,
+    launch_s,
+    measure_contention,
+    summarise_contention,
+    summarise_launches,
+    unshared_contention,
+)
 from xbench.profilers.engine_cost import EngineCost, bare_copy_cost, hook_s, measure_engine_cost, summarise_engine_cost
-from xbench.profilers.launches import HostCost, host_step_s, launch_s, summarise_launches
-from xbench.profilers.layers import LayerProfiler
-from xbench.profilers.processor import ProcessorWatch
-from xbench.profilers.step_profile import profile_step
+from xbench.profilers.host_links import ProcessorWatch
+from xbench.profilers.layers import LayerProfiler, profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
 from xbench.rank.autotune import try_candidates
 from xbench.rank.bare_steps import WITH_LOADER, at_present_speed, bare_again, loader_cycles, with_loader

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from xbench import gpu_errors
+from xbench import gpu_errors, profilers
 from xbench.config import RunConfig
 from xbench.environment import listed_gpus
 from xbench.errors import SpecError
@@ -16,7 +16,6 @@ from xbench.fabrics.cluster import cluster_rank, divided, ranks_around
 from xbench.fabrics.rendezvous import meeting_point
 from xbench.host import mps, tuning
 from xbench.modes import COMPARED, IN_SEQUENCE, MODES, mode_info
-from xbench.profilers import budget
 from xbench.registry import imported
 from xbench.schedules import obstacle, parse_modes
 from xbench.spec import (
@@ -133,7 +132,7 @@ def check_unprobed(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[M
     """
     workloads, modes = check_request(config)
     tuning.is_on()
-    budget.share()
+    profilers.share()
     check_links(config.fabric, config.device)
     notes = check_available(modes, config.compress)
     notes += added_mode_notes(config.modes or modes, modes)

@@ -42,7 +42,7 @@ from xbench.spec import WorkloadSpec
 from xbench.text import cut
 from xbench.workloads.batches import Batch, Loader, checked, is_loader, kind_of
 from xbench.workloads.catalog import WORKLOADS, split_factory
-from xbench.workloads.loading import as_script, load_file, raised
+from xbench.workloads.loading import FACTORY, as_script, check_factory, factory_hint, load_file, raised
 from xbench.workloads.nested import (
     Inputs,
     is_named,
@@ -54,7 +54,6 @@ from xbench.workloads.nested import (
     with_each,
     with_parts,
 )
-from xbench.workloads.user_script import FACTORY, check_factory, factory_hint
 from xbench.workloads.workload import Recipe
 
 _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets), or a DataLoader of such batches"

@@ -35,7 +35,7 @@ from xbench.workloads.catalog import (
     sequence_facts_of,
     split_factory,
 )
-from xbench.workloads.user_script import FACTORY, factories_in, factory_hint
+from xbench.workloads.loading import FACTORY, factories_in, factory_hint
 
 _TYPES = {field.name: option_of(StepOptions, field.name).click["type"] for field in fields(StepOptions)}
 _OPTIONS = tuple(_TYPES)

@@ -47,11 +47,11 @@ from xbench.torch_compile import Recordings, compiled_inside, recorded_by, regio
 from xbench.workloads import trial
 from xbench.workloads.build import build
 from xbench.workloads.catalog import facts_of, family_of, split_factory
+from xbench.workloads.loading import differing
 from xbench.workloads.memory import Footprint, check_fits, footprint
 from xbench.workloads.nested import shape_of, tensors_in
 from xbench.workloads.parse import resolve
 from xbench.workloads.probe import answer_alone
-from xbench.workloads.user_script import differing
 from xbench.workloads.workload import Workload
 
 _USUAL_SIZES = (96, 128, 160, 192, 224, 256, 299, 384, 448, 512)

@@ -3,15 +3,17 @@ import functools
 import itertools
 import types
 import weakref
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from profiler_fakes import FakeClock
+from torch import Tensor
 
-from xbench.profilers import collectives, timed_calls
-from xbench.profilers.collectives import ClockOffsets, common_time, measure_all_reduce, plan_repetitions, sizes
+from xbench.profilers import collectives
+from xbench.profilers.collectives import CALLS, ClockOffsets, common_time, measure_all_reduce, plan_repetitions, sizes
 from xbench.profilers.summary import clocks, cost_points
 
 
@@ -109,7 +111,7 @@ def measure(monkeypatch, sizes_bytes, world=2, **options):
         clock, alpha_s=2**-10, beta_s_per_byte=2**-20, world=world, wire=options.get("wire", torch.float32)
     )
     monkeypatch.setattr(collectives, "dist", group)
-    monkeypatch.setattr(timed_calls, "start_all_reduce", functools.partial(group.all_reduce, async_op=True))
+    monkeypatch.setattr(collectives, "start_all_reduce", functools.partial(group.all_reduce, async_op=True))
     monkeypatch.setattr(collectives, "workers_of", group.get_world_size)
     return measure_all_reduce(sizes_bytes, "cpu", None, clock=clock, **options), group, clock
 
@@ -198,9 +200,8 @@ def test_ranks_on_cpus_start_one_after_the_other_in_changing_order(monkeypatch, 
         monkeypatch.setattr(group, "all_reduce", lambda tensor, group: aligned_s.append(clock.now_s))
         monkeypatch.setattr(collectives, "dist", group)
         monkeypatch.setattr(collectives, "workers_of", group.get_world_size)
-        monkeypatch.setattr(timed_calls, "workers_of", group.get_world_size)
         monkeypatch.setattr(collectives, "time", types.SimpleNamespace(perf_counter=perf_counter))
-        call = timed_calls.CALLS[name](1024, torch.device("cpu"), None)
+        call = collectives.CALLS[name](1024, torch.device("cpu"), None)
         monkeypatch.setattr(call, "run", lambda nbytes: waits_s.append(clock.now_s - aligned_s[-1]))
         runs = collectives._Repetitions(call, [1024], torch.device("cpu"), None, clock, note=lambda _: None)
         runs.repeat_in_mixed_order([repetitions])
@@ -334,7 +335,6 @@ def test_on_a_gpu_events_on_one_stream_hold_the_collective_alone(monkeypatch):
     monkeypatch.setattr(collectives, "_agree", lambda counts, group, device: counts)
     monkeypatch.setattr(collectives, "head_start", lambda stream: cuda.log.append((type(stream).__name__, "busy")))
     monkeypatch.setattr(collectives, "dist", Group(clock, alpha_s=2**-10, beta_s_per_byte=2**-20))
-    monkeypatch.setattr(timed_calls, "dist", collectives.dist)
     monkeypatch.setattr(collectives, "workers_of", collectives.dist.get_world_size)
     raw = measure_all_reduce([1024, 4096], "cuda", None, clock=clock, repetitions=2, seconds_budget=100.0)
 
@@ -356,3 +356,66 @@ def test_on_a_gpu_events_on_one_stream_hold_the_collective_alone(monkeypatch):
     assert len(cuda.tensors) == 2
     assert clock.flushes == collectives.ANCHORS + 2  # of the pilot and at the end: nothing waits in between
     assert cuda.current == "compute"
+
+
+WORLD, RANK = 3, 1
+
+
+class Group:
+    """Notes the elements that each collective gets."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[int]]] = []
+
+    def get_rank(self, group: object) -> int:
+        return RANK
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*tensors: Tensor, **_: object) -> Waited:
+            self.sent.append((name, [len(tensor) for tensor in tensors]))
+            return Waited()
+
+        return call
+
+
+class Waited:
+    def wait(self) -> None:
+        pass
+
+
+@pytest.fixture
+def group(monkeypatch: pytest.MonkeyPatch) -> Group:
+    made = Group()
+    monkeypatch.setattr(collectives, "dist", made)
+    monkeypatch.setattr(collectives, "workers_of", lambda group: WORLD)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "called", "elements"),
+    [
+        ("all_gather", "all_gather_into_tensor", [12, 4]),  # rounded up to equal parts of three ranks
+        ("reduce_scatter", "reduce_scatter_tensor", [4, 12]),
+    ],
+)
+def test_a_size_is_that_of_the_whole_tensor(group: Group, name: str, called: str, elements: list[int]) -> None:
+    call = CALLS[name](400, torch.device("cpu"), None)
+    call.run(40)
+    assert group.sent == [(called, elements)]
+
+
+@pytest.mark.parametrize(("nbytes", "calls"), [(40, 8), (1 << 18, 4), (1 << 20, 1), (1 << 24, 1)])
+def test_small_broadcasts_are_started_together(group: Group, nbytes: int, calls: int) -> None:
+    call = CALLS["broadcast"](nbytes, torch.device("cpu"), None)
+    assert call.at_once(nbytes) == calls
+    call.run(nbytes)
+    assert group.sent == [("broadcast", [nbytes // 4])] * calls
+
+
+def test_an_all_gather_is_in_place(monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
+    pairs: list[tuple[Tensor, Tensor]] = []
+    monkeypatch.setattr(group, "all_gather_into_tensor", lambda *pair, **_: pairs.append(pair), raising=False)
+    CALLS["all_gather"](24, torch.device("cpu"), None).run(24)
+    ((whole, own),) = pairs
+    assert own.data_ptr() == whole.data_ptr() + RANK * 2 * 4
+    assert CALLS["all_gather"](24, torch.device("cpu"), None).title == "all-gather"

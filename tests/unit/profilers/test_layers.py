@@ -7,8 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from xbench.errors import WorkloadError
-from xbench.profilers.layers import ROOT_NAME, LayerProfiler
-from xbench.profilers.step_profile import profile_step
+from xbench.profilers.layers import ROOT_NAME, LayerProfiler, profile_step
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from xbench.errors import SpecError
+from xbench.profilers import share
 from xbench.profilers.clock import CudaClock, HostClock, clock_for
 
 
@@ -91,3 +92,11 @@ def test_cuda_clock_waits_for_the_last_mark_on_every_stream_and_only_when_flushe
         forget()
         clock.flush()
         assert [mark.synchronized for mark in marks] == [0, 0, 1, 1, 1]
+
+
+def test_the_share_of_the_budgets_is_a_number_up_to_one() -> None:
+    assert share({}) == share({"XBENCH_PROFILE_SHARE": ""}) == 1.0
+    assert share({"XBENCH_PROFILE_SHARE": "0.1"}) == 0.1
+    for wrong in ("0", "-1", "1.5", "nan", "inf", "a tenth"):
+        with pytest.raises(SpecError, match="must be above 0 and at most 1"):
+            share({"XBENCH_PROFILE_SHARE": wrong})

@@ -13,7 +13,7 @@ from xbench.errors import WorkloadError
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
 from xbench.profilers.clock import HostClock
-from xbench.profilers.step_profile import profile_step
+from xbench.profilers.layers import profile_step
 from xbench.profilers.summary import summarise
 from xbench.records import Layer
 from xbench.schedules.bucket import CommBucket

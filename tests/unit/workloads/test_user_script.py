@@ -12,7 +12,7 @@ from xbench.errors import SpecError, WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads import parse_workload, preflight
 from xbench.workloads.build import build
-from xbench.workloads.user_script import FACTORY, differing
+from xbench.workloads.loading import FACTORY, differing
 
 SCRIPT = """
 import torch
