@@ -28,8 +28,9 @@ The host needs longer to launch a small all-reduce than the device to run it. So
 that occupies the stream for 2 ms (`kernels.wait.head_start`). Meanwhile the host queues the aligning all-reduce, the
 event, the all-reduce and the second event. The two events then contain only the collective.
 
-Each call is on a part of one buffer. M is the size of the whole tensor: the input of a reduce-scatter and the output of an all-gather. A rank has one N-th of
-it. They are called as `fully_shard` calls them: the all-gather in place, the reduce-scatter into another tensor.
+Each call is on a part of one buffer. M is the size of the whole tensor: the input of a reduce-scatter and the output of
+an all-gather. A rank has one N-th of it. They are called as `fully_shard` calls them: the all-gather in place, the
+reduce-scatter into another tensor.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ The other thread launches, so the processor time of a launch is part of the slow
 interpreter while they wait. On a GPU the two activities share the device and not the host, and this module measures the
 host. So contention is not measured there, and host times of launches are.
 
-**Launches.** On a GPU the host only launches, and the device works later. Where the host is ahead, its time costs the step nothing.
-Where the device waits for the host, the step is *launch-bound*, and every further launch makes it longer.
+**Launches.** On a GPU the host only launches, and the device works later. Where the host is ahead, its time costs the
+step nothing. Where the device waits for the host, the step is *launch-bound*, and every further launch makes it longer.
 
 - **launch**: all-reduces of one element, launched one at a time. So few are launched that no queue of the device is
   ever full, or the host would wait in a launch.

@@ -15,8 +15,9 @@ of its time counts for its tensors.
 What predictions count by themselves is left out: the time in collectives (this group copies what a real one would
 send), and the part of the update that is left to other ranks.
 
-**Waits** of ranks for each other at the units come from their steps without communication. A mode that waits for each collective ends every unit at the slowest rank's time for it. Which rank is the slowest
-differs from unit to unit. With t(r, u) for the time of rank r in unit u of one pass, the ranks wait for
+**Waits** of ranks for each other at the units come from their steps without communication. A mode that waits for each
+collective ends every unit at the slowest rank's time for it. Which rank is the slowest differs from unit to unit. With
+t(r, u) for the time of rank r in unit u of one pass, the ranks wait for
 
     Σ over u of max over r of t(r, u)  −  max over r of Σ over u of t(r, u)
 

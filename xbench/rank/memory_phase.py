@@ -23,8 +23,8 @@ from xbench.rank.session import Session
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec
 from xbench.torch_compile import cut_by_ddp
+from xbench.workloads.batches import tensors_in
 from xbench.workloads.memory import local_shard, saved_bytes
-from xbench.workloads.nested import tensors_in
 
 
 def measure_memory(session: Session, mode: ModeSpec) -> None:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from xbench.errors import WorkloadError
-from xbench.workloads.nested import shape_of, tensors_in
+from xbench.workloads.batches import shape_of, tensors_in
 from xbench.workloads.workload import Workload
 
 DEPTH = 4

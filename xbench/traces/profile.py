@@ -22,9 +22,8 @@ from xbench.records.traced import Traced, TracedBucket
 from xbench.stats.summary import median_estimate
 from xbench.text import counted
 from xbench.traces.link import link_cost, read_link
-from xbench.traces.ranks import RECORD_IT, RankSteps
 from xbench.traces.sizes import Parameter, Sizes, gradient_sizes
-from xbench.traces.steps import Sent, TracedStep
+from xbench.traces.steps import RECORD_IT, RankSteps, Sent, TracedStep
 from xbench.units import format_bytes, format_duration, format_percent
 
 OFF_THE_LINE = 0.25

@@ -18,8 +18,8 @@ from xbench.text import counted
 from xbench.traces.events import RankTrace, collect
 from xbench.traces.json_stream import TraceFile
 from xbench.traces.profile import TracedProfile, traced_profile
-from xbench.traces.ranks import ranks_of
 from xbench.traces.sizes import Parameter
+from xbench.traces.steps import ranks_of
 from xbench.version import __version__
 
 

@@ -6,21 +6,136 @@ ended. On a CPU they are the host's.
 A step is split as the planner needs it: forward (from the step's first work to the start of backward), backward (to the
 last gradient), waiting for collectives, and the rest, which is called the optimizer. The four add up to the period of
 the steps.
+
+`ranks_of` has the steps of all ranks of a run, or one sentence on what keeps their traces from being a profile.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
-from xbench.traces.events import Collective, Node, RankTrace
+from xbench.errors import UsageError
+from xbench.text import and_of
+from xbench.traces.events import GRADIENT_KINDS, UNKNOWN, Collective, Mark, Node, RankTrace
 from xbench.traces.kernels import FloatArray
-from xbench.traces.windows import Window, passes_of, windows_of
+
+
+@dataclass(frozen=True)
+class Window:
+    """The span of one step on the host [s], and the number of its last mark, if the profiler marked it."""
+
+    since_s: float
+    until_s: float
+    number: int | None = None
+    marks: int = 1
+    """Marks that were joined: one for each micro-batch, where the loop called `profiler.step()` after each."""
+
+
+def windows_of(trace: RankTrace) -> list[Window]:
+    """Return the windows of the steps: by the profiler's marks, else by the optimizer, else by the backward passes."""
+    if trace.marked_steps:
+        return _marked(trace) or [Window(*span) for span in _by_optimizer(trace)]
+    return [Window(*span) for span in _by_optimizer(trace) or _by_backward(trace)]
+
+
+def _marked(trace: RankTrace) -> list[Window]:
+    """Windows of `ProfilerStep`.
+
+    A mark ends a step if gradients were sent in it; where some such marks hold an optimizer step, only these do. Other
+    marks with gradients are micro-batches of the step that the next such mark ends.
+    """
+    marks = trace.marked_steps
+    gradients = np.array([node.start_s for node in trace.nodes if node.is_gradient])
+    sends = np.array([one.launched_s for one in trace.collectives if one.may_carry_gradients])
+    optimizer = np.array([since_s for since_s, _ in trace.step_ends_s])
+    sending = [mark for mark in marks if _holds(gradients, mark.since_s, mark.until_s)]
+    sending = [mark for mark in sending if _holds(sends, mark.since_s, mark.until_s)]
+    ends = [mark for mark in sending if _holds(optimizer, mark.since_s, mark.until_s)] or sending
+    found: list[Window] = []
+    joined: list[Mark] = []
+    for mark in marks:
+        if joined and joined[-1].number + 1 != mark.number:
+            joined = []
+        joined.append(mark)
+        if mark in ends:
+            found.append(Window(joined[0].since_s, mark.until_s, mark.number, len(joined)))
+            joined = []
+        elif not _holds(gradients, joined[0].since_s, mark.until_s):
+            joined = []
+    return _whole(found, is_cut=bool(joined))
+
+
+def _whole(windows: list[Window], *, is_cut: bool) -> list[Window]:
+    """The windows with the usual number of marks, the larger of two numbers that are as usual.
+
+    The first window may lack micro-batches from before the trace. `is_cut`: there are some after the last window.
+    """
+    counts = Counter(window.marks for window in windows)
+    if (is_cut or len(counts) > 1 or 1 not in counts) and windows and counts[windows[0].marks] == 1:
+        counts[windows[0].marks] = 0
+    usual = max(counts, key=lambda marks: (counts[marks], marks), default=0)
+    return [window for window in windows if window.marks == usual and counts[usual]]
+
+
+def _holds(times_s: FloatArray, since_s: float, until_s: float) -> bool:
+    low, high = np.searchsorted(times_s, [since_s, until_s])
+    return bool(high > low)
+
+
+def _by_optimizer(trace: RankTrace) -> list[tuple[float, float]]:
+    """Windows from one optimizer step to the next one that has backward nodes between; the first is cut off."""
+    starts = np.array([node.start_s for node in trace.nodes])
+    ends: list[float] = []
+    for span in trace.step_ends_s:
+        if ends and not np.any((starts > ends[-1]) & (starts < span[0])):
+            ends[-1] = span[1]
+        else:
+            ends.append(span[1])
+    return list(itertools.pairwise(ends))
+
+
+def _by_backward(trace: RankTrace) -> list[tuple[float, float]]:
+    """Windows from the first forward operator after one backward pass that sent gradients to the next such operator."""
+    groups = [group for group in passes_of(trace, trace.nodes) if any(node.is_gradient for node in group)]
+    sends = [one.launched_s for one in trace.collectives if one.may_carry_gradients]
+    following = [*groups[1:], None] if groups else []
+    sending = [
+        group
+        for group, after in zip(groups, following, strict=True)
+        if any(group[0].start_s <= at and (after is None or at < after[0].start_s) for at in sends)
+    ]
+    forward = np.sort(np.array([start_s for start_s, _ in trace.forward_s.values()]))
+    begins = []
+    for group in sending:
+        later = forward[forward > group[-1].end_s]
+        if later.size:  # nothing tells where the last step ends
+            begins.append(float(later[0]))
+    first = float(forward[0]) if forward.size else None
+    if first is not None and sending and first < sending[0][0].start_s:
+        begins.insert(0, first)
+    return list(itertools.pairwise(begins))
+
+
+def passes_of(trace: RankTrace, nodes: Sequence[Node]) -> list[list[Node]]:
+    """Return the backward passes: nodes between which no forward operator began."""
+    forward = np.sort(np.array([start_s for start_s, _ in trace.forward_s.values()]))
+    groups: list[list[Node]] = []
+    for node in nodes:
+        if groups:
+            since, until = np.searchsorted(forward, [groups[-1][-1].end_s, node.start_s])
+        if not groups or until > since:
+            groups.append([])
+        groups[-1].append(node)
+    return groups
+
 
 SHARDED_KINDS = ("all_gather", "reduce_scatter")
 """Collectives of training with sharded parameters, for which forward and backward wait as well."""
@@ -343,3 +458,108 @@ def _merged(spans: FloatArray) -> FloatArray:
     opens = np.concatenate([[True], spans[1:, 0] > ends[:-1]])
     closes = np.concatenate([opens[1:], [True]])
     return np.column_stack([spans[opens, 0], ends[closes]])
+
+
+RECORD_IT = "record it around several steps of training on two or more ranks, with record_shapes=True"
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """One file: its name, its trace, and its steps."""
+
+    name: str
+    trace: RankTrace
+    steps: Sequence[TracedStep]
+
+
+def ranks_of(traces: Sequence[tuple[str, RankTrace]]) -> list[RankSteps]:
+    """Return the same steps of each trace.
+
+    Raises UsageError, in one sentence, for a trace without a backward pass, collectives of gradients or a whole step,
+    for a trace of several ranks, for two traces of one rank, and for traces of different runs or of different steps.
+    """
+    found = []
+    for name, trace in traces:
+        _check_one_process(name, trace)
+        steps = steps_of(trace)
+        if not steps or trace.world_size == 1:
+            told, hint = _missing(trace)
+            raise UsageError(f"{name}: {told}", hint=hint)
+        found.append(RankSteps(name, trace, steps))
+    for one, other in pairwise(sorted(found, key=lambda rank: -1 if rank.trace.rank is None else rank.trace.rank)):
+        if one.trace.rank is not None and one.trace.rank == other.trace.rank:
+            raise UsageError(
+                f"{one.name} and {other.name} are both of rank {one.trace.rank}", hint="give each rank once"
+            )
+        if one.trace.world_size != other.trace.world_size or len(one.steps[0].gradients) != len(
+            other.steps[0].gradients
+        ):
+            raise UsageError(f"{one.name} and {other.name} are of different runs", hint="give the ranks of one run")
+    return _same_steps(found) if len(found) > 1 else found
+
+
+def _check_one_process(name: str, trace: RankTrace) -> None:
+    """Refuse the traces of several ranks in one file: their processes differ, or their steps overlap."""
+    if len(trace.processes) > 1 or trace.has_overlaps:
+        processes = f"backward passes of processes {and_of(trace.processes)}"
+        raise UsageError(
+            f"{name} holds {processes if len(trace.processes) > 1 else 'steps that overlap'}, as several ranks have",
+            hint="give each rank's file by itself: xbench trace rank0.json rank1.json",
+        )
+
+
+def _same_steps(ranks: Sequence[RankSteps]) -> list[RankSteps]:
+    """The steps that all ranks have: by their marks' numbers, or without marks those that were traced last."""
+    numbers = [{step.number: step for step in rank.steps if step.number is not None} for rank in ranks]
+    if all(numbers):
+        both = set(numbers[0]).intersection(*numbers[1:])
+        if not both:
+            told = " and ".join(f"{rank.name} has {_span(mine)}" for rank, mine in zip(ranks, numbers, strict=True))
+            raise UsageError(f"no step is in all traces: {told}", hint="trace the same steps on all ranks")
+        return [
+            RankSteps(rank.name, rank.trace, [mine[number] for number in sorted(both)])
+            for rank, mine in zip(ranks, numbers, strict=True)
+        ]
+    count = min(len(rank.steps) for rank in ranks)
+    return [RankSteps(rank.name, rank.trace, rank.steps[-count:]) for rank in ranks]
+
+
+def _span(numbers: Collection[int]) -> str:
+    first, last = min(numbers), max(numbers)
+    return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
+def _missing(trace: RankTrace) -> tuple[str, str]:
+    """Say what keeps a trace from being a profile, and what would help."""
+    if trace.world_size == 1:
+        return "its run had one rank, so nothing was sent", RECORD_IT
+    if not trace.nodes:
+        return "it holds no backward pass", RECORD_IT
+    kinds = sorted({one.kind for one in trace.collectives})
+    if not kinds:
+        return "it holds no collective", RECORD_IT
+    if kinds == [UNKNOWN]:
+        return (
+            "neither the kernels of its collectives nor the host's calls say what they do",
+            "record the host's activity, too: ProfilerActivity.CPU",
+        )
+    if not set(kinds) & set(GRADIENT_KINDS):
+        return f"its collectives ({', '.join(kinds)}) carry no gradients", RECORD_IT
+    if not any(one.may_carry_gradients for one in trace.collectives):
+        sizes = sorted({one.group_size or 0 for one in trace.collectives if one.kind in GRADIENT_KINDS})
+        of = " or ".join(str(size) for size in sizes)
+        return (
+            f"its gradients are reduced in groups of {of} of its {trace.world_size} ranks, never over all of them",
+            "plans are for gradients that all ranks average: trace a run without tensor parallelism or HSDP",
+        )
+    if len(trace.lost_s):
+        return (
+            f"its steps lack kernels that the host launched ({len(trace.lost_s)} in all)",
+            "call torch.cuda.synchronize() before the profiler stops, or trace fewer steps",
+        )
+    if len(trace.marked_steps) > len(trace.step_ends_s) > 0:
+        return (
+            "it holds no whole step that sent gradients",
+            "where profiler.step() follows each micro-batch, trace three times as many as a step has",
+        )
+    return "it holds no whole step that sent gradients", RECORD_IT

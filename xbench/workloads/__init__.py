@@ -5,14 +5,14 @@
 | `catalog` | the registry: names, families, published sizes and defaults |
 | `parse` | text to spec, spec to resolved spec |
 | `probe` | checks in a separate process that workloads can be built and fit in memory |
-| `batches` | batches of a user's DataLoader or iterator |
+| `batches` | nests of tensors; batches of a user's DataLoader or iterator |
 | `build` | resolved spec to a live `Workload`, on a rank; activation checkpointing of its blocks |
 | `libraries` | names of models of timm and transformers |
-| `vision`, `text`, `recurrent`, `synthetic`, `custom` | recipes, one for each kind of model |
+| `vision`, `text`, `synthetic`, `custom` | recipes, one for each kind of model |
 | `timm_models`, `hf_models` | recipes of other libraries' models |
 | `training_step` | the parts of a training step, which every measurement runs |
-| `loading`, `digits` | import of the user's file, and the data of `converge` |
-| `preflight`, `trial`, `memory` | code of the process that `probe` starts |
+| `loading`, `digits` | the user's file, read and imported, and the data of `converge` |
+| `preflight`, `memory` | code of the process that `probe` starts |
 
 Importing this package does not import torch; only `build` and the files below it in the table do.
 """

@@ -37,9 +37,8 @@ from xbench.errors import WorkloadError
 from xbench.model_blocks import blocks_of
 from xbench.spec import WorkloadSpec
 from xbench.torch_compile import regions
-from xbench.workloads.batches import Feed
+from xbench.workloads.batches import Feed, with_each
 from xbench.workloads.catalog import WORKLOADS, family_of
-from xbench.workloads.nested import with_each
 from xbench.workloads.workload import Recipe, Workload
 
 BATCH_SEED = 1000

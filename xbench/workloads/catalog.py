@@ -179,9 +179,9 @@ for _name, _summary in (
     ("transformer-tiny", "two small causal layers, for tests"),
 ):
     WORKLOADS.add(_name, "xbench.workloads.text:TextRecipe", _summary, family="text")
-WORKLOADS.add("lstm-lm", "xbench.workloads.recurrent:LstmRecipe", "LSTM language model, two layers", family="text")
+WORKLOADS.add("lstm-lm", "xbench.workloads.text:LstmRecipe", "LSTM language model, two layers", family="text")
 WORKLOADS.add(
-    "deepspeech2", "xbench.workloads.recurrent:SpeechRecipe", "Deep Speech 2, five LSTM layers, CTC", family="speech"
+    "deepspeech2", "xbench.workloads.text:SpeechRecipe", "Deep Speech 2, five LSTM layers, CTC", family="speech"
 )
 WORKLOADS.add(
     "synthetic",

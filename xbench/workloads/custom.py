@@ -14,11 +14,11 @@ The batch would be equal too. Equal batches give equal gradients, and then a sch
 unnoticed. So rank 0 keeps the factory's batch, and every other rank repeats half of its samples, inputs and targets
 together, each twice; drawn by rank. Of a loader's batches this concerns the first, which the parity check takes.
 Repeating samples creates no new values: codes stay codes, and labels stay with their samples, in the inputs too.
-Shapes, dtypes and memory formats stay. Where this changes no gradient or the model refuses it (`workloads.trial` looks
+Shapes, dtypes and memory formats stay. Where this changes no gradient or the model refuses it (the preflight looks
 before the ranks start), the factory has two other ways: `make(rank)` makes a batch for each rank, and with
 `make.vary = "none"` all ranks have the same.
 
-The number of samples is the attribute `batch_size` of the factory or of a loader, or else what `nested.samples_of`
+The number of samples is the attribute `batch_size` of the factory or of a loader, or else what `batches.samples_of`
 finds. If nothing tells it, it is not claimed, and figures per sample are per batch. The samples to repeat are then
 those of the first dimension of the first tensor.
 """
@@ -40,12 +40,14 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.text import cut
-from xbench.workloads.batches import Batch, Loader, checked, is_loader, kind_of
-from xbench.workloads.catalog import WORKLOADS, split_factory
-from xbench.workloads.loading import FACTORY, as_script, check_factory, factory_hint, load_file, raised
-from xbench.workloads.nested import (
+from xbench.workloads.batches import (
+    Batch,
     Inputs,
+    Loader,
+    checked,
+    is_loader,
     is_named,
+    kind_of,
     samples_of,
     shape_of,
     sizes_of,
@@ -54,6 +56,8 @@ from xbench.workloads.nested import (
     with_each,
     with_parts,
 )
+from xbench.workloads.catalog import WORKLOADS, split_factory
+from xbench.workloads.loading import FACTORY, as_script, check_factory, factory_hint, load_file, raised
 from xbench.workloads.workload import Recipe
 
 _WANTED = "a factory returns (model, batch, loss), where batch is (inputs, targets), or a DataLoader of such batches"
@@ -266,7 +270,7 @@ def with_repeated(batch: Batch, samples: int | None = None, *, time_first: bool 
 
     Draws from torch's generator, which the caller has seeded for the rank. `samples`: their number where inputs and
     targets do not tell it; None or 0: the first dimension of the first tensor. `time_first`: whether samples may be the
-    second dimension (`nested.samples_of`).
+    second dimension (`batches.samples_of`).
     """
     inputs, targets = batch
     first, *_ = shape_of(next(tensors_in(inputs)))

@@ -17,8 +17,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is import
 import transformers
 
 from xbench.spec import WorkloadSpec
+from xbench.workloads.batches import Inputs
 from xbench.workloads.libraries import HF_MODELS
-from xbench.workloads.nested import Inputs
 from xbench.workloads.text import TokenRecipe
 from xbench.workloads.vision import CLASSES, VisionRecipe
 from xbench.workloads.workload import Recipe

@@ -4,8 +4,9 @@ A module gets its own name (`train`, or `package.train` if `__init__.py` files m
 imports work, and a process that the factory spawns, such as a data loader's worker, can import it again. If that name
 already belongs to another module, a private name takes its place, and neither of the two works.
 
-Before that it is read: whether it can be a factory, and how its own step differs from ours. Only what is certain is told: a class of `torch.optim`, an autocast with a literal dtype, and a norm of clipping that is
-a number or a constant of the module. Nothing here imports torch.
+Before that it is read: whether it can be a factory, and how its own step differs from ours. Only what is certain is
+told: a class of `torch.optim`, an autocast with a literal dtype, and a norm of clipping that is a number or a constant
+of the module. Nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xbench.spec import WorkloadSpec
-from xbench.workloads.nested import Inputs
+from xbench.workloads.batches import Inputs
 from xbench.workloads.parse import SyntheticShape, parse_synthetic
 from xbench.workloads.workload import Recipe
 

@@ -16,7 +16,7 @@ from torchvision.models import get_model_builder
 
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
-from xbench.workloads.nested import Inputs
+from xbench.workloads.batches import Inputs
 from xbench.workloads.workload import Recipe
 
 CLASSES = 1000

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from xbench.records import WorkloadRecord
 from xbench.spec import Variation, WorkloadSpec
-from xbench.workloads.batches import Feed, Loader
-from xbench.workloads.nested import Inputs, is_named
+from xbench.workloads.batches import Feed, Inputs, Loader, is_named
 from xbench.workloads.training_step import TrainingStep
 
 SHORT_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}

@@ -28,8 +28,8 @@ from xbench.profilers.contention import (
 )
 from xbench.records import ContentionPoint
 from xbench.schedules.groups import collectives_begun
+from xbench.workloads.preflight import group_of_one
 from xbench.workloads.training_step import TrainingStep
-from xbench.workloads.trial import group_of_one
 
 
 def stream(nbytes: int, in_flight: int, each_s: float, count: int = 4) -> Stream:

@@ -15,8 +15,8 @@ from xbench.rank.main import Rank
 from xbench.rank.parity_checker import Reference
 from xbench.rank.program import Phase
 from xbench.rank.snapshot import Snapshot
+from xbench.workloads.preflight import group_of_one
 from xbench.workloads.training_step import TrainingStep
-from xbench.workloads.trial import group_of_one
 
 STEPS = 2
 

@@ -11,8 +11,7 @@ from kineto import LAYERS, READY, STEP, event, gpu_events, header, queued, witho
 
 from xbench.traces.events import collect
 from xbench.traces.profile import traced_profile
-from xbench.traces.ranks import ranks_of
-from xbench.traces.steps import TracedStep, steps_of
+from xbench.traces.steps import TracedStep, ranks_of, steps_of
 
 US = 1e-6
 Events = list[dict[str, Any]]

@@ -15,7 +15,7 @@ from xbench.planning.step import StepModel
 from xbench.records import StepTimes
 from xbench.traces.events import collect
 from xbench.traces.profile import traced_profile
-from xbench.traces.ranks import ranks_of
+from xbench.traces.steps import ranks_of
 
 WRONG = (None, "", "x", -1, 0, 1e300, float("nan"), [], {}, True, 2**70)
 KEYS = ("ph", "cat", "name", "ts", "dur", "tid", "args")

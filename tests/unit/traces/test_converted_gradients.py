@@ -10,8 +10,8 @@ from kineto import LAYERS, STEP, event, gpu_events, header
 
 from xbench.traces.events import collect
 from xbench.traces.profile import TracedProfile, traced_profile
-from xbench.traces.ranks import ranks_of
 from xbench.traces.sizes import Parameter
+from xbench.traces.steps import ranks_of
 
 US = 1e-6
 MODEL = [Parameter(f"layer{index}.weight", (1000,)) for index in range(LAYERS)]

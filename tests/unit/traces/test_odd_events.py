@@ -12,9 +12,8 @@ from kineto import STEP, event, gpu_events, header, write
 from xbench.errors import UsageError
 from xbench.traces.events import RankTrace, collect
 from xbench.traces.profile import traced_profile
-from xbench.traces.ranks import ranks_of
 from xbench.traces.record import read_traces
-from xbench.traces.steps import TracedStep, steps_of
+from xbench.traces.steps import TracedStep, ranks_of, steps_of
 
 Events = list[dict[str, Any]]
 HOUR = 3600e6

@@ -10,7 +10,7 @@ from kineto import STEP, gpu_events, header
 from xbench.errors import UsageError
 from xbench.traces.events import RankTrace, collect
 from xbench.traces.profile import traced_profile
-from xbench.traces.ranks import ranks_of
+from xbench.traces.steps import ranks_of
 
 US = 1e-6
 

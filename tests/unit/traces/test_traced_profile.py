@@ -14,9 +14,9 @@ from xbench.planning.measured import measured
 from xbench.records import Profile, load, save
 from xbench.traces.events import RankTrace, collect
 from xbench.traces.profile import TracedProfile, traced_profile
-from xbench.traces.ranks import ranks_of
 from xbench.traces.record import read_traces
 from xbench.traces.sizes import Parameter
+from xbench.traces.steps import ranks_of
 
 US = 1e-6
 MODEL = [Parameter(f"layer{index}.weight", (250 * (index + 1),)) for index in range(LAYERS)]

@@ -13,9 +13,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from xbench.errors import WorkloadError
 from xbench.workloads import check_one_batch, parse_workload
-from xbench.workloads.batches import Feed, Loader
+from xbench.workloads.batches import Feed, Inputs, Loader
 from xbench.workloads.build import build
-from xbench.workloads.nested import Inputs
 
 CPU = torch.device("cpu")
 HEAD = (

@@ -11,9 +11,9 @@ from torch import nn
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads import parse_workload, resolve
+from xbench.workloads.batches import tensors_in
 from xbench.workloads.build import build, place
 from xbench.workloads.catalog import TRANSFORMERS
-from xbench.workloads.nested import tensors_in
 from xbench.workloads.text import IGNORED, Block, Transformer
 from xbench.workloads.workload import make_optimizer
 

@@ -13,8 +13,8 @@ from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads import parse_workload, preflight
 from xbench.workloads.build import build
+from xbench.workloads.preflight import group_of_one
 from xbench.workloads.probe import Preflight, Probed
-from xbench.workloads.trial import group_of_one
 
 HEAD = "import torch\nimport torch.distributed as dist\nfrom torch import nn\n"
 BATCH = "(torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), nn.CrossEntropyLoss()\n"

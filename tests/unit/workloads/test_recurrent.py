@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from xbench.workloads import parse_workload, resolve
 from xbench.workloads.build import build
 from xbench.workloads.catalog import RECURRENT
-from xbench.workloads.recurrent import CHARACTERS, SpeechModel
+from xbench.workloads.text import CHARACTERS, SpeechModel
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 

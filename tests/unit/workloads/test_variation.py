@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
+from xbench.workloads.batches import samples_of, tensors_in, with_each
 from xbench.workloads.custom import drawn, with_repeated
-from xbench.workloads.nested import samples_of, tensors_in, with_each
-from xbench.workloads.trial import check_varied, difference
+from xbench.workloads.preflight import check_varied, difference
 from xbench.workloads.workload import Workload
 
 CROSS_ENTROPY = nn.CrossEntropyLoss()

@@ -21,9 +21,9 @@ from torch import Tensor
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads import check_one_batch
+from xbench.workloads.batches import with_each
 from xbench.workloads.build import recipe_of
 from xbench.workloads.catalog import family_of
-from xbench.workloads.nested import with_each
 from xbench.workloads.workload import Workload
 
 EPOCH_STEPS = 16
