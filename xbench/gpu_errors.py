@@ -7,9 +7,8 @@ machine with one will report. The texts are those of torch 2.11 to 2.15 and of N
 - A driver older than torch's CUDA: a warning of `torch.cuda.is_available()`.
 - No memory left: OutOfMemoryError of torch's allocator, or the errors of CUDA, cuBLAS, cuDNN and NCCL; on a CPU a
   RuntimeError of its allocator, or MemoryError.
-- Two ranks on one GPU: DistBackendError at the first collective, since NCCL refuses that; from 2.30.3 on an option
-  allows it.
-- A missing GPU: there is no message until a rank dies of an "invalid device ordinal", so the GPUs are counted.
+- Two ranks on one GPU, which NCCL refuses (from 2.30.3 on an option allows it), and a missing GPU: GPUs are counted,
+  since NCCL and CUDA say so only after the ranks have started.
 
 Nothing here imports torch.
 """
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from xbench.errors import SpecError
 from xbench.spec import WorkloadSpec
@@ -35,10 +33,6 @@ _TOO_OLD = re.compile(r"driver on your system is too old \(found version (\d+)\)
 _NO_DRIVER = re.compile(r"Found no NVIDIA driver", re.IGNORECASE)
 _NO_GPU = re.compile(rf"{_NO_DRIVER.pattern}|you might not have a CUDA gpu|Can't initialize NVML", re.IGNORECASE)
 _A_GPU = re.compile(r"\s*(\d|GPU-|MIG-)")
-_NCCL_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)*)")
-_SHARED_GPU = re.compile(
-    r"Duplicate GPU detected ?: rank (\d+) and rank (\d+)|Multiple Ranks are using the same GPU", re.IGNORECASE
-)
 _OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory|CUDA error: out of memory|Cuda failure (?:2\b|'out of memory')|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUDNN_STATUS_ALLOC_FAILED|DefaultCPUAllocator: can't allocate memory"
@@ -49,31 +43,10 @@ _THERE = re.compile(rf"GPU (\d+) has a total capacity of {_SIZE} of which {_SIZE
 _CPU_WANTED = re.compile(r"you tried to allocate (\d+) bytes")
 
 
-class Explanation(NamedTuple):
-    """Explanation for a user: `what` continues a sentence that begins with the rank, `hint` is a remedy."""
-
-    what: str
-    hint: str | None
-    out_of_memory: bool = False
-
-
-def explain(kind: str, text: str, spec: WorkloadSpec) -> Explanation | None:
-    """Explanation of an exception in a rank, from its class's name and its text; None for an unknown one.
-
-    'ran out of GPU memory with resnet50, batch 256: …'. `spec` is the rank's workload.
-    """
+def shortage_in(spec: WorkloadSpec, error: BaseException) -> str | None:
+    """'ran out of GPU memory with resnet50, batch 256: …' for such an error of a rank, or None; see `lower_what`."""
     batch = f", batch {spec.batch_size}" if spec.batch_size is not None else ""
-    short = shortage(kind, text, f" with {spec.title}{batch}")
-    if short is not None:
-        return Explanation(short, lower_what(spec), out_of_memory=True)
-    shared_gpu = _SHARED_GPU.search(text)
-    if shared_gpu is None:
-        return None
-    version = _NCCL_VERSION.search(text)
-    rank_numbers = f" (ranks {shared_gpu[1]} and {shared_gpu[2]})" if shared_gpu[1] else ""
-    nccl = version[1] if version else None
-    library = f"NCCL {nccl}" if nccl else "NCCL"
-    return Explanation(f"found another rank on its GPU{rank_numbers}, which {library} refuses", _sharing_hint(nccl))
+    return shortage(type(error).__name__, str(error), f" with {spec.title}{batch}")
 
 
 def shortage(kind: str, text: str, context: str = "") -> str | None:

@@ -6,7 +6,7 @@ import pytest
 
 from xbench import gpu_errors
 from xbench.errors import SpecError
-from xbench.gpu_errors import explain, no_gpu, shortage, unusable_gpu
+from xbench.gpu_errors import lower_what, no_gpu, shortage, shortage_in, unusable_gpu
 from xbench.spec import WorkloadSpec
 
 IMAGES = WorkloadSpec(name="resnet50", batch_size=256, image_size=224)
@@ -28,17 +28,6 @@ OTHERS_THERE = (
 ON_CPU = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
     "140737488355328 bytes. Error code 12 (Cannot allocate memory)"
-)
-DUPLICATE = (
-    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, invalid usage (run with NCCL_DEBUG=WARN "
-    "for details), NCCL version 2.21.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
-    "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 10"
-)
-SHARED = (
-    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, invalid usage (run with NCCL_DEBUG=WARN for "
-    "details), NCCL version 2.30.7\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
-    "Last error:\n"
-    "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
 )
 TOO_OLD = (
     "The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver by downloading "
@@ -83,35 +72,19 @@ def test_a_shortage_says_what_was_wanted_and_what_there_was(kind: str, text: str
     assert shortage(kind, text) == sentence
 
 
-def test_a_shortage_in_a_rank_names_the_workload_and_what_to_lower() -> None:
-    images, tokens, factory = (explain("OutOfMemoryError", OUT_OF_MEMORY, w) for w in (IMAGES, TOKENS, FACTORY))
-    assert images == (
-        "ran out of GPU memory with resnet50, batch 256: 226.00 MiB were wanted, and 210.38 MiB of GPU 0's 15.70 GiB "
-        "were free",
-        "a smaller --batch-size or --image-size needs less",
-        True,
-    )
-    assert tokens is not None
-    assert tokens.hint == "a smaller --batch-size or --seq-len needs less"
-    assert factory is not None
-    assert factory.what.startswith("ran out of GPU memory with train.py:make: 226.00 MiB")
-    assert factory.hint == "let its factory make a smaller batch"
-
-
 @pytest.mark.parametrize(
-    ("text", "sentence", "hint"),
+    ("spec", "subject", "hint"),
     [
-        (DUPLICATE, "found another rank on its GPU (ranks 1 and 0), which NCCL 2.21.5 refuses", OLDER_HINT),
-        (SHARED, "found another rank on its GPU, which NCCL 2.30.7 refuses", NEWER_HINT),
+        (IMAGES, "resnet50, batch 256", "a smaller --batch-size or --image-size needs less"),
+        (TOKENS, "bert-base, batch 64", "a smaller --batch-size or --seq-len needs less"),
+        (FACTORY, "train.py:make", "let its factory make a smaller batch"),
     ],
-)  # fmt: skip
-def test_what_a_rank_died_of_is_one_sentence(text: str, sentence: str, hint: str) -> None:
-    assert explain("DistBackendError", text, IMAGES) == (sentence, hint, False)
-
-
-def test_an_error_that_says_what_it_means_is_left_alone() -> None:
-    assert explain("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (4x5 and 3x2)", IMAGES) is None
-    assert explain("DistBackendError", "NCCL error: unhandled system error, NCCL version 2.30.7", IMAGES) is None
+)
+def test_a_shortage_in_a_rank_names_the_workload_and_what_to_lower(spec: WorkloadSpec, subject: str, hint: str) -> None:
+    found = shortage_in(spec, MemoryError(OUT_OF_MEMORY))
+    assert str(found).startswith(f"ran out of memory with {subject}: 226.00 MiB were wanted")
+    assert lower_what(spec) == hint
+    assert shortage_in(spec, RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x5 and 3x2)")) is None
 
 
 @pytest.mark.parametrize(

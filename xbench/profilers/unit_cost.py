@@ -44,7 +44,7 @@ from torch.distributed.tensor import DTensor
 
 from xbench.model_blocks import blocks_of
 from xbench.profilers.layers import bare_step
-from xbench.schedules.base import AttachConfig, Handle, Schedule
+from xbench.schedules.base import AttachConfig, Schedule
 from xbench.schedules.torch_calls import SHARDED, calls_timed
 from xbench.torch_compile import plain_name
 from xbench.workloads.workload import Workload
@@ -92,7 +92,10 @@ def measure_unit_cost(
         for division in (None, [blocks] if blocks else None):
             handle = schedule.attach(replace(setup, units=division))
             try:
-                units.append(_trained_units(handle))
+                named = handle.model.named_parameters()
+                trained = {plain_name(name) for name, parameter in named if parameter.requires_grad}
+                # predictions know no units that train nothing
+                units.append(sum(not trained.isdisjoint(names) for names in (handle.units or {}).values()))
                 others_s = alone.update_s * (1.0 - _own_share(handle.model))
                 attached = workload.under(handle.model, handle.no_sync, handle.synchronize)
                 more_s[-1].append(_step_times(attached, steps, noted).step_s - (alone.step_s - others_s))
@@ -103,12 +106,6 @@ def measure_unit_cost(
     unit_s = max(0.0, apart_s - joined_s) / (apart - joined) if apart > joined else 0.0
     unit_s = min(unit_s, apart_s / apart)
     return unit_s, (apart_s - apart * unit_s) / sum(p.requires_grad for p in workload.model.parameters())
-
-
-def _trained_units(handle: Handle) -> int:
-    """Number of units that train a parameter: predictions know no others."""
-    trained = {plain_name(name) for name, parameter in handle.model.named_parameters() if parameter.requires_grad}
-    return sum(not trained.isdisjoint(names) for names in (handle.units or {}).values())
 
 
 def _own_share(model: nn.Module) -> float:
@@ -165,17 +162,13 @@ def unit_waits(raws: Sequence[dict[str, Any]], units: Mapping[str, Sequence[str]
     owner = {name: unit for unit, names in units.items() for name in names}
     layers = raws[0]["layers"]
     trained = [at for at, layer in enumerate(layers) if layer["tensors"]]
-    runs = [list(run) for _, run in itertools.groupby(trained, key=lambda at: owner.get(_first_tensor(layers[at]), ""))]
+    unit_of = {at: owner.get(layers[at]["tensors"][0]["name"], "") for at in trained}
+    runs = [list(run) for _, run in itertools.groupby(trained, key=unit_of.__getitem__)]
     steps = range(max(raw["warmup"] for raw in raws), len(raws[0]["steps"]["step_s"]))
     return Waits(
         statistics.median(_wait_s([_forward_s(raw, runs, step) for raw in raws]) for step in steps),
         statistics.median(_wait_s([_backward_s(raw, runs, step) for raw in raws]) for step in steps),
     )
-
-
-def _first_tensor(layer: dict[str, Any]) -> str:
-    name: str = layer["tensors"][0]["name"]
-    return name
 
 
 def _wait_s(ranks: Sequence[Sequence[float]]) -> float:

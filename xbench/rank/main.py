@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Self
 
 from xbench.child_processes import end_children
 from xbench.errors import XbenchError
+from xbench.gpu_errors import lower_what, shortage_in
 from xbench.imports import uncollected
 
 with uncollected(program=__name__ == "__main__"):
@@ -244,7 +245,8 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
         rank.start()
         rank.run_all()
     except BaseException as error:
-        said = rank_errors.explained(rank.run, rank.acting, error)
+        workload = rank.run.workloads[rank.acting]
+        said = shortage_in(workload, error)
         with suppress(OSError):
             failed = RankFailed(
                 message=rank_errors.message_of(error),
@@ -252,9 +254,9 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
                 kind=type(error).__name__,
                 traceback=traceback.format_exc(),
                 told=str(error) if isinstance(error, XbenchError) else None,
-                said=said.what if said is not None else None,
-                hint=said.hint if said is not None else getattr(error, "hint", None),
-                short_in=rank.under if said is not None and said.out_of_memory else None,
+                said=said,
+                hint=lower_what(workload) if said is not None else getattr(error, "hint", None),
+                short_in=rank.under if said is not None else None,
             )
             rank.journal.write(failed)
         print(traceback.format_exc(), file=sys.stderr, flush=True)

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import UsageError, WorkloadError
-from xbench.gpu_errors import Explanation, explain
+from xbench.gpu_errors import shortage_in
 from xbench.host.tuning import raise_gloo_threads
 from xbench.modes import mode_info
 from xbench.rank.compiled_steps import noted
@@ -32,7 +32,7 @@ from xbench.rank.events import ModeFailed, UnitsWrapped
 from xbench.rank.session import Session
 from xbench.rank.shared_notes import put_everywhere
 from xbench.schedules.base import Handle
-from xbench.spec import ModeSpec, RunSpec
+from xbench.spec import ModeSpec
 from xbench.torch_compile import failed_to_compile
 
 MOST = 1200
@@ -73,17 +73,6 @@ def place_of(error: BaseException) -> str | None:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
     own = [frame for frame in frames if not frame.filename.startswith(installed)] or frames
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else None
-
-
-def explained(run: RunSpec, job: int, error: BaseException) -> Explanation | None:
-    """Return an error of a rank of this job as a sentence, if it is of a known kind; else None."""
-    return explain(type(error).__name__, str(error), run.workloads[job])
-
-
-def shortage_of(run: RunSpec, job: int, error: BaseException) -> str | None:
-    """Return 'ran out of memory with …' for an error of that kind; None for any other."""
-    said = explained(run, job, error)
-    return said.what if said is not None and said.out_of_memory else None
 
 
 # --- modes that are refused ------------------------------------------------------------------------------------------
@@ -196,7 +185,7 @@ def _refusal(session: Session, mode: ModeSpec) -> str | None:
     except UsageError as error:
         return str(error)
     except (RuntimeError, MemoryError) as error:
-        said = shortage_of(session.run, session.job, error)
+        said = shortage_in(session.run.workloads[session.job], error)
         if said is None:
             raise
         return f"rank {session.rank} {said}"
@@ -218,7 +207,7 @@ def _refusal_of_forward(session: Session, handle: Handle) -> str | None:
     except (UsageError, MemoryError):
         raise
     except Exception as error:
-        if shortage_of(session.run, session.job, error) is not None:
+        if shortage_in(session.run.workloads[session.job], error) is not None:
             raise
         return f"its first forward pass raised {message_of(error)}"
     return None

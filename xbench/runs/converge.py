@@ -39,7 +39,7 @@ from xbench.workloads.probe import Preflight
 
 RANK = "xbench.rank.converge"
 TRAIN, TEST, CLASSES = 1437, 360, 10
-"""Sizes of the digits as `workloads.digits` splits them."""
+"""Sizes of the digits as `rank.converge` splits them."""
 
 DIGITS = Dataset(
     name="digits",

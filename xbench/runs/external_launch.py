@@ -26,6 +26,7 @@ from xbench.crossover.client import running_arbiter
 from xbench.errors import RankError, XbenchError
 from xbench.fabrics.cluster import ClusterRank, cluster_rank, ranks_around
 from xbench.fabrics.rendezvous import meeting_point
+from xbench.gpu_errors import lower_what, shortage_in
 from xbench.launch.agent import lost_peers
 from xbench.launch.heartbeat import HeartbeatMonitor
 from xbench.launch.rendezvous import RankAssignment
@@ -165,13 +166,11 @@ def _go(
 
 def _told(watch: HeartbeatMonitor, run: RunSpec, job: int, error: Exception) -> XbenchError:
     """Return the cause of an error, once the other ranks have reported theirs."""
-    from xbench.rank.rank_errors import explained
-
-    said = explained(run, job, error)
+    said = shortage_in(run.workloads[job], error)
     if isinstance(error, XbenchError):
         what, hint = f"stopped: {error}", error.hint
     elif said is not None:
-        what, hint = said.what, said.hint
+        what, hint = said, lower_what(run.workloads[job])
     else:
         what, hint = f"raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}", None
     cause = watch.fail(what, hint, peers_lost=said is None and lost_peers(str(error)))

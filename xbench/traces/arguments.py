@@ -68,14 +68,13 @@ def is_undefined(args: Mapping[str, Any]) -> bool:
 
 def number_of(value: object) -> float | None:
     """Return a finite number, also from text; None for anything else."""
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
-    return float(value) if math.isfinite(value) and abs(value) < 1e18 else None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and abs(number) < 1e18 else None
 
 
 def integer_of(value: object) -> int | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 import statistics
 from collections import defaultdict
@@ -29,6 +28,7 @@ from xbench.errors import UsageError
 from xbench.planning.cost import fit
 from xbench.records import CostModel, CostPoint
 from xbench.stats.summary import median_estimate
+from xbench.traces.arguments import number_of
 
 BYTES = ("bytes", "nbytes", "size", "size_bytes", "message_bytes")
 SECONDS = {"seconds": 1.0, "time_s": 1.0, "transfer_s": 1.0, "time_ms": 1e-3, "ms": 1e-3, "time_us": 1e-6, "us": 1e-6}
@@ -38,7 +38,7 @@ MAX_RATIO = 1.5
 """Largest ratio of two columns of times that differ by their rounding."""
 
 _TEST = re.compile(r"Collective test starting:\s*(\w+?)(?:_perf)?\s*$")
-_RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\b.*?\bon\s+(\S+)\s+device")
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,9})\b.*?\bon\s+\S+\s+device")
 _ROOT = re.compile(r"-?\d{1,9}")
 _OTHER_TIMES = (
     (re.compile(r"#.*\bagg iters:\s*(?!1\b)\d"), ("aggregated_iterations", 1), "of several all-reduces at once", "-m"),
@@ -62,11 +62,10 @@ class _Row:
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """Times of all-reduces [s] by size [B], and the ranks and hosts of the run where the file tells them."""
+    """Times of all-reduces [s] by size [B], and the ranks of the run where the file tells them."""
 
     seconds: dict[int, list[float]]
     world_size: int | None = None
-    hosts: int | None = None
     rows: tuple[_Row, ...] = ()
     """Rows of nccl-tests, whose bandwidths tell the number of ranks, too."""
 
@@ -115,7 +114,8 @@ def read_link(path: Path) -> LinkTimes:
         found = _inspector(path) if '"coll_perf"' in head else _json(path)
     else:
         found = _text(path)
-        if not found.seconds and _is_csv(head):
+        first = next((line for line in head.splitlines() if line.strip()), "")
+        if not found.seconds and "," in first:
             found = _csv(path)
     if not found.seconds:
         raise UsageError(f"{path} holds no time of an all-reduce", hint=_HINT)
@@ -129,7 +129,6 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _text(path: Path) -> LinkTimes:
     runs: list[set[int]] = []
-    hosts: set[str] = set()
     rows: list[_Row] = []
     for line in _lines(path):
         for pattern, _, what, option in _OTHER_TIMES:
@@ -141,23 +140,22 @@ def _text(path: Path) -> LinkTimes:
             if not runs or number in runs[-1]:  # the ranks of one more run
                 runs.append(set())
             runs[-1].add(number)
-            hosts.add(rank.group(2))
         elif (row := _row(path, line.split())) is not None:
             rows.append(row)
     told = sorted({len(run) for run in runs})
     if len(told) > 1:
         raise UsageError(f"{path} holds runs of {told[0]} and of {told[-1]} ranks", hint="give one file for each run")
-    return _of_rows(path, rows, told[0] if told else None, len(hosts) or None)
+    return _of_rows(path, rows, told[0] if told else None)
 
 
-def _of_rows(path: Path, rows: Sequence[_Row], world_size: int | None, hosts: int | None) -> LinkTimes:
+def _of_rows(path: Path, rows: Sequence[_Row], world_size: int | None) -> LinkTimes:
     seconds: dict[int, list[float]] = defaultdict(list)
     for row in rows:
         _check_row(path, row)
         seconds[row.nbytes].append(row.seconds)
     if world_size is not None:
         _check_bus(path, rows, world_size)
-    return LinkTimes(dict(seconds), world_size, hosts, tuple(rows))
+    return LinkTimes(dict(seconds), world_size, tuple(rows))
 
 
 def _check_times(path: Path, is_other: bool, what: str, option: str) -> None:
@@ -227,17 +225,17 @@ def _bare_row(path: Path, words: Sequence[str]) -> _Row | None:
     if int(root) >= 0:
         _check_collective(path, f"a collective with root {int(root)}")
     sides = [rest[len(rest) // 2 :], rest] if len(rest) >= 8 else [rest]
-    columns = next((side for side in sides if (_number(side[0]) or 0.0) > 0), None)
+    columns = next((side for side in sides if (number_of(side[0]) or 0.0) > 0), None)
     size = int(words[0])
     if columns is None or not size:
         return None
-    time_us, algorithm, bus = (_number(column) for column in columns[:3])
+    time_us, algorithm, bus = (number_of(column) for column in columns[:3])
     return _Row(size, (time_us or 0.0) / 1e6, algorithm, bus, _wrong(side[3] for side in (rest, sides[0])))
 
 
 def _wrong(sides: Iterable[object]) -> float | None:
     """The larger number of wrong values, out of place or in place; None where none were counted."""
-    return max((number for one in sides if (number := _number(one)) is not None), default=None)
+    return max((number for one in sides if (number := number_of(one)) is not None), default=None)
 
 
 def _json(path: Path) -> LinkTimes:
@@ -258,32 +256,29 @@ def _json(path: Path) -> LinkTimes:
     devices = config.get("devices")
     used = [one for one in devices if isinstance(one, dict)] if isinstance(devices, list) else []
     ranks = {str(one.get("rank", place)) for place, one in enumerate(used)}
-    hosts = {str(one.get("hostname")) for one in used}
     rows = []
     for row in results:
         size = row.get("size") if isinstance(row, dict) else None
         both = [row.get(key) for key in ("in_place", "out_of_place")] if isinstance(row, dict) else []
-        sides = [one for one in both if isinstance(one, dict) and (_number(one.get("time")) or 0.0) > 0]
+        sides = [one for one in both if isinstance(one, dict) and (number_of(one.get("time")) or 0.0) > 0]
         if isinstance(size, int) and 0 < size < 2**62 and sides:
-            time_us, algorithm, bus = (_number(sides[0].get(key)) for key in ("time", "alg_bw", "bus_bw"))
+            time_us, algorithm, bus = (number_of(sides[0].get(key)) for key in ("time", "alg_bw", "bus_bw"))
             wrong = _wrong(side.get("nwrong") for side in sides)
             rows.append(_Row(size, (time_us or 0.0) / 1e6, algorithm, bus, wrong))
-    return _of_rows(path, rows, len(ranks) or None, len(hosts) or None)
+    return _of_rows(path, rows, len(ranks) or None)
 
 
 def _inspector(path: Path) -> LinkTimes:
     by_collective: dict[tuple[int, Any, Any], list[float]] = defaultdict(list)
     ranks: set[int] = set()
-    hosts: set[int] = set()
     for entry in _json_lines(path):
         header, perf = entry.get("header"), entry.get("coll_perf")
         if not isinstance(header, dict) or not isinstance(perf, dict) or perf.get("coll") != "AllReduce":
             continue
-        size, micros = perf.get("coll_msg_size_bytes"), _number(perf.get("coll_exec_time_us"))
+        size, micros = perf.get("coll_msg_size_bytes"), number_of(perf.get("coll_exec_time_us"))
         if isinstance(size, int) and 0 < size < 2**62 and micros:
             by_collective[size, str(header.get("id")), str(perf.get("coll_sn"))].append(micros / 1e6)
             ranks |= {header["n_ranks"]} if isinstance(header.get("n_ranks"), int) else set()
-            hosts |= {header["nnodes"]} if isinstance(header.get("nnodes"), int) else set()
     if len(ranks) > 1:
         raise UsageError(f"{path} has communicators of {min(ranks)} and of {max(ranks)} ranks", hint=_HINT)
     shortest: dict[int, list[float]] = defaultdict(list)
@@ -291,7 +286,7 @@ def _inspector(path: Path) -> LinkTimes:
         shortest[size].append(min(seconds))
     if all(len(seconds) == 1 for seconds in by_collective.values()):  # one rank: only repetitions show its waiting
         shortest = {size: [min(seconds)] for size, seconds in shortest.items()}
-    return LinkTimes(dict(shortest), max(ranks, default=None), max(hosts, default=None))
+    return LinkTimes(dict(shortest), max(ranks, default=None))
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -302,11 +297,6 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(entry, dict):
             yield entry
-
-
-def _is_csv(head: str) -> bool:
-    first = next((line for line in head.splitlines() if line.strip()), "")
-    return len(first.split(",")) > 1
 
 
 def _csv(path: Path) -> LinkTimes:
@@ -321,7 +311,7 @@ def _csv(path: Path) -> LinkTimes:
     seconds: dict[int, list[float]] = defaultdict(list)
     told: set[int] = set()
     for number, row in enumerate(rows, start=2):
-        values = dict(enumerate(map(_number, row)))
+        values = dict(enumerate(map(number_of, row)))
         size, times = values.get(size_at), [scale * (values.get(place) or 0.0) for place, scale in times_at]
         if size is None or not size >= 1 or not min(times) > 0:
             raise UsageError(f"{path}, line {number}: a size and a time above zero belong there", hint=_HINT)
@@ -346,14 +336,4 @@ def _check_collective(path: Path, name: str) -> None:
 
 
 def _is_column(word: str) -> bool:
-    return word == "N/A" or _number(word) is not None
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) and abs(number) < 1e18 else None
+    return word == "N/A" or number_of(word) is not None

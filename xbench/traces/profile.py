@@ -345,15 +345,13 @@ def _buckets(ranks: Sequence[RankSteps], sizes: Sizes) -> list[TracedBucket]:
             launched_s=statistics.median(
                 max(0.0, step.sent[place].collective.launched_s - step.gradients[0].start_s) for step in steps
             ),
-            duration_s=statistics.median(min(same) for same in _durations(ranks, place)),
+            duration_s=statistics.median(
+                min(same) for same in _by_step(ranks, lambda step, place=place: step.sent[place].duration_s)
+            ),
         )
         for place, (sent, nbytes) in enumerate(zip(ranks[0].steps[-1].sent, sizes.sent_nbytes, strict=True))
         if all(place < len(step.sent) for step in steps)
     ]
-
-
-def _durations(ranks: Sequence[RankSteps], place: int) -> list[list[float]]:
-    return _by_step(ranks, lambda step: step.sent[place].duration_s)
 
 
 def _slowdown(ranks: Sequence[RankSteps]) -> float | None:

@@ -199,16 +199,6 @@ class TracedStep:
     lost: float = 0.0
     """Share of the kernels launched in the step that are not in the trace."""
 
-    @property
-    def optimizer_s(self) -> float:
-        """What the other parts leave of the period [s]."""
-        return max(0.0, self.period_s - self.forward_s - self.backward_s - self.waited_s)
-
-    @property
-    def compute_s(self) -> float:
-        """The step without waiting [s]."""
-        return self.period_s - self.waited_s
-
 
 def steps_of(trace: RankTrace) -> list[TracedStep]:
     """Return the whole steps of a trace that sent gradients, in order; empty where there are none.

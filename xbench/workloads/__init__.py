@@ -9,9 +9,9 @@
 | `build` | resolved spec to a live `Workload`, on a rank; activation checkpointing of its blocks |
 | `libraries` | names of models of timm and transformers |
 | `vision`, `text`, `synthetic`, `custom` | recipes, one for each kind of model |
-| `timm_models`, `hf_models` | recipes of other libraries' models |
+| `hf_models` | recipes of transformers' models |
 | `training_step` | the parts of a training step, which every measurement runs |
-| `loading`, `digits` | the user's file, read and imported, and the data of `converge` |
+| `loading` | the user's file, read and imported |
 | `preflight`, `memory` | code of the process that `probe` starts |
 
 Importing this package does not import torch; only `build` and the files below it in the table do.

@@ -131,7 +131,7 @@ def recipe_of(spec: WorkloadSpec, rank: int = 0) -> Recipe:
 
         return FactoryRecipe(spec, rank)
     if plain.startswith("timm/"):
-        from xbench.workloads.timm_models import TimmRecipe
+        from xbench.workloads.vision import TimmRecipe
 
         return TimmRecipe(spec)
     if plain.startswith("hf/"):

@@ -4,7 +4,7 @@ Both libraries are optional, and importing either imports torch, which nothing h
 are read from its source text. Those of transformers are a table: most of its configurations have defaults of billions
 of parameters. `settings` differ from the library's defaults where `like` names a smaller published model.
 
-The defaults for a CPU are sized as in `catalog`. A model of timm gets its sizes from `timm_models`, which imports timm.
+The defaults for a CPU are sized as in `catalog`. A model of timm gets its sizes from `vision`, which imports timm.
 """
 
 from __future__ import annotations

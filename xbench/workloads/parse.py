@@ -193,7 +193,7 @@ def resolve(spec: WorkloadSpec, device: DeviceType) -> WorkloadSpec:
 def _image_sizes(spec: WorkloadSpec, device: DeviceType) -> tuple[int, int]:
     """Default (batch size, image size) of an image model. Imports timm, and so torch, for a model of timm."""
     if spec.name.startswith("timm/") and None in (spec.batch_size, spec.image_size):
-        timm_sizes: tuple[int, int] = imported("xbench.workloads.timm_models:default_sizes")(spec.name, device)
+        timm_sizes: tuple[int, int] = imported("xbench.workloads.vision:default_sizes")(spec.name, device)
         return timm_sizes
     facts = facts_of(spec.name)
     return facts.cpu if device == "cpu" else facts.cuda

@@ -12,7 +12,7 @@ runs a preflight; only that rank's GPU is then used. It writes one object to std
 
     {"device": "cpu", "gpu": null, "gpus": 0, "gpu_names": [], "torch": "2.15.0", "torchvision": "0.29.2", "nccl": null,
      "cuda": null,
-     "workloads": [{"record": WorkloadRecord, "memory_bytes_estimate": 123, "warnings": []}, ...],
+     "workloads": [{"record": WorkloadRecord, "warnings": []}, ...],
      "error": null | {"type": "WorkloadError", "message": ..., "hint": ..., "detail": ..., "lines": []}}
 
 `gpu` is the 3 of "cuda:3". With "auto", a GPU that exists and cannot be used is an error, unless CUDA_VISIBLE_DEVICES
@@ -257,8 +257,7 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
         own = own_gpu(request.get("local_rank"), len(names)) if device == "cuda" and index is None else None
         if own is not None and len(names) == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
             ranks = 1  # the engine shows each rank another GPU
-        if specs:  # none: only the facts of torch are asked
-            answer["workloads"] = examine(specs, device, ranks, len(names), index, own)
+        answer["workloads"] = examine(specs, device, ranks, len(names), index, own)
     except XbenchError as error:
         kind = type(error).__name__
         answer["error"] = {"type": kind, "message": str(error), "hint": error.hint, "detail": error.detail}
@@ -332,6 +331,8 @@ def examine(
     all of them on all GPUs, their contexts would fill the memory that is read. Raises SpecError and WorkloadError.
     """
     resolved = [resolve(spec, device) for spec in specs]
+    if not resolved:  # only the facts of torch are asked
+        return []
     only = own if index is None else index
     target = torch.device(device) if only is None else torch.device(device, only)
     by_spec = {spec: examine_one(spec, target) for spec in dict.fromkeys(resolved)}
@@ -346,7 +347,6 @@ def examine(
     return [
         {
             "record": result.workload.describe().model_dump(mode="json"),
-            "memory_bytes_estimate": result.memory.total_bytes,
             "warnings": result.warnings,
         }
         for result in tried

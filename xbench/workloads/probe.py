@@ -32,12 +32,11 @@ _LOG_CHARACTERS = 20_000
 
 
 class Probed(BaseModel):
-    """One resolved workload, and one rank's memory for it."""
+    """One resolved workload, and warnings about it."""
 
     model_config = ConfigDict(frozen=True)
 
     record: WorkloadRecord
-    memory_bytes_estimate: int
     warnings: list[str] = Field(default_factory=list)
 
 

@@ -1,8 +1,9 @@
-"""Torchvision's classification networks: random weights, synthetic ImageNet-shaped batches, cross-entropy.
+"""Classification networks of torchvision and timm: random weights, synthetic ImageNet-shaped batches, cross-entropy.
 
 Pixels are standard normal, as normalised photographs roughly are. Labels are uniform over 1000 classes. googlenet and
 inception_v3 train without their auxiliary classifiers, whose loss weights are arbitrary. Vision transformers and maxvit
-fix the image size at construction, so the constructor gets it.
+fix the image size at construction, so the constructor gets it. A model of timm (`timm/NAME`) gets 1000 classes,
+whatever its published weights have. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from torch.nn import functional as F
 from torchvision.models import get_model_builder
 
 from xbench.errors import WorkloadError
-from xbench.spec import WorkloadSpec
+from xbench.spec import DeviceType, WorkloadSpec
 from xbench.workloads.batches import Inputs
 from xbench.workloads.workload import Recipe
 
 CLASSES = 1000
+CPU_PX = 128
+LARGE_PX = 256
+"""Default image size on a CPU for models that take several, and the largest one for which a GPU gets a full batch."""
 
 
 class VisionRecipe(Recipe):
@@ -62,3 +66,43 @@ class VisionRecipe(Recipe):
     def input_description(self) -> str:
         """'3×128×128 images'."""
         return f"3×{self.image_size}×{self.image_size} images"
+
+
+def default_sizes(name: str, device: DeviceType) -> tuple[int, int]:
+    """(batch size, image size) of 'timm/inception_v4': the model's own image size, or less of it on a CPU."""
+    pixels, fixed = _own_size(name)
+    if device == "cpu":
+        return 2, pixels if fixed else min(pixels, CPU_PX)
+    return (32 if pixels <= LARGE_PX else 8), pixels
+
+
+class TimmRecipe(VisionRecipe):
+    """A model of timm by its name, on `batch_size` images of 3 × `image_size` × `image_size`."""
+
+    computes_nothing = True
+
+    def model(self) -> nn.Module:
+        """The network with random weights. Raises WorkloadError if its constructor refuses the image size."""
+        import timm
+
+        pixels, fixed = _own_size(self.spec.name)
+        sized = {"img_size": self.image_size} if fixed and self.image_size != pixels else {}
+        try:
+            network: nn.Module = timm.create_model(
+                self.spec.name.partition("/")[2], pretrained=False, num_classes=CLASSES, **sized
+            )
+        except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+            raise WorkloadError(
+                f"{self.spec.name} cannot be built for images of {self.image_size} px",
+                hint=f"try --image-size {pixels}" if sized else None,
+                detail=str(error),
+            ) from error
+        return network
+
+
+def _own_size(name: str) -> tuple[int, bool]:
+    """Image size [px] of a model's published weights, and whether the model is built for one size."""
+    from timm.models import get_pretrained_cfg
+
+    facts = get_pretrained_cfg(name.partition("/")[2])
+    return min(facts.input_size[1:]), bool(facts.fixed_input_size)

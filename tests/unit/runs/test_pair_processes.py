@@ -61,7 +61,7 @@ def test_memory_is_checked_for_every_copy_of_a_job(
 
     def probe(specs: list[WorkloadSpec], device: str, ranks: int, local_rank: int | None) -> Preflight:
         asked.extend(specs)
-        each = [Probed(record=record_of(spec), memory_bytes_estimate=1) for spec in specs]
+        each = [Probed(record=record_of(spec)) for spec in specs]
         return Preflight(device="cpu", gpus=0, torch="2", torchvision=None, nccl=None, cuda=None, workloads=each)
 
     monkeypatch.setattr(preparing, "probe", probe)

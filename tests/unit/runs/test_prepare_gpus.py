@@ -22,7 +22,7 @@ RECORD = WorkloadRecord(spec=SPEC, title="t", parameters=1, tensors=1, grad_byte
 
 def found(**fields: Any) -> Preflight:
     facts = {"device": "cuda", "gpus": 4, "torch": "2.15.0", "torchvision": None, "nccl": "2.27.3", "cuda": "13.0"}
-    return Preflight(**facts | fields, workloads=[Probed(record=RECORD, memory_bytes_estimate=1)])
+    return Preflight(**facts | fields, workloads=[Probed(record=RECORD)])
 
 
 def prepared(

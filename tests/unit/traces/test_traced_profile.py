@@ -1,4 +1,4 @@
-"""Profiles from traces: sizes, T(M), several ranks, plans, and one sentence for every trace that is no profile."""
+"""Profiles from traces: sizes, dtypes, T(M), several ranks, plans, and one sentence for a trace that is none."""
 
 from __future__ import annotations
 
@@ -238,3 +238,69 @@ def test_a_broken_event_is_left_out_with_a_caution(tmp_path: Path) -> None:
     record, plain = read_traces([file], "xbench profile"), read_traces([whole], "xbench profile")
     assert (record.layers, record.step) == (plain.layers, plain.step)
     assert record.warnings[0] == "odd.json: 1 value of it is no JSON and left out; the first is event 1."
+
+
+ALIKE = [Parameter(f"layer{index}.weight", (1000,)) for index in range(LAYERS)]
+AS_BF16 = "Gradients of float32 were sent as bfloat16; all sizes, and those of T(M), are in float32."
+
+
+def points(found: TracedProfile) -> list[tuple[int, float]]:
+    return [(point.nbytes, round(point.transfer_s / US, 3)) for point in found.cost.points]
+
+
+@pytest.mark.parametrize("known", [{"shapes": True}, {"parameters": ALIKE}])
+def test_compressed_gradients_cost_by_their_own_bytes(known: dict[str, Any]) -> None:
+    options = {"parameters": known["parameters"]} if "parameters" in known else {}
+    events = gpu_events(buckets=(1, 4), dtype="BFloat16", shapes=bool(known.get("shapes")))
+    found = profiled(trace(events), **options)
+    assert points(found) == [(4000, 30), (12000, 30)]
+    assert [bucket.nbytes for bucket in found.traced.buckets] == [4000, 12000]
+    assert [layer.grad_bytes for layer in found.layers] == [4000] * LAYERS
+    assert AS_BF16 in found.cautions
+    assert not any("add up" in caution or "were sent for them" in caution for caution in found.cautions)
+
+
+def test_without_sizes_all_bytes_are_those_that_were_sent() -> None:
+    found = profiled(trace(gpu_events(dtype="BFloat16")))
+    assert points(found) == [(4000, 30)]
+    assert [layer.grad_bytes for layer in found.layers] == [2000] * LAYERS
+    assert AS_BF16 not in found.cautions
+
+
+def test_gradients_that_were_widened_cost_by_their_own_bytes() -> None:
+    events = gpu_events(shapes=True)
+    for one in events:
+        if one["name"] == "torch::autograd::AccumulateGrad":
+            one["args"]["Input type"] = ["c10::BFloat16"]
+    assert points(profiled(trace(events))) == [(4000, 30)]
+
+
+def test_a_links_file_counts_what_is_sent(tmp_path: Path) -> None:
+    link = tmp_path / "link.csv"
+    link.write_text("bytes,time_us\n1000,20\n100000,120\n", encoding="utf-8")
+    compressed = profiled(trace(gpu_events(dtype="BFloat16", shapes=True)), links=[link])
+    assert points(compressed) == [(2000, 20), (200000, 120)]
+    assert points(profiled(trace(gpu_events(shapes=True)), links=[link])) == [(1000, 20), (100000, 120)]
+
+
+def test_gradients_that_were_not_sent_whole_are_told() -> None:
+    events = gpu_events(dtype="BFloat16", shapes=True)
+    for one in events:
+        if one["name"].startswith("nccl"):
+            one["args"].update({"In msg nelems": 500, "Out msg nelems": 500})
+    found = profiled(trace(events))
+    assert points(found) == [(1000, 30)]
+    assert AS_BF16 not in found.cautions
+    assert any(caution.startswith("The gradients have 15.6 KiB, and 1.95 KiB were sent") for caution in found.cautions)
+    assert not any("were sent for them" in caution for caution in profiled(trace(gpu_events(shapes=True))).cautions)
+
+
+@pytest.mark.parametrize(("dtype", "gathered_us"), [("Float", 25), ("BFloat16", 25), ("Half", 30)])
+def test_an_all_gather_has_the_bytes_of_the_parameters_or_of_what_was_sent(dtype: str, gathered_us: float) -> None:
+    """Parameters are gathered as fp32 or bf16; those gathered as fp16 are not found, and cost the reduce-scatter."""
+    events = gpu_events(kind="ReduceScatter", dtype="BFloat16", shapes=True)
+    elements = 2000 if dtype != "Half" else 1500
+    for step in range(3):
+        args = {"Collective name": "all_gather", "Out msg nelems": elements, "dtype": dtype}
+        events.append(event("kernel", "ncclDevKernel_AllGather", step * STEP + 30, 25, 7, **args))
+    assert points(profiled(trace(events))) == [(8000, 30 + gathered_us)]

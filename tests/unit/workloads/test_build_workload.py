@@ -1,20 +1,23 @@
-"""What `build` makes: shapes, sizes, seeds, dtypes, on CPU and meta."""
+"""What `build` makes: shapes, sizes, seeds, dtypes, on CPU and meta; recurrent networks; checkpointed blocks."""
 
+import copy
 import random
 from collections import UserDict, namedtuple
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from xbench.errors import WorkloadError
 from xbench.spec import WorkloadSpec
 from xbench.workloads import parse_workload, resolve
 from xbench.workloads.batches import tensors_in
-from xbench.workloads.build import build, place
-from xbench.workloads.catalog import TRANSFORMERS
-from xbench.workloads.text import IGNORED, Block, Transformer
+from xbench.workloads.build import build, checkpoint_blocks, place
+from xbench.workloads.catalog import RECURRENT, TRANSFORMERS
+from xbench.workloads.text import CHARACTERS, IGNORED, Block, SpeechModel, Transformer
 from xbench.workloads.workload import make_optimizer
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -241,3 +244,131 @@ def test_an_unresolved_spec_is_a_programming_error():
 def test_an_image_that_a_constructor_refuses_is_a_workload_error():
     with pytest.raises(WorkloadError, match="vit_b_16 cannot be built for images of 100 px"):
         build(WorkloadSpec(name="vit_b_16", batch_size=1, image_size=100), META)
+
+
+@pytest.mark.parametrize(("name", "tensors"), [("lstm-lm", 11), ("deepspeech2", 40)])
+def test_sizes(name, tensors):
+    """Zaremba's large model is known as the one of 66 million parameters."""
+    workload = build(resolve(parse_workload(name), "cpu"), META)
+    assert workload.parameters_count == RECURRENT[name].parameters
+    assert len(workload.trainable) == tensors
+    assert workload.forward_loss().shape == ()
+
+
+@pytest.mark.parametrize("text", ["lstm-lm:batch-size=2,seq-len=3", "deepspeech2:batch-size=2,seq-len=16,dtype=bf16"])
+def test_every_parameter_gets_a_gradient(text):
+    workload = build(resolve(parse_workload(text), "cpu"), CPU)
+    loss = workload.forward_loss()
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in workload.trainable)
+
+
+@pytest.mark.parametrize(("frames", "characters"), [(1, 1), (2, 1), (96, 12), (101, 12)])
+def test_ctc_has_a_path_through_any_number_of_frames(frames, characters):
+    workload = build(resolve(parse_workload(f"deepspeech2:batch-size=2,seq-len={frames}"), "cpu"), META)
+    assert workload.inputs.shape == (2, 161, frames)
+    assert workload.targets.shape == (2, characters)
+    assert workload.outputs().shape == (2, -(-frames // 2), CHARACTERS)
+    assert workload.input_description == f"{frames} frames"
+    targets = torch.ones(2, characters, dtype=torch.int64)  # repeated characters need a blank between them
+    logits = torch.zeros(2, -(-frames // 2), CHARACTERS)
+    assert torch.isfinite(workload.loss(logits, targets))
+
+
+def test_the_loss_is_ctc():
+    workload = build(resolve(parse_workload("deepspeech2:batch-size=2,seq-len=32"), "cpu"), META)
+    logits = torch.randn(2, 16, CHARACTERS, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([[1, 2, 3, 4], [28, 28, 1, 1]])
+    by_sample = [
+        F.ctc_loss(logits[one].log_softmax(-1), targets[one], torch.tensor(16), torch.tensor(4), reduction="sum") / 4
+        for one in range(2)
+    ]
+    torch.testing.assert_close(workload.loss(logits, targets), torch.stack(by_sample).mean())
+
+
+def test_an_output_depends_on_twenty_later_frames():
+    """The convolutions reach 15 input frames ahead, which are 8 of theirs, and the lookahead 20 more of theirs."""
+    model = SpeechModel().eval()
+    first = torch.randn(1, 161, 100, generator=torch.Generator().manual_seed(0))
+    second = first.clone()
+    second[:, :, -1] += 5
+    with torch.no_grad():
+        changed = (model(first) != model(second)).any(dim=-1)[0].tolist()
+    assert changed == [False] * 22 + [True] * 28
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow, self.drop = nn.Linear(8, 64), nn.Linear(64, 8), nn.Dropout(0.5)
+        self.calls = 0
+
+    def forward(self, x: Tensor, *, times: int = 1) -> Tensor:
+        self.calls += 1
+        return x + times * self.drop(self.narrow(self.wide(x).relu()))
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.blocks = nn.ModuleList([Residual(), Residual()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x, times=2)
+        return x.square().mean()
+
+
+def saved_bytes(run: Callable[[], Tensor]) -> tuple[Tensor, int]:
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = run()
+    return result, sum(tensor.nbytes for tensor in kept)
+
+
+def test_gradients_are_the_same_and_fewer_activations_are_kept() -> None:
+    torch.manual_seed(0)
+    plain, inputs = Network(), torch.randn(16, 8)
+    checkpointed = copy.deepcopy(plain)
+    checkpoint_blocks(checkpointed, "net")
+    assert [type(block).__name__ for block in checkpointed.blocks] == ["Residual", "Residual"]
+    assert list(checkpointed.state_dict()) == list(plain.state_dict())
+    kept = []
+    for model in (plain, checkpointed, copy.deepcopy(checkpointed)):
+        torch.manual_seed(1)
+        loss, nbytes = saved_bytes(lambda model=model: model(inputs))
+        loss.backward()
+        kept.append(nbytes)
+        for own, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert own.grad is not None
+            assert torch.equal(own.grad, other.grad)
+    assert kept[1] == kept[2] < kept[0] / 2
+    assert [block.calls for block in checkpointed.blocks] == [2, 2]
+
+
+def test_without_gradients_a_block_runs_once() -> None:
+    model = Network()
+    checkpoint_blocks(model, "net")
+    with torch.no_grad():
+        model(torch.randn(2, 8))
+    assert [block.calls for block in model.blocks] == [1, 1]
+
+
+def test_a_model_without_blocks_is_refused() -> None:
+    with pytest.raises(WorkloadError, match="net: the model has no blocks to checkpoint"):
+        checkpoint_blocks(nn.Linear(2, 2), "net")
+
+
+def test_a_compiled_model_is_refused() -> None:
+    model = Network()
+    model.blocks[0].compile()
+    with pytest.raises(WorkloadError, match=r"torch\.compile has made one of several"):
+        checkpoint_blocks(model, "net")

@@ -37,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 from xbench.cluster.live import checkpoints
 from xbench.cluster.live.attempt import MEETING, PROGRAM, STOP, AttemptSpec, share
 from xbench.cluster.live.samples import Order, loop_seed, samples_of
-from xbench.gpu_errors import explain
+from xbench.gpu_errors import shortage_in
 from xbench.rank import events
 from xbench.rank.journal import Journal
 from xbench.rank.store import rank_store
@@ -193,8 +193,7 @@ def main(argv: list[str]) -> NoReturn:
         rank.start()
         rank.run_all()
     except BaseException as error:
-        found = explain(type(error).__name__, str(error), rank.program.workload)
-        said = found.what if found is not None else None
+        said = shortage_in(rank.program.workload, error)
         with suppress(OSError):
             message = f"{type(error).__name__}: {error}"
             rank.journal.write(events.RankFailed(message=message, traceback=traceback.format_exc(), said=said))
