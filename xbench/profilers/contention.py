@@ -85,6 +85,8 @@ AFTER_REST_S = 3e-3
 """Wanted time of the collective that is timed after idle time: longer than the credit of a link."""
 
 TEMPLATE_STEPS = 5
+LAUNCHES = 50
+LAUNCHED_STEPS = 8
 
 
 @dataclass
@@ -416,10 +418,6 @@ def _send(stream: Stream, group: dist.ProcessGroup | None, wire: torch.dtype) ->
     stream.end_s = time.perf_counter()
 
 
-LAUNCHES = 50
-STEPS = 8
-
-
 @dataclass(frozen=True)
 class HostCost:
     """Host times [s] of one rank: of a launch, of a gradient's hook, and of a step without communication."""
@@ -450,8 +448,8 @@ def host_step_s(
 ) -> float:
     """Median time [s] of `step()`, each after `idle()`, which waits for the device. One more step is the warm-up."""
     took_s: list[float] = []
-    for number in range(STEPS + 1):
-        note(f"launching a step, {number + 1} of {STEPS + 1}")
+    for number in range(LAUNCHED_STEPS + 1):
+        note(f"launching a step, {number + 1} of {LAUNCHED_STEPS + 1}")
         idle()
         begin_s = now()
         step()

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from xbench.profilers import contention
 from xbench.profilers.contention import (
+    LAUNCHED_STEPS,
     LAUNCHES,
-    STEPS,
     HostCost,
     Measured,
     Progress,
@@ -227,8 +227,8 @@ def test_a_step_s_host_time_is_from_an_idle_device_to_its_last_launch() -> None:
     host = Host([50.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 90.0])
     notes: list[str] = []
     assert host_step_s(host.step, host.idle, notes.append, host.now) == 4.5
-    assert host.happened == ["idle", "step"] * (STEPS + 1) + ["idle"]
-    assert len(notes) == STEPS + 1
+    assert host.happened == ["idle", "step"] * (LAUNCHED_STEPS + 1) + ["idle"]
+    assert len(notes) == LAUNCHED_STEPS + 1
 
 
 def test_a_launch_is_timed_without_the_wait_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
