@@ -389,9 +389,8 @@ def answer(probe: subprocess.Popen[str], deadline_s: float) -> dict[str, Any]:
     """Return a probe's answer by the deadline (`time.monotonic`) [s], or a problem."""
     try:
         out, log = probe.communicate(NO_WORKLOADS, timeout=max(0.0, deadline_s - time.monotonic()))
-        said = json.loads(out)
-        if isinstance(said, dict):
-            return said
+        said: dict[str, Any] = json.loads(out)
+        return said
     except subprocess.TimeoutExpired:
         problem = "no answer in time: it hangs, or the disk is slow"
     except ValueError:

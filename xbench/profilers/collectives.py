@@ -1,36 +1,24 @@
 """Time of a collective on the real links, for sizes from 1 KiB to the model's whole gradient.
 
-Possible faults of such a measurement, and the measures against them:
+docs/how-it-measures.md says what is timed. Before each repetition an all-reduce of one element aligns the ranks, and
+`summary.cost_points` separates the wait for a late rank from the transfer. Repetitions are shuffled over the whole
+measurement, in the same order on all ranks, so that drift is spread over the curve and does not bend it.
 
-- *A late rank makes the others' wait look like transfer.* Before each repetition an all-reduce of one element aligns
-  the ranks. Each rank then records its start and its end, and `summary.cost_points` separates wait and transfer.
-- *Ranks have different clocks.* Ranks under one kernel share its monotonic clock, so their offset is exactly 0. For
-  others it is estimated as in NTP, from the exchange with the shortest round trip. The peer's clock is read within that
-  round trip, so the error is at most half of it. Offsets are taken before and after, and drift is interpolated. The
-  messages go through the store of the rendezvous. NCCL would connect each pair of ranks for them, and would wait for
-  the device.
-- *The machine's speed changes.* Repetitions are shuffled over the whole measurement, in the same order on all ranks.
-  Drift is then spread over the curve and does not bend it.
-- *Large sizes take too long.* The first repetition of each size is warm-up and gives the cost of another. Rank 0
-  divides the time budget: a few repetitions of large sizes, more of small ones, and equally many on all ranks. Sizes
-  above the first that takes longer than MAX_S are left out: T is a line there and is extrapolated.
+Ranks under one kernel share its clock. The clock of another rank is estimated as in NTP, from the exchange with the
+shortest round trip, within which it is read: the error is at most half of that. Offsets are taken before and after, and
+drift is interpolated. The messages go through the store of the rendezvous. NCCL would connect each pair of ranks for
+them, and would wait for the device.
 
-On a CPU the all-reduce is called as the schedules call it:
-`schedules.bucket.start_all_reduce`, and a wait.
-
-On a GPU that call would use a stream inside NCCL's process group. That stream first waits for the current one, and then
-the current one waits for it, so two events on the current stream would contain both waits. So on a GPU the call is
-`async_op=False`, which uses the current stream (since torch 2.8). The current stream is one beside the compute stream.
-This stream starts after all earlier work of the device. Buffers are allocated on it and freed after a wait for the last
-event. The host waits only in the pilot and at the end.
-
-The host needs longer to launch a small all-reduce than the device to run it. So each repetition begins with a kernel
-that occupies the stream for 2 ms (`kernels.wait.head_start`). Meanwhile the host queues the aligning all-reduce, the
-event, the all-reduce and the second event. The two events then contain only the collective.
+On a CPU the all-reduce is called as the schedules call it: `schedules.bucket.start_all_reduce`, and a wait. On a GPU
+that call would use a stream inside NCCL's process group. That stream first waits for the current one, and then the
+current one waits for it, so two events on the current stream would contain both waits. So the call is `async_op=False`
+there, on a stream beside the compute stream (since torch 2.8). The host needs longer to launch a small all-reduce than
+the device to run it. So each repetition begins with a kernel that occupies the stream (`kernels.wait.head_start`).
+Meanwhile the host queues the aligning all-reduce, the event, the all-reduce and the second event.
 
 Each call is on a part of one buffer. M is the size of the whole tensor: the input of a reduce-scatter and the output of
-an all-gather. A rank has one N-th of it. They are called as `fully_shard` calls them: the all-gather in place, the
-reduce-scatter into another tensor.
+an all-gather. They are called as `fully_shard` calls them: the all-gather in place, the reduce-scatter into another
+tensor.
 """
 
 from __future__ import annotations

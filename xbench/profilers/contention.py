@@ -1,44 +1,19 @@
-"""Measured contention: the slow-down of collectives and computation by each other on the same host.
+"""Measured contention: the slow-down of collectives and computation by each other on the same host, and launches.
 
-Three runs of the same two activities, on every rank:
+docs/planner.md has the ratios, the cost of a meeting, and what a rest of the link saves. Three runs of the same two
+activities give the ratios on every rank: `alone` both of them, and `together` steps in the computing thread and
+all-reduces from another. Marks at every layer's forward and every gradient tell the progress within a step
+(`Progress`). A model with collectives of its own is not run beside others: each rank runs another number of these
+steps, and two threads would begin collectives in an order that differs by rank.
 
-- *computation alone*: training steps without communication, with a mark at every layer's forward and every gradient.
-  The median offsets of the marks give the progress within a step, to a fraction of a layer.
-- *collectives alone*: all-reduces of one size back to back, one or two in flight as in an engine. For two, enough are
-  launched ahead to keep both threads of the backend busy.
-- *both*: steps in the computing thread, and the same all-reduces from another. The slow-down of the computation is the
-  time that a size took over the progress in that time (passed marks, in undisturbed seconds). The slow-down of a
-  collective is its time over its time alone. It is left out for a model with collectives of its own: each rank runs
-  another number of these steps, and two threads would begin collectives in an order that differs by rank.
+`rest` is the first run, soon after T. On an emulated link, packets of one connection may be reordered while a core
+computes and sends. TCP takes that for loss, and its window stays too small for a burst for seconds. The idle time is a
+busy loop, because a sleep would slow the processor.
 
-A fourth run has no overlap: steps that end backward with an all-reduce of one element alternate with bare steps. The
-extra time of the ranks' slowest step, beyond T, is the cost of a meeting: the wait for the slowest rank, and threads
-that wake up with cold caches. It is measured only where steps are short. Elsewhere the difference is below the noise of
-a few steps, and too small to matter.
-
-A link may have a burst allowance, as a token bucket has, and T is measured with collectives soon after one another. So
-collectives of one size alternate: one soon after another, and one after idle time. The time that the latter save is
-`rest_s`. The idle time is a busy loop, because a sleep would slow the processor. This run is the first, soon after T.
-On an emulated link, packets of one connection may be reordered while a core computes and sends. TCP takes that for
-loss, and its window stays too small for a burst for seconds.
-
-`engine_cost` measures the costs of hooks and copies.
-
-The other thread launches, so the processor time of a launch is part of the slow-down. Collectives release the
-interpreter while they wait. On a GPU the two activities share the device and not the host, and this module measures the
-host. So contention is not measured there, and host times of launches are.
-
-**Launches.** On a GPU the host only launches, and the device works later. Where the host is ahead, its time costs the
-step nothing. Where the device waits for the host, the step is *launch-bound*, and every further launch makes it longer.
-
-- **launch**: all-reduces of one element, launched one at a time. So few are launched that no queue of the device is
-  ever full, or the host would wait in a launch.
-- **hook**: `engine_cost.hook_s`.
-- **step**: steps without communication. Each begins with an idle device, and is over for the host when all its work is
-  launched. If a step has more work than a queue holds, the host waits for part of it, and its time is an upper limit.
-  If the step itself waits for the device (`loss.item()`), both times are the same, and launches delay it as well.
-
-The first two are measured in the same way on CPUs. There a step has no launches of its own.
+On a GPU the two activities share the device and not the host, so contention is not measured there, and host times are:
+of a launch, of a gradient's hook (`engine_cost.hook_s`) and of a step. Each of these steps begins with an idle device,
+and is over for the host when all its work is launched. If a step has more work than a queue holds, or itself waits for
+the device (`loss.item()`), its host time is an upper limit.
 """
 
 from __future__ import annotations

@@ -1,30 +1,20 @@
 """Time that a sharded mode costs besides its collectives: of the host for a unit and a tensor, and waits of ranks.
 
-torch's sharded modes run hooks and bookkeeping in Python for each unit, dispatch each operation on a sharded tensor,
-and copy parameters and gradients into buffers and out of them. Over Gloo the step waits for all of that. It is measured
-on the model itself, in torch's process group of backend "fake": its collectives send nothing, and give tensors of the
-right shape. With `apart` for what a unit for each block adds to a step without a mode, and `joined` for what one unit
-for all blocks adds to it:
+docs/how-it-measures.md says what is measured, and what predictions count by themselves and is left out. With `apart`
+for what a unit for each block adds to a step without a mode, and `joined` for what one unit for all blocks adds to it:
 
     unit = (apart − joined) / (units apart − units joined), at most apart / (units apart)
     tensor = (apart − units apart · unit) / tensors
 
-Both are at least 0. Steps take turns, because a machine's speed changes. A model without blocks has one unit, and all
-of its time counts for its tensors.
+Both are at least 0. A model without blocks has one unit, and all of its time counts for its tensors.
 
-What predictions count by themselves is left out: the time in collectives (this group copies what a real one would
-send), and the part of the update that is left to other ranks.
-
-**Waits** of ranks for each other at the units come from their steps without communication. A mode that waits for each
-collective ends every unit at the slowest rank's time for it. Which rank is the slowest differs from unit to unit. With
-t(r, u) for the time of rank r in unit u of one pass, the ranks wait for
+A mode that waits for each collective ends every unit at the slowest rank's time for it. With t(r, u) for the time of
+rank r in unit u of one pass, from steps without communication, the ranks wait for
 
     Σ over u of max over r of t(r, u)  −  max over r of Σ over u of t(r, u)
 
-longer than if they met at the end of the pass alone. The steps of the ranks are paired by their number.
-
-Ranks that share a core take turns on it, at whatever unit they are. The formula does not hold for them: a rank that
-waits leaves the core to the other one.
+longer than if they met at the end of the pass alone. Ranks that share a core take turns on it, at whatever unit they
+are. The formula does not hold for them: a rank that waits leaves the core to the other one.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ follow those of the quiet step and the quiet link:
   choose buckets by these;
 - slowdown of collectives and computation by each other, and the engine's own cost (`profilers.contention`,
   `profilers.engine_cost`). Every prediction includes both. On a GPU these are not measured. In their place are ready
-  times with one collective per tensor, and the host's cost of launches (`profilers.launches`);
+  times with one collective per tensor, and the host's cost of launches (`profilers.contention`);
 - if `auto` is to run, a few steps of the best candidates (`rank.autotune`).
 
 A model may have collectives of its own, as a loss over all ranks' features has. So every rank runs the same number of

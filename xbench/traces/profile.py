@@ -346,7 +346,8 @@ def _buckets(ranks: Sequence[RankSteps], sizes: Sizes) -> list[TracedBucket]:
                 max(0.0, step.sent[place].collective.launched_s - step.gradients[0].start_s) for step in steps
             ),
             duration_s=statistics.median(
-                min(same) for same in _by_step(ranks, lambda step, place=place: step.sent[place].duration_s)
+                min(step.sent[place].duration_s for step in same)
+                for same in zip(*(rank.steps for rank in ranks), strict=True)
             ),
         )
         for place, (sent, nbytes) in enumerate(zip(ranks[0].steps[-1].sent, sizes.sent_nbytes, strict=True))

@@ -118,7 +118,8 @@ def test_parameters_outside_of_the_model_are_refused(write: Writer, loss: str, s
         "        return (o.square().mean() - aim) + model.weight.square().sum()\n"
         "    return model, (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), loss\n",
         "    x = torch.randn(4, 3, requires_grad=True)\n"
-        "    return model, (x, x), lambda o, x: torch.autograd.grad(o.sum(), x, create_graph=True)[0].square().sum()\n",
+        "    return model, (x, x), lambda o, x: torch.autograd.grad(o.sum(), x, create_graph=True)[0].square().sum()\n"
+        "make.vary = 'none'\n",
         "    class Forces(nn.Linear):\n        def forward(self, x):\n            x = x.detach().requires_grad_()\n"
         "            return torch.autograd.grad(super().forward(x).square().sum(), x, create_graph=True)[0]\n"
         "    return Forces(3, 2), (torch.randn(4, 3), None), lambda o, _: o.square().mean()\n",
