@@ -268,7 +268,7 @@ _OURS = (
     ModeInfo("sequential", "two jobs one after the other, each with the devices to itself",
              sharing="one after the other", base_schedule="ddp"),
     ModeInfo("concurrent", "two jobs at once, without turns", sharing="at once", base_schedule="ddp"),
-    ModeInfo("crossover", "two jobs in turns: one computes while the other communicates; :processes=",
+    ModeInfo("crossover", "two jobs in turns: one computes while the other communicates",
              sharing="in turns", base_schedule="optimal"),
 )  # fmt: skip
 

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,9 +24,8 @@ import torch.distributed as dist
 
 from xbench.emulation import cuda
 from xbench.emulation.group import Send, host_send, new_group
-from xbench.emulation.lane import Lane
+from xbench.emulation.lane import Lane, SharedLink
 from xbench.emulation.pacer import Pacer, PendingTransfer, SharingPacer
-from xbench.emulation.shared_link import SharedLink
 from xbench.host.tuning import raise_thread
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
@@ -41,15 +39,13 @@ LEAD_S, LEADS = 1e-3, 15
 
 
 def emulate(
-    link: EmulatedLink, device: torch.device, *, shared: bool, meet_at: Path | None = None
+    link: EmulatedLink, device: torch.device, *, shared: bool, common: SharedLink | None = None
 ) -> tuple[dist.ProcessGroup, list[CalibrationPoint], list[str]]:
     """The group of all ranks over this link, its calibration, and remarks about it.
 
-    Call it in the thread that computes. `shared`: True if other processes compute on this device, too. `meet_at`: file
-    of the link that other jobs' processes share, used after each has been calibrated alone. Raises OSError if that file
-    cannot be made.
+    Call it in the thread that computes. `shared`: True if another rank or job computes on this device, too. `common`:
+    the link that two jobs of this process share, used after each has been calibrated alone.
     """
-    common = None if meet_at is None else SharedLink(meet_at)
     send: Send
     on_stream = False
     if device.type == "cuda":
@@ -69,7 +65,7 @@ def emulate(
 def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:
     """Pacer of this link. Its thread gets a high priority if that is allowed.
 
-    `in_common`: True if other processes will share the link.
+    `in_common`: True if two jobs will share the link.
     """
     contention = contention_of(link)
     lane = Lane(CostCurve.of(link.model), contention)

@@ -31,8 +31,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from xbench.emulation.group import PoisonedTensors
+from xbench.emulation.lane import SharedLink
 from xbench.emulation.pacer import fine_timer, sleep_for, sleep_until
-from xbench.emulation.shared_link import SharedLink
 from xbench.errors import RunError
 from xbench.kernels.wait import head_start, scratch_of, wait, why_not
 from xbench.planning.cost import CostCurve

@@ -8,22 +8,70 @@ With contention (by the rules of `planning.contention`) the collective in servic
 the device computes, f is ρ; otherwise it is the measured queue's slow-down. Both exist for one and for several
 collectives in flight. The computation is slowed down by σ meanwhile, which `load` returns.
 
-The lanes of processes that share a device share its link too (`share`): each gets an equal part of it while it sends.
-Ends are then as exact as the observations are frequent: the lane's part counts as constant between two of them.
+The lanes of two jobs of a process share one link (`SharedLink`): each gets an equal part of it while it sends. Ends are
+then as exact as the observations are frequent: the lane's part counts as constant between two of them.
 
 There is no clock and no thread here: the caller passes times [s], which must not decrease.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
-from xbench.emulation.shared_link import SharedLink
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostFunction
+
+
+class SharedLink:
+    """A link that several lanes of this process share. Each sending lane gets an equal part of it, as streams on a real
+    link do.
+
+    Of k sending lanes, each runs at 1/k of its pace; within a lane collectives go one after the other. So a small
+    message of one job need not wait for a large one of the other. The link counts the *service* [s] of a lane that has
+    never stopped sending:
+
+        service(t) = ∫ dt / k(t)
+
+    The service of a lane between two observations is the difference of the two (processor sharing in virtual time, as
+    in fair queueing: Demers, Keshav, Shenker 1989). Any thread may call any method.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._service_s = self._at_s = 0.0
+        self._sending = 0
+
+    def _go_on_to(self, now_s: float) -> None:
+        """Count the service until this time, unless it is past."""
+        at_s = max(self._at_s, now_s)
+        self._service_s += (at_s - self._at_s) / max(1, self._sending)
+        self._at_s = at_s
+
+    def begin(self, now_s: float) -> float:
+        """Count one more sending lane from now on; returns the service [s] so far."""
+        with self._lock:
+            self._go_on_to(now_s)
+            self._sending += 1
+            return self._service_s
+
+    def service(self, now_s: float) -> tuple[float, int]:
+        """The service [s] until now, and the number of sending lanes."""
+        with self._lock:
+            self._go_on_to(now_s)
+            return self._service_s, self._sending
+
+    def leave(self, at_s: float) -> None:
+        """Count one lane less since `at_s`, which may be a while ago: the others get its part from then on."""
+        with self._lock:
+            passed_s = max(0.0, self._at_s - at_s)
+            self._go_on_to(at_s)
+            if self._sending > 1:
+                self._service_s += passed_s * (1 / (self._sending - 1) - 1 / self._sending)
+            self._sending = max(0, self._sending - 1)
 
 
 @dataclass(eq=False)

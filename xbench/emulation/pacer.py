@@ -1,8 +1,8 @@
 """Threads that complete the collectives of an emulated link in time, on the host's clock.
 
 `Pacer` is for a link without contention. A completion is known at launch, so a waiter sleeps until then, and the thread
-serves only callbacks. `SharingPacer` is for a link that shares the processor with the computation, or that several
-processes share. There a completion is not known beforehand. Every half millisecond the thread measures the share of the
+serves only callbacks. `SharingPacer` is for a link that shares the processor with the computation, or that two jobs
+share. There a completion is not known beforehand. Every half millisecond the thread measures the share of the
 time in which the computing threads ran, advances the lane by that, and takes the collective's share of the processor by
 copying memory back and forth.
 
@@ -18,13 +18,12 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from xbench.emulation.lane import Lane, LinkTransfer
-from xbench.emulation.shared_link import Member, Running, SharedLink
+from xbench.emulation.lane import Lane, LinkTransfer, SharedLink
 
 TICK_S = 0.5e-3
 SPIN_S = 80e-6
@@ -145,7 +144,6 @@ class SharingPacer(Pacer):
 
     def __init__(self, lane: Lane) -> None:
         self._computing = _ComputingShare(threading.get_ident())
-        self._link: SharedLink | None = None
         self._pending: dict[LinkTransfer, PendingTransfer] = {}
         self.taken_s = 0.0
         """Processor time [s] that the thread has taken to slow down the computation."""
@@ -154,16 +152,14 @@ class SharingPacer(Pacer):
         super().__init__(lane)
 
     def share(self, link: SharedLink) -> None:
-        """Become a lane of that link. Call it in the thread that computes. Raises as `Lane.share` does."""
-        link.join()
+        """Become a lane of that link. Raises as `Lane.share` does."""
         with self._changed:
             self.lane.share(link, time.perf_counter())
-            self._link = link
 
     def _launch(self, launch: Callable[[float], LinkTransfer]) -> PendingTransfer:
         with self._changed:
             if not self.lane.busy:
-                self._computing.begin([] if self._link is None else self._link.others())
+                self._computing.begin()
             transfer = launch(time.perf_counter())
             pending = self._pending[transfer] = PendingTransfer(transfer)
             self._changed.notify()
@@ -207,21 +203,17 @@ class SharingPacer(Pacer):
 
 
 class _ComputingShare:
-    """Share of the time in which this device computed: in a thread of this process, or in other processes' threads."""
+    """Share of the time in which a thread computed."""
 
     def __init__(self, thread: int) -> None:
         self._cpu = time.pthread_getcpuclockid(thread)
         self._last = self._now()
-        self._others: dict[Member, Running] = {}
 
     def _now(self) -> tuple[float, float]:
         return time.perf_counter(), time.clock_gettime(self._cpu)
 
-    def begin(self, others: Iterable[Member] = ()) -> None:
-        """Measure from here on, including these threads."""
-        self._others = {other: self._others.get(other) or Running(other) for other in others}
-        for running in self._others.values():
-            running.forget()
+    def begin(self) -> None:
+        """Measure from here on."""
         self._last = self._now()
 
     def since_last(self) -> tuple[float, float]:
@@ -230,8 +222,7 @@ class _ComputingShare:
         passed_s = self._last[0] - was_s
         if passed_s <= 0:
             return 1.0, passed_s
-        own_share = (self._last[1] - used_s) / passed_s
-        return min(1.0, own_share + sum(running.share(passed_s) for running in self._others.values())), passed_s
+        return min(1.0, (self._last[1] - used_s) / passed_s), passed_s
 
 
 def sleep_until(at_s: float, clock: Callable[[], float] = time.perf_counter) -> None:

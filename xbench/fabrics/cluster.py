@@ -21,7 +21,6 @@ share device i.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -211,40 +210,6 @@ def cluster_rank(environ: Mapping[str, str]) -> ClusterRank:
     if process is None:
         raise SpecError("the cluster fabric needs ranks that an engine started, and there are none", hint=HINT)
     return process
-
-
-def divided(spec: FabricSpec, jobs: int, environ: Mapping[str, str] = os.environ) -> FabricSpec:
-    """The cluster as each of `jobs` jobs sees it: its share of every host's ranks.
-
-    Raises SpecError if this host's ranks cannot be divided. Other hosts are checked when the ranks meet.
-    """
-    if jobs == 1:
-        return spec
-    process = cluster_rank(environ)
-    if process.world_size % jobs or (process.counted and process.local_world_size % jobs):
-        started = f"{process.local_world_size} on this host" if process.counted else f"{process.world_size} in all"
-        raise SpecError(undivided(started, jobs, process.engine), hint=_more_ranks(process.engine))
-    if spec.ranks % jobs == 0:
-        return spec.model_copy(update={"ranks": spec.ranks // jobs})
-    return spec.model_copy(update={"hosts": process.world_size // jobs, "ranks": 1})
-
-
-def undivided(ranks: str, jobs: int, engine: str) -> str:
-    """Error message for ranks that two jobs cannot share."""
-    return (
-        f"{jobs} jobs share the devices, so each host needs a number of ranks that {jobs} divides, one a job and "
-        f"device, and {engine} started {ranks}"
-    )
-
-
-def _more_ranks(engine: str) -> str:
-    how = {
-        "torchrun": "--nproc-per-node 4",
-        "srun": "--ntasks-per-node 4",
-        "mpirun": "-np 4 on one host",
-        "mpiexec": "-n 4 on one host",
-    }
-    return f"{how.get(engine, '4 ranks')} for two devices on a host, or name single-job modes and one workload"
 
 
 class ClusterFabric(Fabric):

@@ -152,7 +152,7 @@ class HeartbeatMonitor:
             self._note = note
         for event in events:
             if self.rank == 0:
-                self.take(self.seats[0].job, self.seats[0].rank, event)
+                self.take(0, 0, event)
             else:
                 self.store.set(f"events/{self.rank}/{self._sent}", event.line())
                 self._sent += 1

@@ -1,21 +1,17 @@
-"""One link under the lanes of several processes: what each gets of it, and how much the others compute."""
+"""One link under several lanes: what each gets of it."""
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.emulation.lane import Lane
+from xbench.emulation.lane import Lane, SharedLink
 from xbench.emulation.pacer import SharingPacer, sleep_for
-from xbench.emulation.shared_link import MOST, Member, Running, SharedLink
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 
@@ -29,15 +25,16 @@ def contention(busy: float = 1.0, slowdown: float = 1.0) -> Contention:
     )
 
 
-def lanes(folder: Path, both: Contention | None, count: int = 2) -> list[Lane]:
+def lanes(both: Contention | None, count: int = 2) -> list[Lane]:
     made = [Lane(LINE, both) for _ in range(count)]
+    link = SharedLink()
     for lane in made:
-        lane.share(SharedLink(folder / "link"))
+        lane.share(link)
     return made
 
 
-def test_service_is_what_a_lane_gets_that_never_stops_sending(tmp_path: Path) -> None:
-    one, other = SharedLink(tmp_path / "link"), SharedLink(tmp_path / "link")
+def test_service_is_what_a_lane_gets_that_never_stops_sending() -> None:
+    one = other = SharedLink()
     assert one.begin(10.0) == 10.0
     assert one.service(12.0) == (12.0, 1)
     assert other.begin(12.0) == 12.0
@@ -48,8 +45,8 @@ def test_service_is_what_a_lane_gets_that_never_stops_sending(tmp_path: Path) ->
     assert one.service(17.0) == (15.0, 0)
 
 
-def test_what_a_lane_left_before_it_said_so_is_the_others(tmp_path: Path) -> None:
-    link = SharedLink(tmp_path / "link")
+def test_what_a_lane_left_before_it_said_so_is_the_others() -> None:
+    link = SharedLink()
     for _ in range(3):
         link.begin(0.0)
     link.leave(3.0)
@@ -59,39 +56,14 @@ def test_what_a_lane_left_before_it_said_so_is_the_others(tmp_path: Path) -> Non
     assert link.service(6.0) == (2.5 + 2.0 * (1 / 2 - 1 / 3), 2)
 
 
-def test_a_time_before_the_last_change_counts_as_that(tmp_path: Path) -> None:
-    link = SharedLink(tmp_path / "link")
+def test_a_time_before_the_last_change_counts_as_that() -> None:
+    link = SharedLink()
     link.begin(5.0)
     assert link.service(4.0) == (5.0, 1)
 
 
-def test_processes_know_each_other_and_not_themselves(tmp_path: Path) -> None:
-    link = SharedLink(tmp_path / "link")
-    link.join()
-    assert link.others() == []
-    child = os.fork()
-    if child == 0:
-        SharedLink(tmp_path / "link").join()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert [member.process for member in link.others()] == [child]
-
-
-def test_a_link_has_room_for_so_many(tmp_path: Path) -> None:
-    link = SharedLink(tmp_path / "link")
-    for _ in range(MOST):
-        link.join()
-    with pytest.raises(ValueError, match="share this link already"):
-        link.join()
-
-
-def test_a_link_whose_folder_is_missing_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        SharedLink(tmp_path / "nowhere" / "link")
-
-
-def test_lanes_that_send_at_once_get_half_of_the_link_each(tmp_path: Path) -> None:
-    one, other = lanes(tmp_path, None)
+def test_lanes_that_send_at_once_get_half_of_the_link_each() -> None:
+    one, other = lanes(None)
     first, second = one.launch(0.0, 1000), other.launch(0.0, 3000)  # 2 and 4 ms alone
     assert one.end_s(first) == pytest.approx(0.004)
     assert one.advance(0.0045) == [first]
@@ -102,8 +74,8 @@ def test_lanes_that_send_at_once_get_half_of_the_link_each(tmp_path: Path) -> No
     assert second.end_s == pytest.approx(0.006, abs=5e-4)  # on average over the 2 ms since the look before
 
 
-def test_a_small_collective_does_not_wait_for_a_large_one_of_another_job(tmp_path: Path) -> None:
-    one, other = lanes(tmp_path, None)
+def test_a_small_collective_does_not_wait_for_a_large_one_of_another_job() -> None:
+    one, other = lanes(None)
     large, behind = one.launch(0.0, 999_000), one.launch(0.0, 1000)
     small = other.launch(0.1, 1000)
     assert other.end_s(small) == pytest.approx(0.104)
@@ -113,8 +85,8 @@ def test_a_small_collective_does_not_wait_for_a_large_one_of_another_job(tmp_pat
     assert one.end_s(behind) == pytest.approx(1.004)
 
 
-def test_what_was_left_unnoticed_is_caught_up_with(tmp_path: Path) -> None:
-    one, other = lanes(tmp_path, None)
+def test_what_was_left_unnoticed_is_caught_up_with() -> None:
+    one, other = lanes(None)
     one.launch(0.0, 1000)
     second = other.launch(0.0, 9000)
     other.advance(0.0042)  # still half and half, as far as it knows
@@ -123,8 +95,8 @@ def test_what_was_left_unnoticed_is_caught_up_with(tmp_path: Path) -> None:
     assert other.end_s(second) == pytest.approx(0.012)
 
 
-def test_lanes_that_send_at_once_share_what_they_take_from_the_computation(tmp_path: Path) -> None:
-    one, other = lanes(tmp_path, contention(slowdown=2.0))
+def test_lanes_that_send_at_once_share_what_they_take_from_the_computation() -> None:
+    one, other = lanes(contention(slowdown=2.0))
     one.launch(0.0, 1000)
     assert one.load() == 0.5
     other.launch(0.0, 1000)
@@ -133,41 +105,39 @@ def test_lanes_that_send_at_once_share_what_they_take_from_the_computation(tmp_p
     assert (one.load(), other.load()) == (0.0, 0.5)
 
 
-def test_another_job_s_collective_makes_it_two_in_flight(tmp_path: Path) -> None:
+def test_another_job_s_collective_makes_it_two_in_flight() -> None:
     ones, both = np.ones((2, 1)), np.array([[2.0], [3.0]])
-    one, other = lanes(tmp_path, replace(contention(), collective=both, quiet=ones))
+    one, other = lanes(replace(contention(), collective=both, quiet=ones))
     first = one.launch(0.0, 1000)
     assert one.end_s(first, computing=1.0) == pytest.approx(0.004)
     other.launch(0.0, 1000)
     assert one.end_s(first, computing=1.0) == pytest.approx(0.012)  # half of the link, at the pace of two
 
 
-def test_a_lane_that_is_under_way_cannot_change_its_link(tmp_path: Path) -> None:
+def test_a_lane_that_is_under_way_cannot_change_its_link() -> None:
     lane = Lane(LINE, contention())
     lane.launch(0.0, 1000)
     with pytest.raises(ValueError, match="under way"):
-        lane.share(SharedLink(tmp_path / "link"), 0.0019)
-    lane.share(SharedLink(tmp_path / "link"), 0.002)
+        lane.share(SharedLink(), 0.0019)
+    lane.share(SharedLink(), 0.002)
 
 
 @pytest.mark.parametrize("both", [None, contention()])
-def test_a_calibrated_pacer_can_share(both: Contention | None, tmp_path: Path) -> None:
+def test_a_calibrated_pacer_can_share(both: Contention | None) -> None:
     pacer = SharingPacer(Lane(LINE, both))
     pacer.wait(pacer.launch_for(20e-6))
-    pacer.share(SharedLink(tmp_path / "link"))
+    pacer.share(SharedLink())
     pacer.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sends=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2), st.integers(1, 5000)), min_size=1, max_size=12),
     contended=st.booleans(),
 )
 def test_no_lane_is_faster_than_alone_and_no_link_than_its_pace(
-    tmp_path: Path, sends: list[tuple[int, int, int]], contended: bool
+    sends: list[tuple[int, int, int]], contended: bool
 ) -> None:
-    (tmp_path / "link").unlink(missing_ok=True)
-    apart = lanes(tmp_path, contention() if contended else None, 3)
+    apart = lanes(contention() if contended else None, 3)
     alone, together = [Lane(LINE) for _ in range(3)], Lane(LINE)
     tick_s, found, bounds = 0.5e-3, [], []
     for tick in range(260):
@@ -190,10 +160,11 @@ def test_no_lane_is_faster_than_alone_and_no_link_than_its_pace(
 
 
 @pytest.mark.parametrize("both", [None, contention()])
-def test_two_that_send_at_once_take_as_long_as_one_after_the_other(both: Contention | None, tmp_path: Path) -> None:
+def test_two_that_send_at_once_take_as_long_as_one_after_the_other(both: Contention | None) -> None:
     one, other = (SharingPacer(Lane(CostCurve.line(0.004, 0.0), both)) for _ in range(2))
+    link = SharedLink()
     for pacer in (one, other):
-        pacer.share(SharedLink(tmp_path / "link"))
+        pacer.share(link)
     begin_s = time.perf_counter()
     flights = one.launch(8), other.launch(8)
     one.wait(flights[0])
@@ -203,38 +174,15 @@ def test_two_that_send_at_once_take_as_long_as_one_after_the_other(both: Content
     other.close()
 
 
-def test_a_stream_s_wait_on_a_link_that_another_uses_takes_twice_as_long(tmp_path: Path) -> None:
+def test_a_stream_s_wait_on_a_link_that_another_uses_takes_twice_as_long() -> None:
     ticks = [0.0]
 
     def clock() -> float:
         ticks.append(ticks[-1] + 20e-6)
         return ticks[-1]
 
-    SharedLink(tmp_path / "link").begin(0.0)
-    sleep_for(0.003, SharedLink(tmp_path / "link"), clock, lead_s=0.001)
+    link = SharedLink()
+    link.begin(0.0)
+    sleep_for(0.003, link, clock, lead_s=0.001)
     assert ticks[-1] == pytest.approx(0.004, abs=2e-4)
-    assert SharedLink(tmp_path / "link").service(ticks[-1])[1] == 1  # which has left again
-
-
-def test_a_running_thread_is_seen_to_run() -> None:
-    running = Running(Member(os.getpid(), threading.get_native_id()))
-    until_s = time.thread_time() + 0.05
-    while time.thread_time() < until_s:
-        pass
-    assert 0.03 <= running.share(1.0) <= 0.5  # up to a tick of the scheduler is not counted yet
-
-
-def test_what_the_kernel_counts_in_leaps_is_handed_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = iter([0.0, 0.004, 0.004, 0.004, 0.004, 0.004])
-    monkeypatch.setattr(Running, "_ran_s", lambda _: next(counts))
-    running = Running(Member(1, 1))
-    assert [running.share(0.0016) for _ in range(4)] == pytest.approx([1.0, 1.0, 0.5, 0.0])
-    running.forget()
-    assert running._owed_s == 0.0
-
-
-def test_a_thread_that_has_ended_runs_no_more() -> None:
-    thread = threading.Thread(target=threading.get_native_id)
-    thread.start()
-    thread.join()
-    assert Running(Member(os.getpid(), thread.native_id or 0)).share(1.0) == 0.0
+    assert link.service(ticks[-1])[1] == 1  # which has left again

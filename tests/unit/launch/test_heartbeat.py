@@ -63,7 +63,7 @@ class Ranks:
         self.taken: list[tuple[int, int, str]] = []
         self.journals = []
         self.watches = []
-        seats = [RankAssignment(0, rank, world, rank, f"node{rank}", 0, 1, True, ()) for rank in range(world)]
+        seats = [RankAssignment(rank, f"node{rank}", 0, 1) for rank in range(world)]
         for rank in range(world):
             place = folder / str(rank)
             place.mkdir()
