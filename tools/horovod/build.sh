@@ -14,7 +14,9 @@ set -euo pipefail
 version=0.28.1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=$(command -v "${PYTHON:-python}")
-export PATH="$(cd "$(dirname "$python")" && pwd):$PATH"
+bin=$(cd "$(dirname "$python")" && pwd)
+python=$bin/${python##*/} # not resolved: a venv's python is a link
+export PATH="$bin:$PATH"
 
 fail() { echo "error: $1" >&2; exit 2; }
 pip() { "$python" -m pip --disable-pip-version-check --quiet "$@"; }
@@ -69,7 +71,7 @@ if ! compgen -G "$cache/horovod-$version+xbench-*.whl" >/dev/null; then
   command -v cmake >/dev/null || get cmake
   for name in "${!HOROVOD_@}"; do unset "$name"; done
   export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1
-  export HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO HOROVOD_LOCAL_VERSION=xbench
+  export HOROVOD_WITH_GLOO=1 HOROVOD_CPU_OPERATIONS=GLOO
   export CMAKE_POLICY_VERSION_MINIMUM=3.5 # CMake 4 refuses the older minimum of the bundled Gloo
   export MAKEFLAGS=${MAKEFLAGS:--j$(nproc)}
   if [[ $kind != cpu ]]; then
@@ -87,7 +89,9 @@ if ! compgen -G "$cache/horovod-$version+xbench-*.whl" >/dev/null; then
   mkdir -p "$cache"
   part=$(mktemp -d "$cache/part.XXXXXX")
   trap 'rm -rf "$work" "$part"' EXIT
-  pip wheel --no-deps --no-build-isolation --wheel-dir "$part" "$work/horovod-$version"
+  # Set before the download, pip would look for a source distribution of that local version.
+  HOROVOD_LOCAL_VERSION=xbench \
+    pip wheel --no-deps --no-build-isolation --wheel-dir "$part" "$work/horovod-$version"
   mv "$part/"horovod-*.whl "$cache"
 fi
 wheel=$(compgen -G "$cache/horovod-$version+xbench-*.whl" | head -n 1)
