@@ -22,9 +22,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from xbench.emulation import cuda
+from xbench.emulation.cuda import StreamLink
 from xbench.emulation.group import Send, host_send, new_group
-from xbench.emulation.lane import Lane, SharedLink
+from xbench.emulation.lane import Lane
 from xbench.emulation.pacer import Pacer, PendingTransfer, SharingPacer
 from xbench.host.tuning import raise_thread
 from xbench.planning.contention import Contention
@@ -38,38 +38,26 @@ FEWEST, MOST = 3, 20
 LEAD_S, LEADS = 1e-3, 15
 
 
-def emulate(
-    link: EmulatedLink, device: torch.device, *, shared: bool, common: SharedLink | None = None
-) -> tuple[dist.ProcessGroup, list[CalibrationPoint], list[str]]:
+def emulate(link: EmulatedLink, device: torch.device) -> tuple[dist.ProcessGroup, list[CalibrationPoint], list[str]]:
     """The group of all ranks over this link, its calibration, and remarks about it.
 
-    Call it in the thread that computes. `shared`: True if another rank or job computes on this device, too. `common`:
-    the link that two jobs of this process share, used after each has been calibrated alone.
+    Call it in the thread that computes.
     """
     send: Send
-    on_stream = False
     if device.type == "cuda":
-        streams = cuda.link_of(link, device, shared=shared)
+        streams = StreamLink(link, device)
         points, remarks, send = _calibration_points(streams.took_s), streams.remarks, streams.send
-        on_stream = not streams.host_waits
-        if common is not None and isinstance(streams, cuda.FlagLink):
-            streams.share(common)
     else:
-        pacer = pacer_of(link, in_common=common is not None)
+        pacer = pacer_of(link)
         points, remarks, send = calibrate(pacer), [], host_send(pacer)
-        if common is not None and isinstance(pacer, SharingPacer):
-            pacer.share(common)
-    return new_group(send, link.model.world_size, on_stream=on_stream), points, remarks
+    return new_group(send, link.model.world_size, on_stream=device.type == "cuda"), points, remarks
 
 
-def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:
-    """Pacer of this link. Its thread gets a high priority if that is allowed.
-
-    `in_common`: True if two jobs will share the link.
-    """
+def pacer_of(link: EmulatedLink) -> Pacer:
+    """Pacer of this link. Its thread gets a high priority if that is allowed."""
     contention = contention_of(link)
     lane = Lane(CostCurve.of(link.model), contention)
-    pacer = Pacer(lane) if contention is None and not in_common else SharingPacer(lane)
+    pacer = Pacer(lane) if contention is None else SharingPacer(lane)
     if pacer.thread_id is not None:
         with contextlib.suppress(OSError):
             raise_thread(pacer.thread_id)

@@ -1,10 +1,9 @@
 """Threads that complete the collectives of an emulated link in time, on the host's clock.
 
 `Pacer` is for a link without contention. A completion is known at launch, so a waiter sleeps until then, and the thread
-serves only callbacks. `SharingPacer` is for a link that shares the processor with the computation, or that two jobs
-share. There a completion is not known beforehand. Every half millisecond the thread measures the share of the
-time in which the computing threads ran, advances the lane by that, and takes the collective's share of the processor by
-copying memory back and forth.
+serves only callbacks. `SharingPacer` is for a link that shares the processor with the computation. There a completion
+is not known beforehand. Every half millisecond the thread measures the share of the time in which the computing thread
+ran, advances the lane by that, and takes the collective's share of the processor by copying memory back and forth.
 
 A wait ends with a short spin, because a sleeping thread wakes some ten microseconds late, and the waiter has nothing
 else to do. A collective begins at the call that launches it.
@@ -23,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from xbench.emulation.lane import Lane, LinkTransfer, SharedLink
+from xbench.emulation.lane import Lane, LinkTransfer
 
 TICK_S = 0.5e-3
 SPIN_S = 80e-6
@@ -137,10 +136,7 @@ class Pacer:
 
 
 class SharingPacer(Pacer):
-    """A lane whose collectives and computation slow each other down, or that shares its link with others.
-
-    Construct it in the thread that computes.
-    """
+    """A lane whose collectives and computation slow each other down. Construct it in the thread that computes."""
 
     def __init__(self, lane: Lane) -> None:
         self._computing = _ComputingShare(threading.get_ident())
@@ -150,11 +146,6 @@ class SharingPacer(Pacer):
         self._owed_s = 0.0
         self._memory = np.zeros((2, _CHUNK), dtype=np.float64)
         super().__init__(lane)
-
-    def share(self, link: SharedLink) -> None:
-        """Become a lane of that link. Raises as `Lane.share` does."""
-        with self._changed:
-            self.lane.share(link, time.perf_counter())
 
     def _launch(self, launch: Callable[[float], LinkTransfer]) -> PendingTransfer:
         with self._changed:
@@ -233,21 +224,6 @@ def sleep_until(at_s: float, clock: Callable[[], float] = time.perf_counter) -> 
         time.sleep(left_s - SPIN_S)
     while clock() < at_s:
         pass
-
-
-def sleep_for(
-    seconds: float, link: SharedLink, clock: Callable[[], float] = time.perf_counter, *, lead_s: float = 0.0
-) -> None:
-    """Return when a lane that sends from now on has had `seconds` of this link, or `lead_s` before."""
-    target_s = link.begin(clock()) + seconds - lead_s
-    while True:
-        now_s = clock()
-        service_s, sending = link.service(now_s)
-        left_s = (target_s - service_s) * sending
-        if left_s <= 0:
-            break
-        sleep_until(now_s + min(left_s, TICK_S), clock)
-    link.leave(clock())
 
 
 def fine_timer() -> None:

@@ -14,9 +14,6 @@ Slurm sets SLURM_PROCID in the shell of a batch script and of an allocation as w
 are in a *step*: SLURM_STEP_ID is a number below 0xfffffff0; the batch script's, the external and the interactive step
 are above (slurm.h). `srun --pty bash` is a step of one task. A step of one counts as ranks only if the user names the
 fabric.
-
-Two jobs that share the devices divide the ranks: each gets half of every host's. The neighbours 2i and 2i + 1 on a host
-share device i.
 """
 
 from __future__ import annotations

@@ -24,8 +24,6 @@ import torch.distributed as dist
 
 from xbench import horovod
 from xbench.emulation import emulate
-from xbench.emulation.cuda import wait_for_device
-from xbench.emulation.lane import SharedLink
 from xbench.errors import UsageError, WorkloadError
 from xbench.host import tuning
 from xbench.modes import MODES, mode_info
@@ -104,8 +102,6 @@ class Session:
         self.told_lost: set[str] = set()
         self.lost: tuple[int, float] | None = None
         """First step of the reference whose loss is infinite or NaN, and that loss."""
-        self.waits_for_device = False
-        """True if nothing that waits for the link may be queued while the host goes on: a link of flags needs that."""
         self.said = False
         self.met = 0
         """Number of barriers so far."""
@@ -167,8 +163,11 @@ class Session:
         dist.init_process_group(backend, timeout=limit, store=store, rank=self.rank, world_size=world_size)
         self.group = dist.group.WORLD
         if self.program.emulated is not None:
-            self.link = SharedLink() if self.program.jobs > 1 else None
-            self.group = self._emulated(self.program.emulated)
+            self.note("calibrating the emulated link")
+            self.group, points, remarks = emulate(self.program.emulated, self.device)
+            self.journal.write(LinkCalibrated(points=points))
+            for sentence in remarks:
+                self.journal.write(Remarked(message=sentence))
         elif self.run.backend == "gloo":
             self._warm(self.group)
         if any(mode_info(mode.carrier).library == "Horovod" for mode in self.run.modes) and not horovod.obstacle():
@@ -192,18 +191,6 @@ class Session:
         self._remark(f"Horovod {horovod.version()}, built against torch {horovod.built_against()}")
         if self.run.tunes_ranks:
             WORLD.at_start = raise_if_allowed
-
-    def _emulated(self, link: EmulatedLink) -> dist.ProcessGroup:
-        """Return a group with a lane of its own on the emulated link."""
-        self.note("calibrating the emulated link")
-        shared = self.run.fabric.ranks * self.program.jobs > 1
-        self.waits_for_device = shared and self.device.type == "cuda"
-        group, found, remarks = emulate(link, self.device, shared=shared, common=self.link)
-        if self.first_session is self:
-            self.journal.write(LinkCalibrated(points=found))
-        for sentence in remarks:
-            self.journal.write(Remarked(message=sentence))
-        return group
 
     def _build(self) -> None:
         """Build the workload of this job, and save its state."""
@@ -230,9 +217,7 @@ class Session:
         other.gpu = self.gpu.of_job(other.journal)
         other.clock = clock_for(self.device)
         other.refused, other.told_lost = {}, set()
-        if self._pairs and self.program.emulated is not None:
-            other.turn_group = other._emulated(self.program.emulated)
-        elif self._pairs:
+        if self._pairs and self.program.emulated is None:
             made: Any = dist.new_group(timeout=self._timeout, backend=self.run.backend)
             other.turn_group = made
             self._warm(other.turn_group)
@@ -273,8 +258,6 @@ class Session:
         loss = step.forward_loss()
         self.loss = loss.detach()
         step.backward(loss, weight if weight is not None else 1.0)
-        if self.waits_for_device and handle.waits_in_backward:
-            wait_for_device()
 
     def update(self, handle: Handle) -> None:
         """Update the parameters."""
