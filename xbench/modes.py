@@ -238,7 +238,7 @@ _OURS = (
              cycle="xbench.planning.partial:cycle"),
     ModeInfo("horovod", "Horovod's own optimizer: fusion=128 MiB, cycle=1 ms, unless it says otherwise",
              "xbench.schedules.horovod:Horovod", takes_plan=False, reducer="own", library="Horovod", paced_by="ddp",
-             options="xbench.horovod.options:checked", obstacle="xbench.horovod:obstacle",
+             options="xbench.horovod:checked", obstacle="xbench.horovod:obstacle",
              remedy="make horovod in a checkout of xbench"),
     ModeInfo("replicate", "DDP rebuilt on FSDP2: an all-reduce of each block's gradients",
              "xbench.schedules.sharded:Replicate", obstacle=_SHARDING + "replicate_obstacle",

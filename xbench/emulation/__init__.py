@@ -1,8 +1,8 @@
 """Emulation of a link: real computation on this device, and collectives that take the time of a cost model.
 
-`lane` is the arithmetic of the link, `pacer` the thread that completes collectives in time, `group` the process group
-that schedules see. `xbench.fabrics.emulated` is the fabric that uses it. Here a rank sets up its link and measures the
-timing error of it.
+`pacer` has the arithmetic of the link and the thread that completes collectives in time, `cuda` the same on a stream of
+a GPU, `group` the process group that schedules see. `xbench.fabrics.emulated` is the fabric that uses it. Here a rank
+sets up its link and measures the timing error of it.
 
 Collectives of 20 µs to 100 ms are timed alone, with the wait of a schedule: requested against measured time, the median
 of several. Before that, the time between the thread's waking and its call is measured in the same way. The thread that
@@ -24,9 +24,8 @@ import torch.distributed as dist
 
 from xbench.emulation.cuda import StreamLink
 from xbench.emulation.group import Send, host_send, new_group
-from xbench.emulation.lane import Lane
-from xbench.emulation.pacer import Pacer, PendingTransfer, SharingPacer
-from xbench.host.tuning import raise_thread
+from xbench.emulation.pacer import Lane, Pacer, PendingTransfer, SharingPacer
+from xbench.host_tuning import raise_thread
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.records import CalibrationPoint, EmulatedLink

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 from xbench.errors import FabricError, RankError, RunError, XbenchError
 from xbench.launch.agent import describe_exit, exit_codes, last_words, lost_peers, stopped_by_agent
-from xbench.launch.rank_survey import silent_error
 from xbench.rank.events import Event, PhaseBegan, RankEnded, RankFailed, RankStarted
 from xbench.rank.journal import JournalReader, Take, pid_alive, process_state
 from xbench.torch_compile import COMPILING, COMPILING_S
@@ -30,8 +29,18 @@ START_S = 180.0
 END_S = 30.0
 DIAGNOSE_S = 5.0
 
+USUAL_S = 120.0
+"""Least silence [s] that a hint suggests: the default of `--timeout`."""
+
 KILLED, RAISED, LEFT, LOST_PEERS = range(4)
 """Distance of a sign of trouble from the root cause. The smallest wins, then the earliest."""
+
+
+def silent_error(who: str, limit_s: float, *, chosen: bool = True) -> RankError:
+    """Return the error for a rank that was silent for too long [s]. `chosen`: the limit is that of `--timeout`."""
+    limit = ", the limit of --timeout" if chosen else ""
+    hint = f"it hangs, or needs longer: --timeout {max(USUAL_S, 2 * limit_s):g}s"
+    return RankError(f"{who} gave no sign of life for {limit_s:g} s{limit}", hint=hint)
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench.errors import RankError, SpecError, XbenchError
-from xbench.fabrics.cluster import ClusterRank
-from xbench.fabrics.rendezvous import address_towards, chosen_interface, meeting_point
+from xbench.fabrics.cluster import ClusterRank, address_towards, chosen_interface, meeting_point
 
 COME_S = 180.0
 """Time within which all ranks must join [s]. Interpreters and torch start slowly from a shared disk."""

@@ -28,7 +28,7 @@ with uncollected(program=__name__ == "__main__"):
     import torch._dynamo  # all optimizers and DDP import it when they are made
     import torch.distributed as dist
 
-from xbench.host import tuning
+from xbench import host_tuning
 from xbench.modes import mode_info
 from xbench.rank import pair, parity, rank_errors, reference
 from xbench.rank.blocks import tell_block, tell_loss
@@ -132,7 +132,7 @@ class Rank(Session):
             else:
                 for session in sessions:
                     rank_errors.attempt(session, mode, partial(parity.gate, session, mode))
-            tuning.return_freed_memory()  # it held several states of the network
+            host_tuning.return_freed_memory()  # it held several states of the network
         rank_errors.settle(self, mode)
 
     def release_references(self) -> None:
@@ -140,7 +140,7 @@ class Rank(Session):
         for session in self.sessions:
             if session.reference is not None:
                 session.reference.release()
-        tuning.return_freed_memory()
+        host_tuning.return_freed_memory()
 
     def refuses(self, mode: ModeSpec) -> bool:
         """True if a mode is left out (`rank_errors.refuses`)."""

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from xbench.errors import UsageError, WorkloadError
 from xbench.gpu_errors import Explanation, explain
-from xbench.host.tuning import raise_gloo_threads
+from xbench.host_tuning import raise_gloo_threads
 from xbench.modes import mode_info
 from xbench.rank.compiled_steps import noted
 from xbench.rank.events import ModeFailed, UnitsWrapped

@@ -22,10 +22,9 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from xbench import horovod
+from xbench import horovod, host_tuning
 from xbench.emulation import emulate
 from xbench.errors import UsageError, WorkloadError
-from xbench.host import tuning
 from xbench.modes import MODES, mode_info
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
@@ -40,7 +39,6 @@ from xbench.rank.program import JobPlan, Program, block_id, job_times
 from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, meet, put_everywhere
 from xbench.rank.snapshot import RandomState, Snapshot
 from xbench.rank.store import rank_store
-from xbench.records import EmulatedLink
 from xbench.schedules.base import AttachConfig, Handle, Schedule, raised_alike
 from xbench.schedules.served_parameters import without_ignored
 from xbench.spec import ModeSpec
@@ -113,8 +111,8 @@ class Session:
             os.sched_setaffinity(0, cores[self.local_rank])
             torch.set_num_threads(len(cores[self.local_rank]))
         self.device = device_of(self.run, self.local_rank, self.journal)
-        if self.run.tunes_ranks and not tuning.keep_freed_memory() and self.rank == 0:
-            name = tuning.allocator_variable()
+        if self.run.tunes_ranks and not host_tuning.keep_freed_memory() and self.rank == 0:
+            name = host_tuning.allocator_variable()
             if name is not None:
                 self.journal.write(Remarked(message=f"freed memory is returned as {name} in the environment says"))
         self.clock = clock_for(self.device)
@@ -182,7 +180,7 @@ class Session:
         """Run a first collective, with which a group's communicator, or Gloo's threads, begin. Raise those threads."""
         dist.all_reduce(torch.zeros(1, device=self.device), group=group)
         if self.run.tunes_ranks:
-            tuning.raise_gloo_threads()
+            host_tuning.raise_gloo_threads()
 
     def _meet_horovod(self) -> None:
         """Raise the thread that runs Horovod's collectives above its Gloo's event loop, whenever Horovod starts."""
@@ -358,6 +356,6 @@ class Session:
 
 
 def raise_if_allowed(thread: int) -> None:
-    """Raise a thread's priority (`tuning.raise_thread`), unless the system refuses it."""
+    """Raise a thread's priority (`host_tuning.raise_thread`), unless the system refuses it."""
     with suppress(OSError):
-        tuning.raise_thread(thread)
+        host_tuning.raise_thread(thread)

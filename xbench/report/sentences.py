@@ -11,7 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from xbench.host.tuning import VARIABLE
+from xbench.host_tuning import VARIABLE
 from xbench.modes import mode_info
 from xbench.records import (
     BY_HAND,

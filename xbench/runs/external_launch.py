@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xbench.errors import RankError, XbenchError
-from xbench.fabrics.cluster import ClusterRank, cluster_rank, ranks_around
-from xbench.fabrics.rendezvous import meeting_point
+from xbench.fabrics.cluster import ClusterRank, cluster_rank, meeting_point, ranks_around
 from xbench.launch.agent import lost_peers
 from xbench.launch.heartbeat import HeartbeatMonitor
 from xbench.launch.rendezvous import RankAssignment

@@ -7,13 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from xbench import gpu_errors
+from xbench import gpu_errors, host_tuning
 from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics import choose, rootless
-from xbench.fabrics.cluster import cluster_rank, ranks_around
-from xbench.fabrics.rendezvous import meeting_point
-from xbench.host import tuning
+from xbench.fabrics.cluster import cluster_rank, meeting_point, ranks_around
 from xbench.machine.inventory import listed_gpus
 from xbench.modes import COMPARED, IN_SEQUENCE, MODES, mode_info
 from xbench.profilers import budget
@@ -112,7 +110,7 @@ def check_unprobed(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[M
     if the fabric needs that.
     """
     workloads, modes = check_request(config)
-    tuning.is_on()
+    host_tuning.is_on()
     budget.share()
     check_links(config.fabric, config.device)
     notes = check_available(modes, config.compress)
@@ -133,7 +131,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     Return the spec, the probe's result, and messages for the user. Raises UsageError.
     """
     workloads, modes, notes = check_unprobed(config)
-    tuned = tuning.is_on()
+    tuned = host_tuning.is_on()
     among = _ranks_here(config.fabric)
     found = _probed(workloads, modes, config.device, among)
     if found.device == "cpu" and config.device == "auto":

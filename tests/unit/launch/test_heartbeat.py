@@ -11,8 +11,7 @@ from launch_world import block
 
 from xbench.errors import XbenchError
 from xbench.launch import heartbeat
-from xbench.launch.heartbeat import HeartbeatMonitor
-from xbench.launch.rank_survey import COLLECT_S, GONE_S
+from xbench.launch.heartbeat import COLLECT_S, GONE_S, HeartbeatMonitor
 from xbench.launch.rendezvous import RankAssignment
 from xbench.rank.events import Event, PhaseBegan, RankEnded
 from xbench.rank.journal import Journal, JournalReader
