@@ -42,7 +42,7 @@ from xbench.workloads.probe import PREFLIGHT, facts_for, start_answering
 
 LIBRARIES = ("torchvision", "timm", "transformers", "numpy", "scipy", "pydantic", "horovod")
 RAISED, NOT_RAISED = "raised", "as they come"
-"""Gloo's threads precede its event loop if the process may raise their priority (`host.tuning`)."""
+"""Gloo's threads precede its event loop if the process may raise their priority (`host_tuning`)."""
 
 RAISED_NICE = -15
 
