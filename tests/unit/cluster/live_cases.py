@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob
+from xbench.cluster.live.attempt import OVER, AttemptProgress
 from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import Event, Ledger, PolicyDecided, RunStarted, read
@@ -69,7 +69,7 @@ class Played:
                 one = self.running[-1]
                 one.end("lost", one.steps(), one.checkpoint())
 
-    def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> Playing:
+    def start(self, job: JobEntry, folder: Path, slots: tuple[int, ...]) -> Playing:
         if job.name in self.refuse:
             raise self.refuse[job.name]
         busy = {slot for one in self.running for slot in one.slots}
@@ -89,7 +89,7 @@ class Played:
 class Playing:
     """One attempt."""
 
-    def __init__(self, world: Played, job: LiveJob, slots: tuple[int, ...], base: float) -> None:
+    def __init__(self, world: Played, job: JobEntry, slots: tuple[int, ...], base: float) -> None:
         self.world, self.job, self.slots, self.base = world, job, slots, base
         self.ready = world.now + world.cost_s
         table = world.speeds.get(job.name) or {int(key): value for key, value in SPEEDS.items()}
