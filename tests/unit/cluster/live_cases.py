@@ -167,14 +167,15 @@ def simulated(asked: RunStarted) -> tuple[list[tuple[float, dict[str, int]]], Si
 
 
 def played(
-    asked: RunStarted, folder: Path, world: Played | None = None, say: Callable[[str], None] = lambda line: None
-) -> tuple[State, list[Event]]:
+    asked: RunStarted, folder: Path, world: Played | None = None, say: Callable[[str], None] = lambda line: None,
+    stopping: Callable[[], int] = lambda: 0,
+) -> tuple[State, list[Event]]:  # fmt: skip
     """Run the jobs in a folder to the end; the state, and the ledger's events."""
     world = world or Played(asked.slots, asked.restart_s)
     state = State(asked)
     ledger = Ledger.begin(folder, asked)
     try:
-        Controller(state, ledger, world, world, say).run()
+        Controller(state, ledger, world, world, say, stopping).run()
     finally:
         ledger.close()
     return state, read(folder)[0]
