@@ -49,8 +49,8 @@ from xbench.cluster.live.attempt import (
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.local_engine import MODULE, free
 from xbench.errors import SpecError
+from xbench.fabrics.cluster import interface_of
 from xbench.fabrics.fabric import rank_environment
-from xbench.fabrics.rendezvous import interface_of
 from xbench.launch.agent import describe_exit, lost_peers, rank_variables
 from xbench.launch_guard import GUARD
 from xbench.limits import last_line
