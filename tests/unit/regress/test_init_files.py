@@ -218,11 +218,6 @@ def test_ci_installs_xbench_from_where_it_came_and_else_asks(
     assert everything(repository).keys() - before.keys() == {"xbench.toml", ".gitignore"}
 
 
-def test_a_model_of_a_library_brings_its_extra(repository: Path) -> None:
-    assert cli.main(["regress", "init", "hf/bert"]) == 0
-    assert "'xbench-schedules[hf] @ git+https://" in runs_of(repository)[0]
-
-
 @pytest.mark.parametrize(
     ("remote", "public"),
     [
@@ -243,10 +238,3 @@ def test_a_checkout_is_published_where_a_remote_has_its_commit(tmp_path: Path, r
     assert published(tmp_path) == f"git+{public}@{git(tmp_path, 'rev-parse', 'HEAD')}"
     git(tmp_path, "commit", "--allow-empty", "-m", "not pushed")
     assert published(tmp_path) is None
-
-
-def test_a_check_without_a_suite_points_here(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["regress", "check"]) == 2
-    assert capsys.readouterr().err == (
-        "error: there is no suite 'xbench.toml'\n  hint: xbench regress init writes one\n"
-    )
