@@ -9,10 +9,9 @@ import pytest
 import sample_records as made
 from sample_kinds import GOLDEN, tuned
 
-from xbench.planning.change import Change
 from xbench.planning.measured import measured, read
 from xbench.planning.next_forward_search import NextForwardSearch
-from xbench.planning.scenario import Planned, replan, what_if
+from xbench.planning.scenario import Change, Planned, replan, what_if
 from xbench.records import Comparison, ModeResult, Profile, Ratio, load
 from xbench.report import advice
 from xbench.report.advice import Advice, compare_command, fastest, in_ddp, not_run, recommendation
