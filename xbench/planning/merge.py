@@ -116,6 +116,7 @@ def optimal_contiguous(gradients: Sequence[Gradient], curve: CostFunction) -> Bu
     """The dynamic programme of `optimal` alone.
 
     Under a straight line, cuts of one busy period tie, and the last of them leaves the least to update after the end.
+    A cut at which the link is free by then comes before them.
     """
     require_ready_order(gradients)
     straight = isinstance(curve, CostCurve) and curve.sizes.size == 1 and curve.sizes[0] == 0  # one knot, at 0 bytes
@@ -139,8 +140,11 @@ def optimal_contiguous(gradients: Sequence[Gradient], curve: CostFunction) -> Bu
             ends = np.maximum(end[low : j + 1], ready[j], out=scratch[: j + 1 - low])
             ends += took[j - block, low : j + 1]
             tied = np.flatnonzero(ends <= ends.min() * (1 + _TIE))
-            tied = tied[::-1] if straight else tied
-            chosen = tied[np.argmin(launches[low + tied])]
+            tied = tied[launches[low + tied] == launches[low + tied].min()]
+            if straight:
+                free = tied[end[low + tied] <= ready[j]]
+                tied = (free if free.size else tied)[::-1]
+            chosen = tied[0]
             end[j + 1] = ends[chosen]
             launches[j + 1] = launches[low + chosen] + 1
             previous[j + 1] = low + chosen
