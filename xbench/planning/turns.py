@@ -10,8 +10,7 @@ arrive M after the turn's end if the link, first in, first out, has no other tra
 
 So one turn is a matrix in the max-plus algebra, and a round is the product of its turns. The time of a round in the
 steady state is that matrix's eigenvalue, the largest mean weight of a cycle (Baccelli et al., 1992): exact, without
-simulation. Two processes on a GPU share it by time slices, also for NCCL's kernels, and gain nothing
-(`sliced_round_s`).
+simulation.
 
 **Partial backpropagation** (`partial`, spatial variant): deep workers of one job fill idle time of another's shallow
 ones. Let the forward pass take F and the full backward pass B. A worker of level i of k is busy for F + i/k·B, and idle
@@ -172,11 +171,6 @@ def round_s(jobs: Sequence[JobTimes], pattern: Sequence[int]) -> float:
     Raises ValueError for an empty pattern or a job that does not exist.
     """
     return round_on_s(jobs, _one_device(jobs), pattern)
-
-
-def sliced_round_s(jobs: Sequence[JobTimes], pattern: Sequence[int]) -> float:
-    """Time [s] of one round of `pattern` if the jobs are processes that share a GPU by time slices: Σ (C + M)."""
-    return sum(jobs[job].alone_s for job in pattern)
 
 
 def round_on_s(jobs: Sequence[JobTimes | SpatialJob], on_gpu: Loads, pattern: Sequence[int]) -> float:

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from xbench.equal_ranks import on_device
-from xbench.host.tuning import are_gloo_threads_raised, raise_thread
+from xbench.host_tuning import are_gloo_threads_raised, raise_thread
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import CommBucket, Work, started
 from xbench.schedules.deferred_update import UpdateGroup, assign
