@@ -2,7 +2,7 @@
 
 On a CPU this shows how schedules behave on a link as fast as memory, which is rarely the question. With several GPUs it
 is the real thing: NCCL over NVLink or PCIe. Ranks on CPUs are pinned to their own cores. With GPUs each rank takes the
-GPU of its LOCAL_RANK and binds itself to the cores next to it (`rank.gpu_cores`).
+GPU of its LOCAL_RANK and binds itself to the cores next to it (`rank.gpu`).
 """
 
 from __future__ import annotations

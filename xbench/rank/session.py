@@ -31,8 +31,7 @@ from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import Clock, clock_for
 from xbench.profilers.layers import bare_step
 from xbench.rank.events import LinkCalibrated, ProfilePartBegan, RankStarted, Remarked
-from xbench.rank.gpu_cores import device_of
-from xbench.rank.gpu_watch import GpuWatch
+from xbench.rank.gpu import GpuWatch, device_of
 from xbench.rank.journal import Journal, Take
 from xbench.rank.loops import Loops
 from xbench.rank.nccl_variables import keep_order_of_launches

@@ -7,7 +7,6 @@ address by which the ranks reach rank 0: loopback for ranks on one machine, the 
 
 from __future__ import annotations
 
-import os
 import socket
 from datetime import timedelta
 from typing import Any
@@ -37,8 +36,4 @@ def rank_store(
     server = socket.create_server((own, port), family=family, backlog=BACKLOG)
     port = server.getsockname()[1]
     listener = server.detach()  # the store closes it
-    try:
-        return TCPStore(own, port, is_master=True, master_listen_fd=listener, **options)
-    except TypeError:  # a torch whose store takes no socket
-        os.close(listener)
-        return TCPStore(own, port, is_master=True, **options)
+    return TCPStore(own, port, is_master=True, master_listen_fd=listener, **options)

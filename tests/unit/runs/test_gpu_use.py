@@ -14,9 +14,9 @@ import torch
 from samples_of_runs import A, collector_of, frame, run_of, timed
 
 from xbench.profilers.gpu import NotAvailable, Window
-from xbench.rank import gpu_watch
+from xbench.rank import gpu
 from xbench.rank.events import GpuMissing, GpuWatched
-from xbench.rank.gpu_watch import GpuWatch, names_of
+from xbench.rank.gpu import GpuWatch, names_of
 from xbench.rank.journal import Journal
 from xbench.records import Comparison, GpuUse, dump, loads
 from xbench.runs.build_records import comparison_record, profile_record
@@ -223,8 +223,8 @@ def test_on_a_cpu_nothing_is_watched(tmp_path: Path) -> None:
 def test_a_window_is_written_with_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen(Window(**window("1a2b")))
     asked: list[object] = []
-    monkeypatch.setattr(gpu_watch, "find_device", lambda *words: asked.append(words))
-    monkeypatch.setattr(gpu_watch, "Sampler", lambda nvml, handle, device: asked.append(device) or seen)
+    monkeypatch.setattr(gpu, "find_device", lambda *words: asked.append(words))
+    monkeypatch.setattr(gpu, "Sampler", lambda nvml, handle, device: asked.append(device) or seen)
     watch = GpuWatch(torch.device("cuda", 0), Journal(tmp_path, 0, 0), load=lambda: "nvml")
     watch.report(3.0, 5.0, mode="ddp", round=2)
     watch.stop()
@@ -258,8 +258,8 @@ def test_what_is_not_to_be_had_is_told_once(tmp_path: Path, load: Callable[[], A
 @pytest.mark.usefixtures("cuda")
 def test_a_device_that_is_lost_is_told_after_its_last_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen(Window(**window("1a2b")))
-    monkeypatch.setattr(gpu_watch, "find_device", lambda *words: None)
-    monkeypatch.setattr(gpu_watch, "Sampler", lambda *words: seen)
+    monkeypatch.setattr(gpu, "find_device", lambda *words: None)
+    monkeypatch.setattr(gpu, "Sampler", lambda *words: seen)
     watch = GpuWatch(torch.device("cuda", 0), Journal(tmp_path, 0, 0), load=object)
     seen.failure = "GPU is lost, after 3 readings"
     watch.report(0.0, 1.0, mode="ddp", round=0)
