@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from xbench.crossover.client import TurnClient, running_arbiter
 from xbench.errors import RunError
+from xbench.turns.client import TurnClient, running_arbiter
 
 pytestmark = pytest.mark.integration
 
@@ -23,8 +23,7 @@ WAIT_S = 60.0
 
 PRELUDE = """
 import os, sys, time
-from xbench.crossover.client import TurnClient
-from xbench.crossover.job import crossover_steps
+from xbench.turns.client import TurnClient
 
 host, job, log = sys.argv[1], int(sys.argv[2]), os.open(sys.argv[1] + ".log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 turns = TurnClient(host, job, 0, timeout_s=60)
@@ -33,12 +32,12 @@ def write(what):
     os.write(log, f"{job} {what}\\n".encode())
 
 def steps(count, forward_backward=lambda: None):
-    def compute():
-        write("takes")
-        forward_backward()
-        write("gives")
-    crossover_steps(turns, count, wait_gradients=lambda: None, apply=lambda: None, forward_backward=compute,
-                    mark=lambda: None)
+    for _ in range(count):
+        with turns.turn():
+            write("takes")
+            forward_backward()
+            write("gives")
+    turns.end_block()
 """
 
 
@@ -173,7 +172,7 @@ def test_the_arbiter_ends_with_the_process_that_started_it(hosts):
     code = """
         import os, time
         from pathlib import Path
-        from xbench.crossover.client import running_arbiter
+        from xbench.turns.client import running_arbiter
         with running_arbiter(Path("host"), jobs=2, devices=1) as arbiter:
             print(arbiter.pid, flush=True)
             time.sleep(600)

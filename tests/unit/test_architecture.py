@@ -38,7 +38,6 @@ MAX_FUNCTION_LINES = 80
 MAX_PARAMETERS = 8
 OVER_LIMITS = {
     # whole runs, and the launch that they call
-    "xbench/launch/launcher.py:launch",
 }
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "pydantic", "rich")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from xbench.errors import FabricError, RankError, XbenchError
-from xbench.fabrics.local import LocalFabric
+from xbench.fabrics.fabric import LocalFabric
 from xbench.launch import launcher as module
 from xbench.launch.launcher import Outcome, launch
 from xbench.launch.monitor import Verdict

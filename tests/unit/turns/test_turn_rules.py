@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from xbench.crossover.turns import Granted, Meeting, Turns
 from xbench.errors import RunError
+from xbench.turns.rules import Granted, Meeting, Turns
 
 
 def begun(jobs: int, pattern: Sequence[int], block: int = 1) -> Turns:
