@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from xbench.child_processes import end_children
-from xbench.errors import XbenchError
 from xbench.imports import uncollected
 
 with uncollected(program=__name__ == "__main__"):
@@ -33,7 +32,7 @@ from xbench.modes import mode_info
 from xbench.rank import pair, parity, rank_errors, reference
 from xbench.rank.blocks import tell_block, tell_loss
 from xbench.rank.compiled_steps import late_compilations, settle
-from xbench.rank.events import PhaseBegan, RankEnded, RankFailed
+from xbench.rank.events import PhaseBegan, RankEnded
 from xbench.rank.memory_phase import measure_memory
 from xbench.rank.profile_phase import profile_job
 from xbench.rank.program import JobPlan, Phase, Program, steps_in_block, whole_cycles
@@ -231,19 +230,8 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
         rank.start()
         rank.run_all()
     except BaseException as error:
-        said = rank_errors.explained(rank.run, rank.acting, error)
         with suppress(OSError):
-            failed = RankFailed(
-                message=rank_errors.message_of(error),
-                place=rank_errors.place_of(error),
-                kind=type(error).__name__,
-                traceback=traceback.format_exc(),
-                told=str(error) if isinstance(error, XbenchError) else None,
-                said=said.what if said is not None else None,
-                hint=said.hint if said is not None else getattr(error, "hint", None),
-                short_in=rank.under if said is not None and said.out_of_memory else None,
-            )
-            rank.journal.write(failed)
+            rank.journal.write(rank_errors.failure_of(rank.run, rank.acting, error, rank.under))
         print(traceback.format_exc(), file=sys.stderr, flush=True)
         end_children()
         # sys.exit could block for ever: background threads of a backend whose peer is gone can keep the interpreter

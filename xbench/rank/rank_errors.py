@@ -23,12 +23,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from xbench.errors import UsageError, WorkloadError
+from xbench.errors import UsageError, WorkloadError, XbenchError
 from xbench.gpu_errors import Explanation, explain
 from xbench.host_tuning import raise_gloo_threads
 from xbench.modes import mode_info
 from xbench.rank.compiled_steps import noted
-from xbench.rank.events import ModeFailed, UnitsWrapped
+from xbench.rank.events import ModeFailed, RankFailed, UnitsWrapped
 from xbench.rank.session import Session
 from xbench.rank.shared_notes import put_everywhere
 from xbench.schedules.base import Handle
@@ -78,6 +78,21 @@ def place_of(error: BaseException) -> str | None:
 def explained(run: RunSpec, job: int, error: BaseException) -> Explanation | None:
     """Return an error of a rank of this job as a sentence, if it is of a known kind; else None."""
     return explain(type(error).__name__, str(error), run.workloads[job])
+
+
+def failure_of(run: RunSpec, job: int, error: BaseException, under: str | None = None) -> RankFailed:
+    """Return the event of an error that ends a rank of this job. `under`: the mode that was attached."""
+    said = explained(run, job, error)
+    return RankFailed(
+        message=message_of(error),
+        place=place_of(error),
+        kind=type(error).__name__,
+        traceback="".join(traceback.format_exception(error)),
+        told=str(error) if isinstance(error, XbenchError) else None,
+        said=said.what if said is not None else None,
+        hint=said.hint if said is not None else getattr(error, "hint", None),
+        short_in=under if said is not None and said.out_of_memory else None,
+    )
 
 
 def shortage_of(run: RunSpec, job: int, error: BaseException) -> str | None:
