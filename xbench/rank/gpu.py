@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
-from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -112,7 +111,7 @@ class GpuWatch:
             return
         window = self._sampler.window(begin_s, end_s)
         if window is not None:
-            self._journal.write(GpuWatched(**facts, **asdict(window)))
+            self._journal.write(GpuWatched(**facts, window=window))
         if self._sampler.failure is not None:
             self._missing(self._sampler.failure)
             self._sampler = None

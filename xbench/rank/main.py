@@ -30,7 +30,6 @@ with uncollected(program=__name__ == "__main__"):
 from xbench import host_tuning
 from xbench.modes import mode_info
 from xbench.rank import pair, parity, rank_errors, reference
-from xbench.rank.blocks import tell_block, tell_loss
 from xbench.rank.compiled_steps import late_compilations, settle
 from xbench.rank.events import PhaseBegan, RankEnded
 from xbench.rank.memory_phase import measure_memory
@@ -154,7 +153,10 @@ class Rank(Session):
             return
         if mode_info(mode.name).together:
             self.barrier(f"block {number}")
-            self._timed_together(phase, mode, number)
+            if not pair.in_pair(mode):
+                rank_errors.attempt(self, mode, lambda: self.timed(phase, mode, number))
+            elif sessions := self.sessions_of(mode):
+                rank_errors.attempt(self, mode, lambda: pair.time_block(sessions, phase, mode, *self.steps_of(mode)))
         else:
             for job in range(self.program.jobs):
                 self.barrier(f"block {number} job {job}")
@@ -162,12 +164,6 @@ class Rank(Session):
                 if session is not None and session.takes_part(mode):
                     rank_errors.attempt(session, mode, partial(session.timed, phase, mode, number))
         rank_errors.settle(self, mode)
-
-    def _timed_together(self, phase: Phase, mode: ModeSpec, number: int) -> None:
-        if not pair.in_pair(mode):
-            rank_errors.attempt(self, mode, lambda: self.timed(phase, mode, number))
-        elif sessions := self.sessions_of(mode):
-            rank_errors.attempt(self, mode, lambda: pair.time_block(sessions, phase, mode, *self.steps_of(mode)))
 
     def steps_of(self, mode: ModeSpec) -> tuple[int, int]:
         """Return the timed steps of a block, and those of its warm-up, in whole cycles: a block begins with a cycle."""
@@ -200,8 +196,8 @@ class Rank(Session):
                 self.train(handle, warmup + steps, what, mark)
             self.device_idle()
         self.workload.optimizer.zero_grad(set_to_none=True)
-        tell_loss(self, mode, what)
-        tell_block(self, mode, (phase.round, phase.position), warmup, origin, stamps)
+        self.tell_loss(mode, what)
+        self.tell_block(mode, (phase.round, phase.position), warmup, origin, stamps)
 
     def timeline(self, phase: Phase, number: int) -> None:
         """Record a few steps of a mode of one job, in the first job; for crossover, some turns of all jobs."""

@@ -19,7 +19,6 @@ import torch.distributed as dist
 from xbench.modes import mode_info
 from xbench.profilers.clock import Clock, Mark
 from xbench.rank import parity
-from xbench.rank.blocks import tell_block, tell_loss
 from xbench.rank.events import TurnsRecorded
 from xbench.rank.program import Phase, turns_in_block
 from xbench.rank.reference import checker_of, steps_of
@@ -146,9 +145,9 @@ def time_block(sessions: Sequence[Session], phase: Phase, mode: ModeSpec, steps:
         lead.device_idle()
     for session, origin, own in zip(sessions, origins, stamps, strict=True):
         session.workload.optimizer.zero_grad(set_to_none=True)
-        tell_loss(session, mode, what)
+        session.tell_loss(mode, what)
         untimed = turns_in_block(pattern, session.job, warmup)
-        tell_block(session, mode, (phase.round, phase.position), untimed, origin, own, pattern)
+        session.tell_block(mode, (phase.round, phase.position), untimed, origin, own, pattern)
 
 
 def attached(stack: ExitStack, session: Session, mode: ModeSpec) -> Handle:

@@ -100,7 +100,7 @@ def gate(session: Session, mode: ModeSpec) -> None:
 
 def write_verdict(session: Session, mode: ModeSpec, verdict: Parity) -> None:
     """Write a verdict to the journal."""
-    session.journal.write(ParityChecked(mode=mode.text, **verdict.model_dump()))
+    session.journal.write(ParityChecked(mode=mode.text, verdict=verdict))
 
 
 def explained(verdict: Parity, reference: Reference, mode: ModeSpec, *, on_ddp: bool) -> Parity:

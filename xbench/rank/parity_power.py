@@ -42,7 +42,9 @@ def trainable(model: Module) -> dict[str, Parameter]:
 
 def local_gradients(parameters: Mapping[str, Parameter]) -> Gradients:
     """Return a copy of this rank's gradients in the host's memory. Sparse ones become dense; a missing one is None."""
-    return {name: None if p.grad is None else host_copy(_dense(p.grad)) for name, p in parameters.items()}
+    found = {name: p.grad for name, p in parameters.items()}
+    dense = {name: g.to_dense() if g is not None and g.layout != torch.strided else g for name, g in found.items()}
+    return {name: None if g is None else host_copy(g) for name, g in dense.items()}
 
 
 def averaged(
@@ -76,10 +78,6 @@ def give(parameters: Mapping[str, Parameter], gradients: Mapping[str, Tensor | N
     for name, parameter in parameters.items():
         gradient = gradients[name]
         parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True).mul_(factor)
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    return gradient.to_dense() if gradient.layout != torch.strided else gradient
 
 
 def not_shown(

@@ -54,7 +54,7 @@ from xbench.rank.session import Session
 from xbench.rank.sharded_costs import halves_here, other_costs, unit_costs, units_by_mode
 from xbench.rank.stragglers import Place, links_behind, place_of, ranks_behind
 from xbench.records import Contention as ContentionRecord
-from xbench.records import CostModel, Layer, Plan, StepTimes, UnitCost
+from xbench.records import CostModel, Layer, Plan, StepTimes, Stragglers, UnitCost
 from xbench.schedules.engine import Engine
 from xbench.schedules.groups import collectives_begun, workers_of
 from xbench.spec import RunSpec
@@ -171,7 +171,7 @@ def profile_job(session: Session) -> JobPlan:
         found.keep(session)
         if session.rank == 0:
             ranks = ranks_behind(found.raws, again, found.waited, found.places)
-            session.journal.write(StragglersSought(ranks=ranks, links=links))
+            session.journal.write(StragglersSought(found=Stragglers(ranks=ranks, links=links)))
         if not on_cpu:
             with session.workload.on_one_batch():
                 found.contention = _launches(session, found)
@@ -181,7 +181,7 @@ def profile_job(session: Session) -> JobPlan:
         cycles = [loader_cycles(own, session.workload.burst) for own in fed]
         if workers_of(session.group) > 1 and session.rank == 0:
             ranks = ranks_behind(found.raws, again, found.waited, found.places, cycles)  # in place of those above
-            session.journal.write(StragglersSought(ranks=ranks, links=links))
+            session.journal.write(StragglersSought(found=Stragglers(ranks=ranks, links=links)))
         found.step = with_loader(found.step, cycles)
         found.keep(session)
     planner = found.planner(session)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from copy import copy
 from datetime import timedelta
@@ -29,10 +30,9 @@ from xbench.modes import MODES, mode_info
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.profilers.layers import bare_step
-from xbench.rank.events import LinkCalibrated, ProfilePartBegan, RankStarted, Remarked
+from xbench.rank.events import BlockTimed, LinkCalibrated, ProfilePartBegan, RankStarted, Remarked, Warned
 from xbench.rank.gpu import GpuWatch, device_of
 from xbench.rank.journal import Journal, Take
-from xbench.rank.nccl_variables import keep_order_of_launches
 from xbench.rank.parity_checker import Reference, compressed, gathered
 from xbench.rank.program import JobPlan, Program, block_id, job_times
 from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, meet, put_everywhere
@@ -50,6 +50,11 @@ from xbench.workloads.workload import Workload
 EARLIER = 0.5
 """Factor of the losses of all micro-steps but the last, in the parity check alone. Every micro-step has the same batch.
 Without the factor, a schedule that sends the last gradient in place of the sum would pass."""
+
+
+ONE_ORDER = ("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
+"""Variable of NCCL 2.26 and newer, and its value. Collectives of two communicators then run in the order in which the
+host launched them. That order is the same on all ranks, so two communicators never wait for each other."""
 
 
 class Session:
@@ -353,8 +358,52 @@ class Session:
         self.device_idle()
         return time.monotonic(), self.clock.mark()
 
+    def tell_block(
+        self,
+        mode: ModeSpec,
+        place: tuple[int, int],
+        warmup: int,
+        origin: tuple[float, Any],
+        stamps: Sequence[Any],
+        pattern: tuple[int, ...] | None = None,
+    ) -> None:
+        """Write a block to the journal, and free its stamps.
+
+        `place` is round and position. `origin` is one instant, on the machine's clock [s] and as a stamp. The first of
+        `stamps` is the start of the block, each other one the end of a step. The first `warmup` steps do not count.
+        """
+        self.clock.flush()
+        elapsed_s = self.clock.elapsed_s
+        origin_s, began = origin
+        stamps_s = [round(origin_s + elapsed_s(began, stamp), 7) for stamp in stamps]
+        turn, position = place
+        self.journal.write(
+            BlockTimed(mode=mode.text, round=turn, position=position, warmup=warmup, stamps=stamps_s, pattern=pattern)
+        )
+        self.clock.reset()
+        self.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=turn)
+
+    def tell_loss(self, mode: ModeSpec, what: str) -> None:
+        """Write a warning if the block's last loss is infinite or NaN on this rank, once per mode."""
+        loss = float(self.loss.sum()) if self.loss is not None else 0.0
+        if not math.isfinite(loss) and mode.text not in self.told_lost:
+            self.told_lost.add(mode.text)
+            told = f"{what}: the loss of rank {self.rank} is {loss} at the end of the block"
+            self.journal.write(Warned(message=told))
+
 
 def raise_if_allowed(thread: int) -> None:
     """Raise a thread's priority (`host_tuning.raise_thread`), unless the system refuses it."""
     with suppress(OSError):
         host_tuning.raise_thread(thread)
+
+
+def keep_order_of_launches(environ: MutableMapping[str, str]) -> str | None:
+    """Let NCCL run collectives in the order of their launches. Returns a remark for the record, or None."""
+    name, value = ONE_ORDER
+    if environ.setdefault(name, value) != value:
+        return None
+    return (
+        f"{name}={value} holds for every mode of this run, because one of them uses several communicators at once; "
+        "a launch may take longer with it"
+    )

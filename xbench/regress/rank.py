@@ -32,7 +32,6 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from xbench.emulation.group import EmulatedGroup
 from xbench.modes import mode_info
-from xbench.rank.blocks import tell_block
 from xbench.rank.events import ModeFailed, StepCounted
 from xbench.rank.job_plans import complete
 from xbench.rank.main import Rank, main
@@ -169,7 +168,7 @@ class LaunchRank(Rank):
                 handle.finish()
                 self.barrier(what)
                 place = (phase.round * self.program.turns + turn, phase.position)
-                tell_block(self, mode, place, cycle, origin, stamps)
+                self.tell_block(mode, place, cycle, origin, stamps)
         self.workload.optimizer.zero_grad(set_to_none=True)
 
     def _stamp(self, stamps: list[Any]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from xbench.rank.blocks import tell_block
 from xbench.rank.events import BlockTimed
+from xbench.rank.session import Session
 from xbench.schedules import parse_modes
 
 
@@ -39,7 +39,7 @@ def test_stamps_are_read_after_a_flush_and_the_warm_up_is_not_reported() -> None
     )
     (mode,) = parse_modes("ddp")
     stamps = [0.0, 0.5, 1.5]
-    tell_block(session, mode, (2, 3), 1, (10.0, stamps[0]), stamps)  # type: ignore[arg-type]
+    Session.tell_block(session, mode, (2, 3), 1, (10.0, stamps[0]), stamps)  # type: ignore[arg-type]
     (block,) = written
     assert isinstance(block, BlockTimed)
     assert (block.stamps, block.warmup, block.round, block.position) == ([10.0, 10.5, 11.5], 1, 2, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xbench.modes import MODES
-from xbench.rank.nccl_variables import keep_order_of_launches
+from xbench.rank.session import keep_order_of_launches
 
 
 def test_the_order_of_launches_is_kept_for_all_modes_and_the_record_says_so() -> None:
