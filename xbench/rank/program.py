@@ -8,7 +8,6 @@ the launch. Plans of an earlier launch are passed on, so that all launches time 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from typing import Literal
 
@@ -145,11 +144,3 @@ def steps_in_block(run: RunSpec, slowest_step_s: float) -> int:
 def turns_in_block(pattern: Sequence[int], job: int, rounds: int) -> int:
     """Return the turns that a job takes in `rounds` rounds of the pattern."""
     return rounds * list(pattern).count(job)
-
-
-def block_id(kind: str, mode: ModeSpec) -> int:
-    """Return a number for turns outside timed blocks.
-
-    No timed block uses it or one of the 2³² after it, and all jobs agree on it.
-    """
-    return 1 + zlib.crc32((kind + mode.text).encode()) << 32

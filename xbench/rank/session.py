@@ -34,8 +34,8 @@ from xbench.rank.events import BlockTimed, LinkCalibrated, ProfilePartBegan, Ran
 from xbench.rank.gpu import GpuWatch, device_of
 from xbench.rank.journal import Journal, Take
 from xbench.rank.parity_checker import Reference, compressed, gathered
-from xbench.rank.program import JobPlan, Program, block_id, job_times
-from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, meet, put_everywhere
+from xbench.rank.program import JobPlan, Program, job_times
+from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, marker, meet, put_everywhere
 from xbench.rank.snapshot import RandomState, Snapshot
 from xbench.rank.store import rank_store
 from xbench.schedules.base import AttachConfig, Handle, Schedule, raised_alike
@@ -322,8 +322,7 @@ class Session:
         """True if every rank raises this error. Raises WorkloadError for a refusal that is this rank's alone."""
         if raised_alike(error) or not isinstance(error, UsageError) or isinstance(error, WorkloadError):
             return raised_alike(error)
-        note = f"refusal{self.job}-{block_id('', mode)}"
-        if put_everywhere(self.board, note, self.rank, dist.get_world_size()):
+        if put_everywhere(self.board, marker(f"refusal{self.job}", mode), self.rank, dist.get_world_size()):
             return True
         raise WorkloadError(str(error), hint=error.hint) from error
 

@@ -6,10 +6,13 @@ launcher started need not share a disk, so their notes are in the store of the r
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from pathlib import Path
 from typing import Any, Protocol
+
+from xbench.spec import ModeSpec
 
 ALIKE_S = 60.0
 """Time in which all ranks raise an error that they raise alike [s]."""
@@ -70,6 +73,11 @@ class TorchStore:
     def has(self, name: str) -> bool:
         """True if the note's key exists."""
         return bool(self._store.check([f"board/{name}"]))
+
+
+def marker(what: str, mode: ModeSpec) -> str:
+    """Return the name of a note on a mode, whose text need not be a file's name."""
+    return f"{what}-{hashlib.sha256(mode.text.encode()).hexdigest()}"
 
 
 def put_everywhere(board: KeyValueStore, name: str, rank: int, ranks: int) -> bool:

@@ -128,11 +128,6 @@ def test_an_error_that_ends_the_run_is_raised(monkeypatch: pytest.MonkeyPatch, e
         attempted(monkeypatch, error, mode)
 
 
-def test_modes_with_one_checksum_have_markers_of_their_own() -> None:
-    markers = {rank_errors._marker(SimpleNamespace(text=text)) for text in ("plumless", "buckeroo")}  # type: ignore[arg-type]
-    assert len(markers) == 2
-
-
 def test_a_refusal_in_the_profile_is_remarked() -> None:
     events: list[Event] = []
     session: Any = SimpleNamespace(rank=0, journal=SimpleNamespace(write=events.append))
