@@ -30,12 +30,11 @@ with uncollected(program=__name__ == "__main__"):
 from xbench import host_tuning
 from xbench.modes import mode_info
 from xbench.rank import pair, parity, rank_errors, reference
-from xbench.rank.compiled_steps import late_compilations, settle
 from xbench.rank.events import PhaseBegan, RankEnded
 from xbench.rank.memory_phase import measure_memory
 from xbench.rank.profile_phase import profile_job
 from xbench.rank.program import JobPlan, Phase, Program, steps_in_block, whole_cycles
-from xbench.rank.session import Session
+from xbench.rank.session import Session, late_compilations, settle
 from xbench.rank.timeline_phase import record_timeline
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec

@@ -38,12 +38,11 @@ from torch import Tensor
 
 from xbench.equal_ranks import digest
 from xbench.modes import mode_info
-from xbench.rank.compiled_steps import noted
 from xbench.rank.events import ParityChecked
 from xbench.rank.parity_checker import TOLERANCE, Reference, copies, gathered, largest_difference, same_bits
 from xbench.rank.program import whole_cycles
 from xbench.rank.reference import checker_of, steps_of
-from xbench.rank.session import Session
+from xbench.rank.session import Session, noted
 from xbench.records import RANKS, Parity
 from xbench.schedules import cycle_of, defers_update
 from xbench.schedules.base import Handle

@@ -46,9 +46,8 @@ from xbench.profilers.step_profile import profile_step
 from xbench.profilers.summary import clocks, cost_points, left_out, samples, slowest, sometimes_missing, summarise
 from xbench.rank.autotune import try_candidates
 from xbench.rank.events import Remarked, StepProfiled, StragglersSought
-from xbench.rank.job_plans import complete, job_plan, with_missing
 from xbench.rank.parity_checker import gathered
-from xbench.rank.program import JobPlan
+from xbench.rank.program import JobPlan, complete, job_plan, with_missing
 from xbench.rank.rank_errors import refusals
 from xbench.rank.session import Session
 from xbench.rank.sharded_costs import halves_here, other_costs, unit_costs, units_by_mode

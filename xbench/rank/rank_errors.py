@@ -26,9 +26,8 @@ from xbench.errors import UsageError, WorkloadError, XbenchError
 from xbench.gpu_errors import Explanation, explain
 from xbench.host_tuning import raise_gloo_threads
 from xbench.modes import mode_info
-from xbench.rank.compiled_steps import noted
 from xbench.rank.events import ModeFailed, RankFailed, UnitsWrapped
-from xbench.rank.session import Session
+from xbench.rank.session import Session, noted
 from xbench.rank.shared_notes import marker, put_everywhere
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec, RunSpec

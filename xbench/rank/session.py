@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import timedelta
 from pathlib import Path
@@ -42,7 +42,7 @@ from xbench.schedules.base import AttachConfig, Handle, Schedule, raised_alike
 from xbench.schedules.served_parameters import without_ignored
 from xbench.spec import ModeSpec
 from xbench.stats.blocks import twins
-from xbench.torch_compile import COMPILING_S
+from xbench.torch_compile import COMPILING, COMPILING_S, compilations
 from xbench.workloads.build import build, check_alike
 from xbench.workloads.training_step import FIRST_SCALE
 from xbench.workloads.workload import Workload
@@ -51,6 +51,9 @@ EARLIER = 0.5
 """Factor of the losses of all micro-steps but the last, in the parity check alone. Every micro-step has the same batch.
 Without the factor, a schedule that sends the last gradient in place of the sum would pass."""
 
+
+MAX_STEPS = 10
+"""Steps after which a mode that still compiles is timed all the same, with a warning."""
 
 ONE_ORDER = ("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
 """Variable of NCCL 2.26 and newer, and its value. Collectives of two communicators then run in the order in which the
@@ -406,3 +409,38 @@ def keep_order_of_launches(environ: MutableMapping[str, str]) -> str | None:
         f"{name}={value} holds for every mode of this run, because one of them uses several communicators at once; "
         "a launch may take longer with it"
     )
+
+
+# --- steps of a mode under torch.compile ---------------------------------------------------------------------------
+#
+# The first step of an attachment compiles the forward and the backward pass. A later one may compile again, as when
+# gradients exist for the first time. So the warm-up of a block begins after a step in which no rank compiled anything.
+
+
+def noted(mode: ModeSpec, what: str) -> str:
+    """Return the note of steps of a mode, in which its code may be compiled."""
+    return f"{what}: {COMPILING}" if mode_info(mode.carrier).compiled else what
+
+
+def settle(session: Session, mode: ModeSpec, handle: Handle, what: str) -> None:
+    """Take steps until no rank has compiled in one. Do nothing for a mode that is not compiled. Collective."""
+    if not mode_info(mode.carrier).compiled:
+        return
+    for _ in range(MAX_STEPS):
+        before = compilations()
+        session.train(handle, 1, noted(mode, what), lambda: None)
+        compiled = torch.tensor([float(compilations() > before)], device=session.device)
+        dist.all_reduce(compiled, op=dist.ReduceOp.MAX)
+        if not compiled.item():
+            return
+    session.journal.write(Warned(message=f"{mode.text}: torch.compile has not come to an end in {MAX_STEPS} steps"))
+
+
+@contextmanager
+def late_compilations(session: Session, mode: ModeSpec, what: str) -> Iterator[None]:
+    """Context of the warm-up and the timed steps of a block. Write a warning if code of the mode is compiled in it."""
+    before = compilations()
+    yield
+    late = compilations() - before if mode_info(mode.carrier).compiled else 0
+    if late:
+        session.journal.write(Warned(message=f"{what}: torch.compile ran again while it was timed ({late} times)"))

@@ -33,10 +33,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from xbench.emulation.group import EmulatedGroup
 from xbench.modes import mode_info
 from xbench.rank.events import ModeFailed, StepCounted
-from xbench.rank.job_plans import complete
 from xbench.rank.main import Rank, main
 from xbench.rank.parity_checker import gathered
-from xbench.rank.program import JobPlan, Phase, Program, whole_cycles
+from xbench.rank.program import JobPlan, Phase, Program, complete, whole_cycles
 from xbench.regress.alternation import Turns
 from xbench.schedules import cycle_of
 from xbench.schedules.served_parameters import trainable
