@@ -46,7 +46,6 @@ _threads = threading.local()
 class LinkTransfer:
     """A collective in progress. `end_s`: time of its completion, or None before that."""
 
-    nbytes: int
     alone_s: float
     busy: tuple[float, float] = (1.0, 1.0)
     """Time over T while the device computes, with one and with several collectives in flight."""
@@ -86,7 +85,7 @@ class Lane:
 
     def launch_for(self, now_s: float, alone_s: float) -> LinkTransfer:
         """Launch a collective that takes `alone_s` [s] alone, whatever it carries: for calibration."""
-        return self._enqueue(now_s, LinkTransfer(0, alone_s), 0.0)
+        return self._enqueue(now_s, LinkTransfer(alone_s), 0.0)
 
     def _enqueue(self, now_s: float, transfer: LinkTransfer, computing: float) -> LinkTransfer:
         self.advance(now_s, computing)
@@ -97,14 +96,14 @@ class Lane:
         size = np.array([float(nbytes)])
         alone_s = float(self._transfer(size)[0]) * share
         if self._contention is None:
-            return LinkTransfer(nbytes, alone_s)
+            return LinkTransfer(alone_s)
         tables = (
             self._contention.collective_slowdown(size),
             self._contention.paired_quiet(size),
             self._contention.compute_slowdown(size),
         )
         busy, quiet, slowdown = ((float(table[0][0]), float(table[1][0])) for table in tables)
-        return LinkTransfer(nbytes, alone_s, busy, quiet, slowdown)
+        return LinkTransfer(alone_s, busy, quiet, slowdown)
 
     def advance(self, now_s: float, computing: float = 1.0) -> list[LinkTransfer]:
         """Advance to `now_s`; returns the completed collectives, in order.
@@ -154,7 +153,6 @@ class Lane:
 class PendingTransfer:
     """A collective in progress. `due_s`: time [s] of its completion, if known."""
 
-    transfer: LinkTransfer
     due_s: float = 0.0
     arrived: threading.Event = field(default_factory=threading.Event)
     calls: list[Callable[[], None]] = field(default_factory=list)
@@ -193,7 +191,7 @@ class Pacer:
     def _launch(self, launch: Callable[[float], LinkTransfer]) -> PendingTransfer:
         with self._changed:
             transfer = launch(time.perf_counter())
-            return PendingTransfer(transfer, self.lane.end_s(transfer))
+            return PendingTransfer(self.lane.end_s(transfer))
 
     def call(self, pending: PendingTransfer, back: Callable[[], None]) -> None:
         """Call `back` from the thread on completion, or at once from here if it has completed already."""
@@ -271,7 +269,7 @@ class SharingPacer(Pacer):
             if not self.lane.busy:
                 self._computing.begin()
             transfer = launch(time.perf_counter())
-            pending = self._pending[transfer] = PendingTransfer(transfer)
+            pending = self._pending[transfer] = PendingTransfer()
             self._changed.notify()
             return pending
 
