@@ -213,6 +213,7 @@ class HeartbeatMonitor:
         self.abandon(error)
 
     def _verdict(self) -> XbenchError | None:
+        self._monitor.drain()  # reads the beats, so that a pause of this process makes nobody seem gone
         verdict = self._monitor.poll()
         return verdict.error if verdict is not None else None
 
