@@ -28,7 +28,7 @@ from xbench.host_tuning import raise_gloo_threads
 from xbench.modes import mode_info
 from xbench.rank.events import ModeFailed, RankFailed, UnitsWrapped
 from xbench.rank.session import Session, noted
-from xbench.rank.shared_notes import marker, put_everywhere
+from xbench.rank.store import marker, put_everywhere
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec, RunSpec
 from xbench.torch_compile import failed_to_compile

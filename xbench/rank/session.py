@@ -35,9 +35,8 @@ from xbench.rank.gpu import GpuWatch, device_of
 from xbench.rank.journal import Journal, Take
 from xbench.rank.parity_checker import Reference, compressed, gathered
 from xbench.rank.program import JobPlan, Program, job_times
-from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, marker, meet, put_everywhere
 from xbench.rank.snapshot import RandomState, Snapshot
-from xbench.rank.store import rank_store
+from xbench.rank.store import FileStore, KeyValueStore, TorchStore, marker, meet, put_everywhere, rank_store
 from xbench.schedules.base import AttachConfig, Handle, Schedule, raised_alike
 from xbench.schedules.served_parameters import without_ignored
 from xbench.spec import ModeSpec

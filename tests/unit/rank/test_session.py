@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import multiprocessing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,31 +11,32 @@ import pytest
 
 from xbench.errors import AlikeError, UsageError, WorkloadError
 from xbench.rank import session as session_module
-from xbench.rank import shared_notes
+from xbench.rank import store
 from xbench.rank.events import BlockTimed
 from xbench.rank.session import Session, keep_order_of_launches
-from xbench.rank.shared_notes import FileStore
+from xbench.rank.store import FileStore
 from xbench.schedules import parse_mode
 
-PUT_OFTEN = """
-import sys
-from pathlib import Path
-from xbench.rank.shared_notes import FileStore
-for _ in range(500):
-    FileStore(Path(sys.argv[1])).put("refused", "yes")
-"""
+
+def put_often(folder: Path) -> None:
+    for _ in range(500):
+        FileStore(folder).put("refused", "yes")
 
 
 def test_several_processes_may_put_the_same_note_at_once(tmp_path: Path) -> None:
-    ranks = [subprocess.Popen([sys.executable, "-c", PUT_OFTEN, str(tmp_path)]) for _ in range(3)]
-    assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
+    ranks = [multiprocessing.get_context("fork").Process(target=put_often, args=(tmp_path,)) for _ in range(3)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(60)
+    assert [rank.exitcode for rank in ranks] == [0, 0, 0]
     assert [path.name for path in tmp_path.iterdir()] == ["refused"]
     assert FileStore(tmp_path).get("refused") == "yes"
     assert not FileStore(tmp_path).has("agreed")
 
 
 def test_an_error_is_alike_if_every_rank_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_notes, "ALIKE_S", 0.0)
+    monkeypatch.setattr(store, "ALIKE_S", 0.0)
     monkeypatch.setattr(session_module.dist, "get_world_size", lambda: 2)
     mode, refusal = parse_mode("fsdp"), UsageError("a gradient in shards is used", hint="finish")
     one, other = (SimpleNamespace(board=FileStore(tmp_path), rank=rank, job=0) for rank in range(2))
