@@ -24,12 +24,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
+from xbench.errors import FabricError, Interrupted, SpecError
 from xbench.fabrics.fabric import Fabric, HostSlot
 from xbench.interrupts import interrupts_held
 from xbench.launch.agent import AGENT, tail
@@ -51,18 +51,6 @@ _TORCHRUN_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "XBENCH_CORES",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Result of a launch; `error` is None if it ended well. Logs hold all output of agents and ranks.
-
-    A launch has an error too if the links have changed since they were set up, because its times are of other links.
-    """
-
-    error: XbenchError | None
-    warnings: list[str] = field(default_factory=list)
-    logs: list[Path] = field(default_factory=list)
 
 
 @dataclass
@@ -144,7 +132,7 @@ def launch(
     on_event: Take,
     silence_s: float,
     on_note: OnNote = lambda job, rank, at_s, text: None,
-) -> Outcome:
+) -> Verdict:
     """Run `python -m MODULE ARGUMENT --job J --directory DIRECTORY` as every rank of `jobs` jobs, to the end.
 
     `on_event(job, rank, event)` gets every event that a rank writes to its journal, in order, from this thread.
@@ -175,9 +163,11 @@ def launch(
         raise
     _end(groups, monitor)
     changed = fabric.changed()
-    warnings = [*verdict.warnings, *([changed] if changed is not None else [])]
-    error = verdict.error or (FabricError(changed, hint=UNDISTURBED) if changed is not None else None)
-    return Outcome(error, warnings, [one.log for one in groups.started])
+    if changed is not None:
+        verdict.warnings.append(changed)
+        verdict.error = verdict.error or FabricError(changed, hint=UNDISTURBED)
+    verdict.logs = [one.log for one in groups.started]
+    return verdict
 
 
 def _start_agents(

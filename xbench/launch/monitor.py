@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from xbench.errors import FabricError, RankError, RunError, XbenchError
@@ -123,10 +124,14 @@ class Cause:
 
 @dataclass
 class Verdict:
-    """End of a launch; `error` is None if it ended well."""
+    """End of a launch; `error` is None if it ended well. Logs hold all output of agents and ranks.
+
+    A launch has an error too if the links have changed since they were set up, because its times are of other links.
+    """
 
     error: XbenchError | None
     warnings: list[str] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)
 
 
 class Monitor:

@@ -17,7 +17,8 @@ from xbench.errors import XbenchError
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import Fabric
 from xbench.interrupts import interrupts_held
-from xbench.launch.launcher import Outcome, launch
+from xbench.launch.launcher import launch
+from xbench.launch.monitor import Verdict
 from xbench.rank.journal import Take
 from xbench.rank.program import Program
 from xbench.record_files import RECORD, command_line, now
@@ -105,7 +106,7 @@ class FabricRun(ABC, Generic[F, R]):
         with suppress(OSError):
             write_frame(self.frame(), self.folder)
 
-    def start_ranks(self, program: Program, worker: str, directory: Path, take: Take) -> Outcome:
+    def start_ranks(self, program: Program, worker: str, directory: Path, take: Take) -> Verdict:
         """Run one start of the ranks of module `worker` to the end."""
         self.progress.begin_launch(program.launch, program.phases)
         argument = directory / "program.json"
