@@ -23,8 +23,7 @@ from xbench.errors import UsageError
 from xbench.modes import ModeInfo, mode_info
 from xbench.planning.cost import fit
 from xbench.planning.plans import Planner
-from xbench.planning.sharded_step import Sharded
-from xbench.planning.sharding import GATHERED, cost_name
+from xbench.planning.sharded_step import GATHERED, Sharded, cost_name
 from xbench.planning.unit_plan import Units, plan_units
 from xbench.profilers.budget import SHARE
 from xbench.profilers.collectives import measure_collective, sizes
@@ -38,7 +37,7 @@ from xbench.rank.session import Session
 from xbench.records import CostModel, Layer, UnitCost
 from xbench.registry import imported
 from xbench.schedules.sharded import groups_here, shard_ranks_here
-from xbench.schedules.units import units_of
+from xbench.schedules.twin import units_of
 from xbench.text import and_of
 from xbench.torch_compile import plain_name
 from xbench.units import parse_bytes
