@@ -20,7 +20,7 @@ from xbench.modes import TUNED_DDP as TUNED
 from xbench.modes import mode_info, next_forward_modes
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio, of_kind
-from xbench.report.answer import controls, is_control, rankings, reference_of, trusted
+from xbench.report.answer import controls, is_control, rankings, reference_of
 from xbench.report.sentences import ratio_text
 from xbench.report.snippets import (
     PLAIN_DDP,
@@ -115,7 +115,7 @@ def of_comparison(record: Comparison, place: str) -> list[Advice]:
     ratios = {
         name: result.ratio
         for name, result in record.modes.items()
-        if result.ratio and trusted(result) and reference_of(record, result) == "ddp"
+        if result.ratio and result.is_trusted and reference_of(record, result) == "ddp"
     }
     buckets = in_ddp(use, ratios, place, _job(record)) if can_be_planned(record) else []
     return [*found, *buckets, *not_run(record, use)]
@@ -170,7 +170,7 @@ def not_run(record: Comparison, use: str) -> list[Advice]:
 def errors_of(record: Comparison, carriers: Collection[str]) -> dict[str, float]:
     """Return how far one job's predictions for `carriers` were off, as a share of the step, by mode."""
     names = [mode.text for mode in record.spec.modes if not mode.paired and mode.carrier in carriers]
-    tested = {name: record.modes[name] for name in names if name in record.modes and trusted(record.modes[name])}
+    tested = {name: record.modes[name] for name in names if name in record.modes and record.modes[name].is_trusted}
     return {name: abs(one.prediction_error) for name, one in tested.items() if one.prediction_error is not None}
 
 

@@ -18,8 +18,6 @@ from xbench.report.answer import (
     references,
     shown_cells,
     span_cell,
-    step_cells,
-    trusted,
     verdict,
     winners,
     with_memory,
@@ -30,7 +28,6 @@ from xbench.report.charts.axes import (
     HOVER,
     REASON,
     Unit,
-    columns,
     in_place,
     named,
     plain,
@@ -43,13 +40,13 @@ from xbench.report.charts.axes import (
     vertical_line,
     whiskers,
 )
-from xbench.report.page.common_sections import capitalized, label_badge
-from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
-from xbench.text import cut
+from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace, columns
+from xbench.text import capitalized, cut
 from xbench.units import format_seconds, format_signed_percent
 
 ROW_PX = 34
 MARGIN_PX = 128
+HATCHED = {"shape": "/", "fgcolor": "--pattern", "fillmode": "overlay", "size": 8, "solidity": 0.2}
 PLAIN = ("reference", "partial", "control")
 """Verdicts that make no judgement."""
 
@@ -66,7 +63,7 @@ def fastest_first(record: Comparison) -> list[ModeResult]:
     places = {result.mode: place for place, result in enumerate(ranking(record))}
 
     def key(result: ModeResult) -> tuple[int, float]:
-        if not trusted(result) or result.seconds_per_sample is None:
+        if not result.is_trusted or result.seconds_per_sample is None:
             return 2, 0.0
         if result.mode in places:
             return 0, places[result.mode]
@@ -78,7 +75,7 @@ def fastest_first(record: Comparison) -> list[ModeResult]:
 def time_per_sample(record: Comparison) -> Figure | None:
     """Draw one bar per mode, in the order of the answer, with intervals and bounds. None if nothing was timed."""
     results = fastest_first(record)
-    timed = [(r, r.seconds_per_sample) for r in results if trusted(r) and r.seconds_per_sample is not None]
+    timed = [(r, r.seconds_per_sample) for r in results if r.is_trusted and r.seconds_per_sample is not None]
     if not timed:
         return None
     bounds = bounds_per_sample(record)
@@ -90,7 +87,9 @@ def time_per_sample(record: Comparison) -> Figure | None:
     hatched = [r for r, _ in timed if r.mode in aside]
     traces = [_bars(record, taking_part, unit, ["--c1" if r.mode in best else "--bar" for r in taking_part])]
     if hatched:
-        traces.append(_hatched(_bars(record, hatched, unit, [])))
+        bars, pattern = _bars(record, hatched, unit, []), HATCHED
+        marker = {**bars["marker"], "color": "--aside", "pattern": pattern}
+        traces.append({**bars, "insidetextfont": {"color": "--ink"}, "marker": marker})
     names = [named(r.mode) for r in results]
     failed = [r for r in results if sentences.failure_line(r) is not None]
     right = max([longest_s, *bounds.values()])
@@ -143,16 +142,6 @@ def _bars(record: Comparison, results: Sequence[ModeResult], unit: Unit, colours
     }
 
 
-def _hatched(bars: Trace) -> Trace:
-    """Return the same bars, hatched for modes that take no part in the answer."""
-    pattern = {"shape": "/", "fgcolor": "--pattern", "fillmode": "overlay", "size": 8, "solidity": 0.2}
-    return {
-        **bars,
-        "insidetextfont": {"color": "--ink"},
-        "marker": {**bars["marker"], "color": "--aside", "pattern": pattern},
-    }
-
-
 def bounds_per_sample(record: Comparison) -> dict[str, float]:
     """Return the distinct bounds as time per sample [s] by name; empty if the jobs do not share one workload."""
     alone = record.jobs[0].bounds if len(record.jobs) == 1 and record.cost_model is not None else None
@@ -181,7 +170,7 @@ def _verdict_beside(record: Comparison, result: ModeResult) -> Layout:
     """Return the ratio and its verdict, to the right of the bar."""
     said = verdict_badge(record, result).text
     ratio = result.ratio
-    if ratio is not None and ratio.verdict != "reference" and trusted(result):
+    if ratio is not None and ratio.verdict != "reference" and result.is_trusted:
         said = f"{ratio_cell(result)}<br>{said}"
     return row_text(named(result.mode), said)
 
@@ -221,7 +210,7 @@ def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table
     """Return the figures behind the bars. A failed mode has a row too."""
     rows: list[list[Cell]] = []
     for result in results:
-        one = result.seconds_per_sample if trusted(result) else None
+        one = result.seconds_per_sample if result.is_trusted else None
         rows.append(
             [
                 result.mode,
@@ -231,20 +220,20 @@ def comparison_table(record: Comparison, results: Sequence[ModeResult]) -> Table
                 ratio_cell(result),
                 verdict_badge(record, result),
                 str(result.blocks),
-                label_badge(result.label),
+                Badge.of(result.label),
             ]
         )
-    headings = columns(
-        "mode", *(["jobs"] if paired_modes(record) else []), "time per sample", "95 % CI",
-        f"ratio to {references(record)} [95 % CI]", "verdict", "blocks", "label", words=("mode", "verdict", "label"),
-    )  # fmt: skip
+    jobs = ["jobs"] if paired_modes(record) else []
+    ratio = f"ratio to {references(record)} [95 % CI]"
+    names = ("mode", *jobs, "time per sample", "95 % CI", ratio, "verdict", "blocks", "label")
+    headings = columns(names, ("mode", "verdict", "label"))
     return Table("Time per sample in figures", headings, rows, opened=True)
 
 
 def predicted_and_measured(record: Comparison) -> Figure | None:
     """Draw one row per mode: prediction, measurement with its interval, and the difference. None without any."""
     pairs = [(r, r.predicted_step_s, r.step_s) for r in fastest_first(record)
-             if trusted(r) and r.predicted_step_s is not None and r.step_s is not None]  # fmt: skip
+             if r.is_trusted and r.predicted_step_s is not None and r.step_s is not None]  # fmt: skip
     if not pairs:
         return None
     unit = time_unit(max(max(predicted_s, step.ci95[1]) for _, predicted_s, step in pairs))
@@ -294,14 +283,14 @@ def step_table(record: Comparison) -> Table:
     """Return where the step goes: measured, exposed, removed, predicted, and whether it trains what DDP trains."""
     rows: list[list[Cell]] = []
     for result in record.modes.values():
-        cells: dict[str, Cell] = {**shown_cells(record, result), "label": label_badge(result.label)}
-        cells["error"] = step_cells(result)["error"].replace("-", "−")
+        cells: dict[str, Cell] = {**shown_cells(record, result), "label": Badge.of(result.label)}
+        cells["error"] = str(cells["error"]).replace("-", "−")
         if cells["same network"] == "FAILED":
             cells["same network"] = Badge("FAILED", "failed")
         rows.append([with_turns(result), *cells.values()])
     memory = ["memory"] if with_memory(record) else []
-    headings = columns("mode", "step", "exposed", "removed", "predicted", "error", "buckets", *memory, "same network",
-                       "label", words=("mode", "same network", "label"))  # fmt: skip
+    headings = columns(("mode", "step", "exposed", "removed", "predicted", "error", "buckets", *memory, "same network",
+                       "label"), ("mode", "same network", "label"))  # fmt: skip
     note = capitalized(sentences.columns_line(record))
     return Table("Where the step goes, in figures", headings, rows, note, opened=True)
 
@@ -311,7 +300,7 @@ def memory_table(record: Comparison) -> Table | None:
     found = [(result.mode, memory_cells(result)) for result in with_memory(record)]
     if not found:
         return None
-    headings = columns("mode", *found[0][1], words=("mode",))
+    headings = columns(("mode", *found[0][1]), ("mode",))
     rows: list[list[Cell]] = [[mode, *cells.values()] for mode, cells in found]
     return Table("Memory of a rank", headings, rows, f"{sentences.MEMORY}.", opened=True)
 

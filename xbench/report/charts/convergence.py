@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from xbench.records import Converged, Convergence, ConvergenceCurve
-from xbench.report.charts.axes import BELOW, columns, marks, named, plain, points, rounded, rows_axis, whiskers
-from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
+from xbench.records import Converged, Convergence, ConvergenceCurve, SeedMean
+from xbench.report.charts.axes import BELOW, marks, named, plain, points, rounded, rows_axis, whiskers
+from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace, columns
 from xbench.stats.convergence import where
 from xbench.text import counted
 from xbench.units import format_bytes, format_count, format_seconds
@@ -46,7 +46,7 @@ def accuracy_figure(record: Convergence) -> Figure | None:
     means = points(
         [rounded(100 * accuracy.mean) for _, accuracy in shown],
         [named(mode.mode) for mode, _ in shown],
-        [f"<b>{plain(mode.mode)}</b> {_accuracy(mode, record)}" for mode, _ in shown],
+        [f"<b>{plain(mode.mode)}</b> {_accuracy(mode, accuracy, record)}" for mode, accuracy in shown],
         name="mean, 95 % CI",
         error_x=whiskers(((one.mean, one.ci95 or (one.mean, one.mean)) for _, one in shown), 100),
         marker={"color": "--c1", "size": 11},
@@ -168,21 +168,16 @@ def _accuracies(record: Convergence) -> Table:
                 apart += f" [{100 * low:+.2f}, {100 * high:+.2f}]".replace("-", "−")
         verdict = "reference" if mode.mode == record.reference else where(mode.difference)
         loss = f"{mode.test_loss.mean:.3f}" if mode.test_loss is not None else "–"
-        rows.append([mode.mode, _accuracy(mode, record), apart, loss, Badge(verdict, verdict)])
+        rows.append([mode.mode, _accuracy(mode, mode.accuracy, record), apart, loss, Badge.of(verdict)])
     verdicts = "seed by seed"
     apart = f"points from {record.reference}, seed by seed [95 % CI]"
-    headings = columns("mode", "accuracy [95 % CI]", apart, "test loss", verdicts, words=("mode", verdicts))
+    headings = columns(("mode", "accuracy [95 % CI]", apart, "test loss", verdicts), ("mode", verdicts))
     return Table("Accuracy in figures", headings, rows, opened=True)
 
 
-def _accuracy(mode: Converged, record: Convergence) -> str:
-    if mode.accuracy is None:
-        return "–"
-    said, span = f"{100 * mode.accuracy.mean:.2f} %", ""
-    if mode.accuracy.ci95 is not None:
-        low, high = mode.accuracy.ci95
-        span = f" [{100 * low:.2f}, {100 * high:.2f}]"
-    return f"{said}{span}{fewer_seeds(mode, record)}"
+def _accuracy(mode: Converged, accuracy: SeedMean, record: Convergence) -> str:
+    span = "" if accuracy.ci95 is None else f" [{', '.join(f'{100 * end:.2f}' for end in accuracy.ci95)}]"
+    return f"{100 * accuracy.mean:.2f} %{span}{fewer_seeds(mode, record)}"
 
 
 def _epochs(record: Convergence) -> Table:
@@ -191,7 +186,7 @@ def _epochs(record: Convergence) -> Table:
     for curve in record.curves:
         known = [f"{100 * share:.2f} %" for share in curve.test_accuracy]
         rows.append([curve.mode, str(curve.seed), *known, *["–"] * (most - len(known))])
-    headings = columns("mode", "seed", *(f"epoch {number}" for number in range(1, most + 1)), words=("mode",))
+    headings = columns(("mode", "seed", *(f"epoch {number}" for number in range(1, most + 1))), ("mode",))
     return Table("Test accuracy by seed and epoch", headings, rows, bulk=True)
 
 
@@ -206,7 +201,7 @@ def _losses(record: Convergence, group: int) -> Table:
         [str(group * (place + 1)), *(f"{of[place]:.4f}" if place < len(of) else "–" for of in means.values())]
         for place in range(longest)
     ]
-    return Table("Training loss in figures, means over seeds", columns("step", *means), rows, bulk=True)
+    return Table("Training loss in figures, means over seeds", columns(("step", *means)), rows, bulk=True)
 
 
 def costs_table(record: Convergence) -> Table:
@@ -222,7 +217,7 @@ def costs_table(record: Convergence) -> Table:
         ]
         for mode in record.modes.values()
     ]
-    headings = columns("mode", "step", "sent", "kept", "at most", "backward", words=("mode",))
+    headings = columns(("mode", "step", "sent", "kept", "at most", "backward"), ("mode",))
     note = (
         "Sent: by a worker and step, as the network device counted. Kept: bytes of activations that autograd holds for "
         "backward, mean over workers and steps, and at most. Backward: floating-point operations, counted."

@@ -11,7 +11,6 @@ from xbench.report import regression_sentences as told
 from xbench.report.charts.axes import (
     BELOW,
     REASON,
-    columns,
     in_place,
     plain,
     points,
@@ -22,10 +21,9 @@ from xbench.report.charts.axes import (
     vertical_line,
     whiskers,
 )
-from xbench.report.page.common_sections import capitalized, label_badge
-from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
+from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace, columns
 from xbench.stats.regression import LINE
-from xbench.text import counted, cut
+from xbench.text import capitalized, counted, cut
 
 ROW_PX = 30
 MARGIN_PX = 132
@@ -155,7 +153,7 @@ def wall_table(cases: Sequence[Judged]) -> Table:
         [
             told.name(case),
             verdict_badge(case),
-            label_badge(case.label) if case.label is not None else "–",
+            Badge.of(case.label) if case.label is not None else "–",
             told.ratio(case.found),
             told.p_holm(case.found),
             str(case.found.pairs) if case.found is not None else "–",
@@ -165,9 +163,8 @@ def wall_table(cases: Sequence[Judged]) -> Table:
         ]
         for case in cases
     ]
-    headings = columns("case", "verdict", "label", "ratio [95 % CI]", "p (Holm)", "pairs", "base → head", "threshold",
-                       *(["fresh launches"] if fresh else []),
-                       words=("case", "verdict", "label", "threshold"))  # fmt: skip
+    headings = columns(("case", "verdict", "label", "ratio [95 % CI]", "p (Holm)", "pairs", "base → head", "threshold",
+                       *(["fresh launches"] if fresh else [])), ("case", "verdict", "label", "threshold"))  # fmt: skip
     return Table("Wall-clock cases in figures", headings, rows, capitalized(told.COLUMNS), opened=True)
 
 
@@ -276,7 +273,7 @@ def floors_figure(record: Baseline) -> Figure | None:
 
 def floors_table(record: Baseline) -> Table:
     """Return every wall-clock case with its noise floor, or that it is unknown."""
-    headings = columns(*told.FLOOR_COLUMNS, words=("case", "noise floor", "label"))
+    headings = columns(told.FLOOR_COLUMNS, ("case", "noise floor", "label"))
     return Table("Noise floors in figures", headings, told.noise_rows(record), f"{told.FLOORS}.", opened=True)
 
 

@@ -15,7 +15,6 @@ from xbench.report.charts.axes import (
     Unit,
     byte_decades,
     byte_ticks,
-    columns,
     plain,
     points,
     shortened,
@@ -23,8 +22,8 @@ from xbench.report.charts.axes import (
     time_unit,
     whiskers,
 )
-from xbench.report.page.common_sections import capitalized
-from xbench.report.page.model import Cell, Figure, Table, Trace
+from xbench.report.page.model import Cell, Figure, Table, Trace, columns
+from xbench.text import capitalized
 from xbench.units import format_bytes, format_seconds, format_signed_percent
 
 NAMED = 45
@@ -145,9 +144,8 @@ def _table(layers: Sequence[Layer], sends_s: Sequence[float], sent: bool) -> Tab
         rows.append([
             layer.name, str(place), layer.kind, *figures, *([format_seconds(send_s)] if sent else []), share,
         ])  # fmt: skip
-    headings = columns("layer", "#", "kind", "parameters", "gradient", "forward", "backward", "ready",
-                       *(["alone on the link (simulated)"] if sent else []), "share of step",
-                       words=("layer", "kind"))  # fmt: skip
+    times = ("forward", "backward", "ready", *(["alone on the link (simulated)"] if sent else []))
+    headings = columns(("layer", "#", "kind", "parameters", "gradient", *times, "share of step"), ("layer", "kind"))
     return Table("Every layer in figures", headings, rows, bulk=True)
 
 
@@ -191,7 +189,7 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
             "margin": {"t": 8},
         },
         height=380,
-        table=Table("Every size in figures", columns(*COST_HEADINGS), cost_rows(cost), note),
+        table=Table("Every size in figures", columns(COST_HEADINGS), cost_rows(cost), note),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from xbench.records import Converged, Convergence, Label, WorkFormula
+from xbench.records import Converged, Convergence, Label
 from xbench.report import markup
 from xbench.report.charts.convergence import (
     accuracy_figure,
@@ -16,9 +16,8 @@ from xbench.report.charts.convergence import (
     without_accuracy,
 )
 from xbench.report.console import NARROW_COLUMNS, facts, filled_table, headline, indented, say
-from xbench.report.page.common_sections import fabric_pairs, workload_pair
 from xbench.report.page.model import Facts, Section, Sentences
-from xbench.report.sentences import environment_line, fabric_line
+from xbench.report.sentences import environment_line, fabric_line, fabric_pairs, workload_pair
 from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
 from xbench.stats.convergence import where
 from xbench.text import counted
@@ -59,11 +58,19 @@ class ConvergenceView(View[Convergence]):
 
     def draw(self, console: Console, detail: Detail) -> None:
         record = self.record
-        if self.draw_incomplete(console):
-            console.print()
+        self.draw_top(console)
         headline(console, verdicts(record))
         console.print()
-        _draw_costs(record, console)
+        seeds = counted(len(record.training.seeds), "seed")
+        title = f"Means over {seeds}; a step ({record.label}) and what it costs a worker"
+        rows = [_cells(mode, record) for mode in record.modes.values()]
+        if console.width >= NARROW_COLUMNS:
+            console.print(filled_table(title, _HEADINGS, rows, ("mode",)))
+        else:
+            say(console, title, "italic")
+            for name, *cells in rows:
+                console.print(Text(name, style="bold"))
+                indented(console, ", ".join(f"{h} {cell}" for h, cell in zip(_HEADINGS[1:], cells, strict=True)))
         say(console, _NOTE, "dim")
         for sentence in by_formula(record):
             say(console, sentence, "dim")
@@ -182,19 +189,6 @@ def _markdown_row(mode: Converged, record: Convergence) -> list[str]:
     ]
 
 
-def _draw_costs(record: Convergence, console: Console) -> None:
-    seeds = counted(len(record.training.seeds), "seed")
-    title = f"Means over {seeds}; a step ({record.label}) and what it costs a worker"
-    rows = [_cells(mode, record) for mode in record.modes.values()]
-    if console.width >= NARROW_COLUMNS:
-        console.print(filled_table(title, _HEADINGS, rows, ("mode",)))
-        return
-    say(console, title, "italic")
-    for name, *cells in rows:
-        console.print(Text(name, style="bold"))
-        indented(console, ", ".join(f"{h} {cell}" for h, cell in zip(_HEADINGS[1:], cells, strict=True)))
-
-
 def verdicts(record: Convergence) -> list[str]:
     """Return one sentence per mode: its accuracy against the reference's interval, or why it has none."""
     base = record.modes[record.reference]
@@ -257,25 +251,23 @@ def _cells(mode: Converged, record: Convergence) -> list[str]:
 
 def by_formula(record: Convergence) -> list[str]:
     """Return one sentence per mode that omits gradients: its predicted cost, and the error of the prediction."""
-    return [
-        f"{mode.mode} by the formula (simulated): {_by_formula(mode, mode.formula)}."
-        for mode in record.modes.values()
-        if mode.formula is not None
-    ]
-
-
-def _by_formula(mode: Converged, formula: WorkFormula) -> str:
-    """Format a prediction: 'sent 301.1 KiB, measured 1.2 % more; kept 5.0 MiB, as measured; ...'."""
-    flops = f"{format_count(round(formula.backward_flops))}FLOP"
-    quantities = (
-        ("sent", formula.sent_bytes, mode.sent_bytes, format_bytes(formula.sent_bytes)),
-        ("kept", formula.activation_bytes, mode.activation_bytes, format_bytes(formula.activation_bytes)),
-        ("backward", formula.backward_flops, mode.backward_flops, flops),
-    )
-    return "; ".join(
-        f"{name} {shown}{_beside(measured / expected - 1) if measured and expected else ''}"
-        for name, expected, measured, shown in quantities
-    )
+    found = []
+    for mode in record.modes.values():
+        formula = mode.formula
+        if formula is None:
+            continue
+        flops = f"{format_count(round(formula.backward_flops))}FLOP"
+        quantities = (
+            ("sent", formula.sent_bytes, mode.sent_bytes, format_bytes(formula.sent_bytes)),
+            ("kept", formula.activation_bytes, mode.activation_bytes, format_bytes(formula.activation_bytes)),
+            ("backward", formula.backward_flops, mode.backward_flops, flops),
+        )
+        told = "; ".join(
+            f"{name} {shown}{_beside(measured / expected - 1) if measured and expected else ''}"
+            for name, expected, measured, shown in quantities
+        )
+        found.append(f"{mode.mode} by the formula (simulated): {told}.")
+    return found
 
 
 def _beside(share: float) -> str:
