@@ -383,7 +383,7 @@ def step_cells(result: ModeResult) -> dict[str, str]:
 def shown_cells(record: Comparison, result: ModeResult) -> dict[str, str]:
     """Return `step_cells`, without memory if no mode of the record has it."""
     cells = step_cells(result)
-    if not with_memory(record):
+    if not memory_rows(record):
         del cells["memory"]
     return cells
 
@@ -393,19 +393,17 @@ def with_turns(result: ModeResult) -> str:
     return result.mode + (f" (turns {result.pattern})" if result.pattern else "")
 
 
-def with_memory(record: Comparison) -> list[ModeResult]:
-    """Return the timed modes whose memory is known."""
-    return [result for result in record.modes.values() if result.is_trusted and result.memory is not None]
-
-
-def memory_cells(result: ModeResult) -> dict[str, str]:
-    """Format a rank's memory: the peak, and its four parts."""
-    memory = result.memory
-    assert memory is not None
-    return {
-        "peak": format_bytes(memory.peak_bytes) + (" (sum)" if memory.by == "counted" else ""),
-        "parameters": format_bytes(memory.parameter_bytes),
-        "gradients": format_bytes(memory.gradient_bytes),
-        "optimizer": format_bytes(memory.optimizer_bytes),
-        "activations": format_bytes(memory.activation_bytes),
-    }
+def memory_rows(record: Comparison) -> list[dict[str, str]]:
+    """Return a row for each timed mode whose memory is known: its name, a rank's peak, and its four parts."""
+    return [
+        {
+            "mode": result.mode,
+            "peak": format_bytes(memory.peak_bytes) + (" (sum)" if memory.by == "counted" else ""),
+            "parameters": format_bytes(memory.parameter_bytes),
+            "gradients": format_bytes(memory.gradient_bytes),
+            "optimizer": format_bytes(memory.optimizer_bytes),
+            "activations": format_bytes(memory.activation_bytes),
+        }
+        for result in record.modes.values()
+        if result.is_trusted and (memory := result.memory) is not None
+    ]

@@ -9,7 +9,7 @@ from xbench.report import sentences
 from xbench.report.answer import (
     controls,
     jobs_of,
-    memory_cells,
+    memory_rows,
     paired_modes,
     partial,
     ranking,
@@ -20,7 +20,6 @@ from xbench.report.answer import (
     span_cell,
     verdict,
     winners,
-    with_memory,
     with_turns,
 )
 from xbench.report.charts.axes import (
@@ -288,7 +287,7 @@ def step_table(record: Comparison) -> Table:
         if cells["same network"] == "FAILED":
             cells["same network"] = Badge("FAILED", "failed")
         rows.append([with_turns(result), *cells.values()])
-    memory = ["memory"] if with_memory(record) else []
+    memory = ["memory"] if memory_rows(record) else []
     headings = columns(("mode", "step", "exposed", "removed", "predicted", "error", "buckets", *memory, "same network",
                        "label"), ("mode", "same network", "label"))  # fmt: skip
     note = capitalized(sentences.columns_line(record))
@@ -297,12 +296,11 @@ def step_table(record: Comparison) -> Table:
 
 def memory_table(record: Comparison) -> Table | None:
     """Return a rank's memory under each mode, with its parts; None if no mode's is known."""
-    found = [(result.mode, memory_cells(result)) for result in with_memory(record)]
-    if not found:
+    rows = memory_rows(record)
+    if not rows:
         return None
-    headings = columns(("mode", *found[0][1]), ("mode",))
-    rows: list[list[Cell]] = [[mode, *cells.values()] for mode, cells in found]
-    return Table("Memory of a rank", headings, rows, f"{sentences.MEMORY}.", opened=True)
+    cells = [list(row.values()) for row in rows]
+    return Table("Memory of a rank", columns(list(rows[0]), ("mode",)), cells, f"{sentences.MEMORY}.", opened=True)
 
 
 def signed(share: float | None) -> str:

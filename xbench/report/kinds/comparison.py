@@ -21,7 +21,7 @@ from xbench.report.advice import Advice, of_comparison, what_to_paste
 from xbench.report.answer import (
     answer,
     jobs_of,
-    memory_cells,
+    memory_rows,
     paired_modes,
     parity_cell,
     ratio_cell,
@@ -32,7 +32,6 @@ from xbench.report.answer import (
     step_cells,
     verdict,
     was_reached,
-    with_memory,
     with_turns,
 )
 from xbench.report.charts.bars import (
@@ -359,11 +358,6 @@ def draw_memory(record: Comparison, console: Console) -> None:
     if spare_columns(console, table) >= 0:
         console.print()
         console.print(table)
-
-
-def memory_rows(record: Comparison) -> list[dict[str, str]]:
-    """Return a row for each mode whose memory is known: its name, peak and parts."""
-    return [{"mode": result.mode, **memory_cells(result)} for result in with_memory(record)]
 
 
 def markdown_memory(record: Comparison) -> str:
