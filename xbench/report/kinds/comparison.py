@@ -16,32 +16,9 @@ from rich.text import Text
 
 from xbench.modes import mode_info
 from xbench.records import Comparison, Estimate, Job, Label, ModeResult
-from xbench.report import markup, sentences
+from xbench.report import answer, markup, sentences
 from xbench.report.advice import Advice, of_comparison, what_to_paste
-from xbench.report.answer import (
-    answer,
-    jobs_of,
-    memory_rows,
-    paired_modes,
-    parity_cell,
-    ratio_cell,
-    reference_of,
-    references,
-    shown_cells,
-    span_cell,
-    step_cells,
-    verdict,
-    was_reached,
-    with_turns,
-)
-from xbench.report.charts.bars import (
-    comparison_table,
-    fastest_first,
-    memory_table,
-    predicted_and_measured,
-    step_table,
-    time_per_sample,
-)
+from xbench.report.charts import bars
 from xbench.report.charts.launches import over_time
 from xbench.report.charts.layers import link_cost, waterfall
 from xbench.report.charts.steps import comparison_steps, comparison_turns
@@ -95,7 +72,7 @@ class ComparisonView(MeasuredView[Comparison]):
         return f"{super().subtitle()} · reference {self.record.reference}"
 
     def headline(self) -> list[str]:
-        return answer(self.record)
+        return answer.answer(self.record)
 
     def labels(self) -> list[Label]:
         return sorted({result.label for result in self.record.modes.values()})
@@ -159,7 +136,7 @@ class ComparisonView(MeasuredView[Comparison]):
         for line in self.stragglers():
             say(console, line, "yellow")
         console.print()
-        if was_reached(record):
+        if answer.was_reached(record):
             draw_modes(record, console)
             draw_memory(record, console)
         for failure in self.failures():
@@ -195,7 +172,7 @@ class ComparisonView(MeasuredView[Comparison]):
             markup.lead(self.headline()),
             markup.advice(self.advice()),
             markup.bullets(self.stragglers(), bold=True),
-            markdown_modes(record) if was_reached(record) else "",
+            markdown_modes(record) if answer.was_reached(record) else "",
             markdown_memory(record),
             markup.bullets(self.failures(), bold=True),
             markup.bullets([*sentences.not_shown_lines(record), *self.notes(), *self.cautions()]),
@@ -213,12 +190,12 @@ class ComparisonView(MeasuredView[Comparison]):
 
     def sections(self) -> list[Section]:
         record = self.record
-        times, predicted, samples = time_per_sample(record), predicted_and_measured(record), over_time(record)
-        reached = was_reached(record)
-        modes: list[Block] = [times or comparison_table(record, fastest_first(record))] if reached else []
-        memory = memory_table(record)
+        times, predicted, samples = bars.time_per_sample(record), bars.predicted_and_measured(record), over_time(record)
+        reached = answer.was_reached(record)
+        modes: list[Block] = [times or bars.comparison_table(record, bars.fastest_first(record))] if reached else []
+        memory = bars.memory_table(record)
         modes += [memory] if memory is not None and reached else []
-        forecast = [predicted or step_table(record), *caution_blocks(self.cautions())]
+        forecast = [predicted or bars.step_table(record), *caution_blocks(self.cautions())]
         uses = [(mode, result.gpu) for mode, result in record.modes.items()]
         gpus = gpu_blocks(uses, record.gpu_missing, record.fabric.label)
         notes = [*sentences.not_shown_lines(record), *self.notes()]
@@ -292,19 +269,20 @@ def _told(record: Comparison, result: ModeResult) -> str:
     assert result.step_s is not None
     assert result.seconds_per_sample is not None
     parts = [
-        *([f"{jobs_of(record, result.mode)} jobs"] if result.mode in paired_modes(record) else []),
-        f"step {format_seconds(result.step_s.median)} [{span_cell(result.step_s, ', ')}] ({result.label})",
+        *([f"{answer.jobs_of(record, result.mode)} jobs"] if result.mode in answer.paired_modes(record) else []),
+        f"step {format_seconds(result.step_s.median)} [{answer.span_cell(result.step_s, ', ')}] ({result.label})",
         f"{format_seconds(result.seconds_per_sample.median)} a sample",
     ]
     if result.ratio is not None:
-        parts.append(f"ratio to {reference_of(record, result)} {ratio_cell(result)}: {verdict(record, result)}")
+        ratio = f"{answer.ratio_cell(result)}: {answer.verdict(record, result)}"
+        parts.append(f"ratio to {answer.reference_of(record, result)} {ratio}")
     if result.predicted_step_s is not None:
         error = format_signed_percent(result.prediction_error)
         error = f", error {error}" if result.prediction_error is not None else ""
         parts.append(f"predicted {format_seconds(result.predicted_step_s)} (simulated){error}")
     if result.parity is not None:
         why = f" ({result.parity.message})" if not result.parity.shown else ""
-        parts.append(f"same network: {parity_cell(result)}{why}")
+        parts.append(f"same network: {answer.parity_cell(result)}{why}")
     return "; ".join(parts)
 
 
@@ -351,7 +329,7 @@ def draw_modes(record: Comparison, console: Console) -> None:
 
 def draw_memory(record: Comparison, console: Console) -> None:
     """Draw a rank's memory under each mode, and its parts, if a mode's is known and the terminal is wide enough."""
-    rows = memory_rows(record)
+    rows = answer.memory_rows(record)
     if not rows:
         return
     table = filled_table(sentences.MEMORY, list(rows[0]), [list(row.values()) for row in rows], ("mode",))
@@ -362,7 +340,7 @@ def draw_memory(record: Comparison, console: Console) -> None:
 
 def markdown_memory(record: Comparison) -> str:
     """Return a rank's memory under each mode, as Markdown; empty if no mode's is known."""
-    rows = memory_rows(record)
+    rows = answer.memory_rows(record)
     if not rows:
         return ""
     cells = [[markup.code(row["mode"]), *list(row.values())[1:]] for row in rows]
@@ -381,7 +359,9 @@ def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Tab
             break
     else:
         return None
-    steps = [{"mode": with_turns(result), **shown_cells(record, result)} for result in record.modes.values()]
+    steps = [
+        {"mode": answer.with_turns(result), **answer.shown_cells(record, result)} for result in record.modes.values()
+    ]
     one_label = len({result.label for result in record.modes.values()}) == 1
     dispensable = (*(("label",) if one_label else ()), *_DISPENSABLE)
     step_table = fitting_table(console, "Where the step goes", list(steps[0]), [list(row.values()) for row in steps],
@@ -393,19 +373,19 @@ def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Tab
 
 def _time_table(record: Comparison, spread: bool, longest_s: float, bar_columns: int) -> Table:
     """Return seconds per sample, ratios and verdicts: the figures behind the answer. `spread` adds interval columns."""
-    title = f"Time per sample, all jobs and ranks together; ratio to the reference, {references(record)}"
-    hidden = {*(() if paired_modes(record) else ("jobs",)), *(() if spread else ("95 % CI",))}
+    title = f"Time per sample, all jobs and ranks together; ratio to the reference, {answer.references(record)}"
+    hidden = {*(() if answer.paired_modes(record) else ("jobs",)), *(() if spread else ("95 % CI",))}
     rows = []
     for result in record.modes.values():
         estimate = result.seconds_per_sample if result.is_trusted else None
         cells: dict[str, str | Text] = {
             "mode": result.mode,
-            "jobs": str(jobs_of(record, result.mode)),
+            "jobs": str(answer.jobs_of(record, result.mode)),
             "per sample": format_seconds(estimate.median) if estimate else "–",
-            "95 % CI": span_cell(estimate),
+            "95 % CI": answer.span_cell(estimate),
             "": _bar(estimate, longest_s, bar_columns) if estimate else "",
-            "ratio [95 % CI]": ratio_cell(result),
-            "verdict": _styled(verdict(record, result)),
+            "ratio [95 % CI]": answer.ratio_cell(result),
+            "verdict": _styled(answer.verdict(record, result)),
         }
         rows.append({name: cell for name, cell in cells.items() if name not in hidden})
     return filled_table(title, list(rows[0]), [list(row.values()) for row in rows], ("mode", "", "verdict"))
@@ -418,16 +398,16 @@ def _bar(estimate: Estimate, longest_s: float, columns: int) -> Text:
 
 def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: Console) -> None:
     """Draw one mode as a block, for narrow terminals."""
-    judged = verdict(record, result)
-    jobs = f" of {jobs_of(record, result.mode)} jobs" if result.mode in paired_modes(record) else ""
+    judged = answer.verdict(record, result)
+    jobs = f" of {answer.jobs_of(record, result.mode)} jobs" if result.mode in answer.paired_modes(record) else ""
     console.print(Text.assemble((result.mode, "bold"), jobs, " ", _styled(judged)))
     if not result.is_trusted or result.seconds_per_sample is None:
         return
     if longest_s > 0:
         columns = min(_STACKED_BAR_COLUMNS, console.width - 4)
         indented(console, _bar(result.seconds_per_sample, longest_s, columns).plain)
-    cells = step_cells(result)
-    ratio = f"ratio to {reference_of(record, result)} {ratio_cell(result)}"
+    cells = answer.step_cells(result)
+    ratio = f"ratio to {answer.reference_of(record, result)} {answer.ratio_cell(result)}"
     buckets = f"{cells['buckets']} bucket{'' if cells['buckets'] == '1' else 's'}"
     memory = f", memory {cells['memory']}" if result.memory is not None else ""
     for line in (
@@ -441,21 +421,21 @@ def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: 
 
 def markdown_modes(record: Comparison) -> str:
     """Return one row per mode, as Markdown."""
-    ratio = markup.Markup(f"ratio to {markup.code(references(record))} [95 % CI]")
-    jobs = ["jobs"] if paired_modes(record) else []
+    ratio = markup.Markup(f"ratio to {markup.code(answer.references(record))} [95 % CI]")
+    jobs = ["jobs"] if answer.paired_modes(record) else []
     headings = ["mode", *jobs, "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
                 "predicted step (simulated)", "error", "same network", "label"]  # fmt: skip
     return markup.table(headings, [_mode_row(record, result) for result in record.modes.values()])
 
 
 def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
-    judged, cells = verdict(record, result), step_cells(result)
+    judged, cells = answer.verdict(record, result), answer.step_cells(result)
     sample = result.seconds_per_sample if result.is_trusted else None
     return [
         markup.code(result.mode),
-        *([str(jobs_of(record, result.mode))] if paired_modes(record) else []),
-        f"{format_seconds(sample.median)} [{span_cell(sample, ', ')}]" if sample else "–",
-        ratio_cell(result),
+        *([str(answer.jobs_of(record, result.mode))] if answer.paired_modes(record) else []),
+        f"{format_seconds(sample.median)} [{answer.span_cell(sample, ', ')}]" if sample else "–",
+        answer.ratio_cell(result),
         markup.strong(judged) if judged in ("faster", "FAILED") else judged,
         *(cells[heading] for heading in ("step", "exposed", "predicted", "error", "same network")),
         result.label,
@@ -520,16 +500,16 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
         yield {
             **of(result.label),
             "workload": _title(record, None),
-            "jobs": jobs_of(record, name),
+            "jobs": answer.jobs_of(record, name),
             "mode": name,
             "status": _status(result),
-            "verdict": verdict(record, result),
+            "verdict": answer.verdict(record, result),
             **fields(result, "error", "blocks"),
             "step_s": step.median if step else None,
             **ends("step", step.interval if step else None, "_s"),
             "s_per_sample": sample.median if sample else None,
             **ends("s_per_sample", sample.interval if sample else None),
-            "reference": reference_of(record, result),
+            "reference": answer.reference_of(record, result),
             "ratio": ratio.value if ratio else None,
             **ends("ratio", ratio.interval if ratio else None),
             "exposed_s": result.exposed_s if fine else None,
@@ -542,7 +522,7 @@ def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
             "units": len(result.units) or None,
             "largest_bucket_bytes": max(result.plan.bucket_bytes, default=None) if result.plan else None,
             # yes, not shown, FAILED, or 'no (ranks agree)' for modes that train another network on purpose
-            "same_network": parity_cell(result).partition(" (±")[0] if result.parity else None,
+            "same_network": answer.parity_cell(result).partition(" (±")[0] if result.parity else None,
             "same_network_why": result.parity.message if result.parity else None,
             "pattern": result.pattern,
             "memory_peak_bytes": memory.peak_bytes if memory else None,
