@@ -20,10 +20,10 @@ from xbench.report.charts.bars import (
     time_per_sample,
     verdict_badge,
 )
-from xbench.report.charts.convergence import grouped
 from xbench.report.charts.launches import over_time
 from xbench.report.charts.layers import link_cost, waterfall
 from xbench.report.charts.steps import comparison_steps, sub_rows, waits
+from xbench.report.kinds.convergence import grouped
 from xbench.report.kinds.scaling import figures as scaling_figures
 from xbench.report.kinds.tuned import tried_figure
 from xbench.report.page.model import Figure
