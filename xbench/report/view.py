@@ -19,6 +19,7 @@ from xbench.records import (
     Comparison,
     Contention,
     Environment,
+    Job,
     Label,
     Layer,
     Profile,
@@ -227,16 +228,18 @@ class View(ABC, Generic[R]):
 class MeasuredView(View[M]):
     """View of a record of real or emulated steps."""
 
+    def jobs(self) -> Sequence[Job | Profile]:
+        """Return the jobs, each with a workload and layers."""
+        return self.record.profiled
+
     def contention(self) -> Contention | None:
         """Return how collectives and computation slow each other; None if that was not measured."""
-        jobs = self.record.profiled
+        jobs = self.jobs()
         return jobs[0].contention if jobs else None
 
     def stragglers(self) -> list[str]:
         """Return sentences on ranks and links that hold the others back."""
-        return list(
-            dict.fromkeys(line for job in self.record.profiled for line in sentences.straggler_lines(job.stragglers))
-        )
+        return list(dict.fromkeys(line for job in self.jobs() for line in sentences.straggler_lines(job.stragglers)))
 
     def effort(self) -> str | None:
         """Describe how often each thing was repeated; None if the record does not say."""
@@ -288,12 +291,12 @@ class MeasuredView(View[M]):
 
     def markdown_layers(self) -> list[str]:
         """Return the layers of every job, folded."""
-        return [_layers(job.workload.title, job.layers, self.record.fabric.label) for job in self.record.profiled]
+        return [_layers(job.workload.title, job.layers, self.record.fabric.label) for job in self.jobs()]
 
     def markdown_how(self) -> str:
         """Return workload, bounds, fabric, cost model, effort and machine, folded."""
         record, effort = self.record, self.effort()
-        told = [sentences.workload_pair(job.workload) for job in self.record.profiled]
+        told = [sentences.workload_pair(job.workload) for job in self.jobs()]
         if record.bounds is not None:
             told.append(("bounds", sentences.bounds_line(record.bounds, record.modes)))
         told += [(name or "fabric", said) for name, said in self.link_facts() if name != "contention"]
@@ -322,7 +325,7 @@ class MeasuredView(View[M]):
                 **fields(layer, "parameters", "grad_bytes", "forward_s", "backward_s", "ready_s"),
                 "share_of_step": layer.share,
             }
-            for number, job in enumerate(self.record.profiled)
+            for number, job in enumerate(self.jobs())
             for place, layer in enumerate(job.layers, start=1)
         ]
 
