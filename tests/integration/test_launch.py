@@ -11,9 +11,9 @@ import psutil
 import pytest
 from typed_commands import wait_until_gone
 
-from xbench.errors import FabricError, RankError, RunError
+from xbench.errors import FabricError, RankError
 from xbench.fabrics import links, open_fabric, parse_fabric, shaped, stale
-from xbench.launch.launcher import AuxiliaryCommand, launch
+from xbench.launch.launcher import launch
 from xbench.rank.journal import pid_alive
 
 RANKS = Path(__file__).parent / "ranks"
@@ -38,7 +38,7 @@ def fabric():
 class Run:
     """One launch of `launched_rank` with a plan; keeps its events."""
 
-    def __init__(self, fabric, folder, *, jobs=1, silence_s=60.0, auxiliaries=(), on_event=None, **plan):
+    def __init__(self, fabric, folder, *, jobs=1, silence_s=60.0, on_event=None, **plan):
         argument = folder / "plan.json"
         argument.write_text(json.dumps(plan))
         self.before = children()
@@ -49,9 +49,7 @@ class Run:
             if on_event is not None:
                 on_event(job, rank, event)
 
-        self.outcome = launch(
-            fabric, jobs, "launched_rank", argument, folder, on_event=keep, silence_s=silence_s, auxiliaries=auxiliaries
-        )
+        self.outcome = launch(fabric, jobs, "launched_rank", argument, folder, on_event=keep, silence_s=silence_s)
         self.error = self.outcome.error
         self.pids = [event.pid for _, _, event in self.events if event.event == "hello"]
 
@@ -65,8 +63,7 @@ def children():
 
 
 def test_two_jobs_end_well_each_rank_on_its_own_core(fabric, tmp_path):
-    beside = AuxiliaryCommand(1, [sys.executable, "-c", "import time; print('beside', flush=True); time.sleep(600)"])
-    run = Run(fabric, tmp_path, jobs=2, steps=3, auxiliaries=[beside])
+    run = Run(fabric, tmp_path, jobs=2, steps=3)
     assert run.error is None, run.error.detail
     assert run.outcome.warnings == []
     seen = {(job, rank): json.loads(event.message) for job, rank, event in run.events if event.event == "remark"}
@@ -76,7 +73,6 @@ def test_two_jobs_end_well_each_rank_on_its_own_core(fabric, tmp_path):
         assert said == [2000.0, cores, str(len(cores))]  # a thousand ones of either rank
     events = [event.event for job, rank, event in run.events if (job, rank) == (1, 1)]
     assert events == ["hello", "phase", "remark", "end"]
-    assert Path(tmp_path / f"{beside.name}-host1.log").read_text() == "beside\n"
     assert run.left() == []
 
 
@@ -123,14 +119,6 @@ def test_a_link_that_goes_down_is_named(tmp_path):
         assert str(run.error).startswith("the link of host 1 is down")
         assert run.left() == []
     assert not [name for name in links.list_namespaces() if raised.run_id in name]
-
-
-def test_the_failure_of_an_auxiliary_process_ends_the_run(fabric, tmp_path):
-    beside = AuxiliaryCommand(1, [sys.executable, "-c", "raise OSError('no socket')"])
-    run = Run(fabric, tmp_path, steps=100000, pause_s=0.01, auxiliaries=[beside])
-    assert isinstance(run.error, RunError)
-    assert str(run.error) == f"the {beside.name} on host 1 ended with exit code 1: OSError: no socket"
-    assert run.left() == []
 
 
 def test_an_error_in_the_parent_ends_the_ranks(fabric, tmp_path):
