@@ -11,10 +11,9 @@ from xbench.cluster.bounds import bound_s, lower_bound_s
 from xbench.cluster.jobs import Job, on_hosts
 from xbench.cluster.metrics import metrics
 from xbench.cluster.policies.doubling import Doubling
-from xbench.cluster.policies.equal_share import EqualShare
+from xbench.cluster.policies.elastic import EqualShare, Optimus
 from xbench.cluster.policies.fifo import Fifo
-from xbench.cluster.policies.optimus import Optimus
-from xbench.cluster.policies.srtf import Srtf
+from xbench.cluster.policies.ordered import Srtf
 from xbench.cluster.policy import Cluster
 from xbench.cluster.speeds import HostSpeed, HostTable
 
@@ -48,13 +47,6 @@ def test_half_of_a_best_time_follows_its_mean_time_of_work() -> None:
     """Three jobs of 2 s, one GPU each, on two: mean times of work 0.5, 1.5 and 2.5 s, and 1 s more each."""
     three = [Job(name, 0.0, 1, 2.0, Amdahl(0.0)) for name in "abc"]
     assert lower_bound_s(three, Cluster(2)) == pytest.approx((0.5 + 1.5 + 2.5 + 3 * 1) / 3)
-
-
-def test_preemption_helps_where_jobs_come_late() -> None:
-    """b comes at 1 and takes 1 s: a stops for it."""
-    jobs = rigid((0, 1, 10), (1, 1, 1))
-    assert optimum_s(jobs, Cluster(1)) == pytest.approx(6.0)
-    assert lower_bound_s(jobs, Cluster(1)) == pytest.approx(6.0)
 
 
 @given(small())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.metrics import Simulated, metrics
+from xbench.cluster.metrics import Simulated
 from xbench.cluster.policies import POLICIES, parse_policy
 from xbench.cluster.policies.attained import Las
 from xbench.cluster.policy import Cluster, tolerance_s
@@ -36,18 +36,6 @@ def most_restarts(jobs: list[Job], policy: str) -> float:
 
 def restarts(simulated: Simulated) -> int:
     return sum(job.restarts for job in simulated.finished)
-
-
-@pytest.mark.parametrize("restart_s", [30.0, 120.0, 600.0])
-@pytest.mark.parametrize("policy", sorted(LEVELLED))
-def test_twelve_jobs_on_all_gpus_end(policy: str, restart_s: float) -> None:
-    """Restarting is no service: 128 GPUs would else attain the first threshold before they compute."""
-    jobs = rigid(*[(0.0, 128, 7200.0)] * 12)
-    simulated = simulate(jobs, parse_policy(policy), Cluster(128, restart_s))
-    assert len(simulated.finished) == 12
-    falls = sum(job.service_s for job in jobs) / LEVELLED[policy]
-    assert restarts(simulated) <= 1.1 * falls
-    assert metrics(simulated).useful_share >= 7200 * 12 / (7200 * 12 + 1.1 * falls * restart_s)
 
 
 def test_a_job_falls_by_what_it_computed_and_rises_by_what_it_held() -> None:
