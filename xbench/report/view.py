@@ -95,6 +95,7 @@ class View(ABC, Generic[R]):
     cut_short: ClassVar[str] = "it ended before everything was measured"
     """Reason given for an incomplete record that has no error."""
     aftermath: ClassVar[str] = " What follows is what had been measured by then."
+    keeps_empty_sections: ClassVar[bool] = False
 
     def __init__(self, record: R, place: str = RECORD) -> None:
         """Make the view of a record; `place` is the record's path in suggested commands."""
@@ -213,7 +214,7 @@ class View(ABC, Generic[R]):
             incomplete=self.incomplete(),
             failures=self.failures(),
             paste=self.paste(),
-            sections=[one for one in (*self.sections(), *self.ending()) if one.blocks],
+            sections=[one for one in (*self.sections(), *self.ending()) if one.blocks or self.keeps_empty_sections],
         )
 
     def answer(self) -> list[str]:
