@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from xbench.cluster.jobs import Job
 from xbench.cluster.metrics import Simulated
-from xbench.cluster.policies.alternate import Alternate
 from xbench.cluster.policies.doubling import Doubling, Exploratory, doubling_sizes, take
-from xbench.cluster.policies.elastic import EqualShare, Optimus
+from xbench.cluster.policies.elastic import Alternate, EqualShare, Optimus
 from xbench.cluster.policies.fifo import Fixed
 from xbench.cluster.policy import Cluster, Policy
 from xbench.cluster.speeds import TableSpeed

@@ -60,7 +60,7 @@ _POLICIES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("exploratory", "doubling:Exploratory",
      "doubling with speeds learned by trying 1, 2, 4, ... GPUs; knows work; :trial=",
      {"speeds": True, "learns": True, "options": {"trial": ("trial_s", "seconds")}}),
-    ("alternate", "alternate:Alternate",
+    ("alternate", "elastic:Alternate",
      "one job has its least and its most GPUs in turn, which measures restarts; :times=",
      {"speeds": True, "learns": True, "options": {"times": ("times", "count")}}),
     ("crossover-pairs", "sharing:CrossoverPairs",

@@ -108,7 +108,7 @@ class Rows:
         A row is bad if `parse` raises ValueError, SpecError or RecordError.
         """
         parsed = []
-        for row, cells in table.numbered():
+        for row, cells in table.rows:
             try:
                 parsed.append(parse(row, table.named(cells)))
             except (ValueError, SpecError, RecordError) as problem:

@@ -82,7 +82,7 @@ def load_philly(path: Path, cluster: str | None = None, rows: RowsPolicy = "refu
     collected = Rows("philly" if cluster is None else f"philly:{cluster}", rows)
     if cluster is not None:
         index = table.column["cluster"]
-        known = {cells[index] for _, cells in table.numbered() if len(cells) == len(table.column)}
+        known = {cells[index] for _, cells in table.rows if len(cells) == len(table.column)}
         if cluster not in known:
             raise unknown("cluster", cluster, sorted(known))
 
