@@ -6,12 +6,10 @@ has a form of its own for people.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -136,55 +134,23 @@ def _say_more(shown: int, found: int) -> None:
 
 def _list_runs(word: str, most: int, *, names: bool, as_json: bool) -> None:
     """List the runs whose folder's name holds the word."""
+    from xbench.report import runs as told
+    from xbench.report.console import make_console
+
     folders = [folder for folder in run_folders(RUNS) if word.lower() in folder.name.lower()]
     shown: list[Path] = folders[:most]
     if names:
         click.echo("".join(f"{folder}\n" for folder in shown), nl=False)
     elif as_json:
-        click.echo(json.dumps(list(map(_run, shown)), indent=1, ensure_ascii=False))
+        found = [told.read_run(folder) for folder in shown]
+        click.echo(json.dumps(told.as_json(found), indent=1, ensure_ascii=False))
         return
     else:
-        _show_runs(map(_run, shown))
+        told.render_runs([told.read_run(folder) for folder in shown], make_console(stderr=False))
     if not folders:
         click.echo(f"no runs in {RUNS}" + (f" whose name holds {word!r}" if word else ""), err=True)
     elif len(folders) > most:
         _say_more(most, len(folders))
-
-
-def _run(folder: Path) -> dict[str, Any]:
-    """Return the path, kind, subject, headline, time (ISO 8601) and completeness of the run in a folder.
-
-    A record that cannot be read makes a run of kind 'unreadable'; its headline gives the reason.
-    """
-    from xbench.records import load
-    from xbench.report.formats.html import contents
-
-    kept = folder / "tuned.json"
-    path = {"path": str(folder)}
-    try:
-        record = load(kept if kept.is_file() else folder)
-        page = contents([record])
-    except Exception as error:  # one foreign file must not hide the other runs
-        return path | {"kind": "unreadable", "subject": "", "headline": str(error), "created": "", "complete": False}
-    headline = page.incomplete or "".join(page.answer[:1]).removesuffix(".")
-    found = {"kind": record.kind, "subject": page.title, "headline": headline, "created": record.created}
-    return path | found | {"complete": page.incomplete is None}
-
-
-def _show_runs(runs: Iterable[dict[str, Any]]) -> None:
-    """Print three lines a run: local time, kind and subject; the answer; and the path, which is never folded."""
-    from rich.text import Text
-
-    from xbench.report.console import indented, make_console
-
-    console = make_console(stderr=False)
-    for run in runs:
-        made = run["created"]
-        with contextlib.suppress(ValueError, OverflowError, OSError):  # other text is shown as it is
-            made = f"{datetime.fromisoformat(made).astimezone():%Y-%m-%d %H:%M}"
-        console.print(Text("  ".join(filter(None, (made, run["kind"], run["subject"]))), style="bold"))
-        indented(console, run["headline"])
-        console.print(Text(f"  {run['path']}", style="dim"), soft_wrap=True)
 
 
 # --- workloads ----------------------------------------------------------------------------------------------------
