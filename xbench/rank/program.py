@@ -22,7 +22,7 @@ from xbench.planning.turns import JobTimes
 from xbench.rank.events import SchedulesPlanned
 from xbench.records import Contention as ContentionRecord
 from xbench.records import EmulatedLink, Plan
-from xbench.records.measured_parts import Parts
+from xbench.records.parts import Parts
 from xbench.spec import ModeSpec, RunSpec, Spec
 from xbench.stats.blocks import balanced_orders
 
