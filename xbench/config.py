@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,13 +18,13 @@ import click
 from xbench.errors import SpecError
 from xbench.modes import COMPARED, CONVERGED, TUNED
 from xbench.option_fields import Device, choice, group, option, parsed, read_timeout, whole, within
+from xbench.record_files import results_folder
 from xbench.units import parse_seconds
 from xbench.workload_options import StepOptions
 
 if TYPE_CHECKING:
     from xbench.spec import Collectives, Compress, Effort, FabricSpec, ModeSpec, WorkloadSpec
 
-RUNS = Path("results/runs")
 QUICK_PROFILE = 8
 """Steps that `--quick` times layer by layer."""
 
@@ -67,10 +67,6 @@ def _only_torch_option() -> Any:
     """Return a field for `--backend` of a command that offers torch alone."""
     told = "Whose all-reduce carries gradients: torch's."
     return option("--backend", type=_Backend(["torch"]), default="torch", hidden=True, help=told)
-
-
-def _output_option(told: str) -> Any:
-    return option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, help=told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +167,7 @@ class RunConfig:
         metavar="DURATION",
         help="Fail if a rank reports nothing for this long.",
     )
-    output: Path = _output_option("Folder for the records of runs.")
+    output: Path = field(default_factory=results_folder)
     compress: Compress | None = choice(
         "--compress",
         "none",

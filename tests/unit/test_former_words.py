@@ -41,6 +41,7 @@ TYPED: list[tuple[str, str]] = [
     ("regress calibrate", "regress baseline"),
     ("compare --copies fused", "as soon as it is ready"),
     ("profile --nvtx", "nsys profile"),
+    ("compare --output here", "XBENCH_RESULTS"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
     ("compare --overlap forward", "auto:forward"),
     ("compare --rigorous", "--launches 8"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from xbench.config import RUNS
+from xbench.record_files import results_folder
 from xbench.text import counted
 
 FILES = ("temporary folder or unfinished file", "temporary folders and unfinished files")
@@ -14,13 +12,11 @@ FILES = ("temporary folder or unfinished file", "temporary folders and unfinishe
 
 @click.command("clean", short_help="Remove what killed runs left.")
 @click.option("--all", "everything", is_flag=True, help="Remove namespaces of runs that are still alive, too.")
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=RUNS, show_default=True,
-              help="Folder of results, below which unfinished files are looked for.")  # fmt: skip
-def clean(everything: bool, output: Path) -> None:
+def clean(everything: bool) -> None:
     """Remove what killed runs left: network namespaces and processes in them, temporary folders, unfinished files."""
     from xbench.fabrics import stale
 
-    files = stale.clean_files(output)
+    files = stale.clean_files(results_folder())
     done = stale.clean(everything)
     files += done.files
     for name in [*done.removed, *files]:

@@ -18,11 +18,10 @@ from xbench.commands.options import (
     write_csv,
     write_json,
 )
-from xbench.config import RUNS
 from xbench.errors import RunError, SpecError
 from xbench.option_fields import choice, option, parsed, whole
 from xbench.output_files import check_folder
-from xbench.record_files import command_line
+from xbench.record_files import command_line, results_folder
 from xbench.text import counted
 from xbench.units import parse_seconds
 
@@ -210,7 +209,7 @@ def run_command(config: LiveConfig, jobs: Path | None, json_to: str | None) -> N
         policy = config.policy if config.restarts is None else f"alternate:times={config.restarts}"
         parsed("--policy", parse_policy, policy)
         folder = None if config.folder is None else Path(config.folder)
-        check_folder(folder if folder is not None else RUNS, "--folder", "name another --folder")
+        check_folder(folder if folder is not None else results_folder(), "--folder", "name another --folder")
         record = live.begin(
             live.LiveRequest(
                 jobs=jobs,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...")
 @takes(
     CompareConfig, "modes", "reference", "workloads", "effort", "until", "fabric", "device",
-    json_option, "timeout_s", "output", verbose_option, "compress", "collectives",
+    json_option, "timeout_s", verbose_option, "compress", "collectives",
 )  # fmt: skip
 def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
     """Run schedules side by side on real links and say which is fastest.
@@ -79,7 +79,7 @@ def run_and_render(
 @click.argument("names", metavar="[WORKLOAD]", default="resnet18")
 @takes(
     ConvergeConfig, "modes", "dataset", "seeds", "epochs", "samples", "lr", "batch_size", "image_size", "seq_len",
-    "dtype", "optimizer", "optimizer_impl", "seed", "fabric", "device", json_option, "timeout_s", "output",
+    "dtype", "optimizer", "optimizer_impl", "seed", "fabric", "device", json_option, "timeout_s",
 )  # fmt: skip
 def converge(config: ConvergeConfig, json_to: str | None) -> int:
     """Train on real data under every schedule, and compare loss and accuracy.

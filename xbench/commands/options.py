@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from xbench.config import RUNS
 from xbench.errors import SpecError, UsageError
 from xbench.option_fields import option_of, options_of, read_config
 from xbench.output_files import check_file, write_file
-from xbench.record_files import RECORD, is_record, run_folders
+from xbench.record_files import RECORD, is_record, results_folder, run_folders
 from xbench.text import counted
 
 if TYPE_CHECKING:
@@ -74,9 +73,9 @@ def latest(use: Callable[[Path], object] = _load) -> Path:
 
     Raises SpecError if there is no run, and the newest one's UsageError if `use` takes none.
     """
-    runs = run_folders(RUNS)
+    runs = run_folders(results_folder())
     if not runs:
-        raise SpecError(f"there is no run in {RUNS}", hint="name a result, or make one: xbench compare")
+        raise SpecError(f"there is no run in {results_folder()}", hint="name a result, or make one: xbench compare")
     passed: list[UsageError] = []
     for folder in runs[:MAX_PASSED]:
         try:
@@ -343,7 +342,7 @@ THEMES: dict[str, tuple[str, ...]] = {
     ),
     "Output": (
         "--all", "--verbose", "--emit", "--mode", "--json", "--csv", "--markdown", "--junit", "--html", "--trace",
-        "--keep", "--output", "--force",
+        "--keep", "--force",
     ),
     "Expert": ("--timeout", "--help"),
 }  # fmt: skip

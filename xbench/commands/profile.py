@@ -18,7 +18,7 @@ from xbench.config import ProfileConfig
 @click.argument("names", metavar="[WORKLOAD]", default="resnet50")
 @click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
 @takes(
-    ProfileConfig, "effort", "workloads", "fabric", "device", json_option, "timeout_s", "output", verbose_option,
+    ProfileConfig, "effort", "workloads", "fabric", "device", json_option, "timeout_s", verbose_option,
     "compress", "collectives",
 )  # fmt: skip
 def profile(config: ProfileConfig, all_layers: bool, json_to: str | None, verbose: bool) -> int:

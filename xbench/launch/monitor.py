@@ -231,7 +231,9 @@ class Monitor:
             if aux.code is not None and aux.code != 0 and aux.ended_s is not None
         ]
         if self._probes.disk_full():
-            return RunError("the disk that holds the run's folder is full", hint="free some space, or give --output")
+            return RunError(
+                "the disk that holds the run's folder is full", hint="free some space, or set XBENCH_RESULTS"
+            )
         if not causes:
             return None
         cause = min(causes, key=lambda cause: (cause.weight, cause.at_s))

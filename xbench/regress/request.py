@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -11,6 +11,7 @@ from typing import Literal
 from rich.console import Console
 
 from xbench.errors import RunError, SpecError, XbenchError
+from xbench.record_files import results_folder
 from xbench.records import Suite
 from xbench.regress.checkout import Checkout, Repository, short
 from xbench.regress.metrics import layer_of
@@ -37,7 +38,7 @@ class RegressRequest:
     confirm: bool = True
     device: str = "auto"
     timeout_s: float = 120.0
-    output: Path = Path("results/runs")
+    output: Path = field(default_factory=results_folder)
     command: str = "xbench regress"
 
 

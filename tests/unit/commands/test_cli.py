@@ -236,7 +236,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     got: list[RunConfig] = []
 
     @click.command(name="report")
-    @takes(RunConfig, "modes", "workloads", "effort", "fabric", "device", "timeout_s", "output", "compress", "overlap")
+    @takes(RunConfig, "modes", "workloads", "effort", "fabric", "device", "timeout_s", "compress", "overlap")
     def command(config: RunConfig) -> None:
         got.append(config)
 
@@ -253,7 +253,7 @@ def test_options_that_are_not_given_leave_the_config_as_it_is(
 
 def test_options_stand_in_the_config(xbench: Callable[..., Outcome], options: list[RunConfig]) -> None:
     words = ["--batch-size", "4", "--seed", "7", "--rounds", "3", "--fabric", "local:ranks=2", "--timeout", "1.5min"]
-    assert xbench("report", *words, "--output", "here", "--compress", "bf16",
+    assert xbench("report", *words, "--compress", "bf16",
                   "--modes", "ddp,auto")[0] == 0  # fmt: skip
     assert options == [
         RunConfig(
@@ -262,7 +262,6 @@ def test_options_stand_in_the_config(xbench: Callable[..., Outcome], options: li
             effort=Effort(launches=4, rounds=3),
             fabric=FabricSpec(name="local", ranks=2),
             timeout_s=90.0,
-            output=Path("here"),
             compress="bf16",
         )
     ]

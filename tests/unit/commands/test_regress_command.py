@@ -70,7 +70,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["check", "--json", "-", "--junit", "-"], "--json and --junit both want stdout"),
         (["check", "--json", "r", "--markdown", "r"], "--json and --markdown both want 'r'"),
         (["check", "--strikt"], "did you mean --strict?"),
-        (["check", "--output", "xbench.toml"], "--output"),
         (["baseline", "--device", "gpu"], "--device"),
         (
             ["baseline", "--layer", "deterministic", "--check", "step"],
@@ -99,7 +98,7 @@ def test_what_the_machine_does_not_have_is_refused_first(place: Path, refused: C
     other = Path(__file__).parents[2] / "golden" / "comparison-v1.json"
     assert "is a comparison record and no baseline" in refused("regress", "check", "--baseline", other)
     (place / "results").write_text("a file")
-    assert "the baseline: " in refused("regress", "baseline", "--output", place / "runs")
+    assert "the baseline: " in refused("regress", "baseline")
 
 
 def test_other_revisions_can_ask_which_protocol_is_spoken(capsys: pytest.CaptureFixture[str]) -> None:

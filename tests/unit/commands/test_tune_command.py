@@ -40,9 +40,10 @@ from xbench.stats.tuning import Choice
     ],
 )
 def test_wrong_values_are_refused_in_one_sentence(
-    refused: Callable[..., str], words: list[str], sentence: str, tmp_path: Path
+    refused: Callable[..., str], words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sentence in refused("tune", "synthetic", "--output", tmp_path / "runs", *words)
+    monkeypatch.setenv("XBENCH_RESULTS", str(tmp_path / "runs"))
+    assert sentence in refused("tune", "synthetic", *words)
     assert not (tmp_path / "runs").exists()
 
 

@@ -53,7 +53,7 @@ def test_processes_that_start_together_get_different_folders(tmp_path: Path) -> 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpecError, match=r"--output: '.*file/.*' cannot be made: Not a directory"):
+    with pytest.raises(SpecError, match=r"XBENCH_RESULTS: '.*file/.*' cannot be made: Not a directory"):
         new_run_folder(tmp_path / "file", "profile-a")
 
 

@@ -22,13 +22,12 @@ from xbench.cluster.live.ledger import EngineName, Ledger, RunStarted
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
-from xbench.record_files import RECORD, now
+from xbench.record_files import RECORD, now, results_folder
 from xbench.records import LiveRun
 from xbench.runs.frames import LiveFrame, write_frame
 from xbench.runs.run_folder import keep, new_run_folder
 from xbench.spec import DeviceType
 
-RUNS = Path("results/runs")
 Say = Callable[[str], None]
 
 
@@ -76,7 +75,7 @@ def begin(request: LiveRequest, say: Say) -> LiveRun:
     )
     State(began)  # it refuses what the policy cannot serve
     _check_workloads(file.jobs, request.device)
-    folder = request.folder or new_run_folder(RUNS, "cluster")
+    folder = request.folder or new_run_folder(results_folder(), "cluster")
     with ExitStack() as undo:
         if request.folder is None:
             undo.callback(_remove_empty, folder)
