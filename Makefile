@@ -17,7 +17,7 @@ BESIDE := $(foreach name,compiled_modes failed_runs,tests/integration/test_$(nam
 	$(foreach name,given_ranks ray live_cluster training_steps,tests/integration/test_$(name).py) tests/browser \
 	$(foreach name,library_models killed_runs runs live_job sharded schedules regress host put_off_updates \
 	emulated own_models one_process converge gate wheel auto_on_ddp tune partial mode_package compression profilers \
-	changed_model drawn_loops drawn_uses gpu_profile plan_snippets races plain_ddp warm,tests/integration/test_$(name).py)
+	changed_model drawn_loops drawn_uses gpu_profile plan_snippets races warm,tests/integration/test_$(name).py)
 
 # Files that `make rest` leaves to somebody else.
 LATER ?=
@@ -85,7 +85,7 @@ gpu:  ## Run what only a GPU can show, in half an hour, into results/gpu (instal
 
 # Needs g++ and make, and nvcc where Horovod is to average on GPUs; pip gets the rest.
 horovod: | $(VENV)/.installed  ## Build Horovod against this torch (5 minutes, kept in ~/.cache)
-	@$(BIN)/python -m xbench.horovod.build
+	@PYTHON=$(BIN)/python tools/horovod/build.sh
 
 docs: $(VENV)/.installed-docs  ## Build the documentation into site/ (installs no torch)
 	$(BIN)/python docs/make_site.py

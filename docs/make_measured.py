@@ -27,7 +27,7 @@ ONE_JOB = {
 TWO_JOBS = {
     "resnet18 twice, batch 8": "resnet18-pair-1gbit.json",
     "batch 14": "resnet18-b14-pair-1gbit.json",
-    "batch 10, over Horovod": "resnet18-b10-pair-horovod-1gbit.json",
+    "batch 5, over Horovod": "resnet18-b5-pair-horovod-1gbit.json",
 }
 _TABLE = re.compile(r"(<!-- measured: (?P<which>[a-z ]+) -->\n)(?P<rows>.*?)(<!-- /measured -->)", re.DOTALL)
 

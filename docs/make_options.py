@@ -19,7 +19,6 @@ MORE = {
     "--amp": "list.md#the-training-step",
     "--checkpoint": "list.md#the-training-step",
     "--clip": "list.md#the-training-step",
-    "--backend": "horovod.md#as-a-carrier",
     "--compress": "compare.md#half-the-bytes",
     "--fabric": "fabric.md",
     "--launches": "how-it-measures.md#steps-blocks-launches",

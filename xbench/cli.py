@@ -172,7 +172,7 @@ def _another_rank_says_it() -> bool:
 
     RANK and WORLD_SIZE may be left over from an old run. If they are the only evidence, this returns False.
     """
-    ranks = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+    ranks = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
     if all(os.environ.get(name, "0") == "0" for name in ranks):
         return False
     from xbench.fabrics.cluster import ranks_around

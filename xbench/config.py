@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
 from xbench.errors import SpecError
 from xbench.modes import COMPARED, CONVERGED, TUNED
 from xbench.option_fields import Device, choice, group, option, parsed, read_timeout, whole, within
@@ -23,7 +21,7 @@ from xbench.units import parse_seconds
 from xbench.workload_options import StepOptions
 
 if TYPE_CHECKING:
-    from xbench.spec import Collectives, Compress, Effort, FabricSpec, ModeSpec, WorkloadSpec
+    from xbench.spec import Compress, Effort, FabricSpec, ModeSpec, WorkloadSpec
 
 QUICK_PROFILE = 8
 """Steps that `--quick` times layer by layer."""
@@ -50,23 +48,6 @@ def _learning_rate(value: float) -> float:
 
 def _modes_option(default: str, told: str) -> Any:
     return option("--modes", default=default, unset=(), read=_modes, metavar="A,B,...", help=told)
-
-
-class _Backend(click.Choice[str]):
-    """Choice of backends. A removed backend is refused by name."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Raise SpecError for a removed backend; otherwise convert as `click.ParamType.convert` does."""
-        from xbench.spec import check_backend
-
-        check_backend(value)
-        return str(super().convert(value, param, ctx))
-
-
-def _only_torch_option() -> Any:
-    """Return a field for `--backend` of a command that offers torch alone."""
-    told = "Whose all-reduce carries gradients: torch's."
-    return option("--backend", type=_Backend(["torch"]), default="torch", hidden=True, help=told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,12 +158,6 @@ class RunConfig:
         read=lambda value: None if value == "none" else value,
         help="Type that fp32 gradients are sent as, in every mode.",
     )
-    collectives: Collectives = option(
-        "--backend",
-        type=_Backend(["torch", "horovod"]),
-        default="torch",
-        help="Whose all-reduce carries gradients: torch's or Horovod's, except in DDP.",
-    )
 
 
 UNTIL_S = 30 * 60.0
@@ -242,7 +217,6 @@ class TuneConfig(RunConfig):
     keep: str | None = option(
         "--keep", metavar="FILE", help="File to write the winner to.  [default: tuned.json beside the record]"
     )
-    collectives: Collectives = _only_torch_option()
 
 
 @dataclass(frozen=True, kw_only=True)

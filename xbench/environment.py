@@ -308,7 +308,7 @@ def noise(load: float, cores: int, governor: str | None, busy: Iterable[tuple[st
     return warnings
 
 
-_RANK_VARIABLES = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_STEP_ID")
+_RANK_VARIABLES = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID")
 """Variables of which one is set if an engine started this rank.
 
 Its process, the parent, is the other ranks' as well.

@@ -48,6 +48,7 @@ FORMER: dict[str, dict[str, str]] = {
         "--copies": "a gradient is copied into its bucket as soon as it is ready",
         "compare --minutes": "write --until 2%,20min",
         "profile --trace": "write xbench trace FILE",
+        "--backend": "torch carries the gradients, and the mode horovod sends by Horovod",
         "--gloo-threads": _HOST_TUNING,
         "--heap": _HOST_TUNING,
         "--inject": "to test a gate, slow the model down in this tree",
@@ -63,6 +64,7 @@ FORMER: dict[str, dict[str, str]] = {
     },
     "trace": {"alibaba": "write its tasks as a CSV of your own, one row a job"},
     "record": {"restart": "xbench cluster run JOBS.toml --restarts N measures restarts"},
+    "topology": dict.fromkeys(("doubling", "halving-doubling", "recursive-doubling"), "write ring or tree"),
     "key": {
         "auto:shard": "the mode of planned units is written auto:shard, or auto:shard,gathered=64MiB",
         "ddp+compile:reducer": "ddp+compile is DDP under torch.compile with DDP's own reducer",

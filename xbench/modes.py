@@ -239,7 +239,7 @@ _OURS = (
     ModeInfo("horovod", "Horovod's own optimizer: fusion=128 MiB, cycle=1 ms, unless it says otherwise",
              "xbench.schedules.horovod:Horovod", takes_plan=False, reducer="own", library="Horovod", paced_by="ddp",
              options="xbench.horovod.options:checked", obstacle="xbench.horovod:obstacle",
-             remedy="python -m xbench.horovod.build"),
+             remedy="make horovod in a checkout of xbench"),
     ModeInfo("replicate", "DDP rebuilt on FSDP2: an all-reduce of each block's gradients",
              "xbench.schedules.sharded:Replicate", obstacle=_SHARDING + "replicate_obstacle",
              forecast=_FORECASTS + "replicate", units_of="replicate",

@@ -30,9 +30,6 @@ OptimizerName = Literal["sgd", "adamw"]
 OptimizerImpl = Literal["default", "foreach", "fused"]
 DeviceType = Literal["cpu", "cuda"]
 Compress = Literal["bf16"]
-Collectives = Literal["torch", "sockets", "horovod"]
-"""Library whose all-reduce carries gradients. Old records may hold `sockets`; `check_backend` refuses it in new runs.
-"""
 Variation = Literal["samples", "noise", "sequence", "none"]
 MAX_ACCUMULATE = 1024
 """Most micro-steps of a step."""
@@ -85,7 +82,7 @@ class FabricSpec(Spec):
     `local`: `ranks` processes on this machine. `shaped`: `hosts` network namespaces of `ranks` processes each, joined
     by links limited to `rate` (tc's notation). `emulated`: `ranks` processes that represent `workers`. Their
     collectives take as long as `rate`, `latency` and `topology` predict, or as measured in the record `source`.
-    `cluster`: ranks that torchrun, srun, mpirun or horovodrun started; each of two jobs gets half. `auto`: chosen by
+    `cluster`: ranks that torchrun, srun or mpirun started; each of two jobs gets half. `auto`: chosen by
     `xbench.fabrics.choose`.
     """
 
@@ -194,9 +191,6 @@ class RunSpec(Spec):
         default=None,
         description="whether CUDA's Multi-Process Service ran; null on CPUs and where the record does not say",
     )
-    collectives: Collectives = Field(
-        default="torch", description="whose all-reduce carries the schedules of ours; `sockets` in old records alone"
-    )
 
     def reference_of(self, mode: ModeSpec) -> str:
         """Return the mode that this mode's step time is divided by. One job is compared with one, and two with two.
@@ -241,12 +235,6 @@ class RunSpec(Spec):
     def backend(self) -> str:
         """Process-group backend of the ranks that really run. NCCL needs a GPU each; emulated workers may share one."""
         return "nccl" if self.device == "cuda" and self.fabric.name != "emulated" else "gloo"
-
-
-def check_backend(collectives: str) -> None:
-    """Raise SpecError for the backend that was removed."""
-    if collectives == "sockets":
-        raise SpecError("--backend sockets was removed: leave --backend out, and Gloo carries the gradients of CPUs")
 
 
 def parse_options(text: str) -> tuple[str, dict[str, str]]:

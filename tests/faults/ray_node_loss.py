@@ -39,7 +39,7 @@ STEPS = {"gang": 200, "small": 80}
 LIMIT_S = 150.0
 STORE = 80 * 2**20
 HEALTH = {"health_check_period_ms": 1000, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
-POLICIES = ("doubling:plain=on", "equal-share:plain=on", "fifo", "las", "srtf")
+POLICIES = ("doubling", "equal-share", "fifo", "las", "srtf")
 RIGID = ("fifo", "las", "srtf")
 """Give the gang two workers or none: with one node left it waits until another joins."""
 
@@ -90,7 +90,16 @@ def one_run(drawn: dict[str, Any], folder: Path) -> dict[str, Any]:
         text = JOBS_TOML.format(**STEPS, interval=INTERVAL, arrival_s=drawn["small_arrives_s"])
         (folder / "jobs.toml").write_text(text, encoding="utf-8")
         words = ["cluster", "run", str(folder / "jobs.toml"), "--engine", "ray", "--address", str(cluster.address)]
-        words += ["--policy", drawn["policy"], "--folder", str(folder / "run"), "--retries", "1"]
+        words += [
+            "--policy",
+            drawn["policy"],
+            "--restart-cost",
+            "0s",
+            "--folder",
+            str(folder / "run"),
+            "--retries",
+            "1",
+        ]
         with open(folder / "said", "wb") as said:
             command = subprocess.Popen(
                 [sys.executable, "-m", "xbench", *words], stdin=subprocess.DEVNULL, stdout=said, stderr=said

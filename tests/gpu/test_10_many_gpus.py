@@ -131,7 +131,7 @@ def reference(record: Comparison, folder: Path) -> Path:
 
 @SEVERAL
 def test_the_link_against_nccl_tests(keep: Keep, tmp_path: Path) -> None:
-    record = measured(*CASES[0])
+    record = measured(CASES[0])
     theirs = read_link(reference(record, tmp_path))
     assert record.cost_model is not None
     points = record.cost_model.points

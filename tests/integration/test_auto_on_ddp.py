@@ -39,7 +39,7 @@ def test_auto_runs_ddp_itself_and_is_handed_over_as_ddp(tmp_path: Path) -> None:
     workload = f"{tmp_path / 'own.py'}:make"
     done = with_ranks_of(
         "auto_on_ddp", "compare", workload, "--fabric", "local:ranks=2", "--quick", "--rounds", "2",
-        "--modes", "ddp,auto", "--output", str(tmp_path / "runs"),
+        "--modes", "ddp,auto", results=tmp_path / "runs",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "runs")

@@ -73,7 +73,7 @@ def test_a_comparison_compiles_before_it_times(tmp_path: Path) -> None:
     script.write_text(FACTORY)
     modes = ("ddp", "ddp+compile", "fsdp+compile", "compute+compile")
     done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", "--modes", ",".join(modes), "--quick",
-                  "--rounds", "1", "--output", str(output), timeout_s=400)  # fmt: skip
+                  "--rounds", "1", results=output, timeout_s=400)  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(output)
     assert isinstance(record, Comparison)
@@ -99,7 +99,7 @@ def test_compiled_modes_take_every_kind_of_step(tmp_path: Path) -> None:
     modes = ("ddp", "ddp+compile", "fsdp+compile")
     done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", "--modes", ",".join(modes), "--quick",
                   "--rounds", "1", "--accumulate", "2", "--clip", "0.05", "--amp", "bf16",
-                  "--checkpoint", "blocks", "--output", str(output), timeout_s=400)  # fmt: skip
+                  "--checkpoint", "blocks", results=output, timeout_s=400)  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(output)
     assert isinstance(record, Comparison)
@@ -113,7 +113,7 @@ def test_a_mode_whose_backward_pass_cannot_be_compiled_is_left_out(tmp_path: Pat
     script.write_text(FACTORY + FAILING_BACKWARD)
     modes = "ddp,ddp+compile,fsdp+compile,wfbp"
     done = xbench("compare", f"{script}:make_failing", "--fabric", "local:ranks=2", "--modes", modes, "--quick",
-                  "--rounds", "1", "--output", str(output), timeout_s=400)  # fmt: skip
+                  "--rounds", "1", results=output, timeout_s=400)  # fmt: skip
     record = only_record(output)
     assert isinstance(record, Comparison), done.stderr[-3000:]
     assert record.complete, done.stderr[-3000:]

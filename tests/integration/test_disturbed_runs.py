@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from typed_commands import NETNS, TINY, command, only_record
+from typed_commands import NETNS, TINY, command, only_record, results_in
 
 from xbench.fabrics import links
 from xbench.rank.journal import JournalReader
@@ -29,9 +29,9 @@ BLOCKS = ("--launches", "1", "--rounds", "2", "--modes", "ddp,wfbp")
 @contextmanager
 def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A comparison that has come to its blocks."""
-    words = command("compare", TINY, *BLOCKS, "--output", str(folder), *arguments)
+    words = command("compare", TINY, *BLOCKS, *arguments)
     run = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=dict(os.environ)
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=results_in(folder)
     )
     try:
         deadline_s = time.monotonic() + 120

@@ -21,7 +21,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Pa
     modes = "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,auto,dear,priority,sequential,concurrent,crossover"
     words = ("--fabric", "emulated:workers=16,rate=1gbit", *SHORT, "--modes", modes)
     with one_core():
-        done = xbench("compare", TINY, *words, "--output", str(folder))
+        done = xbench("compare", TINY, *words, results=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     kept = only_record(folder)
     assert isinstance(kept, Comparison)
@@ -101,7 +101,7 @@ def test_the_jobs_of_a_pair_share_one_link(alone: tuple[Comparison, str, Path]) 
 def test_two_ranks_really_average_what_they_send(tmp_path: Path) -> None:
     done = xbench(
         "compare", TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT,
-        "--modes", "ddp,single,wfbp,optimal,crossover", "--output", str(tmp_path),
+        "--modes", "ddp,single,wfbp,optimal,crossover", results=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
@@ -118,7 +118,7 @@ def test_a_measured_link_is_emulated_from_its_record(tmp_path: Path) -> None:
     source = Path(__file__).parents[2] / "results" / "resnet18-b14-1gbit.json"
     done = xbench(
         "compare", TINY, "--fabric", f"emulated:from={source}", *SHORT,
-        "--modes", "compute,ddp,wfbp,optimal", "--output", str(tmp_path),
+        "--modes", "compute,ddp,wfbp,optimal", results=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     was, record = load(source), only_record(tmp_path)
@@ -133,7 +133,7 @@ def test_a_measured_link_is_emulated_from_its_record(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("on_one_core")
 def test_a_profile_of_an_emulated_cluster_can_be_planned_from(tmp_path: Path) -> None:
-    done = xbench("profile", TINY, "--fabric", "emulated:workers=4,rate=1gbit", "--quick", "--output", str(tmp_path))
+    done = xbench("profile", TINY, "--fabric", "emulated:workers=4,rate=1gbit", "--quick", results=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     source = next(tmp_path.glob("*/record.json"))
     planned = xbench("plan", str(source), "--workers", "64")

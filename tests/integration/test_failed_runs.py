@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typed_commands import NETNS, TINY, command, left_behind, only_record, ran, xbench
+from typed_commands import NETNS, TINY, command, left_behind, only_record, ran, results_in, xbench
 
 from xbench.fabrics import links, shaped
 from xbench.records import Comparison, load
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.integration
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     base = ["compare", TINY, "--quick", "--rounds", "400", "--modes", "ddp,wfbp"]
     return subprocess.Popen(
-        command(*base, "--output", str(folder), *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
+        command(*base, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env=results_in(folder),
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def test_a_mode_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
     modes = ["ddp", "single", "wfbp"]
     done = xbench(
         "compare", f"{script}:make", "--fabric", "local:ranks=2", "--quick", "--launches", "2", "--rounds", "2",
-        "--modes", ",".join(modes), "--output", str(tmp_path / "o"),
+        "--modes", ",".join(modes), results=tmp_path / "o",
     )  # fmt: skip
     assert done.returncode == 1, done.stderr[-3000:]
     record = only_record(tmp_path / "o")
@@ -208,7 +208,6 @@ WRONG = [
     (["compare", "--fabric", "local:ranks=1", "--modes", "ddp,crossover"], "local:ranks=1 has 1 rank", "ranks=2"),
     (["compare", "--fabric", "local:ranks=1", "--modes", "optimal"], "no link", "ranks=2"),
     (["compare", "--fabric", "local:ranks=1", "--reference", "optimal", "--modes", "ddp,optimal"], "no link", ""),
-    (["compare", "--output", "/proc/1/nothing"], "--output", ""),
     (["compare", "--json", "nowhere/a.json"], "--json", "mkdir"),
     (["compare", "--timeout", "soon"], "--timeout", ""),
     (["report", "no-such-file.json"], "there is no result file", ""),
@@ -230,7 +229,7 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(
 
 
 def test_an_image_size_that_a_model_cannot_take_is_refused_before_launch(tmp_path: Path) -> None:
-    done = xbench("compare", "inception_v3", "--image-size", "8", "--output", str(tmp_path / "o"))
+    done = xbench("compare", "inception_v3", "--image-size", "8", results=tmp_path / "o")
     assert done.returncode == 2
     assert "image" in done.stderr
     assert not (tmp_path / "o").exists()
@@ -239,14 +238,14 @@ def test_an_image_size_that_a_model_cannot_take_is_refused_before_launch(tmp_pat
 def test_a_factory_that_raises_shows_its_own_message(tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text("def make():\n    raise ValueError('the moon is in the wrong phase')\n")
-    done = xbench("compare", f"{script}:make", "--output", str(tmp_path / "o"))
+    done = xbench("compare", f"{script}:make", results=tmp_path / "o")
     assert done.returncode == 2
     assert "the moon is in the wrong phase" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_too_little_memory_is_said_beforehand(tmp_path: Path) -> None:
-    done = xbench("compare", "vit_h_14", "--batch-size", "4096", "--output", str(tmp_path / "o"))
+    done = xbench("compare", "vit_h_14", "--batch-size", "4096", results=tmp_path / "o")
     assert done.returncode == 2
     assert "GiB" in done.stderr
     assert not (tmp_path / "o").exists()

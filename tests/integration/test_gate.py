@@ -86,7 +86,7 @@ def compared(folder: Path, source: str) -> tuple[Comparison, str]:
     (folder / "train.py").write_text(source)
     done = xbench(
         "compare", f"{folder / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--rounds", "1",
-        "--modes", "ddp,single,dear", "--output", str(folder / "runs"),
+        "--modes", "ddp,single,dear", results=folder / "runs",
     )  # fmt: skip
     record = only_record(folder / "runs")
     assert isinstance(record, Comparison)

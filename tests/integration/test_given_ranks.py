@@ -1,4 +1,4 @@
-"""Ranks that other engines started: torchrun by hand in network namespaces, mpirun, srun's and horovodrun's variables.
+"""Ranks that other engines started: torchrun by hand in network namespaces, mpirun, srun's and mpiexec's variables.
 
 Nothing of our launcher is involved: namespaces are made with plain `ip`, processes with plain `subprocess`.
 """
@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from typed_commands import NETNS, TINY, command, only_record
+from typed_commands import NETNS, TINY, command, only_record, results_in
 
 from xbench.records import Comparison, load
 
@@ -31,9 +31,9 @@ MPIRUN = shutil.which("mpirun")
 AROUND = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "HOROVOD_", "TORCHELASTIC_")
 
 
-def clean_environment(**more: str) -> dict[str, str]:
-    """Ours, without what another engine around the tests may have set."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(AROUND)}
+def clean_environment(results: Path, **more: str) -> dict[str, str]:
+    """Ours with a folder for runs, without what another engine around the tests may have set."""
+    kept = {name: value for name, value in results_in(results).items() if not name.startswith(AROUND)}
     return kept | {"OMP_NUM_THREADS": "1"} | more
 
 
@@ -120,8 +120,8 @@ def torchruns(hosts: Sequence[str], ranks: int, *arguments: str) -> list[list[st
 @pytest.mark.netns
 def test_torchrun_by_hand_in_three_namespaces(tmp_path: Path, namespaces: list[str]) -> None:
     short = ("--quick", "--launches", "2", "--rounds", "1")  # three hosts share two cores
-    words = ["compare", "synthetic:layers=3,bytes=16k", *short, "--modes", "ddp,wfbp", "--output", str(tmp_path)]
-    with running(torchruns(namespaces, 1, *words), [clean_environment()] * 3) as hosts:
+    words = ["compare", "synthetic:layers=3,bytes=16k", *short, "--modes", "ddp,wfbp"]
+    with running(torchruns(namespaces, 1, *words), [clean_environment(tmp_path)] * 3) as hosts:
         results = ended(hosts)
     assert [code for code, _ in results] == [0] * 3, results
     record = comparison(tmp_path)
@@ -148,7 +148,7 @@ def test_a_launch_file_runs_the_comparison_that_it_is_given(tmp_path: Path, prog
     words = ["compare", "synthetic:layers=3,bytes=16k", "--quick", "--rounds", "1"]
     place = {"NODES": "1", "RANKS": "2", "GPUS": "0", "PYTHON": sys.executable, "PYTHONPATH": str(LAUNCH.parents[1]),
              "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}  # fmt: skip
-    with running([[*program, *words, "--output", str(tmp_path)]], [clean_environment(**place)]) as hosts:
+    with running([[*program, *words]], [clean_environment(tmp_path, **place)]) as hosts:
         results = ended(hosts)
     assert [code for code, _ in results] == [0], results
     record = comparison(tmp_path)
@@ -160,8 +160,8 @@ def test_a_launch_file_runs_the_comparison_that_it_is_given(tmp_path: Path, prog
 @pytest.mark.netns
 def test_two_jobs_inside_torchrun_in_two_namespaces(tmp_path: Path, namespaces: list[str]) -> None:
     mode = "crossover:wfbp,processes=2"
-    words = ["compare", TINY, *SHORT, "--modes", f"sequential,{mode}", "--output", str(tmp_path)]
-    with running(torchruns(namespaces[:2], 2, *words), [clean_environment()] * 2) as hosts:
+    words = ["compare", TINY, *SHORT, "--modes", f"sequential,{mode}"]
+    with running(torchruns(namespaces[:2], 2, *words), [clean_environment(tmp_path)] * 2) as hosts:
         results = ended(hosts)
     assert [code for code, _ in results] == [0, 0], results
     record = comparison(tmp_path)
@@ -181,8 +181,8 @@ def test_two_jobs_inside_torchrun_in_two_namespaces(tmp_path: Path, namespaces: 
 @NETNS
 @pytest.mark.netns
 def test_two_jobs_in_every_rank_of_torchrun(tmp_path: Path, namespaces: list[str]) -> None:
-    words = ["compare", TINY, *SHORT, "--modes", "sequential,crossover:wfbp", "--output", str(tmp_path)]
-    with running(torchruns(namespaces[:2], 1, *words), [clean_environment()] * 2) as hosts:
+    words = ["compare", TINY, *SHORT, "--modes", "sequential,crossover:wfbp"]
+    with running(torchruns(namespaces[:2], 1, *words), [clean_environment(tmp_path)] * 2) as hosts:
         results = ended(hosts)
     assert [code for code, _ in results] == [0, 0], results
     record = comparison(tmp_path)
@@ -201,8 +201,8 @@ def test_two_jobs_in_every_rank_of_torchrun(tmp_path: Path, namespaces: list[str
 @pytest.mark.skipif(MPIRUN is None, reason="mpirun is not installed (apt-get install openmpi-bin)")
 def test_mpirun_on_one_machine(tmp_path: Path) -> None:
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    words = command("compare", TINY, *SHORT, "--modes", "ddp,wfbp", "--output", str(tmp_path))
-    with running([[str(MPIRUN), *root, "--oversubscribe", "-np", "2", *words]], [clean_environment()]) as ranks:
+    words = command("compare", TINY, *SHORT, "--modes", "ddp,wfbp")
+    with running([[str(MPIRUN), *root, "--oversubscribe", "-np", "2", *words]], [clean_environment(tmp_path)]) as ranks:
         ((code, said),) = ended(ranks)
     assert code == 0, said
     record = comparison(tmp_path)
@@ -228,16 +228,15 @@ def srun(rank: int, world: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def horovodrun(rank: int, world: int) -> dict[str, str]:
+def mpiexec(rank: int, world: int) -> dict[str, str]:
     return {
-        "HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(world), "HOROVOD_LOCAL_RANK": str(rank),
-        "HOROVOD_LOCAL_SIZE": str(world), "HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "1",
+        "PMI_RANK": str(rank), "PMI_SIZE": str(world), "MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": str(world),
     }  # fmt: skip
 
 
 def test_ranks_by_srun_s_variables(tmp_path: Path) -> None:
-    words = command("profile", TINY, "--quick", "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path))
-    environments = [clean_environment(**srun(rank, 2)) for rank in range(2)]
+    words = command("profile", TINY, "--quick", "--seq-len", "8", "--batch-size", "2")
+    environments = [clean_environment(tmp_path, **srun(rank, 2)) for rank in range(2)]
     with running([words] * 2, environments) as ranks:
         results = ended(ranks)
     assert [code for code, _ in results] == [0, 0], results
@@ -248,12 +247,12 @@ def test_ranks_by_srun_s_variables(tmp_path: Path) -> None:
     assert results[1][1] == ""
 
 
-def test_a_killed_rank_of_horovodrun_ends_the_others_and_the_record_is_kept(tmp_path: Path) -> None:
+def test_a_killed_rank_of_mpiexec_ends_the_others_and_the_record_is_kept(tmp_path: Path) -> None:
     words = command(
         "compare", TINY, "--quick", "--rounds", "400", "--modes", "ddp,wfbp",
-        "--seq-len", "8", "--batch-size", "2", "--timeout", "30s", "--output", str(tmp_path),
+        "--seq-len", "8", "--batch-size", "2", "--timeout", "30s",
     )  # fmt: skip
-    environments = [clean_environment(**horovodrun(rank, 2), MASTER_ADDR="127.0.0.1") for rank in range(2)]
+    environments = [clean_environment(tmp_path, **mpiexec(rank, 2), MASTER_ADDR="127.0.0.1") for rank in range(2)]
     port = free_port()
     with running([words] * 2, [one | {"MASTER_PORT": port} for one in environments]) as ranks:
         lines: list[str] = []
@@ -282,9 +281,9 @@ def kept_blocks(output: Path, rank: int) -> int:
 def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tmp_path: Path) -> None:
     words = command(
         "compare", TINY, "--quick", "--rounds", "400", "--modes", "ddp",
-        "--seq-len", "8", "--batch-size", "2", "--output", str(tmp_path),
+        "--seq-len", "8", "--batch-size", "2",
     )  # fmt: skip
-    with running([words] * 2, [clean_environment(**srun(rank, 2)) for rank in range(2)]) as ranks:
+    with running([words] * 2, [clean_environment(tmp_path, **srun(rank, 2)) for rank in range(2)]) as ranks:
         for line in ranks[0].stderr:
             if "round 3" in line:
                 break
@@ -313,12 +312,12 @@ WRONG = [
         "the ranks of mpirun lack the environment variables OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK",
     ),
     (
-        {**horovodrun(1, 2), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+        {**mpiexec(1, 2), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
         [],
         "the variables of two engines contradict each other",
     ),
-    (horovodrun(0, 3), ["--modes", "concurrent"], "2 jobs share the devices, so each host needs a number of ranks"),
-    (horovodrun(0, 2), ["--modes", "concurrent"], "cluster has 1 rank for each job"),
+    (mpiexec(0, 3), ["--modes", "concurrent"], "2 jobs share the devices, so each host needs a number of ranks"),
+    (mpiexec(0, 2), ["--modes", "concurrent"], "cluster has 1 rank for each job"),
     (
         {
             "OMPI_COMM_WORLD_RANK": "0",
@@ -338,7 +337,7 @@ def test_a_wrong_environment_is_one_sentence(
     environ: dict[str, str], arguments: list[str], sentence: str, tmp_path: Path
 ) -> None:
     words = command("compare", TINY, *arguments)
-    with running([words], [clean_environment(**environ)]) as ranks:
+    with running([words], [clean_environment(tmp_path, **environ)]) as ranks:
         ((code, said),) = ended(ranks, 60)
     assert code == 2, said
     assert sentence in said
@@ -352,10 +351,10 @@ def test_a_rank_whose_workload_does_not_build_is_named_by_rank_0(tmp_path: Path)
         "    assert os.environ['SLURM_PROCID'] == '0', 'no data here'\n"
         "    return nn.Linear(4, 4), (torch.randn(2, 4), torch.randn(2, 4)), nn.functional.mse_loss\n"
     )
-    words = command("compare", f"{script}:make", *SHORT[:5], "--modes", "ddp", "--output", str(tmp_path / "o"))
-    with running([words] * 2, [clean_environment(**srun(rank, 2)) for rank in range(2)]) as ranks:
+    words = command("compare", f"{script}:make", *SHORT[:5], "--modes", "ddp")
+    with running([words] * 2, [clean_environment(tmp_path, **srun(rank, 2)) for rank in range(2)]) as ranks:
         results = ended(ranks, 90)
     assert [code for code, _ in results] == [1, 2], results
     assert "cannot take part: " in results[0][1]
     assert "no data here" in results[0][1]
-    assert json.loads(next((tmp_path / "o").glob("*/record.json")).read_text())["complete"] is False
+    assert json.loads(next(tmp_path.glob("*/record.json")).read_text())["complete"] is False

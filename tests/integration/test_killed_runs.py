@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from shares import drawn
-from typed_commands import xbench
+from typed_commands import results_in, xbench
 
 from xbench.rank.journal import pid_alive
 from xbench.records import Comparison, load
@@ -36,9 +36,10 @@ START = "sys.exit(cli.main(sys.argv[2:]))"
 
 
 def started(body: str, folder: Path, *more: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-c", body + START, str(folder), *WORDS, *more, "--output", str(folder / "runs")]
+    argv = [sys.executable, "-c", body + START, str(folder), *WORDS, *more]
     return subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=results_in(folder / "runs"),
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ SHORT = (
 )
 def test_a_comparison(tmp_path: Path, module: str, text: str, title: str, tensors: int) -> None:
     pytest.importorskip(module, reason=f"{module} is not installed")
-    done = xbench("compare", text, *SHORT, "--output", str(tmp_path / "runs"))
+    done = xbench("compare", text, *SHORT, results=tmp_path / "runs")
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "runs")
     assert isinstance(record, Comparison)

@@ -74,8 +74,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two jobs under doubling: the first has both slots until the second comes, and again when that is done."""
     folder = tmp_path_factory.mktemp("undisturbed")
     jobs = written(folder, ("first", STEPS, 0.0), ("second", 60, 4.0))
-    words = [str(jobs), "--policy", "doubling:plain=on", "--slots", "2", "--folder", str(folder / "run")]
-    done = xbench("cluster", "run", *words, "--restart-cost", "4s")
+    words = [str(jobs), "--policy", "doubling", "--slots", "2", "--folder", str(folder / "run")]
+    done = xbench("cluster", "run", *words, "--restart-cost", "0s")
     assert done.returncode == 0, done.stderr[-3000:]
     return folder / "run"
 
@@ -97,7 +97,7 @@ def test_a_controller_that_is_killed_at_any_point(tmp_path: Path, undisturbed: P
     jobs = written(tmp_path, ("first", STEPS, 0.0), ("second", 60, 4.0))
     folder = tmp_path / "run"
     draw = random.Random(7)
-    words = [str(jobs), "--policy", "doubling:plain=on", "--slots", "2", "--folder", str(folder)]
+    words = [str(jobs), "--policy", "doubling", "--restart-cost", "0s", "--slots", "2", "--folder", str(folder)]
     for begun in (False, True):
         given = words if not begun else ["--resume", str(folder)]
         controller = subprocess.Popen(command("cluster", "run", *given), stderr=subprocess.DEVNULL)

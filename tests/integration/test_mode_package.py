@@ -17,7 +17,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory, with_pairs: dict[str, str
     folder = tmp_path_factory.mktemp("pairs")
     done = xbench(
         "compare", "synthetic:layers=6,bytes=64k", "--modes", "ddp,pairs", "--fabric", "local:ranks=2",
-        "--quick", "--rounds", "2", "--output", str(folder), env=with_pairs,
+        "--quick", "--rounds", "2", results=folder, env=with_pairs,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(folder)

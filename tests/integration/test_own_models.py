@@ -51,9 +51,7 @@ def test_a_script_of_a_package_with_arguments_a_group_workers_and_one_row_of_tok
     (package / "__init__.py").touch()
     (package / "sizes.py").write_text("WORDS = 50\n")
     (package / "train.py").write_text(PACKED)
-    done = xbench(
-        "compare", f"{package / 'train.py'}:make", *SHORT, "--modes", "ddp,wfbp", "--output", str(tmp_path / "runs")
-    )
+    done = xbench("compare", f"{package / 'train.py'}:make", *SHORT, "--modes", "ddp,wfbp", results=tmp_path / "runs")
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "runs")
     assert isinstance(record, Comparison)
@@ -103,7 +101,7 @@ def test_the_wait_for_a_loader_is_a_part_of_every_step_and_its_workers_end(tmp_p
     (tmp_path / "train.py").write_text(LOADED)
     short = (*SHORT[:-1], "4")
     done = xbench(
-        "compare", f"{tmp_path / 'train.py'}:make", *short, "--modes", "ddp,optimal", "--output", str(tmp_path / "runs")
+        "compare", f"{tmp_path / 'train.py'}:make", *short, "--modes", "ddp,optimal", results=tmp_path / "runs"
     )
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "runs")
@@ -157,7 +155,7 @@ def test_a_model_with_collectives_of_its_own_trains_in_every_mode(tmp_path: Path
     modes = ("ddp", "wfbp", "dear", "auto", "replicate")
     done = xbench(
         *("compare", f"{tmp_path / 'train.py'}:make", *SHORT, "--modes", ",".join(modes), "--timeout", "30s"),
-        *("--output", str(tmp_path / "runs")),
+        results=tmp_path / "runs",
     )
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "runs")
@@ -176,7 +174,7 @@ def test_ranks_whose_models_start_apart_are_told_so(tmp_path: Path) -> None:
         "    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))\n"
         "    return model, (torch.randn(4, 3), torch.tensor([0, 1, 0, 1])), nn.CrossEntropyLoss()\n"
     )
-    done = xbench("profile", f"{tmp_path / 'train.py'}:make", *SHORT[:2], "--output", str(tmp_path / "runs"))
+    done = xbench("profile", f"{tmp_path / 'train.py'}:make", *SHORT[:2], results=tmp_path / "runs")
     assert done.returncode == 1
     assert "train.py:make: the ranks' models start apart, in '0.weight' and 3 more" in done.stderr
     assert "hint: the same seed is set on all ranks before the factory is called" in done.stderr
@@ -219,7 +217,7 @@ def test_a_loader_that_ends_on_one_rank_ends_the_run_and_the_blocks_before_are_k
     (tmp_path / "train.py").write_text(ENDING.replace("{batches}", str(batches)))
     done = xbench(
         "compare", f"{tmp_path / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--launches", "1",
-        "--rounds", "2", "--modes", f"ddp,{mode}", "--output", str(tmp_path / "runs"),
+        "--rounds", "2", "--modes", f"ddp,{mode}", results=tmp_path / "runs",
     )  # fmt: skip
     assert done.returncode == 1, done.stderr[-3000:]
     assert "Traceback" not in done.stderr

@@ -110,7 +110,18 @@ def test_a_whole_run(tmp_path: Path) -> None:
         for name, steps, arrival_s in (("first", 900, 0.0), ("second", 60, 4.0))
     )
     (tmp_path / "jobs.toml").write_text(text, encoding="utf-8")
-    words = ["--engine", "ray", "--slots", "2", "--policy", "doubling:plain=on", "--folder", str(tmp_path / "run")]
+    words = [
+        "--engine",
+        "ray",
+        "--slots",
+        "2",
+        "--policy",
+        "doubling",
+        "--restart-cost",
+        "0s",
+        "--folder",
+        str(tmp_path / "run"),
+    ]
     done = xbench("cluster", "run", str(tmp_path / "jobs.toml"), *words)
     assert done.returncode == 0, done.stderr[-3000:]
     record = load(tmp_path / "run")

@@ -28,7 +28,7 @@ def single_jobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, s
     done = xbench(
         "compare", TINY, "--fabric", "local:ranks=2", *SHORT, "--launches", "2",
         "--modes", "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,ddp@b",
-        "--output", str(folder), "--json", "-",
+        "--json", "-", results=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     kept = only_record(folder)
@@ -154,7 +154,7 @@ def test_a_plan_of_the_record_attaches_to_the_users_model(single_jobs: tuple[Com
 @pytest.mark.usefixtures("on_one_core")
 def test_a_world_of_one_compares_hooks_with_the_bare_loop_and_compresses_nothing_twice(tmp_path: Path) -> None:
     done = xbench("compare", TINY, "--fabric", "local:ranks=1", *SHORT, "--modes", "compute,wfbp,optimal",
-                  "--dtype", "bf16", "--compress", "bf16", "--output", str(tmp_path))  # fmt: skip
+                  "--dtype", "bf16", "--compress", "bf16", results=tmp_path)  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Comparison)
@@ -168,8 +168,8 @@ def test_a_world_of_one_compares_hooks_with_the_bare_loop_and_compresses_nothing
 
 def test_inside_torchrun_the_ranks_are_torchruns(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "xbench"]
-    arguments = ["compare", TINY, *SHORT, "--modes", "ddp,optimal", "--output", str(tmp_path)]
-    done = ran([*torchrun, *arguments])
+    arguments = ["compare", TINY, *SHORT, "--modes", "ddp,optimal"]
+    done = ran([*torchrun, *arguments], results=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Comparison)
@@ -226,7 +226,7 @@ def test_a_users_own_factory_in_ranks_that_are_tuned(watched: tuple[Path, Path],
     script, seen = watched
     modes = "ddp,single,wfbp,mgwfbp,optimal"
     done = xbench("compare", f"{script}:partly_used", "--fabric", "local:ranks=2", *SHORT, "--modes", modes,
-                  "--output", str(tmp_path / "o"))  # fmt: skip
+                  results=tmp_path / "o")  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "o")
     assert isinstance(record, Comparison)
@@ -256,7 +256,7 @@ def test_a_compiled_channels_last_model_under_autocast(tmp_path: Path) -> None:
         "    return model, (images, torch.randint(0, 5, (4,))), lambda o, t: loss(o.float(), t)\n"
     )
     done = xbench("compare", f"{script}:make", "--fabric", "local:ranks=2", *SHORT, "--modes", "ddp,wfbp,optimal",
-                  "--output", str(tmp_path / "o"))  # fmt: skip
+                  results=tmp_path / "o")  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "o")
     assert isinstance(record, Comparison)
@@ -276,7 +276,7 @@ def test_compressed_gradients_have_a_tolerance_of_their_own_and_are_predicted_as
     script, seen = watched
     monkeypatch.setenv("XBENCH_HOST_TUNING", "off")
     done = xbench("compare", f"{script}:wholly_used", "--fabric", "local:ranks=2", *SHORT,
-                  "--modes", "ddp,single,auto", "--compress", "bf16", "--output", str(tmp_path / "o"))  # fmt: skip
+                  "--modes", "ddp,single,auto", "--compress", "bf16", results=tmp_path / "o")  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path / "o")
     assert isinstance(record, Comparison)
@@ -303,7 +303,7 @@ def test_two_different_jobs_share_shaped_hosts(tmp_path: Path) -> None:
     modes = "concurrent,crossover,ddp-tuned"
     done = xbench(
         "compare", TINY, "synthetic:layers=12,bytes=32k", "--fabric", "shaped:hosts=2,rate=200mbit", *SHORT,
-        "--modes", modes, "--output", str(tmp_path), "--json", str(tmp_path / "copy.json"),
+        "--modes", modes, "--json", str(tmp_path / "copy.json"), results=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
@@ -332,7 +332,7 @@ def test_two_different_jobs_share_shaped_hosts(tmp_path: Path) -> None:
 @NETNS
 @pytest.mark.netns
 def test_profile_on_a_shaped_link(tmp_path: Path) -> None:
-    done = xbench("profile", TINY, "--fabric", "shaped:hosts=2,rate=500mbit", "--quick", "--output", str(tmp_path))
+    done = xbench("profile", TINY, "--fabric", "shaped:hosts=2,rate=500mbit", "--quick", results=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
     assert isinstance(record, Profile)

@@ -53,7 +53,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str]
     folder = tmp_path_factory.mktemp("rivals")
     done = xbench(
         "compare", f"synthetic:layers={LAYERS},bytes=64k", "--modes", "compute,ddp,zero1,fsdp,replicate,auto:shard",
-        "--fabric", "local:ranks=2", "--quick", "--rounds", "2", "--output", str(folder),
+        "--fabric", "local:ranks=2", "--quick", "--rounds", "2", results=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(folder)
@@ -64,7 +64,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str]
 def test_collectives_of_groups_are_measured_for_hsdp(tmp_path: Path) -> None:
     done = xbench(
         "compare", "synthetic:layers=4,bytes=64k", "--modes", "ddp,hsdp", "--fabric", "local:ranks=4",
-        "--quick", "--rounds", "1", "--output", str(tmp_path),
+        "--quick", "--rounds", "1", results=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(tmp_path)
@@ -177,7 +177,7 @@ def test_a_loss_that_reads_the_plain_model_leaves_the_mode_out(tmp_path: Path, f
     (tmp_path / "train.py").write_text(READS if first == "on the first rank" else on_all)
     done = xbench(
         "compare", f"{tmp_path / 'train.py'}:make", "--modes", "ddp,fsdp", "--fabric", "local:ranks=2",
-        "--quick", "--rounds", "1", "--output", str(tmp_path / "runs"),
+        "--quick", "--rounds", "1", results=tmp_path / "runs",
     )  # fmt: skip
     record = only_record(tmp_path / "runs")
     assert isinstance(record, Comparison)

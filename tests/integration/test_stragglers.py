@@ -24,7 +24,7 @@ def found(folder: Path, plant: str, *words: str, start: list[str] | None = None)
     paths = os.pathsep.join([str(BENCHMARKS), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "XBENCH_PLANT": plant, "PYTHONPATH": paths}
     begin = command() if start is None else start
-    done = ran([*begin, *words, "--output", str(folder)], cwd=ROOT, env=env)
+    done = ran([*begin, *words], cwd=ROOT, env=env, results=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     (job,) = only_record(folder).profiled
     assert job.stragglers is not None

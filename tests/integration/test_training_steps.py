@@ -67,7 +67,7 @@ def compared(
     (folder / "train.py").write_text(source)
     done = xbench(
         "compare", f"{folder / 'train.py'}:make", "--fabric", f"local:ranks={ranks}", "--quick", "--rounds", "1",
-        "--modes", modes, *options, "--output", str(folder / "runs"), env=env,
+        "--modes", modes, *options, results=folder / "runs", env=env,
     )  # fmt: skip
     record = only_record(folder / "runs")
     assert isinstance(record, Comparison)

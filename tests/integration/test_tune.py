@@ -22,7 +22,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, subproc
     folder = tmp_path_factory.mktemp("tuned")
     done = xbench(
         "tune", TINY, "--fabric", "local:ranks=2", "--minutes", "0.25", "--modes", "optimal,ddp-tuned,single",
-        "--output", str(folder / "runs"), "--keep", str(folder / "kept.json"),
+        "--keep", str(folder / "kept.json"), results=folder / "runs",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     record = only_record(folder / "runs")

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import xbench
+from xbench.records import KINDS
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -118,7 +119,7 @@ def test_a_page_of_every_kind_of_record(installed: Path, tmp_path: Path) -> None
     words = [sys.executable, "-c", code, *map(str, RECORDS)]
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert len(RECORDS) >= 12
+    assert {record.name for record in RECORDS} == {f"{kind}-v1.json" for kind in KINDS}
     for number in range(len(RECORDS)):
         assert "</html>" in (tmp_path / f"{number}.html").read_text(encoding="utf-8")
 

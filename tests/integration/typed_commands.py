@@ -11,12 +11,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from xbench.fabrics import links, shaped
 from xbench.fabrics.stale import owner_lives
 from xbench.rank.journal import pid_alive
+from xbench.record_files import RESULTS
 from xbench.records import Comparison, Profile, load
 
 NETNS = pytest.mark.skipif(shaped.obstacle() is not None, reason=f"shaped links do not work here: {shaped.obstacle()}")
@@ -34,26 +36,35 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "xbench", *arguments]
 
 
-def xbench(
-    *arguments: str, timeout_s: float = 240, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return ran(command(*arguments), timeout_s, env=env)
+def results_in(folder: Path, **more: str) -> dict[str, str]:
+    """Our environment, with a folder for the records of runs, and more."""
+    return os.environ | {RESULTS: str(folder)} | more
+
+
+def xbench(*arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    return ran(command(*arguments), **how)
 
 
 def ran(
-    arguments: list[str], timeout_s: float = 240, cwd: Path | None = None, env: dict[str, str] | None = None
+    arguments: list[str],
+    timeout_s: float = 240,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    results: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     # An environment of its own: readline, which pytest imports, puts COLUMNS into the one that children get otherwise.
-    env = dict(os.environ) if env is None else env
+    env = dict(os.environ if env is None else env)
+    if results is not None:
+        env[RESULTS] = str(results)
     return subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, cwd=cwd, env=env)
 
 
-def with_ranks_of(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def with_ranks_of(module: str, *arguments: str, results: Path) -> subprocess.CompletedProcess[str]:
     """The same, with ranks that run this module of `ranks/` in the place of `xbench.rank.main`."""
     start = f"from xbench.runs import execute; execute.WORKER = {module!r}; from xbench.__main__ import run; run()"
     ranks = str(Path(__file__).parent / "ranks")
     paths = os.pathsep.join([ranks, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return ran([sys.executable, "-c", start, *arguments], env={**os.environ, "PYTHONPATH": paths})
+    return ran([sys.executable, "-c", start, *arguments], env=os.environ | {"PYTHONPATH": paths}, results=results)
 
 
 def only_record(folder: Path) -> Profile | Comparison:

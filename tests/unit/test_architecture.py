@@ -29,10 +29,6 @@ OF_OTHER_PROGRAMS = {  # torchrun's and Slurm's, in docs/clusters.md; pip's in g
 OTHER_MEANINGS = [  # modules in which the name of a mode means something else
     ("xbench.horovod.", "horovod"),  # the package, its folders and its process group
     ("xbench.environment", "horovod"),  # the package, whose version is recorded
-    ("xbench.spec", "horovod"),  # the library of --backend, here and below
-    ("xbench.config", "horovod"),
-    ("xbench.rank.transport", "horovod"),
-    ("xbench.runs.prepare", "horovod"),
 ]
 OF_A_CHECKOUT = re.compile(r"\b(docs|examples|benchmarks|tests)/|\b(README|CONTRIBUTING)\b|\bresults/[\w-]+\.json")
 """Files that a wheel lacks."""

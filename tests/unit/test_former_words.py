@@ -14,6 +14,7 @@ from xbench.schedules import parse_mode
 from xbench.spec import known_options
 
 TYPED: list[tuple[str, str]] = [
+    ("compare --backend horovod", "the mode horovod"),
     ("validate --cells 24", "compare"),
     ("compare --gloo-threads plain", "XBENCH_HOST_TUNING=off"),
     ("cluster compare --trace alibaba:pai.csv", "a CSV of your own"),
@@ -44,6 +45,7 @@ TYPED: list[tuple[str, str]] = [
     ("compare --output here", "XBENCH_RESULTS"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
     ("compare --overlap forward", "auto:forward"),
+    ("compare --fabric emulated:workers=4,rate=1gbit,topology=doubling", "ring or tree"),
     ("compare --rigorous", "--launches 8"),
     ("compare --steps 20", "--quick"),
     ("profile --steps 20", "--quick"),

@@ -78,11 +78,11 @@ def test_every_character_that_reports_are_drawn_with_has_one() -> None:
     assert drawn - _PLAIN.keys() == set()
 
 
-@pytest.mark.parametrize("columns", ["100", "60"])
-def test_a_report_in_ascii_keeps_its_shape(columns: str) -> None:
+@pytest.mark.parametrize(("kind", "columns"), [("comparison", "60"), ("scaling", "100")])
+def test_a_report_in_ascii_keeps_its_shape(kind: str, columns: str) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": columns}
-    command = [sys.executable, "-m", "xbench", "report", str(GOLDEN / "comparison-v1.json")]
+    command = [sys.executable, "-m", "xbench", "report", str(GOLDEN / f"{kind}-v1.json")]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
     shown = [line.rstrip() for line in done.stdout.decode("ascii").replace(command[-1], "RECORD").splitlines()]
-    golden = (GOLDEN / f"comparison-{columns}.txt").read_text(encoding="utf-8")
+    golden = (GOLDEN / f"{kind}-{columns}.txt").read_text(encoding="utf-8")
     assert shown == [line.rstrip() for line in golden.encode("ascii", STAND_INS).decode().splitlines()]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[WORKLOAD]...")
 @takes(
     CompareConfig, "modes", "reference", "workloads", "effort", "until", "fabric", "device",
-    json_option, "timeout_s", verbose_option, "compress", "collectives",
+    json_option, "timeout_s", verbose_option, "compress",
 )  # fmt: skip
 def compare(config: CompareConfig, json_to: str | None, verbose: bool) -> int:
     """Run schedules side by side on real links and say which is fastest.

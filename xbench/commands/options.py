@@ -333,7 +333,7 @@ THEMES: dict[str, tuple[str, ...]] = {
         "--resume", "--workers", "--model",
     ),
     "Links and devices": (
-        "--fabric", "--links", "--device", "--backend", "--compress",
+        "--fabric", "--links", "--device", "--compress",
         "--topology", "--rate", "--latency", "--compute-scale", "--link",
     ),
     "Measurement": (

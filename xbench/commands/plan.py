@@ -119,7 +119,7 @@ class PlanConfig:
     topology: str | None = option(
         "--topology",
         metavar="NAME",
-        help="All-reduce of SIZES: ring, tree (double binary trees), halving-doubling, doubling, or "
+        help="All-reduce of SIZES: ring, tree (double binary trees), or "
         "hierarchical:gpus=G[,rate=R|,between=R][,latency=L].  [default: ring]",
     )
     error_band: float | None = option(

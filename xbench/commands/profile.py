@@ -19,7 +19,7 @@ from xbench.config import ProfileConfig
 @click.option("--all", "all_layers", is_flag=True, help="Show every layer, not only the ten slowest.")
 @takes(
     ProfileConfig, "effort", "workloads", "fabric", "device", json_option, "timeout_s", verbose_option,
-    "compress", "collectives",
+    "compress",
 )  # fmt: skip
 def profile(config: ProfileConfig, all_layers: bool, json_to: str | None, verbose: bool) -> int:
     """Time every layer of a training step, fit the network, plan schedules.

@@ -49,9 +49,7 @@ FABRICS.add(
     "real computation, collectives timed by a cost model: emulated:workers=64,rate=25gbit,latency=20us or from=RECORD",
     keys=("workers", "rate", "latency", "topology", "from", "link", "contention", "ranks"),
 )
-FABRICS.add(
-    "cluster", "xbench.fabrics.cluster:ClusterFabric", "the ranks that torchrun, srun, mpirun or horovodrun started"
-)
+FABRICS.add("cluster", "xbench.fabrics.cluster:ClusterFabric", "the ranks that torchrun, srun or mpirun started")
 
 
 def parse_fabric(text: str) -> FabricSpec:

@@ -1,10 +1,10 @@
-"""Ranks that an engine (torchrun, srun, mpirun, horovodrun) started. This fabric starts nothing itself.
+"""Ranks that an engine (torchrun, srun, mpirun) started. This fabric starts nothing itself.
 
 Every engine tells a rank its place in its own variables; ENGINES is the table. A rank may see the variables of several
 engines, because engines nest:
 
 - torchrun's agent (TORCHELASTIC_RUN_ID) is always the innermost: srun, mpirun or Kubernetes started it.
-- srun is always the outermost: mpirun and horovodrun start their ranks through it inside an allocation.
+- srun is always the outermost: mpirun starts its ranks through it inside an allocation.
 - All others, and RANK and WORLD_SIZE that a script set by hand, must give the same rank and world size.
 
 An incomplete set is an error, unless it agrees with another engine's complete set: Slurm's PMI plug-ins set only
@@ -32,7 +32,7 @@ from xbench.spec import FabricSpec, known_options
 from xbench.text import counted
 
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
-HINT = "torchrun --nproc-per-node 8 -m xbench compare --fabric cluster; srun, mpirun and horovodrun do, too"
+HINT = "torchrun --nproc-per-node 8 -m xbench compare --fabric cluster; srun and mpirun do, too"
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,6 @@ class Engine:
 TORCHRUN = Engine(
     "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", ("MASTER_ADDR", "MASTER_PORT")
 )
-HOROVODRUN = Engine(
-    "horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK"
-)
 OPEN_MPI = Engine(
     "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
 )
@@ -70,7 +67,7 @@ SRUN = Engine("srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", host="SLU
 TORCHRUNS_OWN = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
 """Variables that torchrun sets, and scripts that set a rank by hand do not."""
 
-ENGINES = (TORCHRUN, HOROVODRUN, OPEN_MPI, HYDRA, SRUN)
+ENGINES = (TORCHRUN, OPEN_MPI, HYDRA, SRUN)
 """Engines, innermost first where they nest."""
 
 
@@ -119,6 +116,8 @@ def ranks_around(environ: Mapping[str, str]) -> ClusterRank | None:
     claimed = [engine for engine in ENGINES if _claims(engine, environ)]
     complete = [engine for engine in claimed if not _missing(engine, environ)]
     if not claimed:
+        if environ.get("HOROVOD_RANK"):
+            raise SpecError("horovodrun started this, and xbench does not take its ranks from horovodrun", hint=HINT)
         return None
     if not complete:
         raise _incomplete(claimed[0], environ)

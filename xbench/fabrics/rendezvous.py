@@ -7,7 +7,6 @@ torchrun gives both. For the other engines:
 | any | MASTER_ADDR, if set | MASTER_PORT, if set |
 | srun | the first host of the step | from the job's and the step's number |
 | mpirun, mpiexec | this host, if all ranks are on it; else MASTER_ADDR must be set | from the job's name |
-| horovodrun | left by rank 0 on horovodrun's rendezvous server (HTTP, /scope/key) | as the address |
 
 A derived port is below the ports that the kernel hands out. If two runs derive the same port on one host, the second
 reports it.
@@ -19,40 +18,31 @@ which no other host reaches. So the interface is the one that leads to rank 0, u
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import socket
-import time
 import zlib
 from collections.abc import Callable, Mapping
 
 import psutil
 
-from xbench.errors import RunError, SpecError
+from xbench.errors import SpecError
 from xbench.fabrics.cluster import ClusterRank, whole_number
 
 FIRST_PORT, PORTS = 20000, 10000
-SCOPE, KEY = "xbench", "rank0"
-POLL_S = 0.2
 LOOPBACK = "127.0.0.1"
 
 _JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "HYDRA_BSTRAP_JOBID", "I_MPI_HYDRA_UUID")
 
 
-def meeting_point(process: ClusterRank, environ: Mapping[str, str], *, patience_s: float = 120.0) -> tuple[str, int]:
-    """Rank 0's address and port. For horovodrun it blocks until rank 0 has published them.
-
-    Raises SpecError if nothing tells how to reach rank 0, RunError if rank 0 does not come.
-    """
+def meeting_point(process: ClusterRank, environ: Mapping[str, str]) -> tuple[str, int]:
+    """Rank 0's address and port. Raises SpecError if nothing tells how to reach rank 0."""
     address = environ.get("MASTER_ADDR")
     port = whole_number(environ, "MASTER_PORT", 1, 65535) if environ.get("MASTER_PORT") else None
     if address:
         return address, port or derived_port(process, environ)
     if process.engine == "srun":
         return first_host(environ, process), port or derived_port(process, environ)
-    if process.engine == "horovodrun" and environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
-        return _by_rendezvous(process, environ, port, patience_s)
     if process.counted and process.local_world_size == process.world_size:
         return LOOPBACK, port or derived_port(process, environ)
     example = {"mpirun": "mpirun -x MASTER_ADDR=node0 …", "mpiexec": "mpiexec -genv MASTER_ADDR node0 …"}
@@ -61,12 +51,6 @@ def meeting_point(process: ClusterRank, environ: Mapping[str, str], *, patience_
         "MASTER_ADDR is not set",
         hint=f"name the first host: {example.get(process.engine, 'MASTER_ADDR=node0')}",
     )
-
-
-def check_meeting_point(process: ClusterRank, environ: Mapping[str, str]) -> None:
-    """Raise the SpecError that `meeting_point` would raise, without network access."""
-    if environ.get("MASTER_ADDR") or process.engine != "horovodrun" or not environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"):
-        meeting_point(process, environ)
 
 
 def derived_port(process: ClusterRank, environ: Mapping[str, str]) -> int:
@@ -117,55 +101,6 @@ def _hosts_of(part: str, nodes: str) -> list[str]:
         last = int(high) if dash else int(low)
         numbers += [str(number).zfill(len(low)) for number in range(int(low), last + 1)]
     return [host for number in numbers for host in _hosts_of(f"{before}{number}{after}", nodes)]
-
-
-def _by_rendezvous(
-    process: ClusterRank, environ: Mapping[str, str], port: int | None, patience_s: float
-) -> tuple[str, int]:
-    """Publish rank 0's address on horovodrun's server, or read it there on another rank."""
-    server = environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
-    number = environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT")
-    if not number:
-        raise SpecError("the ranks of horovodrun lack the environment variable HOROVOD_GLOO_RENDEZVOUS_PORT")
-    server_address = (server, whole_number(environ, "HOROVOD_GLOO_RENDEZVOUS_PORT", 1, 65535))
-    if process.rank == 0:
-        rank0_address = (
-            LOOPBACK if process.local_world_size == process.world_size else address_towards(server) or server
-        )
-        port = port or free_port()
-        _request(server_address, "PUT", f"{rank0_address} {port}".encode())
-        return rank0_address, port
-    deadline = time.monotonic() + patience_s
-    while (response := _request(server_address, "GET")) is None:
-        if time.monotonic() > deadline:
-            raise RunError(f"rank 0 did not tell horovodrun's rendezvous server its address within {patience_s:g} s")
-        time.sleep(POLL_S)
-    rank0_address, _, text = response.decode().partition(" ")
-    return rank0_address, int(text)
-
-
-def _request(server_address: tuple[str, int], method: str, body: bytes | None = None) -> bytes | None:
-    """Content of the server's response, None for a missing key. Raises RunError without a response."""
-    connection = http.client.HTTPConnection(*server_address, timeout=10)
-    try:
-        connection.request(method, f"/{SCOPE}/{KEY}", body=body)
-        answer = connection.getresponse()
-        content = answer.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise RunError(
-            f"horovodrun's rendezvous server at {server_address[0]}:{server_address[1]} does not answer: {error}",
-            hint="set MASTER_ADDR and MASTER_PORT to do without it",
-        ) from None
-    finally:
-        connection.close()
-    return content if answer.status == 200 else None
-
-
-def free_port() -> int:
-    """A port on which this host can listen now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def address_towards(target: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Horovod as a baseline and as a transport: its build, its launcher's environment, its collectives as a process group.
+"""Horovod as a rival: whether it can be used here, its options, and its one world in a process.
 
 Horovod (Sergeev and Del Balso, arXiv 1802.05799) averages gradients in its own thread. Hooks submit tensors by name.
 Every cycle (1 ms) the ranks announce which they have; those that all ranks have are packed into one buffer (128 MiB at
@@ -17,11 +17,11 @@ from pathlib import Path
 
 from xbench.environment import version_of
 
-VERSION = "0.28.1"
 LOCAL_VERSION = "xbench"
-"""Suffix of the version, after '+', of a build by `xbench.horovod.build`."""
+"""Suffix of the version, after '+', of a build by `make horovod`."""
 
-INSTALL = "python -m xbench.horovod.build"
+INSTALL = "make horovod in a checkout of xbench"
+"""What builds it, as the subject of a sentence."""
 
 
 def folder() -> Path | None:
@@ -36,7 +36,7 @@ def version() -> str | None:
 
 
 def is_own_build() -> bool:
-    """True for a build by `xbench.horovod.build`, which can be initialised again with other settings."""
+    """True for a build by `make horovod`, which can be initialised again with other settings."""
     return (version() or "").partition("+")[2] == LOCAL_VERSION
 
 

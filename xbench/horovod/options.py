@@ -38,10 +38,6 @@ class Settings:
         return f"{fusion}, a cycle of {self.cycle_ms:g} ms"
 
 
-UNFUSED = Settings(fusion_mib=0.0)
-"""Settings for xbench's own schedules: each of their buckets is a collective, which Horovod must not pack further."""
-
-
 def checked(text: str, options: dict[str, str]) -> dict[str, str]:
     """The options of the mode `text`, `fusion` before `cycle`. Raises SpecError with the nearest valid one."""
     known_options(text, options, tuple(LIMITS))

@@ -1,55 +1,38 @@
-"""Horovod in this process: when it runs, and a process group over its asynchronous all-reduce.
+"""Horovod in this process: when it runs, with which settings, and for which models.
 
 Horovod's thread contacts the other ranks every cycle, a thousand times a second, whether or not there is anything to
 send. That would disturb another mode's block, or another job's turn. So Horovod is initialised when a mode that needs
 it is attached and shut down when that is detached. That also allows two modes with different settings, which Horovod
 reads at initialisation, in one comparison.
 
+Models attached at once share it, as two jobs in turns do. `enter` numbers them, and Horovod is shut down when the last
+has left.
+
 All ranks start it together. They agree on whether all can, rank 0's rendezvous server forgets the last rendezvous, and
 all ranks get its port through torch.distributed. If the user's own script has initialised Horovod, it is used as it is,
 and stays initialised.
-
-`--backend horovod` runs xbench's schedules, and measures collectives, over `HorovodGroup`. An all-reduce of floats is
-`horovod.torch.allreduce_async_(tensor, name, op=Sum)`: it is enqueued at once, negotiated with the other ranks in the
-next cycle of Horovod's thread, and sent by its Gloo (or NCCL). There is no fusion (`options.UNFUSED`), so that each
-bucket is one collective, as planned. Other operations (gathers, broadcasts, maxima) go to torch's own group and take
-its time: no schedule needs them in a step.
-
-Ranks find each other's tensors by name. A name that Horovod has seen before costs one bit in the next negotiation
-instead of a whole request. So a piece of memory keeps its first name: buckets are the same memory in every step. Names
-are numbered in the order of first launches, which is the same on every rank, as torch's own groups require, too. A
-storage is held by a weak reference, so that its address is not mistaken for another's.
-
-`horovod.torch.synchronize` would wait in a loop that never sleeps, on the core that Horovod's own threads need. Waiting
-here alternates polling and sleeping.
 """
 
 from __future__ import annotations
 
 import atexit
 import importlib
+import itertools
 import os
 import select
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from xbench.errors import RunError, UsageError
 from xbench.horovod import INSTALL, built_against, folder, is_own_build, mismatch, obstacle
-from xbench.horovod.options import UNFUSED, RankPosition, Settings, environment
+from xbench.horovod.options import RankPosition, Settings, environment
 
-BACKEND = "horovod"
-POLL_S = 50e-6
 SENT_BY_HOROVOD = (torch.float16, torch.float32, torch.float64)
 SERVER = (sys.executable, "-m", "xbench.horovod.rendezvous")
 SERVER_S = 60.0
@@ -123,9 +106,32 @@ class World:
         """Settings of the running Horovod; None if it is not running."""
         self.given = False
         """True if it was initialised before xbench, which must not shut it down."""
-        self.at_start: Callable[[list[int]], None] | None = None
-        """Called after each start with the kernel's ids of Horovod's threads, its own first."""
+        self.users: set[int] = set()
+        """Numbers of the attached models."""
+        self.at_start: Callable[[int], None] | None = None
+        """Called after each start with the kernel's id of the thread that runs Horovod's collectives."""
         self._server: Server | None = None
+
+    def enter(self, settings: Settings) -> tuple[Any, int]:
+        """Return the module `horovod.torch` and the lowest free number, for a model that is attached. Collective.
+
+        Raises as `start` does, and UsageError if models are attached with other settings.
+        """
+        if self.users and self.settings not in (None, settings):
+            raise UsageError(
+                f"Horovod runs with {self.settings} for a model that is attached, and has one setting in a process",
+                hint="detach that model, or use the same settings",
+            )
+        hvd = self.start(settings)
+        number = next(number for number in itertools.count() if number not in self.users)
+        self.users.add(number)
+        return hvd, number
+
+    def leave(self, number: int) -> None:
+        """Give a model's number back, and stop Horovod after the last. Collective, as `stop` is."""
+        self.users.discard(number)
+        if not self.users:
+            self.stop()
 
     def start(self, settings: Settings) -> Any:
         """The module `horovod.torch`, initialised with these settings on every rank. Collective.
@@ -187,8 +193,9 @@ class World:
                 f"{position.size}"
             )
         self.settings = settings
-        if self.at_start is not None:
-            self.at_start(sorted(_threads() - before))
+        started = _threads() - before
+        if self.at_start is not None and started:
+            self.at_start(min(started))  # the first that Horovod starts; its Gloo's follow
 
     def stop(self) -> None:
         """Shut Horovod down, if xbench started it. Every rank must call it, after its last collective."""
@@ -206,143 +213,3 @@ def _threads() -> set[int]:
         return {int(entry.name) for entry in Path("/proc/self/task").iterdir()}
     except OSError:
         return set()
-
-
-class Names:
-    """Horovod's name of each piece of memory, equal on every rank that launches in the same order."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int, int, torch.dtype], tuple[Any, str]] = {}
-        self._given = 0
-
-    def of(self, tensor: Tensor) -> str:
-        """The earlier name of this memory, else the next one."""
-        ref: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        key = (int(ref.cdata), int(tensor.storage_offset()), tensor.numel(), tensor.dtype)
-        known = self._known.get(key)
-        if known is not None and not known[0].expired():
-            return known[1]
-        if len(self._known) > 4096:
-            self._known = {key: value for key, value in self._known.items() if not value[0].expired()}
-        name = f"xbench.{self._given}"
-        self._given += 1
-        self._known[key] = ref, name
-        return name
-
-
-class HorovodWork(dist.Work):
-    """One or more of Horovod's handles in progress."""
-
-    def __init__(self, hvd: Any, tensors: Sequence[Tensor], handles: Sequence[int]) -> None:
-        super().__init__()
-        self._hvd = hvd
-        self._tensors = list(tensors)
-        self._handles = list(handles)
-        self._lock = threading.Lock()
-
-    def is_completed(self) -> bool:
-        """True if `wait` would return at once."""
-        if not self._lock.acquire(blocking=False):  # a thread waits, and takes each handle when it has arrived
-            return False
-        try:
-            return all(self._hvd.poll(handle) for handle in self._handles)
-        finally:
-            self._lock.release()
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return on completion. Raises Horovod's HorovodInternalError."""
-        with self._lock:
-            while self._handles:
-                if not self._hvd.poll(self._handles[0]):
-                    time.sleep(POLL_S)
-                    continue
-                self._hvd.synchronize(self._handles.pop(0))
-        return True
-
-    def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """A future of the reduced tensors, set on completion by a thread that waits, for timelines."""
-        future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
-
-        def arrived() -> None:
-            try:
-                self.wait()
-            except Exception as error:
-                future.set_exception(error)  # type: ignore[arg-type]
-            else:
-                future.set_result(self._tensors)
-
-        threading.Thread(target=arrived, name="horovod-future", daemon=True).start()
-        return future
-
-
-class HorovodGroup(dist.ProcessGroup):
-    """Process group over Horovod. `under`: torch's group of the same ranks."""
-
-    def __init__(self, rank: int, size: int, under: dist.ProcessGroup) -> None:
-        super().__init__(rank, size)
-        self._size = size
-        self._under = under
-        self._names = Names()
-
-    def size(self) -> int:
-        """Number of ranks."""
-        return self._size
-
-    def getBackendName(self) -> str:
-        """Name in messages of torch."""
-        return BACKEND
-
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
-        """Sum floats by Horovod; forward anything else to torch's group."""
-        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
-        opts = opts or dist.AllreduceOptions()
-        if opts.reduceOp != dist.ReduceOp.SUM or any(tensor.dtype not in SENT_BY_HOROVOD for tensor in tensors):
-            return self._under.allreduce(tensors, opts)
-        return self._send(tensors)
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
-        """Launch the tensors one after the other. Horovod negotiates them together, but has no coalesced collective.
-
-        Their names are new each time if the tensors are.
-        """
-        return self._send(tensors)
-
-    def _send(self, tensors: Sequence[Tensor]) -> HorovodWork:
-        hvd = WORLD.start(UNFUSED)
-        handles = [hvd.allreduce_async_(t, name=self._names.of(t), op=hvd.Sum) for t in tensors]
-        return HorovodWork(hvd, tensors, handles)
-
-    def broadcast(self, tensors: Any, opts: Any = None) -> dist.Work:  # type: ignore[override]
-        """Forward to torch's group."""
-        tensors = [tensors] if isinstance(tensors, Tensor) else tensors
-        return self._under.broadcast(tensors, opts or dist.BroadcastOptions())
-
-    def allgather(self, output: Any, tensors: Any, opts: Any = None) -> dist.Work:
-        """Forward to torch's group."""
-        return self._under.allgather(output, tensors, *([opts] if opts is not None else []))
-
-    def barrier(self, opts: Any = None) -> dist.Work:
-        """Forward to torch's group."""
-        return self._under.barrier(*([opts] if opts is not None else []))
-
-    def send(self, tensors: list[Tensor], dst: int, tag: int) -> dist.Work:
-        """Forward to torch's group."""
-        return self._under.send(tensors, dst, tag)
-
-    def recv(self, tensors: list[Tensor], src: int, tag: int) -> dist.Work:
-        """Forward to torch's group."""
-        return self._under.recv(tensors, src, tag)
-
-
-def new_group() -> dist.ProcessGroup:
-    """A group of all ranks. Collective, after `init_process_group`, once per process."""
-
-    def create(_store: Any, rank: int, size: int, _timeout: timedelta) -> HorovodGroup:
-        under = dist.group.WORLD
-        assert under is not None
-        return HorovodGroup(rank, size, under)
-
-    dist.Backend.register_backend(BACKEND, create, devices=["cpu", "cuda"])
-    group = dist.new_group(backend=BACKEND)
-    assert isinstance(group, dist.ProcessGroup)
-    return group

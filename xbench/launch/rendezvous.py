@@ -196,7 +196,7 @@ def abort_join(ours: ClusterRank, error: XbenchError, environ: Mapping[str, str]
     Rank 0 may have ended for the same reason.
     """
     try:
-        store = store_at(meeting_point(ours, environ, patience_s=TELL_S), ours, environ, patience_s=TELL_S)
+        store = store_at(meeting_point(ours, environ), ours, environ, patience_s=TELL_S)
         said = {"cannot": str(error), "hint": error.hint, "name": socket.gethostname()}
         store.set(f"here/{ours.rank}", json.dumps(said))
         return True

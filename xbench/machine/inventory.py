@@ -47,7 +47,7 @@ NAMESPACES = (
 )
 
 EXTRAS = {
-    "Horovod": ("mode horovod and --backend horovod cannot be used", "python -m xbench.horovod.build"),
+    "Horovod": ("mode horovod cannot be used", "make horovod in a checkout of xbench"),
     "scikit-learn": ("converge has no data to train on", "pip install scikit-learn"),
     "Ray": ("cluster run --engine ray cannot be used", "pip install ray"),
 }

@@ -273,17 +273,6 @@ def ring(alpha: float, beta: float, workers: int) -> tuple[float, float]:
     return 2 * (workers - 1) * alpha, 2 * ((workers - 1) / workers) * beta
 
 
-def recursive_doubling(alpha: float, beta: float, workers: int) -> tuple[float, float]:
-    """(a, b) of recursive doubling: α·log2 N and β·log2 N. Arguments as for `ring`."""
-    rounds = _rounds(workers)
-    return alpha * rounds, beta * rounds
-
-
-def halving_doubling(alpha: float, beta: float, workers: int) -> tuple[float, float]:
-    """(a, b) of recursive halving and doubling: 2α·log2 N and 2β − 2β/N. Arguments as for `ring`."""
-    return 2 * alpha * _rounds(workers), 2 * beta - 2 * beta / workers
-
-
 def double_binary_trees(alpha: float, beta: float, workers: int) -> tuple[float, float]:
     """(a, b) of double binary trees: 2α·log2 N and β. Arguments as for `ring`."""
     return 2 * alpha * _rounds(workers), beta

@@ -27,7 +27,7 @@ def crossovers(by_mode: Mapping[str, Sequence[ScalingPoint]], *, dtypes: int = 1
     modes = {mode: points for mode, points in by_mode.items() if points}
     if not modes:
         return []
-    return [*_fastest(modes), *_one_bucket(modes, dtypes), *_default(modes), *_waiting(modes), *_overtakings(modes)]
+    return [*_fastest(modes), *_one_bucket(modes, dtypes), *_default(modes), *_waiting(modes)]
 
 
 def _best(modes: Mapping[str, Sequence[ScalingPoint]], place: int) -> list[str]:
@@ -95,24 +95,6 @@ def _default(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
     return [
         f"DDP's default buckets are more than 1 % behind the fastest {_since(points, since).lower()}, by "
         f"{100 * behind[worst]:.0f} % with {points[worst].workers}."
-    ]
-
-
-def _overtakings(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
-    """Sentences such as "From 16 workers on single beats wfbp", for modes that were slower and then stay faster."""
-    overtaken: dict[tuple[int, str], list[str]] = {}
-    for winner, mine in modes.items():
-        for loser, theirs in modes.items():
-            pairs = list(zip(mine, theirs, strict=True))
-            since = _from_on(mine, [a.step_s < b.step_s * (1 - EQUAL) for a, b in pairs])
-            if since is not None and any(a.step_s > b.step_s * (1 + EQUAL) for a, b in pairs):
-                overtaken.setdefault((since, winner), []).append(loser)
-    together: dict[tuple[int, tuple[str, ...]], list[str]] = {}
-    for (since, winner), losers in sorted(overtaken.items(), key=lambda item: item[0]):
-        together.setdefault((since, tuple(losers)), []).append(winner)
-    return [
-        f"From {since} workers on {and_of(winners)} {'beats' if len(winners) == 1 else 'beat'} {and_of(losers)}."
-        for (since, losers), winners in together.items()
     ]
 
 

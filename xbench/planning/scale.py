@@ -338,7 +338,7 @@ def _warnings(scenario: Scenario, request: Request) -> list[str]:
         smallest = min(point.nbytes for point in points) / cost.world_size
         largest = max(point.nbytes for point in points) / cost.world_size
         whole = scenario.step.grad_bytes
-        split = request.topology.name in ("ring", "halving-doubling")
+        split = request.topology.name == "ring"
         if split and whole / most < smallest:
             said.append(
                 f"With {most} workers even all gradients at once travel in messages of {format_bytes(whole / most)}. "

@@ -12,15 +12,13 @@ and it stays at its size of message. For M bytes and N workers:
 
     topology           T(M)                                  for t = α + βm
     ring               2(N−1) · t(M/N)                       2(N−1)α + 2(N−1)/N·βM
-    halving-doubling   2 · Σ t(M/2ᵏ), k = 1..log2 N          2α·log2 N + 2(N−1)/N·βM
     tree               (2·log2 N − 1) · t(0) + t(M)          2α·log2 N + βM
-    doubling           log2 N · t(M)                         (α + βM)·log2 N
     hierarchical       ring of G in a host + ring of hosts   the sum of two rings
 
 In `hierarchical` one of the two links is measured, and the other one is given. By default the measured link is the one
 between hosts. With `between=` it is the one inside a host, for a measurement on one host.
 
-Sources: Thakur, Rabenseifner, Gropp 2005 (ring, doubling, halving and doubling); Sanders, Speck, Träff 2009 (two binary
+Sources: Thakur, Rabenseifner, Gropp 2005 (ring); Sanders, Speck, Träff 2009 (two binary
 trees, pipelined so that each byte crosses a link once per direction). The straight lines are those of `planning.cost`,
 and a test compares the two.
 
@@ -35,18 +33,17 @@ Here g [s/B] is the lower of two slopes of the measured curve: its final slope, 
 the largest measured size. So one stray point does not define the link. For a straight line, and for the measured
 number of workers, this changes nothing. `bounds` applies the same rule to plans.
 
-Assumptions: the reduction (γ seconds per byte) is part of β, as no all-reduce can separate them. Ring and
-halving-doubling are not changed by that (both weigh β + γ/2). Trees and doubling are at most γ/2 per byte too low. All
-links are equal and none is shared, so a switch with less than full bisection bandwidth is slower. No rank is late. With
-N between two powers of two, the formulas of log2 N are interpolated. Messages smaller than the smallest measured take
-its time, and larger ones continue with the last slope. At N0 = 2 ring, trees and halving-doubling have the same
-straight line, so a measurement on two workers gives α and β for any of the three.
+Assumptions: the reduction (γ seconds per byte) is part of β, as no all-reduce can separate them. A ring is not changed
+by that (it weighs β + γ/2). Trees are at most γ/2 per byte too low. All links are equal and none is shared, so a switch
+with less than full bisection bandwidth is slower. No rank is late. With N between two powers of two, the formula of
+log2 N is interpolated. Messages smaller than the smallest measured take its time, and larger ones continue with the
+last slope. At N0 = 2 ring and trees have the same straight line.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,8 +70,7 @@ BETWEEN_LATENCY_S = 10e-6
 MAX_S = 1e9
 """Longest part of a step [s]: thirty years. Sums of longer times would lose precision."""
 
-NAMES = ("ring", "tree", "halving-doubling", "hierarchical", "doubling")
-_ALIASES = {"double-binary-trees": "tree", "recursive-doubling": "doubling"}
+NAMES = ("ring", "tree", "hierarchical")
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,8 @@ class Topology:
         The straight lines of the module's table. Raises ValueError for fewer than two workers.
         """
         if self.name != "hierarchical":
-            return _LINES[self.name](alpha_s, beta_s_per_byte, workers)
+            formula = cost.ring if self.name == "ring" else cost.double_binary_trees
+            return formula(alpha_s, beta_s_per_byte, workers)
         terms = [
             cost.ring(*((alpha_s, beta_s_per_byte) if measured else self.given_link), count)
             for count, measured in self._rings(workers)
@@ -149,30 +146,17 @@ class Topology:
                 for count, measured in self._rings(workers)
             ]
             return _sum([(1.0, 1.0, ring) for ring in rings])
-        rounds = math.log2(workers)
         if self.name == "tree":  # no message is smaller than the bytes, so the burst credit is not counted twice
-            base = float(message.times[0]) * (2 * rounds - 1)
+            base = float(message.times[0]) * (2 * math.log2(workers) - 1)
             return CostCurve(message.sizes, message.times + base, message.slope)
-        sent = 2 * (workers - 1) / workers
-        if self.name == "ring":
-            took = _ring(message, workers)
-        elif self.name == "doubling":
-            took, sent = _sum([(rounds, 1.0, message)]), rounds
-        else:
-            whole = math.floor(rounds)
-            halvings = [(2.0, 0.5**k, message) for k in range(1, whole + 1)]
-            rest = rounds - whole
-            if rest > 0:  # between powers of two: a share of one more round, with the remaining bytes
-                halvings.append((2 * rest, (0.5**whole - 1 / workers) / rest, message))
-            took = _sum(halvings)
-        return at_pace(took, sent, pace)
+        return at_pace(_ring(message, workers), 2 * (workers - 1) / workers, pace)
 
     def share(self, workers: int) -> float:
         """Bytes of the largest message over the bytes of the all-reduce; on the measured link for several hosts."""
         if self.name == "hierarchical":
             inside, hosts = self._split(workers)
             return 1 / hosts if hosts > 1 and not self.measured_inside else 1 / inside
-        return {"ring": 1 / workers, "halving-doubling": 0.5}.get(self.name, 1.0)
+        return 1 / workers if self.name == "ring" else 1.0
 
     def _rings(self, workers: int) -> list[tuple[int, bool]]:
         """(Workers, whether its link is the measured one) of the ring inside a host, and of the one between hosts.
@@ -189,22 +173,14 @@ class Topology:
         return min(self.gpus, workers), math.ceil(workers / self.gpus)
 
 
-_LINES: dict[str, Callable[[float, float, int], tuple[float, float]]] = {
-    "ring": cost.ring,
-    "tree": cost.double_binary_trees,
-    "halving-doubling": cost.halving_doubling,
-    "doubling": cost.recursive_doubling,
-}
-
-
 def parse_topology(text: str) -> Topology:
-    """A topology from 'ring', 'tree', 'halving-doubling', 'doubling' or 'hierarchical:gpus=8[,rate=R][,latency=L]'.
+    """A topology from 'ring', 'tree' or 'hierarchical:gpus=8[,rate=R][,latency=L]'.
 
     `rate` and `latency` are those inside a host. With `between=R` instead of `rate`, they are those between hosts, and
     the measured link is the one inside. Raises SpecError with the nearest name or option.
     """
     name, options = parse_options(text)
-    name = _ALIASES.get(name, name)
+    name = "tree" if name == "double-binary-trees" else name
     if name not in NAMES:
         raise unknown("topology", name, NAMES, listing="xbench plan --help")
     if name != "hierarchical":

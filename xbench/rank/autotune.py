@@ -155,13 +155,11 @@ def try_candidates(
 def may_be_ddp(run: RunSpec) -> bool:
     """True if `auto` may hand the model to DDP itself.
 
-    It may not where jobs take turns, because DDP's backward pass waits for its gradients in the job's own turn. It may
-    not over another library's collectives, because DDP uses torch's.
+    It may not where jobs take turns, because DDP's backward pass waits for its gradients in the job's own turn.
     """
-    in_turns = any(
+    return not any(
         mode_info(mode.name).sharing == "in turns" and mode_info(mode.carrier).searches != "none" for mode in run.modes
     )
-    return not in_turns and run.collectives == "torch"
 
 
 def _is_ddp(candidate: Candidate) -> bool:

@@ -106,7 +106,6 @@ class Rank(Session):
                 continue
             begin_s = time.monotonic()
             plan = profile_job(session)
-            self.carried.rest()
             session.gpu.report(begin_s, time.monotonic(), mode=None)
             if self.rank == 0:
                 self.board.put(f"plan{job}.json", plan.model_dump_json())

@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import time
+from contextlib import suppress
 from copy import copy
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
+from xbench import horovod
 from xbench.crossover.client import TurnClient
 from xbench.emulation import emulate
 from xbench.errors import UsageError, WorkloadError
@@ -39,7 +41,6 @@ from xbench.rank.program import JobPlan, Program, block_id, job_times
 from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, put_everywhere
 from xbench.rank.snapshot import Snapshot
 from xbench.rank.store import rank_store
-from xbench.rank.transport import Transport
 from xbench.records import EmulatedLink
 from xbench.schedules.base import AttachConfig, Handle, Schedule, raised_alike
 from xbench.schedules.served_parameters import without_ignored
@@ -159,8 +160,8 @@ class Session(Loops):
             self.group = self._emulated(self.program.emulated)
         elif self.run.backend == "gloo":
             self._warm(self.group)
-        self.carried = Transport(self.run, self.rank, self.journal, self.group)
-        self.group = self.carried.group
+        if any(mode_info(mode.carrier).library == "Horovod" for mode in self.run.modes) and not horovod.obstacle():
+            self._meet_horovod()
 
     def _remark(self, message: str | None) -> None:
         """Write a remark of all ranks for the record, once."""
@@ -172,6 +173,14 @@ class Session(Loops):
         dist.all_reduce(torch.zeros(1, device=self.device), group=group)
         if self.run.tunes_ranks:
             tuning.raise_gloo_threads()
+
+    def _meet_horovod(self) -> None:
+        """Raise the thread that runs Horovod's collectives above its Gloo's event loop, whenever Horovod starts."""
+        from xbench.horovod.world import WORLD
+
+        self._remark(f"Horovod {horovod.version()}, built against torch {horovod.built_against()}")
+        if self.run.tunes_ranks:
+            WORLD.at_start = raise_if_allowed
 
     def _link_file(self) -> Path | None:
         """Return the file of the emulated link that several jobs share, in memory if they are in this process alone."""
@@ -279,7 +288,7 @@ class Session(Loops):
             units=plan.units.get(mode.text),
             backward_s=plan.backward_s or None,
         )
-        handle = self.carried.attached(mode, lambda: schedule().attach(setup))
+        handle = schedule().attach(setup)
         if self.workload.micro_steps > 1 and not handle.accumulates:
             handle.detach()
             raise UsageError(
@@ -306,7 +315,7 @@ class Session(Loops):
         """Return the process group that a mode uses."""
         if self.turn_group is not None and mode_info(mode.name).sharing == "in turns":
             return self.turn_group
-        return self.carried.group_of(mode)
+        return self.group
 
     def _say_once(self) -> None:
         """Write the remark on compression for the record, once."""
@@ -332,3 +341,9 @@ class Session(Loops):
         """Return one instant on the machine's clock [s] and on `clock` (default: ours), to align the jobs of a host."""
         self.device_idle()
         return time.monotonic(), (clock or self.clock).mark()
+
+
+def raise_if_allowed(thread: int) -> None:
+    """Raise a thread's priority (`tuning.raise_thread`), unless the system refuses it."""
+    with suppress(OSError):
+        tuning.raise_thread(thread)

@@ -66,7 +66,7 @@ WHICH = "give a record.json, or the folder of a run under results/runs"
 _GONE = {
     "baseline record": ("launches",),
     "regression record": ("injected",),
-    "spec": ("copies", "gloo_threads", "heap", "nvtx", "overlap"),
+    "spec": ("collectives", "copies", "gloo_threads", "heap", "nvtx", "overlap"),
     "contention": ("stalls",),
     "runs": ("bound_exact",),
     "results": ("gap_exact",),

@@ -288,7 +288,6 @@ def command_for(spec: RunSpec, command: str, asked: Mapping[str, str]) -> str:
         "--fabric": str(spec.fabric) if spec.fabric.name != "cluster" else None,
         "--device": f"cuda:{spec.gpu}" if spec.gpu is not None else None,
         "--compress": spec.compress,
-        "--backend": spec.collectives if spec.collectives not in ("torch", "sockets") else None,
         **asked,
     }
     words = [word for flag, value in options.items() if value is not None for word in (flag, str(value))]

@@ -83,7 +83,7 @@ def run_inside(
     from xbench.launch import rendezvous
 
     patience_s = max(rendezvous.COME_S, run.timeout_s)
-    place = meeting_point(ours, os.environ, patience_s=patience_s)
+    place = meeting_point(ours, os.environ)
     store = rendezvous.store_at(place, ours, os.environ, patience_s=patience_s, serves=ours.rank == 0)
     own = rendezvous.local_info(ours, place)
     seating = rendezvous.join(store, ours, own, processes, patience_s=patience_s)

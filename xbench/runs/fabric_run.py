@@ -24,7 +24,6 @@ from xbench.rank.program import Program
 from xbench.record_files import RECORD, command_line, now
 from xbench.records import AnyRecord
 from xbench.runs.frames import MeasuredFrame, write_frame
-from xbench.runs.prepare import backend_of
 from xbench.runs.progress import Progress
 from xbench.runs.run_folder import Kept, ended_by, keep
 from xbench.scratch import socket_folder
@@ -99,7 +98,7 @@ class FabricRun(ABC, Generic[F, R]):
             "command": self._command,
             "run": self.run,
             "environment": self._environment,
-            "fabric": self.fabric.describe(backend_of(self.run)),
+            "fabric": self.fabric.describe(self.run.backend),
             "warnings": [*self.warnings, *self.fabric.warnings],
         }
 

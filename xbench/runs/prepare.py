@@ -7,27 +7,25 @@ import os
 import sys
 from collections.abc import Sequence
 
-from xbench import gpu_errors, horovod
+from xbench import gpu_errors
 from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics import choose, rootless
 from xbench.fabrics.cluster import cluster_rank, divided, ranks_around
-from xbench.fabrics.rendezvous import check_meeting_point
+from xbench.fabrics.rendezvous import meeting_point
 from xbench.host import mps, tuning
 from xbench.machine.inventory import listed_gpus
 from xbench.modes import COMPARED, IN_SEQUENCE, MODES, mode_info
 from xbench.profilers import budget
 from xbench.registry import imported
-from xbench.schedules import PROCESSES, obstacle, parse_modes
+from xbench.schedules import obstacle, parse_modes
 from xbench.spec import (
-    Collectives,
     Compress,
     DeviceType,
     FabricSpec,
     ModeSpec,
     RunSpec,
     WorkloadSpec,
-    check_backend,
     processes_of,
 )
 from xbench.workloads.probe import Preflight, probe
@@ -61,7 +59,7 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
         base = MODES.entry(IN_SEQUENCE).base_schedule
         modes = (*modes, ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
     check_steps(workloads, modes)
-    return workloads, placed(modes, config.collectives)
+    return workloads, placed(modes)
 
 
 def check_steps(workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
@@ -78,23 +76,16 @@ def check_steps(workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) ->
         )
 
 
-def placed(modes: Sequence[ModeSpec], collectives: Collectives) -> tuple[ModeSpec, ...]:
+def placed(modes: Sequence[ModeSpec]) -> tuple[ModeSpec, ...]:
     """Return the modes with the number of processes on each device that hold the two jobs of a paired one.
 
-    Turns need one process, and jobs at once need two. Horovod has one world in a process, so two jobs over Horovod need
-    two. Jobs one after the other are where the other modes have them. Raises SpecError.
+    Turns need one process, and jobs at once need two. Jobs one after the other are where the other modes have them.
     """
-    over_horovod = collectives == "horovod" or any(mode_info(mode.carrier).library == "Horovod" for mode in modes)
-    chosen = {}
-    for mode in modes:
-        if mode.paired:
-            if over_horovod and mode.processes == 1:
-                raise SpecError(
-                    f"mode {mode.text!r}: Horovod has one world in a process, so its two jobs need a process each",
-                    hint=f"leave {PROCESSES}=1 out",
-                )
-            alone = over_horovod or mode_info(mode.name).sharing == "at once"
-            chosen[mode.text] = mode.processes or (2 if alone else 1)
+    chosen = {
+        mode.text: mode.processes or (2 if mode_info(mode.name).sharing == "at once" else 1)
+        for mode in modes
+        if mode.paired
+    }
     most = max(chosen.values(), default=1)
     return tuple(
         mode.model_copy(update={"processes": most if mode.name == IN_SEQUENCE else chosen[mode.text]})
@@ -141,17 +132,16 @@ def check_unprobed(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[M
     if the fabric needs that.
     """
     workloads, modes = check_request(config)
-    check_backend(config.collectives)
     tuning.is_on()
     budget.share()
     check_links(config.fabric, config.device)
-    notes = check_available(modes, config.collectives, config.compress)
+    notes = check_available(modes, config.compress)
     notes += added_mode_notes(config.modes or modes, modes)
     ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
     if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
         asked, _ = _chosen(config.fabric, 0, processes_of(modes))
         check_fabric(asked, modes)
-        check_real(asked, modes, config.collectives)
+        check_real(asked, modes)
         if rootless.reexec_needed(asked):
             rootless.reexec(sys.argv)
     return workloads, modes, notes
@@ -186,7 +176,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     if rootless.reexec_needed(fabric):
         rootless.reexec(sys.argv)
     check_fabric(fabric, modes)
-    check_real(fabric, modes, config.collectives)
+    check_real(fabric, modes)
     if fabric.world_size < 2:
         unplanned = [mode.text for mode in modes if mode_info(mode.name).needs_link]
         modes = tuple(mode for mode in modes if not mode_info(mode.name).needs_link)
@@ -222,7 +212,6 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         host_tuning=tuned,
         compress=compress,
         mps=mps.is_running() if device == "cuda" else None,
-        collectives=config.collectives,
     )
     return run, found, notes
 
@@ -231,7 +220,7 @@ def _chosen(asked: FabricSpec, gpus: int, processes: int) -> tuple[FabricSpec, s
     """Return the fabric as each job sees it, and the reason for the choice. Raises SpecError."""
     fabric, reason = choose(asked, gpus)
     if fabric.name == "cluster":
-        check_meeting_point(cluster_rank(os.environ), os.environ)
+        meeting_point(cluster_rank(os.environ), os.environ)
         fabric = divided(fabric, processes)
     return fabric, reason
 
@@ -314,20 +303,11 @@ def _ranks_here(fabric: FabricSpec, processes: int) -> tuple[int, int | None]:
 # --- Horovod ---------------------------------------------------------------------------------------------------------
 
 
-def check_available(modes: Sequence[ModeSpec], collectives: Collectives, compress: Compress | None) -> list[str]:
+def check_available(modes: Sequence[ModeSpec], compress: Compress | None) -> list[str]:
     """Return messages on modes that will fail here, while the others run.
 
-    Raises SpecError if no other mode could run, or if Horovod would carry all modes. Nothing here imports Horovod.
+    Raises SpecError if no other mode could run. Nothing here imports Horovod.
     """
-    if collectives == "horovod":
-        why = horovod.obstacle()
-        if why is not None:
-            raise SpecError(f"--backend horovod: {why}", hint=f"{horovod.INSTALL} builds it")
-        if compress is not None:
-            raise SpecError(
-                f"--backend horovod sends gradients as they are, or as fp16, and not as {compress}",
-                hint="leave --compress or --backend out",
-            )
     check_compressed(modes, compress)
     reasons = {mode.text: why for mode in modes if (why := obstacle(mode.carrier)) is not None}
     remedies = {mode.text: mode_info(mode.carrier).remedy for mode in modes if mode.text in reasons}
@@ -350,19 +330,15 @@ def check_compressed(modes: Sequence[ModeSpec], compress: Compress | None) -> No
         )
 
 
-def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec], collectives: Collectives) -> None:
+def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec]) -> None:
     """Raise SpecError for a library on emulated links: its collectives are real, and would take no emulated time."""
     if fabric.name != "emulated":
         return
-    named = [(mode.text, library) for mode in modes if (library := mode_info(mode.carrier).library) is not None]
-    if named or collectives == "horovod":
-        what, library = (f"mode {named[0][0]!r}", named[0][1]) if named else ("--backend horovod", "Horovod")
-        raise SpecError(
-            f"{what} sends by {library} itself, over links that are there, and those of {fabric} are emulated",
-            hint="try --device cpu --fabric shaped:hosts=2,rate=1gbit",
-        )
-
-
-def backend_of(run: RunSpec) -> str:
-    """Return the backend of our schedules for the record: gloo, nccl, or horovod over one of them."""
-    return f"horovod ({run.backend})" if run.collectives == "horovod" else run.backend
+    for mode in modes:
+        library = mode_info(mode.carrier).library
+        if library is not None:
+            raise SpecError(
+                f"mode {mode.text!r} sends by {library} itself, over links that are there, and those of {fabric} "
+                "are emulated",
+                hint="try --device cpu --fabric shaped:hosts=2,rate=1gbit",
+            )

@@ -14,6 +14,13 @@ alive. So detaching releases the nodes, and sets those that a user's graph still
 
 A parameter that no rank used gets a gradient of zeros, as in Horovod, where DDP leaves it without one.
 
+Models attached at once, such as two jobs in turns, share Horovod's one world. Their gradients must not travel in one
+buffer: the first job's would wait for the second's. Horovod fuses gradients of equal scale factors only
+(`Controller::FuseResponses` in 0.28.1), so model number n divides by the ranks n times before the sum
+(`gradient_predivide_factor`). Which factors precede the sum leaves the mean as it is, to the bit where the number of
+ranks is a power of two. The number is also in the names of its gradients, which must differ. Their
+wait sleeps, because it is long and Horovod's own wait takes the core from the thread that sends.
+
 Scripts for Horovod broadcast the optimizer's state before they train, which allocates it. Attaching allocates the
 momentum of SGD likewise (`allocate_momentum`), so that a measured step is that of such a script.
 """
@@ -21,6 +28,8 @@ momentum of SGD likewise (`allocate_momentum`), so that a measured step is that 
 from __future__ import annotations
 
 import functools
+import importlib
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,14 +52,16 @@ from xbench.schedules.served_parameters import refuse_ignored, trainable
 from xbench.torch_compile import plain_name
 
 NEVER = 2**31 - 1
+POLL_S = 50e-6
 
 
 class HorovodHandle(Handle):
-    """An optimizer of Horovod beside the user's own, over the same `parameters`."""
+    """An optimizer of Horovod beside the user's own, over the same `parameters`. `number`: its model's in `WORLD`."""
 
-    def __init__(self, model: Module, wrapper: Any, parameters: Iterable[Parameter]) -> None:
+    def __init__(self, model: Module, wrapper: Any, parameters: Iterable[Parameter], number: int) -> None:
         super().__init__(model)
         self._wrapper = wrapper
+        self._number = number
         self._parameters = list(parameters)
         self._sends = True
         self._in_flight = InFlight()
@@ -76,9 +87,18 @@ class HorovodHandle(Handle):
         theirs = [(one, one.grad) for one in self._parameters if id(one) in changed]
         for parameter, _ in theirs:  # Horovod writes the average there
             parameter.grad = sent.get(id(parameter))
+        if len(WORLD.users) > 1:
+            self._arrived()
         self._wrapper.synchronize()
         for parameter, gradient in theirs:
             parameter.grad = gradient
+
+    def _arrived(self) -> None:
+        """Return when all gradients have arrived. Horovod's own wait never sleeps, and its threads need the core."""
+        poll = importlib.import_module("horovod.torch").poll
+        for handle, _ in self._wrapper._handles.values():
+            while handle is not None and not poll(handle):
+                time.sleep(POLL_S)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -92,7 +112,7 @@ class HorovodHandle(Handle):
             self._wrapper.set_backward_passes_per_step(1)
 
     def detach(self) -> None:
-        """See `Handle.detach`: Horovod is shut down as well, if this process's schedules started it."""
+        """See `Handle.detach`: the last to go shuts Horovod down, if this process's schedules started it."""
         if self._wrapper is None:
             return
         try:
@@ -102,7 +122,7 @@ class HorovodHandle(Handle):
             self._wrapper._grad_accs.clear()
             self._wrapper = None
             super().detach()
-            WORLD.stop()
+            WORLD.leave(self._number)
 
 
 class Horovod(Schedule):
@@ -113,23 +133,25 @@ class Horovod(Schedule):
         self.check(setup)
         device = next(setup.model.parameters()).device
         with on_device(device):
-            hvd = WORLD.start(Settings.of(setup.options))
+            hvd, number = WORLD.enter(Settings.of(setup.options))
         optimizer = setup.optimizer
         assert optimizer is not None
         if device.type == "cuda" and not (hvd.nccl_built() or hvd.cuda_built()):
-            WORLD.stop()
+            WORLD.leave(number)
             raise UsageError(
                 "this Horovod was built for CPUs, and the model is on a GPU",
                 hint=f"{INSTALL} builds one for GPUs where it finds nvcc; or leave the mode out",
             )
         # As users pass them. Horovod sorts them by name and uses shared tensors once.
-        named = [(plain_name(name), parameter) for name, parameter in setup.model.named_parameters()]
+        prefix = f"{number}." if number else ""
+        named = [(prefix + plain_name(name), parameter) for name, parameter in setup.model.named_parameters()]
+        factor = float(hvd.size() ** number)
         try:
-            wrapper = hvd.DistributedOptimizer(optimizer, named_parameters=named)
+            wrapper = hvd.DistributedOptimizer(optimizer, named_parameters=named, gradient_predivide_factor=factor)
         except ValueError as error:
-            WORLD.stop()
+            WORLD.leave(number)
             raise UsageError(f"Horovod refuses this model: {error}") from None
-        handle = HorovodHandle(setup.model, wrapper, trainable(setup.model).values())
+        handle = HorovodHandle(setup.model, wrapper, trainable(setup.model).values(), number)
         before = functools.partial(_before_step, handle, TrainableSet(setup.model, optimizer))
         handle.at_detach(optimizer.register_step_pre_hook(before).remove)
         allocate_momentum(optimizer)

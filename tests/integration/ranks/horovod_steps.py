@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import re
 import sys
+import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,21 +22,13 @@ from torch import nn
 import xbench
 from xbench.errors import UsageError
 from xbench.horovod.options import Settings
-from xbench.horovod.world import WORLD, new_group
+from xbench.horovod.world import WORLD
 
 
 def its_own_optimizer(rank: int, world: int) -> None:
     for options in ({}, {"clip": True}, {"clip": True, "grad_scaler": True}, {"accumulating": True}):
         check(Net, "horovod", rank, wait="step", sometimes=lambda step: (step + rank) % 2 == 0, **options)
     assert WORLD.settings is None
-
-
-def our_schedules_over_it(rank: int, world: int) -> None:
-    group = new_group()
-    for schedule in ("single", "wfbp", "optimal"):
-        check(Net, schedule, rank, wait="step", process_group=group,
-              sometimes=lambda step: (step + rank) % 2 == 0)  # fmt: skip
-    WORLD.stop()
 
 
 def settings_change(rank: int, world: int) -> None:
@@ -42,6 +39,67 @@ def settings_change(rank: int, world: int) -> None:
         total = hvd.synchronize(handle)
         assert total.unique().item() == sum(range(world))
         WORLD.stop()
+
+
+def models_attached_at_once_are_not_fused(rank: int, world: int) -> None:
+    """Each trains as alone, and no buffer holds gradients of both, which equal scale factors would put into one."""
+    slow = "horovod:cycle=300"  # the gradients of both wait for one cycle
+    alone, together = [make(Net) for _ in range(2)], [make(Net) for _ in range(2)]
+    for number, job in enumerate(alone):
+        with xbench.attach(*job, schedule=slow, wait="step"):
+            train({number: job}, rank)
+    with recorded(rank) as groups, ExitStack() as stack:
+        for job in together:
+            stack.enter_context(xbench.attach(*job, schedule=slow, wait="step"))
+        train(dict(enumerate(together)), rank)
+        with pytest.raises(UsageError, match="one setting in a process"):
+            xbench.attach(*make(Net), schedule="horovod", wait="step")
+    for (one, _), (other, _) in zip(alone, together, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    jobs_of = [{name.startswith("1.") for name in names} for names in groups]
+    assert rank > 0 or ({True} in jobs_of and {False} in jobs_of and {True, False} not in jobs_of)
+    with recorded(rank) as groups:
+        hvd, number = WORLD.enter(Settings(cycle_ms=300))
+        for handle in [hvd.allreduce_async_(torch.ones(9), name=name, op=hvd.Average) for name in ("a", "1.a")]:
+            hvd.synchronize(handle)
+        WORLD.leave(number)
+    assert rank > 0 or groups == [{"a", "1.a"}]
+
+
+def train(jobs: dict[int, tuple[nn.Module, torch.optim.Optimizer]], rank: int) -> None:
+    """Take three steps of each job, by its number. All backward passes end before the first update."""
+    for step in range(3):
+        for number, (model, _) in jobs.items():
+            torch.manual_seed(step)  # of dropout
+            tokens, targets = batch(10 * step + number, rank)
+            nn.functional.cross_entropy(model(tokens), targets).backward()
+        for _, optimizer in jobs.values():
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@contextmanager
+def recorded(rank: int) -> Iterator[list[set[str]]]:
+    """Yield the names of the gradients of each collective, which Horovod's timeline of rank 0 tells at the end."""
+    groups: list[set[str]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        timeline = Path(folder, "timeline.json")
+        os.environ["HOROVOD_TIMELINE"] = str(timeline)
+        yield groups
+        del os.environ["HOROVOD_TIMELINE"]
+        events = json.loads(timeline.read_text()) if rank == 0 else []
+    names: dict[int, str] = {}
+    before = None
+    for event in events:
+        if event.get("name") == "process_name":
+            name = event["args"].get("name", "")  # one tells the start of the clock
+            names[event["pid"]] = name.removeprefix("allreduce.")
+            continue
+        if event.get("name") == "ALLREDUCE" and event["ph"] == "B":
+            if before != "ALLREDUCE":
+                groups.append(set())
+            groups[-1].add(names[event["pid"]])
+        before = event.get("name")
 
 
 def gradients_in_flight_are_refused(rank: int, world: int) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from outcome import Outcome, Refused, Run
 
 from xbench import cli
 
-Outcome = tuple[int, str, str]
-
 
 @pytest.fixture
-def xbench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+def xbench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `xbench` on words; (exit code, stdout, stderr)."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
@@ -26,7 +24,7 @@ def xbench(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def refused(xbench: Callable[..., Outcome]) -> Callable[..., str]:
+def refused(xbench: Run) -> Refused:
     """Run `xbench` on words that it refuses in one sentence, with a hint at most; return what it says on stderr."""
 
     def call(*words: object) -> str:
@@ -41,7 +39,7 @@ def refused(xbench: Callable[..., Outcome]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def run(xbench: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Outcome]:
+def run(xbench: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run `xbench` on words in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "UTC")

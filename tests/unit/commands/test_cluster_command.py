@@ -5,26 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from outcome import Run
 
 from xbench.commands.cluster import RESTART_COST_S
 from xbench.records import ClusterComparison, LiveRun, load, of_kind
 
-Outcome = tuple[int, str, str]
 FEW = "generated:jobs=20,gpus=8,load=1.5"
 
 
 @pytest.fixture
-def run(xbench: Callable[..., Outcome]) -> Callable[..., Outcome]:
+def run(xbench: Run) -> Run:
     """Run `xbench cluster` on words."""
     return partial(xbench, "cluster")
 
 
-def test_a_comparison_answers_first_and_is_kept(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_comparison_answers_first_and_is_kept(run: Run, tmp_path: Path) -> None:
     kept = tmp_path / "cluster.json"
     words = [
         "--trace",
@@ -48,7 +47,7 @@ def test_a_comparison_answers_first_and_is_kept(run: Callable[..., Outcome], tmp
     assert "6 of 6: doubling, restarts of 30 s" in err
 
 
-def test_placements_are_a_column(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_placements_are_a_column(run: Run, tmp_path: Path) -> None:
     kept = tmp_path / "cluster.json"
     words = ["--trace", FEW, "--gpus", "8", "--policies", "fifo,doubling", "--gpus-per-host", "2", "--seeds", "1"]
     words += ["--restart-cost", "0"]
@@ -64,7 +63,7 @@ def test_placements_are_a_column(run: Callable[..., Outcome], tmp_path: Path) ->
     assert record.placements == ["packed", "spread"]
 
 
-def test_how_fast_a_rigid_job_is_over_hosts_has_to_be_said(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_how_fast_a_rigid_job_is_over_hosts_has_to_be_said(run: Run, tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.csv"
     jobs.write_text("name,arrival_s,gpus,duration_s\na,0,3,100\nb,0,3,100\nc,0,2,100\n")
     words = ["compare", "--trace", str(jobs), "--gpus", "8", "--gpus-per-host", "4", "--policies", "fifo"]
@@ -77,7 +76,7 @@ def test_how_fast_a_rigid_job_is_over_hosts_has_to_be_said(run: Callable[..., Ou
     assert "The mean job completion time under fifo: 2.22 min. fifo is at most" in " ".join(out.split())
 
 
-def test_json_and_csv_have_stdout_alone(run: Callable[..., Outcome]) -> None:
+def test_json_and_csv_have_stdout_alone(run: Run) -> None:
     _, out, _ = run("compare", "--trace", FEW, "--gpus", "8", "--json", "-")
     assert json.loads(out)["kind"] == "cluster"
     _, out, _ = run("compare", "--trace", FEW, "--gpus", "8", "--csv", "-")
@@ -96,7 +95,7 @@ def test_the_default_cost_of_a_restart_is_the_measured_one() -> None:
     assert kept.jobs[0].restarts == 6
 
 
-def test_a_window_counts_jobs_by_arrival(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_window_counts_jobs_by_arrival(run: Run, tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.csv"
     jobs.write_text("name,arrival_s,gpus,duration_s\na,0,1,100\nb,0,1,10\nc,5,1,10\n")
     words = ["compare", "--trace", str(jobs), "--gpus", "1", "--policies", "fifo", "--window", "2-3"]
@@ -106,7 +105,7 @@ def test_a_window_counts_jobs_by_arrival(run: Callable[..., Outcome], tmp_path: 
     assert "jobs 2 to 3 by arrival count" in " ".join(out.split())
 
 
-def test_a_csv_of_one_s_own(run: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_csv_of_one_s_own(run: Run, tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.csv"
     jobs.write_text("name,arrival_s,gpus,duration_s\na,0,1,100\nb,0,1,10\nc,5,0,10\n")
     code, _, err = run("compare", "--trace", str(jobs), "--gpus", "1", "--policies", "fifo,srtf")
@@ -116,51 +115,3 @@ def test_a_csv_of_one_s_own(run: Callable[..., Outcome], tmp_path: Path) -> None
     assert code == 0
     assert "srtf has the shortest mean job completion time: 60.0 s, 42.9 % less than fifo's." in " ".join(out.split())
     assert "1 row of the trace made no job and was left out" in " ".join(out.split())
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--policies", "fifo,srft"], "did you mean 'srtf'?"),
-        (["--policies", "fifo,,srtf"], "--policies: the list of policies 'fifo,,srtf' has an empty place"),
-        (["--policies", "fifo,fifo"], "--policies: policy 'fifo' stands twice"),
-        (["--policies", "las:threshold=3"], "did you mean 'thresholds'?"),
-        (["--trace", "generatd:jobs=3"], "--trace: unknown trace 'generatd'"),
-        (["--trace", "generated:job=3"], "did you mean 'jobs'?"),
-        (["--trace", "nowhere.csv"], "nowhere.csv"),
-        (["--gpus", "1"], "the cluster has 1"),
-        (["--gpus", "0"], "--gpus"),
-        (["--restart-cost", "ten"], "--restart-cost: 'ten' is not a number of seconds"),
-        (["--seeds", "0"], "--seeds"),
-        (["--seeds", "3", "--trace", "itp:nowhere.tar.gz"], "has no seeds"),
-        (["--seeds", "3", "--trace", "generated:seed=4"], "exclude each other"),
-        (["--window", "2"], "--window: '2' is not a window of jobs\n  hint: write 1001-2000"),
-        (["--window", "0-9"], "--window: '0-9' begins before the first job\n  hint: write 1-9"),
-        (["--window", "9-2"], "--window: '9-2' ends before it begins\n  hint: write 2-9"),
-        (["--window", "150-300"], "the window 150-300 ends after the last of 200 jobs\n  hint: write 150-200"),
-        (["--window", "250-300"], "hint: write 1-200"),
-        (["--json", "-", "--csv", "-"], "both want stdout"),
-        (["--json", "c", "--csv", "c"], "--json and --csv both want 'c'"),
-        (["--policy", "fifo"], "--policies"),
-        (["--placement", "spread"], "--placement is for a cluster of several hosts"),
-        (["--across-hosts", "0.8"], "--across-hosts is for a cluster of several hosts"),
-        (["--gpus-per-host", "8", "--placement", "sprad"], "did you mean 'spread'?"),
-        (["--gpus-per-host", "8", "--placement", "packed,"], "has an empty place"),
-        (["--gpus-per-host", "0"], "--gpus-per-host"),
-        (["--gpus-per-host", "12"], "32 GPUs are not a whole number of hosts of 12"),
-        (["--gpus-per-host", "32"], "are one host"),
-        (["--gpus-per-host", "8", "--across-hosts", "0.8"], "leave --across-hosts out"),
-        (["--gpus-per-host", "8", "--across-hosts", "8"], "8 is not a share of a speed"),
-    ],
-)
-def test_what_is_wrong_is_one_sentence(refused: Callable[..., str], words: list[str], told: str) -> None:
-    assert told in refused("cluster", "compare", *words)
-
-
-def test_a_policy_that_needs_speeds_says_which_job_has_none(run: Callable[..., Outcome], tmp_path: Path) -> None:
-    jobs = tmp_path / "jobs.csv"
-    jobs.write_text("name,arrival_s,gpus,duration_s\na,0,1,100\n")
-    code, _, err = run("compare", "--trace", str(jobs), "--gpus", "4", "--policies", "fifo,doubling")
-    assert code == 2
-    assert "policy 'doubling' needs speeds" in err
-    assert "'a'" in err

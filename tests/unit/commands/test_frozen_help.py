@@ -21,3 +21,11 @@ def test_the_help_is_frozen(name: str) -> None:
     parent = None if name == "xbench" else ROOT
     context = click.Context(COMMANDS[name], info_name=name, parent=parent, terminal_width=80)
     golden(f"help/{name.replace(' ', '-')}.txt", COMMANDS[name].get_help(context) + "\n", FROZEN)
+
+
+def test_the_help_stays_short() -> None:
+    assert sum(len(path.read_text(encoding="utf-8").split()) for path in (FROZEN / "help").glob("*.txt")) <= 3372
+    visible = [
+        option for option in COMMANDS["compare"].params if isinstance(option, click.Option) and not option.hidden
+    ]
+    assert len(visible) <= 24

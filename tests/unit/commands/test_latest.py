@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from golden_file import GOLDEN
 from kept_runs import RUNS, keep
+from outcome import Refused, Run
 
 from xbench.record_files import run_folders
 from xbench.records import load, save
 from xbench.runs.run_folder import new_run_folder
-
-Outcome = tuple[int, str, str]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +25,7 @@ Outcome = tuple[int, str, str]
         (("plan", "latest", "--workers", "2,4"), "workers"),
     ],
 )
-def test_latest_is_the_newest_run(run: Callable[..., Outcome], words: tuple[str, ...], told: str) -> None:
+def test_latest_is_the_newest_run(run: Run, words: tuple[str, ...], told: str) -> None:
     keep("20260101-120000-a", "comparison")
     keep("20260102-120000-b", "profile")
     code, out, err = run(*words)
@@ -45,9 +43,7 @@ def test_latest_is_the_newest_run(run: Callable[..., Outcome], words: tuple[str,
         (("report", "--trace", "-"), "holds no step"),
     ],
 )
-def test_latest_passes_over_a_run_that_was_interrupted(
-    run: Callable[..., Outcome], words: tuple[str, ...], why: str
-) -> None:
+def test_latest_passes_over_a_run_that_was_interrupted(run: Run, words: tuple[str, ...], why: str) -> None:
     keep("20260101-120000-whole", "profile")
     cut = load(keep("20260102-120000-cut", "comparison")).model_copy(
         update={"complete": False, "jobs": [], "modes": {}}
@@ -65,15 +61,13 @@ def test_latest_passes_over_a_run_that_was_interrupted(
     assert "20260102-120000-cut" in run("report")[2]
 
 
-def test_latest_without_any_run_that_will_do_tells_the_newest_one_s_reason(
-    refused: Callable[..., str], run: Callable[..., Outcome]
-) -> None:
+def test_latest_without_any_run_that_will_do_tells_the_newest_one_s_reason(refused: Refused, run: Run) -> None:
     keep("20260101-120000-a", "live")
     keep("20260102-120000-b", "cluster")
     assert "20260102-120000-b" in refused("plan", "latest")
 
 
-def test_without_a_run_latest_is_one_sentence(run: Callable[..., Outcome]) -> None:
+def test_without_a_run_latest_is_one_sentence(run: Run) -> None:
     expected = "error: there is no run in results/runs\n  hint: name a result, or make one: xbench compare\n"
     for words in (
         ("report",),
@@ -85,7 +79,7 @@ def test_without_a_run_latest_is_one_sentence(run: Callable[..., Outcome]) -> No
         assert run(*words) == (2, "", expected)
 
 
-def test_a_file_called_latest_goes_before_the_newest_run(run: Callable[..., Outcome]) -> None:
+def test_a_file_called_latest_goes_before_the_newest_run(run: Run) -> None:
     keep("20260102-120000-b", "comparison")
     save(load(GOLDEN / "profile-v1.json"), Path("latest"))
     assert "Layers in gradient-ready order" in run("report", "latest")[1]

@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from golden_file import GOLDEN
 from kept_runs import RUNS, keep
+from outcome import Run
 
 from xbench.cluster.policies import POLICIES
 from xbench.cluster.traces import TRACES
@@ -22,8 +22,6 @@ from xbench.fabrics import FABRICS
 from xbench.modes import MODES
 from xbench.records import load, save
 from xbench.workloads import WORKLOADS, libraries, parse_workload, resolve
-
-Outcome = tuple[int, str, str]
 
 
 def listed(*words: str) -> str:
@@ -133,7 +131,7 @@ def test_a_library_that_is_missing_names_its_package(monkeypatch: pytest.MonkeyP
         assert caught.value.hint.startswith("pip install 'transformers>=")
 
 
-def test_runs_are_listed_newest_first_and_foreign_folders_hide_none(run: Callable[..., Outcome]) -> None:
+def test_runs_are_listed_newest_first_and_foreign_folders_hide_none(run: Run) -> None:
     (RUNS / "notes").mkdir(parents=True)
     keep("20260102-120000-profile-resnet18", "profile")
     keep("20260101-120000-live", "live")
@@ -160,7 +158,7 @@ def test_runs_are_listed_newest_first_and_foreign_folders_hide_none(run: Callabl
     ]
 
 
-def test_a_long_list_of_runs_says_how_much_is_left_and_json_has_the_facts(run: Callable[..., Outcome]) -> None:
+def test_a_long_list_of_runs_says_how_much_is_left_and_json_has_the_facts(run: Run) -> None:
     keep("20260101-120000-a", "profile")
     keep("20260102-120000-b", "live")
     code, out, err = run("list", "runs", "--most", "1", "--json")

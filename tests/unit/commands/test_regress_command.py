@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from outcome import Refused
 
 from xbench import cli
 from xbench.commands import regress
@@ -50,49 +50,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["check", "--config", "nowhere.toml"], "nowhere.toml"),
-        (["check", "--check", "stap"], "unknown check 'stap'\n  hint: did you mean 'step'?"),
-        (["check", "--base", "HEAD"], "is in no git repository"),
-        (["check", "--base", "HEAD", "--baseline", "x.json"], "--base and --baseline exclude each other"),
-        (["check", "--baseline", "nowhere.json"], "there is no result file 'nowhere.json'"),
-        (["check", "--layer", "clock"], "--layer: 'clock' is not one of 'deterministic', 'wall', 'both'"),
-        (["check", "--layer", "wall", "--check", "sent"], "--layer: no check of the suite has a wall metric"),
-        (["check", "--layer", "wall"], "no --base was given"),
-        (["baseline", "--pairs", "5"], "--pairs 5: a noise floor takes 6 pairs or more"),
-        (["check", "--pairs", "0"], "--pairs: 0 is not in the range 1 to 200"),
-        (["check", "--budget", "0"], "--budget"),
-        (["check", "--budget", "nan"], "--budget: nan is not in the range 0.1 to 1440"),
-        (["check", "--markdown", "/nowhere/a.md"], "--markdown: the folder of '/nowhere/a.md' does not exist"),
-        (["check", "--junit", "."], "--junit: '.' is a folder"),
-        (["check", "--json", "-", "--junit", "-"], "--json and --junit both want stdout"),
-        (["check", "--json", "r", "--markdown", "r"], "--json and --markdown both want 'r'"),
-        (["check", "--strikt"], "did you mean --strict?"),
-        (["baseline", "--device", "gpu"], "--device"),
-        (
-            ["baseline", "--layer", "deterministic", "--check", "step"],
-            "no check of the suite has a deterministic metric",
-        ),
-        (["baselin"], "did you mean 'baseline'?"),
-        (["launch"], "an order and a place for its answer are needed"),
-        (["launch", "xbench.toml", "answer.json"], "'xbench.toml' is no order of version 1"),
-    ],
-)
-def test_what_is_wrong_is_one_sentence_before_anything_is_launched(
-    words: list[str], sentence: str, place: Path, refused: Callable[..., str]
-) -> None:
-    assert sentence in refused("regress", *words)
-    assert sorted(path.name for path in place.iterdir()) == ["xbench.toml"]
-
-
 def test_the_help_says_how_many_pairs_a_baseline_has(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["regress", "baseline", "--help"]) == 0
     assert f"Launch pairs. [default: {AA_PAIRS}]" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_the_machine_does_not_have_is_refused_first(place: Path, refused: Callable[..., str]) -> None:
+def test_what_the_machine_does_not_have_is_refused_first(place: Path, refused: Refused) -> None:
     subprocess.run(["git", "init", "--quiet", str(place)], check=True)
     assert "--base: there is no revision 'v9'" in refused("regress", "check", "--base", "v9")
     other = Path(__file__).parents[2] / "golden" / "comparison-v1.json"

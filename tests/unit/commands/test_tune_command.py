@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,38 +9,6 @@ from xbench.records import Ratio
 from xbench.report.kinds.tuned import answer_sentences
 from xbench.stats.compare import verdict
 from xbench.stats.tuning import Choice
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--minutes", "0"], "--minutes: 0 is not in the range 0.25 to 1440\n  hint: try --minutes 0.25"),
-        (["--minutes", "nan"], "--minutes: nan is not in the range 0.25 to 1440"),
-        (["--minutes", "1e9"], "hint: try --minutes 1440"),
-        (["--minutes", "ten"], "--minutes: 'ten' is not a valid float"),
-        (["--margin", "-1"], "--margin: -1 is not in the range 0 to 50"),
-        (["--modes", "compute,ddp"], "--modes: 'compute,ddp' names no candidate beside ddp"),
-        (["--modes", "crossover"], "--modes: 'crossover' is for two jobs, and tune is for one"),
-        (["--modes", "auto,auto@b"], "--modes: 'auto@b' is a second copy"),
-        (["--modes", "optimol"], "did you mean 'optimal'?"),
-        (["--modes", "spb:variant=temporal"], "'spb:variant=temporal' trains another network than DDP"),
-        (["--modes", "auto,fsdp"], "'fsdp' has no plan, and tune chooses among plans"),
-        (["--modes", "ddp,auto:shard"], "'auto:shard' has no plan, and tune chooses among plans"),
-        (["--modes", "auto,horovod"], "'horovod' has no plan, and tune chooses among plans"),
-        (["--modes", "auto,ddp+compile"], "'ddp+compile' has no plan, and tune chooses among plans"),
-        (["--keep", "/nowhere/tuned.json"], "--keep: the folder of '/nowhere/tuned.json' does not exist"),
-        (["--keep", "-"], "--keep: '-' is no file"),
-        (["--json", "/tmp"], "--json: '/tmp' is a folder"),
-        (["--fabric", "shape"], "unknown fabric 'shape'"),
-        (["--fabric", "local:ranks=1"], "local:ranks=1 has 1 rank, so no gradient travels"),
-    ],
-)
-def test_wrong_values_are_refused_in_one_sentence(
-    refused: Callable[..., str], words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XBENCH_RESULTS", str(tmp_path / "runs"))
-    assert sentence in refused("tune", "synthetic", *words)
-    assert not (tmp_path / "runs").exists()
 
 
 def ratio(value: float, low: float, high: float, margin: float = 0.01) -> Ratio:

@@ -31,7 +31,7 @@ REASONS = {
     "a repository": "is typed in the reader's own git repository",
 }
 PROGRAMS = {
-    "xbench", "make", "git", "cd", "pip", "python", "pytest", "torchrun", "srun", "sbatch", "mpirun", "horovodrun",
+    "xbench", "make", "git", "cd", "pip", "python", "pytest", "torchrun", "srun", "sbatch", "mpirun",
     "kubectl", "jq", "source", "eval",
 }  # fmt: skip
 _NEEDS = re.compile(r"<!-- needs: (?P<reason>[^>]+?) -->\s*")

@@ -24,10 +24,6 @@ MPIRUN = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
 }  # fmt: skip
 MPIEXEC = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
-HOROVODRUN = {
-    "HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2",
-    "HOROVOD_CROSS_RANK": "1", "HOROVOD_CROSS_SIZE": "2",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -38,10 +34,9 @@ HOROVODRUN = {
         (SRUN, ClusterRank("srun", 5, 6, 1, 2, 2)),
         (MPIRUN, ClusterRank("mpirun", 1, 2, 1, 2)),
         (MPIEXEC, ClusterRank("mpiexec", 1, 2, 1, 2)),
-        (HOROVODRUN, ClusterRank("horovodrun", 3, 4, 1, 2, 1)),
         ({"MASTER_ADDR": "node0", "MASTER_PORT": "1"}, None),  # which some clusters export for everybody
     ],
-    ids=["none", "torchrun", "srun", "mpirun", "mpiexec", "horovodrun", "an address alone"],
+    ids=["none", "torchrun", "srun", "mpirun", "mpiexec", "an address alone"],
 )
 def test_a_whole_set_is_a_place(environ: dict[str, str], ours: ClusterRank | None) -> None:
     assert ranks_around(environ) == ours
@@ -70,7 +65,6 @@ def test_a_step_of_one_task_is_a_shell_unless_ranks_are_asked_for() -> None:
     ("environ", "engine"),
     [
         (TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, "torchrun"), (SRUN, "srun"), (MPIRUN, "mpirun"),
-        (HOROVODRUN, "horovodrun"),
     ],
 )  # fmt: skip
 def test_auto_says_who_started_the_ranks(environ: dict[str, str], engine: str) -> None:
@@ -95,7 +89,7 @@ def test_bare_variables_are_named_with_what_to_unset() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_half_a_set_names_what_is_missing_and_whose_it_is(engine) -> None:
-    whole = TORCHRUN | SRUN | MPIRUN | MPIEXEC | HOROVODRUN
+    whole = TORCHRUN | SRUN | MPIRUN | MPIEXEC
     mine = {name: whole[name] for name in engine.needed} | ({"SLURM_STEP_ID": "0"} if engine.name == "srun" else {})
     for lacking in engine.needed:
         half = {name: value for name, value in mine.items() if name != lacking}
@@ -117,7 +111,6 @@ def test_half_a_set_beside_a_whole_one_that_it_agrees_with_is_no_matter() -> Non
         (SRUN | TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, "torchrun"),  # srun starts one torchrun a node
         (MPIRUN | TORCHRUN | {"TORCHELASTIC_RUN_ID": "none"}, "torchrun"),
         (SRUN | MPIRUN, "mpirun"),  # in an allocation mpirun starts its daemons by srun
-        (SRUN | HOROVODRUN, "horovodrun"),
         (SRUN | MPIEXEC, "mpiexec"),
         (SRUN | TORCHRUN | {"RANK": "5", "WORLD_SIZE": "6"}, "torchrun"),  # a wrapper that copies srun's
     ],
@@ -141,11 +134,6 @@ def test_engines_within_each_other_are_the_inner_one_s(environ: dict[str, str], 
             "the variables of two engines contradict each other: torchrun's say rank 3 of 4 (RANK, WORLD_SIZE), and "
             "srun's say rank 5 of 6 (SLURM_PROCID, SLURM_NTASKS)",
         ),
-        (
-            HOROVODRUN | MPIRUN,
-            "the variables of two engines contradict each other: horovodrun's say rank 3 of 4 (HOROVOD_RANK, "
-            "HOROVOD_SIZE), and mpirun's say rank 1 of 2 (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)",
-        ),
     ],
 )
 def test_two_engines_that_contradict_each_other_are_one_sentence(environ: dict[str, str], sentence: str) -> None:
@@ -160,6 +148,12 @@ def test_no_ranks_at_all_is_a_sentence_for_the_cluster_alone() -> None:
         cluster_rank({})
 
 
+def test_ranks_of_horovodrun_are_refused_and_those_of_its_mpirun_taken() -> None:
+    with pytest.raises(SpecError, match="horovodrun"):
+        ranks_around({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
+    assert ranks_around(MPIRUN | {"HOROVOD_RANK": "1"}) == ClusterRank("mpirun", 1, 2, 1, 2)
+
+
 @pytest.mark.parametrize(
     ("text", "host", "tasks"), [("2(x3),1", 3, 1), ("2(x3),1", 1, 2), ("4", 0, 4), ("2", 7, None), ("x", 0, None)]
 )
@@ -169,7 +163,7 @@ def test_slurm_s_tasks_a_node(text: str, host: int, tasks: int | None) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from([*TORCHRUN, *SRUN, *MPIRUN, *MPIEXEC, *HOROVODRUN, "TORCHELASTIC_RUN_ID"]),
+        st.sampled_from([*TORCHRUN, *SRUN, *MPIRUN, *MPIEXEC, "HOROVOD_RANK", "TORCHELASTIC_RUN_ID"]),
         st.sampled_from(["", "0", "1", "2", "-1", "x", "²", "2(x3)"]),
     )
 )

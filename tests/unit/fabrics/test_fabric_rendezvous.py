@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.errors import RunError, SpecError
+from xbench.errors import SpecError
 from xbench.fabrics import rendezvous as meeting
 from xbench.fabrics.cluster import ClusterRank
 from xbench.fabrics.rendezvous import LOOPBACK, chosen_interface, expanded, interface_of, meeting_point
@@ -78,52 +75,6 @@ def test_what_is_no_list_of_hosts_is_refused(nodes: str) -> None:
 def test_any_text_is_hosts_or_one_sentence(nodes: str) -> None:
     with suppress(SpecError):
         assert all(expanded(nodes))
-
-
-@pytest.fixture
-def rendezvous() -> Iterator[tuple[str, int]]:
-    """A server that keeps values by path, as horovodrun's does."""
-    kept: dict[str, bytes] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            value = kept.get(self.path)
-            self.send_response(404 if value is None else 200)
-            self.send_header("Content-Length", str(len(value or b"")))
-            self.end_headers()
-            self.wfile.write(value or b"")
-
-        def do_PUT(self) -> None:
-            kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield LOOPBACK, server.server_address[1]
-        server.shutdown()
-
-
-def test_horovodrun_s_ranks_meet_at_what_rank_0_left_with_its_server(rendezvous: tuple[str, int]) -> None:
-    around = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": rendezvous[0], "HOROVOD_GLOO_RENDEZVOUS_PORT": str(rendezvous[1])}
-    rank1 = ClusterRank("horovodrun", 1, 4, 1, 2, 0)
-    with pytest.raises(RunError, match="rank 0 did not tell horovodrun's rendezvous server its address within 0 s"):
-        meeting_point(rank1, around, patience_s=0.0)
-    place = meeting_point(ClusterRank("horovodrun", 0, 4, 0, 2, 0), around)
-    assert place[0] == LOOPBACK
-    assert meeting_point(rank1, around, patience_s=0.0) == place
-    with pytest.raises(SpecError, match="lack the environment variable HOROVOD_GLOO_RENDEZVOUS_PORT"):
-        meeting_point(rank1, {"HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK})
-
-
-def test_a_rendezvous_server_that_is_gone_is_one_sentence() -> None:
-    around = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(meeting.free_port())}
-    with pytest.raises(RunError, match=r"horovodrun's rendezvous server at 127\.0\.0\.1:\d+ does not answer"):
-        meeting_point(ClusterRank("horovodrun", 1, 4, 1, 2, 0), around)
 
 
 def test_an_interface_is_known_by_its_address() -> None:

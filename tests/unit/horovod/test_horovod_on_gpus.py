@@ -29,7 +29,7 @@ def attach(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
             raise ValueError("seen")
 
         hvd = SimpleNamespace(
-            DistributedOptimizer=wrapped, **{name: lambda has=has: has for name, has in built.items()}
+            DistributedOptimizer=wrapped, size=lambda: 2, **{name: lambda has=has: has for name, has in built.items()}
         )
         monkeypatch.setattr(WORLD, "start", lambda settings: hvd)
         monkeypatch.setattr(WORLD, "stop", lambda: happened.append("stopped"))

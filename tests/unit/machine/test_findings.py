@@ -109,7 +109,7 @@ def test_optional_packages_are_named_where_they_are_missing() -> None:
     told = {one.name: (one.works, one.detail, one.costs, one.get) for one in findings(seen) if one.name in EXTRAS}
     assert told == {
         "Horovod": (False, "not installed, or built against another torch",
-                    "mode horovod and --backend horovod cannot be used", "python -m xbench.horovod.build"),
+                    "mode horovod cannot be used", "make horovod in a checkout of xbench"),
         "scikit-learn": (True, "1.7.2", None, None),
         "Ray": (False, "not installed", "cluster run --engine ray cannot be used", "pip install ray"),
     }  # fmt: skip

@@ -249,9 +249,7 @@ def test_bad_curves_and_sizes_are_refused() -> None:
 
 def test_collective_costs() -> None:
     assert cost.ring(1.0, 10.0, 4) == pytest.approx((6.0, 15.0))
-    assert cost.recursive_doubling(1.0, 10.0, 8) == pytest.approx((3.0, 30.0))
-    assert cost.halving_doubling(1.0, 10.0, 4) == pytest.approx((4.0, 15.0))
     assert cost.double_binary_trees(1.0, 10.0, 16) == pytest.approx((8.0, 10.0))
-    for algorithm in (cost.ring, cost.recursive_doubling, cost.halving_doubling, cost.double_binary_trees):
+    for algorithm in (cost.ring, cost.double_binary_trees):
         with pytest.raises(ValueError, match="at least 2 workers"):
             algorithm(1.0, 1.0, 1)

@@ -61,7 +61,7 @@ def test_on_the_workers_that_were_measured_the_steps_are_the_profile_s_own_plans
     assert [point.step_s for point in found] == [plans[mode].predicted_step_s for mode in modes]
 
 
-@given(st.sampled_from(["ring", "tree", "halving-doubling", "doubling"]), st.integers(2, 3000), st.integers(2, 3000))
+@given(st.sampled_from(["ring", "tree"]), st.integers(2, 3000), st.integers(2, 3000))
 def test_throughput_never_exceeds_what_compute_allows_and_steps_never_shrink(name: str, few: int, many: int) -> None:
     few, many = sorted((few, many))
     for mode in ("single", "wfbp", "optimal", "ddp"):

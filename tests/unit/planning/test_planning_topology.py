@@ -26,8 +26,6 @@ from xbench.records import CostModel, CostPoint, CostSegment
 ALL = [
     Topology("ring"),
     Topology("tree"),
-    Topology("halving-doubling"),
-    Topology("doubling"),
     Topology("hierarchical", 8),
     Topology("hierarchical", 8, between_bps=4e11),
 ]
@@ -72,8 +70,6 @@ def model(world_size: int, alpha_s: float, beta: float, **changes: object) -> Co
 FORMULAS = {
     "ring": cost.ring,
     "tree": cost.double_binary_trees,
-    "halving-doubling": cost.halving_doubling,
-    "doubling": cost.recursive_doubling,
 }
 
 
@@ -91,8 +87,6 @@ def test_exact_figures() -> None:
     line = CostCurve.line(1.0, 1.0)
     assert Topology("ring").curve(line, 4)(8.0) == 2 * 3 * (1 + 2)
     assert Topology("tree").curve(line, 4)(8.0) == 3 * 1 + (1 + 8)
-    assert Topology("halving-doubling").curve(line, 4)(8.0) == 2 * (1 + 4) + 2 * (1 + 2)
-    assert Topology("doubling").curve(line, 4)(8.0) == 2 * (1 + 8)
     # 8 workers in hosts of 4: inside, a ring of 4 with messages of 2 bytes at 0.5 + 8/8·m; across, a ring of 2.
     nested = Topology("hierarchical", 4, inside_bps=8.0, inside_latency_s=0.5)
     assert nested.curve(line, 8)(8.0) == 2 * 3 * (0.5 + 2) + 2 * 1 * (1 + 4)
@@ -107,8 +101,6 @@ def test_a_step_between_protocols_stays_at_its_size_of_message() -> None:
     assert (t(100.0), t(200.0)) == (1.0, 3.0)
     four = Topology("ring").curve(t, 4)
     assert (four(400.0), four(800.0)) == (6 * 1.0, 6 * 3.0)
-    halving = Topology("halving-doubling").curve(t, 4)
-    assert halving(400.0) == 2 * 3.0 + 2 * 1.0  # messages of 200 and of 100 bytes
     assert Topology("tree").curve(t, 4)(200.0) == 3 * 1.0 + 3.0
 
 
@@ -144,10 +136,6 @@ def test_a_curve_is_the_sum_of_its_messages(t: CostCurve, topology: Topology, co
         wanted = 2 * (count - 1) * t(sizes / count)
     elif topology.name == "tree":
         wanted = (2 * math.log2(count) - 1) * float(t.times[0]) + t(sizes)
-    elif topology.name == "doubling":
-        wanted = math.log2(count) * t(sizes)
-    elif topology.name == "halving-doubling" and count & (count - 1) == 0:
-        wanted = 2 * sum(t(sizes / 2**k) for k in range(1, int(math.log2(count)) + 1))
     elif topology.name == "hierarchical" and count > 8:
         hosts = math.ceil(count / 8)
         alpha_s, s_per_byte = topology.given_link
@@ -197,7 +185,6 @@ def test_contention_moves_with_the_size_of_message() -> None:
     for topology, count, nbytes in (
         (Topology("ring"), 16, 8000.0),  # messages of 500 bytes, as of 1000 on two workers
         (Topology("tree"), 16, 500.0),
-        (Topology("halving-doubling"), 16, 1000.0),
         (Topology("hierarchical", 8), 16, 1000.0),  # a ring of two hosts
         (Topology("hierarchical", 8), 32, 2000.0),  # a ring of four hosts
         (Topology("hierarchical", 8, between_bps=4e11), 32, 4000.0),  # a ring of eight, in each host

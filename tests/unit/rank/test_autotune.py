@@ -21,7 +21,7 @@ from xbench.records import Layer, Plan, Tensor
 from xbench.schedules import parse_modes
 from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 
-RANK: Any = SimpleNamespace(run=SimpleNamespace(modes=(), collectives="torch"))
+RANK: Any = SimpleNamespace(run=SimpleNamespace(modes=()))
 
 
 def test_rounds_fill_the_time_and_are_few() -> None:
@@ -221,18 +221,17 @@ def test_a_model_that_ddp_refuses_is_tried_without_it_and_the_note_says_so(monke
 
 
 @pytest.mark.parametrize(
-    ("modes", "collectives", "may"),
+    ("modes", "may"),
     [
-        ("compute,ddp,auto,crossover", "torch", True),
-        ("auto,sequential:auto,concurrent:auto", "torch", True),
-        ("auto,crossover:auto", "torch", False),
-        ("auto", "horovod", False),
+        ("compute,ddp,auto,crossover", True),
+        ("auto,sequential:auto,concurrent:auto", True),
+        ("auto,crossover:auto", False),
     ],
 )
-def test_auto_may_be_ddp_where_no_turn_waits_for_it(modes: str, collectives: Any, may: bool) -> None:
+def test_auto_may_be_ddp_where_no_turn_waits_for_it(modes: str, may: bool) -> None:
     run = RunSpec(
         kind="comparison", workloads=(WorkloadSpec(name="resnet18"),), modes=parse_modes(modes),
-        fabric=FabricSpec(name="local", ranks=2), collectives=collectives,
+        fabric=FabricSpec(name="local", ranks=2),
     )  # fmt: skip
     assert autotune.may_be_ddp(run) is may
 

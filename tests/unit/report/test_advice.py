@@ -178,11 +178,10 @@ def test_the_command_repeats_the_conditions_of_the_run() -> None:
         ),
         fabric=FabricSpec(name="local", ranks=4),
         host_tuning=False,
-        collectives="horovod",
     )
     assert compare_command(spec, ["ddp", "auto"]) == (
         "XBENCH_HOST_TUNING=off xbench compare 'my train.py:make' --modes ddp,auto --dtype bf16 --optimizer adamw "
-        "--accumulate 4 --clip 0.5 --seed 3 --fabric local:ranks=4 --backend horovod"
+        "--accumulate 4 --clip 0.5 --seed 3 --fabric local:ranks=4"
     )
     given = RunSpec(
         kind="comparison",

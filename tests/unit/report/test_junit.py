@@ -66,7 +66,7 @@ def test_what_xml_cannot_hold_is_seen_to_be_missing() -> None:
 
 
 def test_a_mode_that_is_not_installed_is_skipped() -> None:
-    error = "Horovod is not installed: python -m xbench.horovod.build builds it"
+    error = "Horovod is not installed: make horovod in a checkout of xbench builds it"
     missing = ModeResult(mode="horovod:fusion=32", status="failed", label="real", error=error)
     crashed = missing.model_copy(update={"mode": "horovod", "error": "rank 1 died"})
     found = cases(made.comparison([missing, crashed], reference="horovod"))

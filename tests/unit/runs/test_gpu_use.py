@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -140,10 +141,10 @@ def test_throttled_clocks_are_a_warning_that_names_mode_and_reason() -> None:
             collector.take(0, 0, event(mode, round_, throttled=reasons, throttled_readings=5 * hot))
             collector.take(0, 1, event(mode, round_, "GPU-1"))
     record = recorded(collector)
-    assert record.warnings == [
-        "the profile was made while the GPU's clocks were throttled (thermal slowdown by the driver)",
-        "the GPU's clocks were throttled (power brake, power cap) in 2 of 3 blocks of wfbp: times of a slower GPU",
-    ]
+    profiled, blocks = record.warnings
+    assert "profile" in profiled
+    assert "(thermal slowdown by the driver)" in profiled
+    assert "(power brake, power cap) in 2 of 3 blocks of wfbp" in blocks
     assert record.modes["wfbp"].gpu is not None
     assert record.modes["wfbp"].gpu.throttled_share == pytest.approx(10 / 120)
 
@@ -153,10 +154,8 @@ def test_the_same_round_of_two_launches_is_two_blocks() -> None:
     for launch in range(2):
         found.take(launch, 0, event("ddp", 0, throttled=["power cap"], throttled_readings=launch))
     found.take(1, 0, event("wfbp", 0, throttled=["power cap"], throttled_readings=1))
-    assert found.warnings() == [
-        "the GPU's clocks were throttled (power cap) in 2 of 2 blocks of ddp, 1 of 1 block of wfbp: "
-        "times of a slower GPU"
-    ]
+    (warning,) = found.warnings()
+    assert "(power cap) in 2 of 2 blocks of ddp, 1 of 1 block of wfbp" in warning
     first, second = (found.of_block(launch, "ddp", 0, 0) for launch in range(2))
     assert first is not None
     assert second is not None
@@ -235,23 +234,25 @@ def test_a_window_is_written_with_its_mode(tmp_path: Path, monkeypatch: pytest.M
     assert journaled(tmp_path) == [{"event": "gpu", "mode": "ddp", "round": 2, **window("1a2b")}]
 
 
-@pytest.mark.usefixtures("cuda")
-def test_what_is_not_to_be_had_is_told_once(tmp_path: Path) -> None:
-    def load() -> Any:
-        raise NotAvailable("NVML did not start (Driver Not Loaded)")
+def not_started() -> Any:
+    raise NotAvailable("NVML did not start (Driver Not Loaded)")
 
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [
+        (not_started, "NVML did not start (Driver Not Loaded)"),
+        (object, "AttributeError: 'object' object has no attribute"),  # a package of an unknown kind
+    ],
+)
+def test_what_is_not_to_be_had_is_told_once(tmp_path: Path, load: Callable[[], Any], reason: str) -> None:
     watch = GpuWatch(torch.device("cuda", 0), Journal(tmp_path, 0, 0), load=load)
     watch.report(0.0, 1.0, mode="ddp", round=0)
     watch.report(1.0, 2.0, mode="wfbp", round=0)
-    assert journaled(tmp_path) == [{"event": "gpu_missing", "reason": "NVML did not start (Driver Not Loaded)"}]
-
-
-@pytest.mark.usefixtures("cuda")
-def test_a_package_of_an_unknown_kind_ends_nothing(tmp_path: Path) -> None:
-    GpuWatch(torch.device("cuda", 0), Journal(tmp_path, 0, 0), load=object)
     (told,) = journaled(tmp_path)
     assert told["event"] == "gpu_missing"
-    assert told["reason"].startswith("AttributeError: 'object' object has no attribute")
+    assert told["reason"].startswith(reason)
 
 
 @pytest.mark.usefixtures("cuda")

@@ -9,7 +9,6 @@ import pytest
 from samples_of_runs import A, B, block, collector_of, frame, record_of, run_of, timed
 
 from xbench.config import RunConfig
-from xbench.errors import SpecError
 from xbench.rank.events import GpuMissing, ParityChecked, SchedulesPlanned, StepProfiled
 from xbench.rank.journal import Journal, JournalReader
 from xbench.records import Bounds, CostModel, CostPoint, Plan, StepTimes
@@ -25,30 +24,24 @@ COMPUTE_S, EXPOSED_S = 0.1, 0.04
 EMULATED = FabricSpec(name="emulated", ranks=2, workers=4, rate="1gbit")
 
 
-def processes(modes: str, **options: Any) -> dict[str, int | None]:
-    return {mode.text: mode.processes for mode in placed(parse_modes(modes), **{"collectives": "torch"} | options)}
+def processes(modes: str) -> dict[str, int | None]:
+    return {mode.text: mode.processes for mode in placed(parse_modes(modes))}
 
 
 def placed_run(modes: str, **fields: Any) -> RunSpec:
-    return run_of(modes, A, A, **fields).model_copy(update={"modes": placed(parse_modes(modes), "torch")})
+    return run_of(modes, A, A, **fields).model_copy(update={"modes": placed(parse_modes(modes))})
 
 
 def test_turns_have_one_process_and_jobs_at_once_have_two() -> None:
     assert processes("ddp,crossover") == {"ddp": None, "crossover": 1}
     assert processes("concurrent") == {"concurrent": 2}
+    assert processes("crossover:horovod") == {"crossover:horovod": 1}
     assert processes("crossover:processes=2,crossover") == {"crossover:processes=2": 2, "crossover": 1}
 
 
 @pytest.mark.parametrize(("beside", "expected"), [("ddp", 1), ("crossover", 1), ("crossover,concurrent", 2)])
 def test_jobs_one_after_the_other_are_where_the_others_have_them(beside: str, expected: int) -> None:
     assert processes(f"sequential,{beside}")["sequential"] == expected
-
-
-def test_horovod_needs_a_process_for_each_job() -> None:
-    assert processes("crossover,sequential", collectives="horovod") == {"crossover": 2, "sequential": 2}
-    assert set(processes("crossover:horovod,crossover").values()) == {2}
-    with pytest.raises(SpecError, match="Horovod has one world in a process"):
-        processes("crossover:processes=1", collectives="horovod")
 
 
 def test_a_run_has_as_many_processes_as_its_modes_need() -> None:

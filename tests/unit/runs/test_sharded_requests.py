@@ -16,19 +16,19 @@ ALL = ("replicate", "fsdp", "auto:shard", "hsdp", "zero1")
 def test_not_over_emulated_links(mode: str) -> None:
     emulated = FabricSpec(name="emulated", workers=4, rate="1gbit")
     with pytest.raises(SpecError, match=f"mode '{mode}' sends by torch itself, over links that are there"):
-        check_real(emulated, parse_modes(f"ddp,{mode}"), "torch")
-    check_real(FabricSpec(name="local", ranks=2), parse_modes(mode), "torch")
+        check_real(emulated, parse_modes(f"ddp,{mode}"))
+    check_real(FabricSpec(name="local", ranks=2), parse_modes(mode))
 
 
 @pytest.mark.parametrize("mode", ["replicate", "fsdp", "auto:shard", "hsdp"])
 def test_not_compressed(mode: str) -> None:
     with pytest.raises(SpecError, match=f"mode '{mode}' sends parameters and gradients as they are, and not as bf16"):
-        check_available(parse_modes(f"ddp,{mode}"), "torch", "bf16")
-    assert check_available(parse_modes(f"ddp,{mode}"), "torch", None) == []
+        check_available(parse_modes(f"ddp,{mode}"), "bf16")
+    assert check_available(parse_modes(f"ddp,{mode}"), None) == []
 
 
 def test_gradients_of_zero1_are_ddp_s_and_may_be_compressed() -> None:
-    assert check_available(parse_modes("ddp,zero1"), "torch", "bf16") == []
+    assert check_available(parse_modes("ddp,zero1"), "bf16") == []
 
 
 def test_groups_need_ranks() -> None:
@@ -41,5 +41,5 @@ def test_groups_need_ranks() -> None:
 
 
 def test_they_leave_two_jobs_in_one_process() -> None:
-    modes = {mode.text: mode.processes for mode in placed(parse_modes("fsdp,crossover"), "torch")}
+    modes = {mode.text: mode.processes for mode in placed(parse_modes("fsdp,crossover"))}
     assert modes == {"fsdp": None, "crossover": 1}

@@ -97,9 +97,8 @@ def test_what_is_predicted_far_behind_is_set_aside_and_the_rest_is_timed_until_i
     timed = world.go()
     assert timed[0] == (("compute", "ddp", "auto", "ddp-tuned", "optimal", "mgwfbp"), 5)
     assert timed[1:] == [(("ddp", "auto"), 5)]  # 0.55 is 5 % better than the next, and the control is known
-    assert world.policy.warnings == [
-        "single was not timed: its predicted step is 64 % above the best plan's (simulated)"
-    ]
+    (warning,) = world.policy.warnings
+    assert warning.startswith("single was not timed: its predicted step is 64 % above")
     ran = world.policy.ran(world.run)
     assert [mode.text for mode in ran.modes] == ["compute", "ddp", "auto", "ddp-tuned", "optimal", "mgwfbp"]
     assert ran.effort.launches == 2
@@ -125,9 +124,7 @@ def test_auto_that_is_ddp_itself_is_said_to_have_its_times() -> None:
     plans = world.found.jobs[0].plans
     plans["auto"] = plans["auto"].model_copy(update={"buckets": plans["ddp"].buckets, "carrier": "ddp"})
     assert world.go()[0][0] == ("compute", "ddp", "ddp-tuned", "optimal", "mgwfbp")
-    assert world.policy.warnings[0] == (
-        "auto is ddp itself here: in its trial no plan was faster, so ddp's times are its own"
-    )
+    assert world.policy.warnings[0].startswith("auto is ddp itself here")
     assert not any("auto was not timed" in told for told in world.policy.warnings)
 
 
@@ -150,14 +147,15 @@ def test_where_every_candidate_has_ddps_buckets_one_is_timed_all_the_same() -> N
     assert world.policy.warnings == []
 
 
-@pytest.mark.parametrize("slower", [0.4, 3.0])
-def test_steps_unlike_their_prediction_are_learnt_once(slower: float) -> None:
-    took_s = {mode: slower * step_s for mode, step_s in STEP_S.items()}
-    world = World(20, took_s)
-    timed = world.go()
-    assert len(timed) >= 2
+@pytest.mark.parametrize(
+    ("minutes", "slower", "auto_s"), [(20, 0.4, 0.55), (20, 3.0, 0.55), (12, 3.0, 0.65)], ids=["fast", "slow", "equal"]
+)
+def test_steps_unlike_their_prediction_are_learnt_once(minutes: float, slower: float, auto_s: float) -> None:
+    took_s = {mode: slower * step_s for mode, step_s in (STEP_S | {"auto": auto_s}).items()}
+    world = World(minutes, took_s)
+    assert len(world.go()) >= 2
     assert world.policy._slower == pytest.approx(1.0, abs=0.1)
-    assert world.spent_s <= 1200
+    assert world.spent_s <= 60 * minutes * 1.02
 
 
 def test_when_ddp_is_best_it_ends_early() -> None:
@@ -185,16 +183,6 @@ def test_short_minutes_make_blocks_shorter_and_candidates_fewer_but_one_launch_r
     if minutes < 1:
         assert (modes, steps) == (("ddp", "auto"), 2)
         assert "mgwfbp was not timed: the minutes did not suffice" in world.policy.warnings
-
-
-def test_a_machine_slower_than_predicted_is_learnt_from() -> None:
-    slow = {mode: 3 * step_s for mode, step_s in STEP_S.items()} | {
-        "auto": 3 * 0.65
-    }  # an equal race, three times slower
-    world = World(12, slow)
-    world.go()
-    assert len(world.launches) > 2
-    assert world.spent_s <= 720 * 1.02
 
 
 def test_candidates_that_fail_the_gate_take_no_part() -> None:

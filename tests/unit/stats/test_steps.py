@@ -78,14 +78,17 @@ def test_a_step_is_odd_that_is_far_from_those_like_it(steps_s: list[float], cycl
     assert odd_steps(steps_s, cycle) == odd
 
 
-def test_no_step_of_the_committed_comparisons_is_odd() -> None:
+def test_no_step_of_the_committed_comparisons_is_odd_without_a_warning() -> None:
     blocks = 0
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())
         if isinstance(record, dict) and record.get("kind") == "comparison":
             for sample in record["samples"]:
                 blocks += 1
-                assert odd_steps(sample["steps_s"]) == {}, (path.name, sample["mode"], sample["round"])
+                warned = any(
+                    f"round {sample['round'] + 1}" in one and sample["mode"] in one for one in record["warnings"]
+                )
+                assert bool(odd_steps(sample["steps_s"])) <= warned, (path.name, sample["mode"], sample["round"])
     assert blocks > 1000
 
 

@@ -56,15 +56,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_script_inside_a_package_imports_as_it_does_there(package: Path, file: str, line: str) -> None:
     (package / file).write_text(HEAD + line + MAKE)
+    (package / f"{package.name}.py").write_text("raise ImportError('a module, and not the package')\n")
     before = list(sys.path)
     assert made(package / file).parameters_count == 8
     assert sys.path == before
-
-
-def test_a_module_named_like_its_package_is_not_taken_for_it(package: Path) -> None:
-    (package / f"{package.name}.py").write_text("raise ImportError('a module, and not the package')\n")
-    (package / "train.py").write_text(HEAD + "from .models import net\n" + MAKE)
-    assert made(package / "train.py").parameters_count == 8
 
 
 def test_a_relative_import_without_a_package_gets_a_hint(tmp_path: Path) -> None:

@@ -129,16 +129,19 @@ def test_resolving_fills_what_applies_and_keeps_what_is_given(name, device):
     assert resolve(parse_workload(name, batch_size=3), device).batch_size == 3
 
 
-def test_the_documented_cpu_defaults():
-    def sizes(name):
-        spec = resolve(parse_workload(name), "cpu")
-        return spec.batch_size, spec.image_size or spec.seq_len
-
-    assert sizes("resnet50") == (4, 96)
-    assert sizes("resnet18") == (8, 128)
-    assert sizes("densenet121") == (4, 96)
-    assert sizes("bert-base") == (2, 32)
-    assert sizes("lstm-lm") == (2, 32)
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("resnet50", (4, 96)),
+        ("resnet18", (8, 128)),
+        ("densenet121", (4, 96)),
+        ("bert-base", (2, 32)),
+        ("lstm-lm", (2, 32)),
+    ],
+)
+def test_the_documented_cpu_defaults(name, sizes):
+    spec = resolve(parse_workload(name), "cpu")
+    assert (spec.batch_size, spec.image_size or spec.seq_len) == sizes
 
 
 def test_resolving_refuses_what_parsing_would():

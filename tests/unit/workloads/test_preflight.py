@@ -46,9 +46,7 @@ def test_an_image_too_small_for_its_batch_names_the_next_that_works():
     spec = WorkloadSpec(name="resnet18", batch_size=1, image_size=32)
     with pytest.raises(WorkloadError) as caught:
         preflight.examine([spec], "cpu", 1)
-    assert str(caught.value) == (
-        "resnet18 cannot take images of 32 px in batches of 1; the smallest above it that works is 33 px"
-    )
+    assert "32 px in batches of 1; the smallest above it that works is 33 px" in str(caught.value)
     assert caught.value.hint == "try --image-size 33"
     assert "Expected more than 1 value per channel" in caught.value.detail
 
@@ -232,13 +230,10 @@ def test_a_driver_that_is_too_old_is_refused_unless_the_cpu_was_asked_for(monkey
     def error(device):
         return preflight.respond({"workloads": [], "device": device, "ranks_per_host": 1})["error"]
 
-    assert error("auto") == {
-        "type": "SpecError",
-        "message": f"--device auto takes GPUs, and can use none: {told}",
-        "hint": "update the driver, or install a torch that was built for CUDA 11.8 or older; or try --device cpu",
-        "detail": None,
-        "lines": [],
-    }
+    refusal = error("auto")
+    assert (refusal["type"], refusal["detail"], refusal["lines"]) == ("SpecError", None, [])
+    assert told in refusal["message"]
+    assert "CUDA 11.8 or older" in refusal["hint"]
     assert error("cuda")["message"] == f"--device cuda: {told}"
     assert error("cpu") is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
@@ -248,7 +243,7 @@ def test_a_driver_that_is_too_old_is_refused_unless_the_cpu_was_asked_for(monkey
 def test_an_unexpected_error_is_an_answer_too(monkeypatch):
     monkeypatch.setattr(preflight, "examine", lambda *_: 1 / 0)
     answer = preflight.respond({"workloads": [], "device": "cpu", "ranks_per_host": 1})
-    assert answer["error"]["message"] == "the workloads could not be checked: ZeroDivisionError: division by zero"
+    assert "ZeroDivisionError: division by zero" in answer["error"]["message"]
     assert answer["torch"] == torch.__version__
 
 

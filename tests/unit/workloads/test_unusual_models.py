@@ -23,6 +23,7 @@ from xbench.workloads import parse_workload, preflight
 from xbench.workloads.build import build
 
 CPU = torch.device("cpu")
+Writer = Callable[[str], WorkloadSpec]
 HEAD = """
 import torch
 from torch import nn
@@ -53,13 +54,20 @@ PLAIN_NAMES = [
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], WorkloadSpec]:
+def write(tmp_path: Path) -> Writer:
     def to_file(body: str) -> WorkloadSpec:
         (tmp_path / "train.py").write_text(f"{HEAD}\n\n{body}\n")
         torch._dynamo.reset()
         return parse_workload(f"{tmp_path / 'train.py'}:make")
 
     return to_file
+
+
+def refused(spec: WorkloadSpec) -> WorkloadError:
+    with pytest.raises(WorkloadError) as caught:
+        preflight.examine([spec], "cpu", 1)
+    assert str(caught.value).startswith("train.py:make")
+    return caught.value
 
 
 def profiled(spec: WorkloadSpec) -> tuple[list[Layer], list[str]]:
@@ -69,9 +77,7 @@ def profiled(spec: WorkloadSpec) -> tuple[list[Layer], list[str]]:
     return layers, list(trainable(workload.model))
 
 
-def test_a_channels_last_model_is_profiled_and_its_gradients_travel_as_they_lie(
-    write: Callable[[str], WorkloadSpec],
-) -> None:
+def test_a_channels_last_model_is_profiled_and_its_gradients_travel_as_they_lie(write: Writer) -> None:
     spec = write(
         "def make():\n"
         "    images = BATCH[0].to(memory_format=torch.channels_last)\n"
@@ -110,7 +116,7 @@ def make():
 """
 
 
-def test_under_autocast_math_is_bf16_and_gradients_are_fp32(write: Callable[[str], WorkloadSpec]) -> None:
+def test_under_autocast_math_is_bf16_and_gradients_are_fp32(write: Writer) -> None:
     spec = write(AUTOCAST)
     preflight.examine([spec], "cpu", 2)
     workload = build(spec, CPU)
@@ -129,9 +135,7 @@ COMPILED = {
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("how", COMPILED)
-def test_a_compiled_model_is_one_layer_with_the_plain_model_s_names(
-    write: Callable[[str], WorkloadSpec], how: str, backend: str
-) -> None:
+def test_a_compiled_model_is_one_layer_with_the_plain_model_s_names(write: Writer, how: str, backend: str) -> None:
     spec = write("def make():\n" + COMPILED[how].format(backend=backend))
     preflight.examine([spec], "cpu", 2)
     torch._dynamo.reset()
@@ -151,7 +155,7 @@ REGIONAL = {
 
 
 @pytest.mark.parametrize("how", REGIONAL)
-def test_compiled_blocks_are_layers_among_others(write: Callable[[str], WorkloadSpec], how: str) -> None:
+def test_compiled_blocks_are_layers_among_others(write: Writer, how: str) -> None:
     spec = write(f"def make():\n    for place in range(2):\n        {REGIONAL[how]}\n    return NET, BATCH, LOSS")
     preflight.examine([spec], "cpu", 2)
     layers, names = profiled(spec)
@@ -165,7 +169,7 @@ def test_compiled_blocks_are_layers_among_others(write: Callable[[str], Workload
     assert [layer.parameters for layer in layers] == [45, 584, 584, 224]
 
 
-def test_a_plan_of_the_plain_model_is_a_plan_of_the_compiled_one(write: Callable[[str], WorkloadSpec]) -> None:
+def test_a_plan_of_the_plain_model_is_a_plan_of_the_compiled_one(write: Writer) -> None:
     plain = build(write("def make():\n    return NET, BATCH, LOSS"), CPU)
     raw = profile_step(plain, HostClock(), steps=4, warmup=1).raw()
     layers, step = summarise([raw])
@@ -185,19 +189,13 @@ def test_a_plan_of_the_plain_model_is_a_plan_of_the_compiled_one(write: Callable
         "def make():\n    NET.blocks[1].compile(options={'triton.cudagraphs': True})\n    return NET, BATCH, LOSS",
     ],
 )
-def test_compiling_with_cuda_graphs_is_refused_by_name(write: Callable[[str], WorkloadSpec], body: str) -> None:
-    with pytest.raises(WorkloadError) as caught:
-        preflight.examine([write(body)], "cpu", 1)
-    assert str(caught.value) == (
-        "train.py:make: its step is recorded in a CUDA graph by torch.compile with CUDA graphs "
-        "(mode='reduce-overhead' and 'max-autotune' use them), in which no layer can be timed and no gradient sent "
-        "before the end"
-    )
-    assert caught.value.hint is not None
-    assert "max-autotune-no-cudagraphs" in caught.value.hint
+def test_compiling_with_cuda_graphs_is_refused_by_name(write: Writer, body: str) -> None:
+    error = refused(write(body))
+    assert "recorded in a CUDA graph by torch.compile" in str(error)
+    assert "max-autotune-no-cudagraphs" in (error.hint or "")
 
 
-def test_modes_without_cuda_graphs_are_not_refused(write: Callable[[str], WorkloadSpec]) -> None:
+def test_modes_without_cuda_graphs_are_not_refused(write: Writer) -> None:
     from xbench.torch_compile import recorded_by
 
     for mode in ("default", "max-autotune-no-cudagraphs"):
@@ -205,7 +203,7 @@ def test_modes_without_cuda_graphs_are_not_refused(write: Callable[[str], Worklo
         assert recorded_by(build(spec, CPU).model) is None
 
 
-def test_a_graphed_callable_is_refused_by_name(write: Callable[[str], WorkloadSpec]) -> None:
+def test_a_graphed_callable_is_refused_by_name(write: Writer) -> None:
     # As torch.cuda.make_graphed_callables leaves a module, which takes a GPU to do.
     spec = write(
         "def make_graphed_callables(module):\n"
@@ -216,20 +214,17 @@ def test_a_graphed_callable_is_refused_by_name(write: Callable[[str], WorkloadSp
         "    return module\n\n\n"
         "def make():\n    make_graphed_callables(NET.blocks[0])\n    return NET, BATCH, LOSS"
     )
-    with pytest.raises(WorkloadError, match=r"recorded in a CUDA graph by torch\.cuda\.make_graphed_callables, in"):
-        preflight.examine([spec], "cpu", 1)
+    assert "recorded in a CUDA graph by torch.cuda.make_graphed_callables" in str(refused(spec))
 
 
 @pytest.mark.parametrize("method", ["replay", "capture_begin"])
 def test_a_graph_recorded_or_replayed_by_hand_is_refused(
-    write: Callable[[str], WorkloadSpec], monkeypatch: pytest.MonkeyPatch, method: str
+    write: Writer, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     class Graph:
-        def replay(self) -> None:
-            pass
+        def replay(self) -> None: ...
 
-        def capture_begin(self) -> None:
-            pass
+        def capture_begin(self) -> None: ...
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     before = dict(vars(Graph))
@@ -238,12 +233,11 @@ def test_a_graph_recorded_or_replayed_by_hand_is_refused(
         f"        torch.cuda.CUDAGraph().{method}()\n        return super().forward(x)\n\n\n"
         "def make():\n    return Replayed(), BATCH, LOSS"
     )
-    with pytest.raises(WorkloadError, match=r"train.py:make: its step is recorded in a CUDA graph, in which no layer"):
-        preflight.examine([spec], "cpu", 1)
+    assert "recorded in a CUDA graph, in which" in str(refused(spec))
     assert dict(vars(Graph)) == before
 
 
-def test_layers_inside_a_compiled_function_are_refused_with_what_to_do(write: Callable[[str], WorkloadSpec]) -> None:
+def test_layers_inside_a_compiled_function_are_refused_with_what_to_do(write: Writer) -> None:
     spec = write(
         "class Fast(Net):\n    def __init__(self):\n        super().__init__()\n"
         "        self.run = torch.compile(self.body, backend='eager')\n\n"
@@ -251,31 +245,23 @@ def test_layers_inside_a_compiled_function_are_refused_with_what_to_do(write: Ca
         "    def forward(self, x):\n        return self.head(self.run(self.conv(x)).mean((2, 3)))\n\n\n"
         "def make():\n    return Fast(), BATCH, LOSS"
     )
-    with pytest.raises(WorkloadError) as caught:
-        preflight.examine([spec], "cpu", 1)
-    assert str(caught.value) == (
-        "train.py:make: its layer 'blocks.0.0' runs inside a function compiled by torch.compile, where it cannot be "
-        "seen"
-    )
-    assert caught.value.hint == "compile the module that calls it: module.compile() or torch.compile(module)"
-
-
-def test_a_compiled_function_without_layers_is_fine(write: Callable[[str], WorkloadSpec]) -> None:
-    spec = write(
+    error = refused(spec)
+    assert "layer 'blocks.0.0' runs inside a function compiled" in str(error)
+    assert "torch.compile(module)" in (error.hint or "")
+    without_layers = write(
         "pool = torch.compile(lambda x: x.mean((2, 3)), backend='eager')\n\n\n"
         "class Pooled(Net):\n    def forward(self, x):\n        return self.head(pool(self.conv(x)))\n\n\n"
         "def make():\n    return Pooled(), BATCH, LOSS"
     )
-    preflight.examine([spec], "cpu", 1)
+    preflight.examine([without_layers], "cpu", 1)
 
 
-def test_memory_that_runs_out_in_the_trial_step_is_one_sentence(write: Callable[[str], WorkloadSpec]) -> None:
+def test_memory_that_runs_out_in_the_trial_step_is_one_sentence(write: Writer) -> None:
     spec = write(
         "class Vast(Net):\n    def forward(self, x):\n"
         "        return super().forward(x) + torch.empty(2**45, dtype=torch.uint8).sum()\n\n\n"
         "def make():\n    return Vast(), BATCH, LOSS"
     )
-    with pytest.raises(WorkloadError) as caught:
-        preflight.examine([spec], "cpu", 1)
-    assert str(caught.value) == "train.py:make ran out of memory on its own batch: 32768 GiB were wanted"
-    assert caught.value.hint == "let its factory make a smaller batch"
+    error = refused(spec)
+    assert "ran out of memory on its own batch: 32768 GiB" in str(error)
+    assert "smaller batch" in (error.hint or "")

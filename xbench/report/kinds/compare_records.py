@@ -193,7 +193,6 @@ def _comparable_facts(record: Comparison) -> Mapping[str, str]:
         "reference": references(record),
         "host tuning": sentences.on_or_off(record.spec.host_tuning),
         "compression": record.spec.compress or "none",
-        "collectives": record.spec.collectives,
     }
     for number, job in enumerate(record.jobs, start=1):
         facts[f"workload {number}" if len(record.jobs) > 1 else "workload"] = sentences.workload_line(job.workload)
