@@ -19,12 +19,12 @@ import click
 from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import CompletionItem
 
+from xbench import __version__
 from xbench.errors import SpecError, XbenchError, nearest, unknown
 from xbench.former_words import former
 from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import limit_behind
 from xbench.text import STAND_INS, cut, defused, one_line
-from xbench.version import __version__
 
 RANKS_ELSEWHERE = ("--gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--ranks", "--num-gpus")
 """Options of other launchers that give the number of ranks."""
@@ -36,7 +36,7 @@ MAX_CHARACTERS = 1000
 """Greatest length of an error message, and of a hint [characters]."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "profile": ("xbench.commands.profile", "Time every layer of a training step, fit the network, plan schedules."),
+    "profile": ("xbench.commands.compare", "Time every layer of a training step, fit the network, plan schedules."),
     "compare": ("xbench.commands.compare", "Run schedules side by side on real links and say which is fastest."),
     "tune": ("xbench.commands.tune", "Find the schedule to use for a workload, and print the line to paste."),
     "plan": ("xbench.commands.plan", "Plan schedules from a saved profile, as measured or what-if; needs no torch."),
@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("xbench.commands.report", "Show a saved result again; needs neither torch nor a GPU."),
     "env": ("xbench.commands.env", "Say what this machine has, what works on it, and what is missing."),
     "list": ("xbench.commands.listing:listing", "List runs, workloads, modes, fabrics, policies or traces."),
-    "clean": ("xbench.commands.clean", "Remove what killed runs left."),
+    "clean": ("xbench.commands.env", "Remove what killed runs left."),
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Invoke as click does, but report a broken pipe between processes.
 
-        click ends the process silently for every broken pipe. `xbench.streams` handles the case in which a reader
+        click ends the process silently for every broken pipe. `xbench.__main__` handles the case in which a reader
         closes our output. SIGTERM and SIGHUP end every command as Ctrl-C does.
         """
         try:

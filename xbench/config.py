@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from xbench.errors import SpecError
 from xbench.modes import COMPARED, CONVERGED, TUNED
-from xbench.option_fields import Device, choice, group, option, parsed, read_timeout, whole, within
+from xbench.option_fields import Device, StepOptions, choice, group, option, parsed, read_timeout, whole, within
 from xbench.record_files import results_folder
 from xbench.units import parse_seconds
-from xbench.workload_options import StepOptions
 
 if TYPE_CHECKING:
     from xbench.spec import Compress, Effort, FabricSpec, ModeSpec, WorkloadSpec

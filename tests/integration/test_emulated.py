@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cores import one_core
-from typed_commands import TINY, only_record, xbench
+from typed_commands import TINY, compare, comparison, only_record, xbench
 
 from xbench.planning.cost import CostCurve
 from xbench.records import Comparison, load
@@ -23,8 +23,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Pa
     with one_core():
         done = xbench("compare", TINY, *words, results=folder)
     assert done.returncode == 0, done.stderr[-3000:]
-    kept = only_record(folder)
-    assert isinstance(kept, Comparison)
+    kept = comparison(folder)
     return kept, done.stdout, folder
 
 
@@ -99,13 +98,10 @@ def test_the_jobs_of_a_pair_share_one_link(alone: tuple[Comparison, str, Path]) 
 
 
 def test_two_ranks_really_average_what_they_send(tmp_path: Path) -> None:
-    done = xbench(
-        "compare", TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT,
+    record, _ = compare(
+        TINY, "--fabric", "emulated:workers=8,rate=1gbit,ranks=2", *SHORT,
         "--modes", "ddp,single,wfbp,optimal,crossover", results=tmp_path,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path)
-    assert isinstance(record, Comparison)
     for name, mode in record.modes.items():
         assert mode.status == "ok", (name, mode.error)
         assert mode.parity is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typed_commands import only_record, xbench
+from typed_commands import comparison, xbench
 
 from xbench.records import BY_HAND, Comparison
 
@@ -88,8 +88,7 @@ def compared(folder: Path, source: str) -> tuple[Comparison, str]:
         "compare", f"{folder / 'train.py'}:make", "--fabric", "local:ranks=2", "--quick", "--rounds", "1",
         "--modes", "ddp,single,dear", results=folder / "runs",
     )  # fmt: skip
-    record = only_record(folder / "runs")
-    assert isinstance(record, Comparison)
+    record = comparison(folder / "runs")
     assert record.complete, (record.error, done.stderr[-2000:])
     return record, done.stderr
 

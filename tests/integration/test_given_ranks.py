@@ -20,9 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from typed_commands import NETNS, TINY, command, only_record, results_in
-
-from xbench.records import Comparison, load
+from typed_commands import NETNS, TINY, as_comparison, command, comparison, events, only_record, results_in
 
 pytestmark = pytest.mark.integration
 SHORT = ("--quick", "--rounds", "1", "--seq-len", "8", "--batch-size", "2")
@@ -68,12 +66,6 @@ def ended(processes: Sequence[subprocess.Popen], timeout_s: float = 240) -> list
         _, stderr = one.communicate(timeout=max(1.0, deadline - time.monotonic()))
         found.append((one.returncode, stderr))
     return found
-
-
-def comparison(folder: Path) -> Comparison:
-    record = only_record(folder)
-    assert isinstance(record, Comparison)
-    return record
 
 
 # --- torchrun by hand in network namespaces --------------------------------------------------------------------------
@@ -273,11 +265,6 @@ def test_a_killed_rank_of_mpiexec_ends_the_others_and_the_record_is_kept(tmp_pat
     assert len(record.samples) >= 2
 
 
-def kept_blocks(output: Path, rank: int) -> int:
-    """Blocks of that rank which rank 0 has written into the only run's folder."""
-    return sum(path.read_text().count('"block"') for path in output.glob(f"*/launch0/job0-rank{rank}.jsonl"))
-
-
 def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tmp_path: Path) -> None:
     words = command(
         "compare", TINY, "--quick", "--rounds", "400", "--modes", "ddp",
@@ -288,7 +275,7 @@ def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tm
             if "round 3" in line:
                 break
         deadline_s = time.monotonic() + 30
-        while kept_blocks(tmp_path, rank=1) < 2 and time.monotonic() < deadline_s:
+        while len(events(tmp_path, 1, "block")) < 2 and time.monotonic() < deadline_s:
             time.sleep(0.1)
         ranks[0].kill()
         ((code, said),) = ended(ranks[1:], 60)
@@ -296,8 +283,7 @@ def test_rank_0_that_is_killed_takes_the_others_along_and_its_blocks_are_kept(tm
     assert "xbench rank 1: " in said
     (folder,) = tmp_path.iterdir()
     assert not (folder / "record.json").exists()
-    record = load(folder)
-    assert isinstance(record, Comparison)
+    record = as_comparison(folder)
     assert not record.complete
     assert len(record.samples) >= 2
 

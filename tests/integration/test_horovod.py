@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typed_commands import NETNS, TINY, left_behind, only_record, results_in, scenarios_of, xbench
+from typed_commands import NETNS, TINY, compare, comparison, left_behind, results_in, scenarios_of
 
 from xbench import horovod
 from xbench.fabrics import links, open_fabric, parse_fabric, shaped
@@ -47,11 +47,9 @@ def test_nothing_is_in_flight_in_a_world_of_one() -> None:
 
 
 def compared(folder: Path, modes: str, fabric: str, *more: str, workloads: tuple[str, ...] = (TINY,)) -> Comparison:
-    done = xbench("compare", *workloads, "--modes", modes, "--fabric", fabric, "--quick", "--rounds", "2", *more,
-                  results=folder)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(folder)
-    assert isinstance(record, Comparison)
+    record, _ = compare(
+        *workloads, "--modes", modes, "--fabric", fabric, "--quick", "--rounds", "2", *more, results=folder
+    )
     assert left_behind() == ""
     return record
 
@@ -99,8 +97,7 @@ def test_where_it_is_missing_the_other_modes_run(tmp_path: Path) -> None:
     env = results_in(tmp_path / "runs") | {"PYTHONPATH": os.pathsep.join([str(place.parent), *filter(None, [before])])}
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=240, env=env)
     assert done.returncode == 1, done.stderr[-3000:]
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
+    record = comparison(tmp_path / "runs")
     assert record.modes["ddp"].status == "ok", record.modes["ddp"].error
     assert record.modes["horovod"].status == "failed"
     assert (record.modes["horovod"].error or "").startswith("Horovod was built against torch 1.0.0, and torch ")

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 from shares import drawn
-from typed_commands import ran, results_in
-
-from xbench.records import Comparison, load
+from typed_commands import comparison, ran, results_in
 
 XBENCH = [sys.executable, "-m", "xbench"]
 COMPARE = [*XBENCH, "compare", "synthetic:layers=4,bytes=64k", "--quick", "--rounds", "1"]
@@ -20,19 +18,12 @@ ALONE = ["--fabric", "local:ranks=1", "--modes", "compute,wfbp"]
 PATIENCE_S = 120
 
 
-def record_below(folder: Path) -> Comparison:
-    (path,) = folder.glob("*/record.json")
-    record = load(path)
-    assert isinstance(record, Comparison)
-    return record
-
-
 @pytest.mark.usefixtures("on_one_core")
 def test_a_run_that_nobody_can_hear_is_complete_and_ends_with_0(tmp_path: Path) -> None:
     words = [*COMPARE, *ALONE]
     done = ran(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *words], PATIENCE_S, results=tmp_path)
     assert done.returncode == 0
-    record = record_below(tmp_path)
+    record = comparison(tmp_path)
     assert record.complete
     assert {sample.mode for sample in record.samples} == {"compute", "wfbp"}
 
@@ -48,7 +39,7 @@ def test_a_reader_that_leaves_in_the_middle_changes_nothing(tmp_path: Path, stre
         pipe.readline()
     pipe.close()
     assert process.wait(PATIENCE_S) == 0
-    assert record_below(tmp_path).complete
+    assert comparison(tmp_path).complete
 
 
 @pytest.mark.usefixtures("on_one_core")

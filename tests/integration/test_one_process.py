@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from typed_commands import TINY, left_behind, only_record, xbench
+from typed_commands import TINY, compare, left_behind, only_record, xbench
 
 from xbench.rank.events import Event, RankStarted
 from xbench.rank.journal import JournalReader
@@ -48,10 +48,7 @@ def failing():
 
 
 def compared(tmp_path: Path, *words: str) -> Comparison:
-    done = xbench("compare", *words, *SHORT, results=tmp_path / "runs")
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = only_record(tmp_path / "runs")
-    assert isinstance(record, Comparison)
+    record, _ = compare(*words, *SHORT, results=tmp_path / "runs")
     assert record.complete
     for name, mode in record.modes.items():
         assert mode.status == "ok", (name, mode.error)

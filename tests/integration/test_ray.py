@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import sys
@@ -10,9 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from typed_commands import ran, xbench
+from typed_commands import processes_of, ran, xbench
 
 from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob, losses
 from xbench.cluster.live.ledger import JOBS
@@ -44,15 +42,6 @@ def until_steps(running: RayRunning, steps: int, seconds: float = 90) -> None:
         time.sleep(0.02)
 
 
-def ranks_of(folder: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and any(str(folder) in word for word in process.cmdline()):
-                found.append(process)
-    return found
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
     found = RayEngine(2, "cpu", None, tmp_path_factory.mktemp("ray"))
@@ -73,7 +62,7 @@ def test_a_job_is_stopped_and_goes_on_with_another_number_of_workers(engine: Ray
     assert second.look() == AttemptProgress("starting", stopped.steps, stopped.steps)
     assert until_over(second) == AttemptProgress("finished", 200, 200)
     assert list(losses(folder)) == list(range(1, 201))
-    assert ranks_of(folder) == []
+    assert processes_of(folder) == []
 
 
 def test_a_rank_that_is_killed_takes_the_gang_along(engine: RayEngine, tmp_path: Path) -> None:
@@ -81,12 +70,12 @@ def test_a_rank_that_is_killed_takes_the_gang_along(engine: RayEngine, tmp_path:
     job = LiveJob("a", JOB.workload, steps=100_000, batch_size=8, checkpoint_steps=20)
     running = engine.start(job, folder, (0, 1))
     until_steps(running, 60)
-    ranks_of(folder)[0].kill()
+    processes_of(folder)[0].kill()
     look = until_over(running)
     assert look.state == "failed"
     assert "was killed" in look.reason
     assert look.kept_steps >= 40
-    assert ranks_of(folder) == []
+    assert processes_of(folder) == []
 
 
 def test_a_kill_leaves_nothing(engine: RayEngine, tmp_path: Path) -> None:
@@ -95,7 +84,7 @@ def test_a_kill_leaves_nothing(engine: RayEngine, tmp_path: Path) -> None:
     until_steps(running, 5)
     running.kill()
     assert until_over(running).reason == "it was killed"
-    assert ranks_of(folder) == []
+    assert processes_of(folder) == []
 
 
 def test_more_slots_than_there_are(engine: RayEngine, tmp_path: Path) -> None:
@@ -110,18 +99,8 @@ def test_a_whole_run(tmp_path: Path) -> None:
         for name, steps, arrival_s in (("first", 900, 0.0), ("second", 60, 4.0))
     )
     (tmp_path / "jobs.toml").write_text(text, encoding="utf-8")
-    words = [
-        "--engine",
-        "ray",
-        "--slots",
-        "2",
-        "--policy",
-        "doubling",
-        "--restart-cost",
-        "0s",
-        "--folder",
-        str(tmp_path / "run"),
-    ]
+    words = ["--engine", "ray", "--slots", "2", "--policy", "doubling", "--restart-cost", "0s"]
+    words += ["--folder", str(tmp_path / "run")]
     done = xbench("cluster", "run", str(tmp_path / "jobs.toml"), *words)
     assert done.returncode == 0, done.stderr[-3000:]
     record = load(tmp_path / "run")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from packages_at_hand import installed
-from typed_commands import only_record, xbench
+from typed_commands import comparison, xbench
 
 from xbench.records import Comparison, ModeResult
 
@@ -69,8 +69,7 @@ def compared(
         "compare", f"{folder / 'train.py'}:make", "--fabric", f"local:ranks={ranks}", "--quick", "--rounds", "1",
         "--modes", modes, *options, results=folder / "runs", env=env,
     )  # fmt: skip
-    record = only_record(folder / "runs")
-    assert isinstance(record, Comparison)
+    record = comparison(folder / "runs")
     assert record.complete, (record.error, done.stderr[-2000:])
     return record
 

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from xbench.imports import uncollected
+from xbench.interpreter import uncollected
 
 with uncollected(program=__name__ == "__main__"):
     import torch

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from xbench import environment
+from xbench import __version__, environment
 from xbench.errors import RecordError, RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.output_files import check_folder
@@ -29,7 +29,6 @@ from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.runs.tune import format_minutes
 from xbench.stats.regression import MIN_PAIRS
 from xbench.text import counted
-from xbench.version import __version__
 
 ANY = "any"
 BASELINE, NOISE = "baseline.json", "noise.json"

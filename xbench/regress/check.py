@@ -15,7 +15,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from xbench import environment
+from xbench import __version__, environment
 from xbench.errors import SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.record_files import RECORD, now
@@ -36,7 +36,6 @@ from xbench.regress.request import RegressRequest, head_tree, measuring_of, noth
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.stats.regression import MIN_PAIRS
 from xbench.text import counted
-from xbench.version import __version__
 
 BESIDE = "--base HEAD~1 measures that revision beside this tree"
 

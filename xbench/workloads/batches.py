@@ -24,8 +24,8 @@ from typing import Any
 
 from torch import Tensor
 
-from xbench.child_processes import keep_garbage_from_children
 from xbench.errors import WorkloadError
+from xbench.interpreter import keep_garbage_from_children
 from xbench.text import counted, cut, one_line
 from xbench.workloads.nested import Inputs, is_named, samples_of, shape_of, tensors_in
 

@@ -13,7 +13,7 @@ import click
 import pytest
 from outcome import Run
 
-from xbench import cli
+from xbench import __version__, cli
 from xbench.commands import report
 from xbench.commands.options import check_json, show_result, takes, write_json
 from xbench.config import RunConfig
@@ -21,7 +21,6 @@ from xbench.errors import Interrupted, RankError, SpecError
 from xbench.records import load, loads
 from xbench.schedules import parse_modes
 from xbench.spec import Effort, FabricSpec, WorkloadSpec
-from xbench.version import __version__
 
 GOLDEN, FROZEN = (Path(__file__).parents[2] / name for name in ("golden", "frozen"))
 RECORD = GOLDEN / "comparison-v1.json"
