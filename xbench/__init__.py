@@ -14,14 +14,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from xbench.version import __version__
+
 if TYPE_CHECKING:
     from xbench.errors import XbenchError
     from xbench.host.tuning import tune_host
     from xbench.records import Comparison, Plan, Profile
     from xbench.records import load as load_result
     from xbench.schedules.attach import attach
-
-__version__ = "0.1.0"
 
 __all__ = ["Comparison", "Plan", "Profile", "XbenchError", "__version__", "attach", "load_result", "tune_host"]
 

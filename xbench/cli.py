@@ -19,12 +19,12 @@ import click
 from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import CompletionItem
 
-from xbench import __version__
 from xbench.errors import SpecError, XbenchError, nearest, unknown
 from xbench.former_words import former
 from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import limit_behind
 from xbench.text import STAND_INS, cut, defused, one_line
+from xbench.version import __version__
 
 RANKS_ELSEWHERE = ("--gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--ranks", "--num-gpus")
 """Options of other launchers that give the number of ranks."""

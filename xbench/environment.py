@@ -24,9 +24,9 @@ from pathlib import Path
 
 import psutil
 
-from xbench import __version__
 from xbench.records import Environment
 from xbench.text import counted
+from xbench.version import __version__
 
 LIBRARIES = ("torchvision", "timm", "transformers", "numpy", "scipy", "pydantic", "horovod")
 RAISED, NOT_RAISED = "raised", "as they come"

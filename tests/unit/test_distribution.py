@@ -45,6 +45,6 @@ def test_the_distribution_has_a_name_of_its_own_and_the_package_s_version() -> N
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["name"] == "xbench-schedules"
     assert project["project"]["dynamic"] == ["version"]
-    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "xbench.__version__"}
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "xbench.version.__version__"}
     assert list(project["project"]["scripts"]) == ["xbench"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", xbench.__version__)

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xbench import __version__
 from xbench.cluster.bounds import bound_s
 from xbench.cluster.jobs import on_hosts
 from xbench.cluster.metrics import ClusterMoment, Simulated, Window, check_window, grows, metrics
@@ -46,6 +45,7 @@ from xbench.records import (
 )
 from xbench.stats.regression import signed_rank
 from xbench.units import format_duration, format_percent
+from xbench.version import __version__
 
 WINDOWS = 300
 """Points of a curve over time."""

@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from xbench import __version__
 from xbench.errors import RecordError, SpecError, unknown
 from xbench.modes import mode_info, next_forward_modes, tried_modes, waiting_modes
 from xbench.planning.conversion import carried_contention, carried_over, flat_ring_caution
@@ -38,6 +37,7 @@ from xbench.planning.step import StepModel, dtypes_of
 from xbench.planning.topology import Topology, terms
 from xbench.records import CostModel, ErrorBand, LinkTerms, Plan, Scaling, ScalingPoint, ScalingSource
 from xbench.units import format_bytes, format_percent, format_seconds
+from xbench.version import __version__
 
 AUTO = "auto"
 CHARGES_S = (1e-3, 4e-3, 16e-3)

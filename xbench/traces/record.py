@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from xbench import __version__
 from xbench.errors import UsageError
 from xbench.planning.bounds import bounds
 from xbench.planning.cost import CostCurve
@@ -21,6 +20,7 @@ from xbench.traces.json_stream import TraceFile
 from xbench.traces.profile import TracedProfile, traced_profile
 from xbench.traces.ranks import ranks_of
 from xbench.traces.sizes import Parameter
+from xbench.version import __version__
 
 
 def read_traces(

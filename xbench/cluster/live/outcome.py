@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from xbench import __version__
 from xbench.cluster.live import ledger
 from xbench.cluster.live.state import State
 from xbench.cluster.live.track import JobState, LearnedSpeed
@@ -38,6 +37,7 @@ from xbench.runs.rebuild import WHY, made, read_frame
 from xbench.spec import parse_options
 from xbench.text import counted
 from xbench.units import format_duration, format_percent, format_seconds
+from xbench.version import __version__
 
 GOAL = 0.10
 """Goal: largest error, as a share, of simulated completion times against the live ones."""
