@@ -13,7 +13,6 @@ import pytest
 from typed_commands import (
     NETNS,
     TINY,
-    as_comparison,
     command,
     comparison,
     events,
@@ -141,33 +140,6 @@ def test_a_mode_that_runs_out_of_memory_fails_alone(tmp_path: Path) -> None:
         assert record.modes[mode].blocks == 4
         assert record.modes[mode].timeline is not None
     assert left_behind() == ""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="a small tmpfs needs root")
-def test_a_full_disk_ends_the_run_and_the_record_goes_where_there_is_room(tmp_path: Path, fabric: str) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)], check=True)
-    try:
-        running = measuring(disk, "--fabric", fabric)
-        with open(disk / "filler", "wb", buffering=0) as filler:
-            try:
-                while filler.write(b"x" * 4096):
-                    pass
-            except OSError:
-                pass
-        _, stderr = running.communicate(timeout=90)
-        assert running.returncode == 1
-        assert "space" in stderr or "full" in stderr, stderr[-2000:]
-        said = re.search(r"record: (\S+)", stderr)
-        assert said is not None
-        record = as_comparison(Path(said[1]))
-        assert not record.complete
-        assert len(record.samples) >= 4
-        if not said[1].startswith(str(disk)):
-            Path(said[1]).unlink()
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 # --- models that cannot be run: one sentence, exit 2, nothing launched ----------------------------------------------

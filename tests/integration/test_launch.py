@@ -1,7 +1,6 @@
 """The launcher with real ranks on real shaped links: it ends, says the first cause, and leaves nothing."""
 
 import json
-import signal
 import subprocess
 import sys
 import textwrap
@@ -11,7 +10,7 @@ import psutil
 import pytest
 from typed_commands import wait_until_gone
 
-from xbench.errors import FabricError, RankError, RunError
+from xbench.errors import RankError, RunError
 from xbench.fabrics import links, open_fabric, parse_fabric, shaped, stale
 from xbench.launch.launcher import AuxiliaryCommand, launch
 from xbench.rank.journal import pid_alive
@@ -88,41 +87,12 @@ def test_a_rank_that_raises_is_named_with_what_it_said(fabric, tmp_path):
     assert run.left() == []
 
 
-def test_a_rank_that_is_killed_is_named_with_the_signal(fabric, tmp_path):
-    run = Run(fabric, tmp_path, steps=50, trouble="kill", rank=0, at=3)
-    assert isinstance(run.error, RankError)
-    assert str(run.error) == "rank 0 on host 0 (step 3: computing) was killed (SIGKILL)"
-    assert "--batch-size" in run.error.hint
-    assert run.left() == []
-
-
-def test_a_rank_that_hangs_is_found(fabric, tmp_path):
-    run = Run(fabric, tmp_path, steps=50, trouble="stop", rank=1, at=1, silence_s=3.0)
-    assert isinstance(run.error, RankError)
-    assert str(run.error).startswith("rank 1 on host 1 (step 1: computing) is stopped (as by SIGSTOP)")
-    assert run.left() == []
-
-
 def test_a_rank_that_never_says_hello_is_explained_by_its_log(fabric, tmp_path):
     run = Run(fabric, tmp_path, steps=1, trouble="before hello", rank=1)
     assert isinstance(run.error, RankError)
     assert str(run.error) == "rank 1 on host 1 did not start: ImportError: no module of that name"
     assert "Traceback" in run.error.detail
     assert run.left() == []
-
-
-def test_a_link_that_goes_down_is_named(tmp_path):
-    with open_fabric(parse_fabric("shaped:hosts=2,rate=1gbit")) as raised:
-
-        def cut(job, rank, event):
-            if event.event == "phase" and rank == 1:
-                links.run(["ip", "-n", raised.hosts[1].name, "link", "set", raised.hosts[1].interface, "down"])
-
-        run = Run(raised, tmp_path, steps=1000, pause_s=0.05, silence_s=8.0, on_event=cut)
-        assert isinstance(run.error, FabricError)
-        assert str(run.error).startswith("the link of host 1 is down")
-        assert run.left() == []
-    assert not [name for name in links.list_namespaces() if raised.run_id in name]
 
 
 def test_the_failure_of_an_auxiliary_process_ends_the_run(fabric, tmp_path):
@@ -185,17 +155,6 @@ class Parent:
 
     def namespaces(self):
         return [name for name in links.list_namespaces() if name.startswith(f"xb{self.run_id}-")]
-
-
-def test_ctrl_c_ends_the_run_and_leaves_nothing(tmp_path):
-    parent = Parent(tmp_path, "c0ffe1")
-    assert len(parent.namespaces()) == 3
-    parent.process.send_signal(signal.SIGINT)
-    said, _ = parent.process.communicate(timeout=30)
-    assert parent.process.returncode == 130
-    assert said.splitlines()[-1] == "interrupted interrupted"
-    assert not any(pid_alive(pid) for pid in parent.all)
-    assert parent.namespaces() == []
 
 
 def test_a_killed_parent_takes_its_ranks_along_and_clean_removes_the_rest(tmp_path):

@@ -127,6 +127,20 @@ def compare(*words: str, results: Path, **how: Any) -> tuple[Comparison, subproc
     return comparison(results), done
 
 
+def compared(
+    folder: Path, source: str, modes: str, *options: str, ranks: int = 2, env: dict[str, str] | None = None
+) -> Comparison:
+    """The whole record of a short comparison of `make` in this source."""
+    (folder / "train.py").write_text(source)
+    done = xbench(
+        "compare", f"{folder / 'train.py'}:make", "--fabric", f"local:ranks={ranks}", "--quick", "--rounds", "1",
+        "--modes", modes, *options, results=folder / "runs", env=env,
+    )  # fmt: skip
+    record = comparison(folder / "runs")
+    assert record.complete, (record.error, done.stderr[-2000:])
+    return record
+
+
 def said_by_two_ranks(script: Path, *arguments: str, store: Path, timeout_s: float = 120) -> list[str]:
     """What two ranks print that run a script which meets over a file store."""
     return said_by_ranks(2, script, *arguments, store=store, timeout_s=timeout_s)

@@ -29,6 +29,7 @@ TYPED: dict[str, list[tuple[str, str]]] = {
     "": [
         ("comprae", "'compare'? (xbench --help has them all)"),
         ("list --hepl", "did you mean --help?"),
+        ("list workloads --names --json", "--names and --json exclude each other"),
         ("cluster rnu", "'rnu'\n  hint: did you mean 'run'?"),
         ("--versoin", "did you mean --version?"),
         ("exec", "hint: xbench --help has them all"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from outcome import Refused
+from test_refusals import FILES
 
 from xbench import cli
 from xbench.commands import regress
@@ -16,25 +17,6 @@ from xbench.regress import checkout
 from xbench.regress.baseline import AA_PAIRS
 from xbench.regress.protocol import VERSION
 from xbench.report.kinds.regression import LIMIT_BYTES
-
-SUITE = """
-[regress]
-budget_minutes = 1
-
-[[regress.check]]
-name = "step"
-workload = "transformer-tiny"
-modes = ["ddp"]
-fabric = "local:ranks=2"
-metrics = ["step_time"]
-
-[[regress.check]]
-name = "sent"
-workload = "transformer-tiny"
-modes = ["ddp"]
-fabric = "local:ranks=2"
-metrics = ["wire_bytes"]
-"""
 
 
 @pytest.fixture
@@ -46,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(checkout, "Running", never)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "xbench.toml").write_text(SUITE)
+    (tmp_path / "xbench.toml").write_text(FILES["xbench.toml"])
     return tmp_path
 
 
