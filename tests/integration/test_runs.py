@@ -121,15 +121,6 @@ def test_progress_says_mode_round_and_time_left(single_jobs: tuple[Comparison, s
     assert re.search(r"launch 2 of 2: round 2 \S+, median step so far .*, about \d+ (s|min) left", stderr)
 
 
-def test_the_report_is_made_again_without_torch(single_jobs: tuple[Comparison, str, Path]) -> None:
-    _, _, folder = single_jobs
-    (run,) = folder.glob("[0-9]*")
-    blocked = "import sys; sys.modules['torch'] = None; from xbench.cli import main; sys.exit(main())"
-    done = ran([sys.executable, "-c", blocked, "report", str(run)])
-    assert done.returncode == 0, done.stderr
-    assert "ddp-tuned" in done.stdout
-
-
 def test_a_plan_of_the_record_attaches_to_the_users_model(single_jobs: tuple[Comparison, str, Path]) -> None:
 
     import xbench as library

@@ -120,24 +120,19 @@ def test_clipped_gradients(norm: str, tmp_path: Path, with_wrong_modes: dict[str
     assert "dear" not in job.plans
 
 
-def test_fp16_skips_the_same_steps_on_all_ranks(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "options", ["--clip 1 --launches 2", "--optimizer adamw --optimizer-impl fused"], ids=["clipped", "fused kernels"]
+)
+def test_fp16_skips_the_same_steps_on_all_ranks(tmp_path: Path, with_wrong_modes: dict[str, str], options: str) -> None:
     right = ["ddp", "wfbp", "optimal", *SHARDED]
-    options = ("--amp", "fp16", "--clip", "1", "--launches", "2")
-    record = compared(tmp_path, OVERFLOWS, ",".join([*right, "stubborn"]), *options, env=with_wrong_modes)
+    modes = ",".join([*right, "stubborn"])
+    record = compared(tmp_path, OVERFLOWS, modes, "--amp", "fp16", *options.split(), env=with_wrong_modes)
     for name in right:
         assert_parity(record.modes[name])
     assert_refused(record.modes["stubborn"])
-    assert record.jobs[0].step.updates_together
-
-
-def test_fused_kernels_skip_overflows_too(tmp_path: Path, with_wrong_modes: dict[str, str]) -> None:
-    right = ["ddp", "wfbp", "optimal", *SHARDED]
-    options = ("--amp", "fp16", "--optimizer", "adamw", "--optimizer-impl", "fused")
-    record = compared(tmp_path, OVERFLOWS, ",".join([*right, "stubborn"]), *options, env=with_wrong_modes)
-    for name in right:
-        assert_parity(record.modes[name])
-    assert_refused(record.modes["stubborn"])
-    assert record.jobs[0].workload.spec.optimizer_impl == "fused"
+    (job,) = record.jobs
+    assert job.step.updates_together
+    assert job.workload.spec.optimizer_impl == ("fused" if "fused" in options else "default")
 
 
 def test_checkpointed_blocks_under_autocast_with_foreach_kernels(tmp_path: Path) -> None:
