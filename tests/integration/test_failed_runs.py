@@ -78,7 +78,7 @@ def test_a_lost_rank_is_named_and_the_samples_are_kept(
     os.kill(pid_of(tmp_path, 1), number)
     code, stderr, record = ends(running, tmp_path)
     assert code == 1
-    assert re.search(rf"error: rank 1 on host \d .*{told}", stderr), stderr[-2000:]
+    assert re.search(rf"error: rank 1 on host \d .*{told}", stderr, re.DOTALL), stderr[-2000:]
     assert "rank 1" in (record.error or "")
 
 
