@@ -100,17 +100,6 @@ def parameters_unfrozen_later_are_refused(rank: int, world: int) -> None:
                 optimizer.step()
 
 
-def parameters_added_later_are_refused(rank: int, world: int) -> None:
-    for schedule in ("wfbp", "single"):
-        model, optimizer = made()
-        with xbench.attach(model, optimizer, schedule=schedule, wait="step") as handle:
-            model.second = nn.Linear(8, 3)
-            optimizer.add_param_group({"params": list(model.second.parameters())})
-            with refused("'second.weight' has become trainable"):
-                loss_of(handle.model).backward()
-                optimizer.step()
-
-
 def sparse_gradients_are_refused(rank: int, world: int) -> None:
     for schedule in ("wfbp", "single", "dear"):
         model, optimizer = made()
@@ -370,17 +359,6 @@ def a_model_inside_the_forward_pass_of_another_one_is_served(rank: int, world: i
         loss_of(nn.parallel.DistributedDataParallel(Outer(handle.model))).backward()
         optimizer.step()
     equal_on_all_ranks(model, "inside another one")
-
-
-def models_that_are_converted_are_refused(rank: int, world: int) -> None:
-    for schedule, dtype in itertools.product(SCHEDULES, (torch.float64, torch.bfloat16)):
-        model, optimizer = made()
-        with (
-            refused("parameter 'first.weight' was torch.float32 on cpu"),
-            xbench.attach(model, optimizer, schedule=schedule) as handle,
-        ):
-            model.to(dtype)
-            handle.model(torch.ones(4, 6, dtype=dtype)).sum().backward()
 
 
 def others_in_the_optimizer_are_told(rank: int, world: int) -> None:

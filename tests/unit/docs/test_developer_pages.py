@@ -19,7 +19,6 @@ from xbench.regress.judge import FAILED, INCOMPARABLE, INCONCLUSIVE, REGRESSED
 
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
-CONCEPTS = ROOT / "docs" / "concepts.md"
 SOURCES = sorted((ROOT / "xbench").rglob("*.py"))
 PATH = re.compile(
     r"(?<![\w/.-])(?:xbench|tests|docs|cuda|benchmarks|results|examples)/[\w./-]*\w|\b[A-Za-z]+\.(?:md|toml)\b"
