@@ -32,7 +32,7 @@ def rank() -> None:
     import torch
     import torch.distributed as dist
 
-    from xbench.host.tuning import raise_gloo_threads
+    from xbench.host_tuning import raise_gloo_threads
     from xbench.schedules.pairwise import PairwiseAllToAll
 
     torch.set_num_threads(1)

@@ -35,7 +35,7 @@ def rank(index: int, kind: str, repeats: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from xbench.host.tuning import raise_gloo_threads
+    from xbench.host_tuning import raise_gloo_threads
 
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[index % len(cores)]})

@@ -38,7 +38,7 @@ def process(name: str, kind: str, steps: int) -> None:
     """One process: its steps [s] and their page faults, as JSON on stdout."""
     import torch
 
-    from xbench.host.tuning import keep_freed_memory, return_freed_memory
+    from xbench.host_tuning import keep_freed_memory, return_freed_memory
     from xbench.workloads import parse_workload, resolve
     from xbench.workloads.build import build
 

@@ -39,11 +39,10 @@ from typing import Any
 from rich.console import Console
 from tutorial_scripts import PX, SCRIPTS, WARMUP
 
-from xbench import environment, horovod
+from xbench import environment, horovod, host_tuning
 from xbench.config import RunConfig
 from xbench.fabrics import parse_fabric
 from xbench.fabrics.fabric import available_cores
-from xbench.host import tuning
 from xbench.profilers import budget
 from xbench.rank.program import JobPlan, balanced_blocks, phases
 from xbench.runs.event_collector import Collector
@@ -123,7 +122,7 @@ class BesideScripts(LaunchPolicy):
 
 def compare(options: argparse.Namespace, cores: list[int], runs: Runs, keep: Callable[[], None]) -> None:
     """Run the comparison without host tuning, with the scripts between its launches."""
-    os.environ |= {tuning.VARIABLE: "off", budget.VARIABLE: "0.1"}  # no rival is planned from a profile
+    os.environ |= {host_tuning.VARIABLE: "off", budget.VARIABLE: "0.1"}  # no rival is planned from a profile
     with tempfile.TemporaryDirectory() as folder:
         config = RunConfig(
             workloads=(parse_workload(f"{FILE}:make"),),

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench import environment
-from xbench.crossover.client import TurnClient, running_arbiter
+from xbench.turns.client import TurnClient, running_arbiter
 from xbench.units import format_seconds
 
 OUT = Path(__file__).parents[1] / "results" / "turn-passing.json"

@@ -18,7 +18,7 @@ from xbench.version import __version__
 
 if TYPE_CHECKING:
     from xbench.errors import XbenchError
-    from xbench.host.tuning import tune_host
+    from xbench.host_tuning import tune_host
     from xbench.records import Comparison, Plan, Profile
     from xbench.records import load as load_result
     from xbench.schedules.attach import attach
@@ -27,7 +27,7 @@ __all__ = ["Comparison", "Plan", "Profile", "XbenchError", "__version__", "attac
 
 _HOMES = {
     "attach": ("xbench.schedules.attach", "attach"),
-    "tune_host": ("xbench.host.tuning", "tune_host"),
+    "tune_host": ("xbench.host_tuning", "tune_host"),
     "load_result": ("xbench.records", "load"),
     "Profile": ("xbench.records", "Profile"),
     "Comparison": ("xbench.records", "Comparison"),

@@ -67,6 +67,7 @@ FORMER: dict[str, dict[str, str]] = {
     "topology": dict.fromkeys(("doubling", "halving-doubling", "recursive-doubling"), "write ring or tree"),
     "key": {
         "auto:shard": "the mode of planned units is written auto:shard, or auto:shard,gathered=64MiB",
+        "crossover:processes": "one process on each device holds both jobs; write concurrent for a process each",
         "ddp+compile:reducer": "ddp+compile is DDP under torch.compile with DDP's own reducer",
         "doubling:plain": "a plan counts the restarts that it would cost",
         "equal-share:plain": "a plan counts the restarts that it would cost",

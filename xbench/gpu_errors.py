@@ -81,8 +81,8 @@ def explain(kind: str, text: str, spec: WorkloadSpec) -> Explanation | None:
         return Explanation(
             "found its GPU busy or unavailable (CUDA error 46), as in compute mode EXCLUSIVE_PROCESS, in which a GPU "
             "takes one process",
-            "leave out modes that need two processes on a GPU, such as crossover:processes=2, or set compute mode "
-            "DEFAULT (nvidia-smi -c DEFAULT)",
+            "leave out concurrent, which needs two processes on a GPU, or set compute mode DEFAULT (nvidia-smi -c "
+            "DEFAULT)",
         )
     if _TOO_OLD.search(text):
         return Explanation(f"cannot use its GPU: {no_gpu(text, None)[0]}", no_gpu(text, None)[1])

@@ -238,7 +238,7 @@ _OURS = (
              cycle="xbench.planning.partial:cycle"),
     ModeInfo("horovod", "Horovod's own optimizer: fusion=128 MiB, cycle=1 ms, unless it says otherwise",
              "xbench.schedules.horovod:Horovod", takes_plan=False, reducer="own", library="Horovod", paced_by="ddp",
-             options="xbench.horovod.options:checked", obstacle="xbench.horovod:obstacle",
+             options="xbench.horovod:checked", obstacle="xbench.horovod:obstacle",
              remedy="make horovod in a checkout of xbench"),
     ModeInfo("replicate", "DDP rebuilt on FSDP2: an all-reduce of each block's gradients",
              "xbench.schedules.sharded:Replicate", obstacle=_SHARDING + "replicate_obstacle",
@@ -268,7 +268,7 @@ _OURS = (
     ModeInfo("sequential", "two jobs one after the other, each with the devices to itself",
              sharing="one after the other", base_schedule="ddp"),
     ModeInfo("concurrent", "two jobs at once, without turns", sharing="at once", base_schedule="ddp"),
-    ModeInfo("crossover", "two jobs in turns: one computes while the other communicates; :processes=",
+    ModeInfo("crossover", "two jobs in turns: one computes while the other communicates",
              sharing="in turns", base_schedule="optimal"),
 )  # fmt: skip
 

@@ -52,14 +52,6 @@ class Scratch(tempfile.TemporaryDirectory[str]):
             self._lock = -1
 
 
-def socket_folder(longest: str = "turns9999") -> Scratch:
-    """A scratch folder in which a socket of this name can listen. It is outside TMPDIR if that path is too long.
-
-    Raises SpecError if no temporary folder is short enough.
-    """
-    return Scratch("xb-", short_place(len(os.fsencode(f"/xb-{os.getpid()}-12345678/{longest}"))))
-
-
 def short_place(needed: int) -> str:
     """The temporary folder, or another if its path and `needed` bytes after it are too long for a Unix socket.
 

@@ -6,7 +6,6 @@ module imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -82,8 +81,7 @@ class FabricSpec(Spec):
     `local`: `ranks` processes on this machine. `shaped`: `hosts` network namespaces of `ranks` processes each, joined
     by links limited to `rate` (tc's notation). `emulated`: `ranks` processes that represent `workers`. Their
     collectives take as long as `rate`, `latency` and `topology` predict, or as measured in the record `source`.
-    `cluster`: ranks that torchrun, srun or mpirun started; each of two jobs gets half. `auto`: chosen by
-    `xbench.fabrics.choose`.
+    `cluster`: ranks that torchrun, srun or mpirun started. `auto`: chosen by `xbench.fabrics.choose`.
     """
 
     name: Literal["auto", "local", "shaped", "emulated", "cluster"]
@@ -125,7 +123,7 @@ class ModeSpec(Spec):
 
     `text` is the user's input and the key in the record. `carrier` is the single-job schedule that carries the
     gradients; for a single-job mode, the mode itself. `options` are the schedule's own, checked, as pairs of key and
-    value. `processes` is the user's choice in a request, and in a resolved run what really ran (`RunSpec.processes`).
+    value.
     """
 
     text: Text
@@ -133,22 +131,6 @@ class ModeSpec(Spec):
     carrier: Text
     paired: bool = False
     options: tuple[tuple[Text, Text], ...] = ()
-    processes: int | None = Field(
-        default=None,
-        ge=1,
-        le=2,
-        description="processes on each device that hold the two jobs of a paired mode; null: two, in old records",
-    )
-
-    @property
-    def in_one_process(self) -> bool:
-        """True if one process on each device holds both jobs while the mode runs."""
-        return self.paired and self.processes == 1
-
-
-def processes_of(modes: Iterable[ModeSpec]) -> int:
-    """Return the number of processes on each device that these modes need."""
-    return max((mode.processes or 2 for mode in modes if mode.paired), default=1)
 
 
 PROFILE_STEPS = 16
@@ -187,10 +169,6 @@ class RunSpec(Spec):
         description="whether ranks on CPUs keep freed memory and raise Gloo's threads; null in records that do not say",
     )
     compress: Compress | None = Field(default=None, description="what fp32 gradients travel as; null: as they are")
-    mps: bool | None = Field(
-        default=None,
-        description="whether CUDA's Multi-Process Service ran; null on CPUs and where the record does not say",
-    )
 
     def reference_of(self, mode: ModeSpec) -> str:
         """Return the mode that this mode's step time is divided by. One job is compared with one, and two with two.
@@ -222,14 +200,8 @@ class RunSpec(Spec):
 
     @property
     def processes(self) -> int:
-        """Number of our processes on each device: 2 if a mode needs one for each job. A process may hold both jobs."""
-        return processes_of(self.modes)
-
-    def shares_by_slices(self, mode: ModeSpec) -> bool:
-        """True if a mode's two jobs at once are processes that share GPUs by time slices, of which NCCL's kernels take
-        some. MPS removes the slices. An emulated link runs nothing on the GPU."""
-        together = mode.paired and mode.name != IN_SEQUENCE and not mode.in_one_process
-        return together and self.device == "cuda" and self.fabric.name != "emulated" and not self.mps
+        """Number of our processes on each device: 2 if two jobs run at once. The first then holds both jobs too."""
+        return 2 if any(mode_info(mode.name).sharing == "at once" for mode in self.modes) else 1
 
     @property
     def backend(self) -> str:

@@ -20,7 +20,7 @@ SHAPED = "shaped:hosts=2,rate=1gbit"
 FABRICS = {
     "local": ("local:ranks=2", "ddp,wfbp"),
     "shaped": (SHAPED, "ddp,wfbp"),
-    "crossover": ("local:ranks=2", "crossover:processes=2,concurrent"),
+    "crossover": ("local:ranks=2", "crossover,concurrent"),
     "emulated": ("emulated:workers=4,rate=1gbit,ranks=2", "ddp,wfbp"),
 }
 """By the word that names of cases use: the fabric and the modes."""

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from .case import FABRICS, Case, after_signal, case
 from .family_links import after_change
 from .family_parent import at_save, before_ranks
-from .faults import LINK_CHANGES, after, at, to_agent, to_arbiter, to_parent, to_rank
+from .faults import LINK_CHANGES, after, at, to_agent, to_parent, to_rank
 from .harness import Plant
 from .verdict import DONE, FAILED, Expected
 
 TO_PARENT = ("kill", "term", "hup", "int", "int2", "int5", "pause")
 TO_RANK = ("kill", "segv", "term", "stop", "int", "pause")
 TO_AGENT = ("kill", "term", "stop")
-TO_ARBITER = ("kill", "term", "stop")
 WITH_RANKS = ("profile", "gate", "block", "round", "timeline", "end")
 OF_LINKS = ("profile", "gate", "block", "round")
 """A link that changes later changes nothing that is timed."""
@@ -53,11 +52,10 @@ def _one(chance: random.Random, number: int) -> Drawn:
     targets = ["parent"]
     if phase in WITH_RANKS:
         targets += ["rank", "agent"]
-        targets += ["arbiter"] if fabric == "crossover" else []
         targets += ["link"] if fabric == "shaped" and phase in OF_LINKS else []
     target = chance.choice(targets)
     faults = {
-        "parent": TO_PARENT, "rank": TO_RANK, "agent": TO_AGENT, "arbiter": TO_ARBITER, "link": tuple(LINK_CHANGES),
+        "parent": TO_PARENT, "rank": TO_RANK, "agent": TO_AGENT, "link": tuple(LINK_CHANGES),
     }[target]  # fmt: skip
     delay_s = round(chance.uniform(0, MAX_DELAY_S), 3)
     return Drawn(
@@ -91,8 +89,6 @@ def _fault(drawn: Drawn) -> Plant:
         return to_rank(drawn.fault, drawn.index)
     if drawn.target == "agent":
         return to_agent(drawn.fault, drawn.index)
-    if drawn.target == "arbiter":
-        return to_arbiter(drawn.fault)
     return LINK_CHANGES[drawn.fault]
 
 

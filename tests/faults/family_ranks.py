@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from .case import Case, case
 from .family_links import STOOD_STILL
-from .faults import AMID_STEPS_S, after, at, go, send, to_agent, to_arbiter, to_parent, to_rank
+from .faults import AMID_STEPS_S, after, at, go, send, to_agent, to_parent, to_rank
 from .harness import PATIENCE_S, Live
 from .verdict import DONE, FAILED, USAGE, Expected
 
@@ -127,8 +127,6 @@ def _outside() -> Iterator[Case]:
         yield case(f"B-{kind}-stop-agent-round", stopped, kind=kind, plant=at("round", to_agent("stop")))
         paused = Expected(codes=(DONE,), tells=STOOD_STILL, at_least=1)
         yield case(f"B-{kind}-pause-rank1-round", paused, kind=kind, plant=at("round", to_rank("pause"), AMID_STEPS_S))
-    for fault in ("kill", "term", "stop"):
-        yield case(f"B-crossover-{fault}-arbiter", Expected(), kind="crossover", plant=at("round", to_arbiter(fault)))
     yield case("B-crossover-kill-rank-of-job1", NAMED, kind="crossover", plant=at("round", to_rank("kill", 1, 1)))
     yield case("B-emulated-kill-rank1-round", _measured(NAMED), kind="emulated", plant=at("round", to_rank("kill")))
     yield case("B-local-long-pause-parent", Expected(codes=(DONE,)), plant=at("block", _long_pause))

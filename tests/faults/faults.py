@@ -64,18 +64,6 @@ def to_agent(name: str, index: int = 0) -> Plant:
     return plant
 
 
-def to_arbiter(name: str) -> Plant:
-    """A signal to the turn arbiter of two jobs."""
-
-    def plant(live: Live) -> None:
-        arbiters = live.pids_of("crossover.arbiter")
-        if not arbiters:
-            raise MissedError("there is no arbiter")
-        send(arbiters[0], name)
-
-    return plant
-
-
 # --- links ------------------------------------------------------------------------------------------------------------
 
 

@@ -158,7 +158,7 @@ def test_draws_are_the_same_for_ever_and_reach_everything() -> None:
     assert draw(0, 5) == many[:5]
     assert draw(1, 5) != many[:5]
     assert len({as_case(one).name for one in many}) == 400
-    assert set(Counter(one.target for one in many)) == {"parent", "rank", "agent", "arbiter", "link"}
+    assert set(Counter(one.target for one in many)) == {"parent", "rank", "agent", "link"}
     assert set(Counter(one.fabric for one in many)) == {"local", "shaped", "crossover", "emulated"}
     assert len({one.phase for one in many}) == 8
 

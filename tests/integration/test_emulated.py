@@ -18,7 +18,7 @@ SHORT = ("--quick", "--rounds", "1")
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, str, Path]:
     folder = tmp_path_factory.mktemp("emulated")
-    modes = "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,auto,dear,priority,sequential,concurrent,crossover"
+    modes = "compute,ddp,ddp-tuned,single,wfbp,mgwfbp,optimal,auto,dear,priority,sequential,crossover"
     words = ("--fabric", "emulated:workers=16,rate=1gbit", *SHORT, "--modes", modes)
     with one_core():
         done = xbench("compare", TINY, *words, results=folder)
@@ -91,10 +91,9 @@ def test_a_timeline_shows_buckets_as_long_as_the_model_says(alone: tuple[Compari
 def test_the_jobs_of_a_pair_share_one_link(alone: tuple[Comparison, str, Path]) -> None:
     record, _, _ = alone
     asked = CostCurve.of(record.emulated.model)  # type: ignore[union-attr]
-    for name in ("concurrent", "crossover"):  # steps of either job a second: as many as fit on the link, at most
-        step_s = record.modes[name].step_s
-        assert step_s is not None
-        assert step_s.median >= asked(float(record.jobs[0].workload.grad_bytes)) * 0.98
+    step_s = record.modes["crossover"].step_s  # steps of either job a second: as many as fit on the link, at most
+    assert step_s is not None
+    assert step_s.median >= asked(float(record.jobs[0].workload.grad_bytes)) * 0.98
 
 
 def test_two_ranks_really_average_what_they_send(tmp_path: Path) -> None:

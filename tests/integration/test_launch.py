@@ -10,9 +10,9 @@ import psutil
 import pytest
 from typed_commands import wait_until_gone
 
-from xbench.errors import RankError, RunError
+from xbench.errors import RankError
 from xbench.fabrics import links, open_fabric, parse_fabric, shaped, stale
-from xbench.launch.launcher import AuxiliaryCommand, launch
+from xbench.launch.launcher import launch
 from xbench.rank.journal import pid_alive
 
 RANKS = Path(__file__).parent / "ranks"
@@ -37,7 +37,7 @@ def fabric():
 class Run:
     """One launch of `launched_rank` with a plan; keeps its events."""
 
-    def __init__(self, fabric, folder, *, jobs=1, silence_s=60.0, auxiliaries=(), on_event=None, **plan):
+    def __init__(self, fabric, folder, *, jobs=1, silence_s=60.0, on_event=None, **plan):
         argument = folder / "plan.json"
         argument.write_text(json.dumps(plan))
         self.before = children()
@@ -48,9 +48,7 @@ class Run:
             if on_event is not None:
                 on_event(job, rank, event)
 
-        self.outcome = launch(
-            fabric, jobs, "launched_rank", argument, folder, on_event=keep, silence_s=silence_s, auxiliaries=auxiliaries
-        )
+        self.outcome = launch(fabric, jobs, "launched_rank", argument, folder, on_event=keep, silence_s=silence_s)
         self.error = self.outcome.error
         self.pids = [event.pid for _, _, event in self.events if event.event == "hello"]
 
@@ -64,8 +62,7 @@ def children():
 
 
 def test_two_jobs_end_well_each_rank_on_its_own_core(fabric, tmp_path):
-    beside = AuxiliaryCommand(1, [sys.executable, "-c", "import time; print('beside', flush=True); time.sleep(600)"])
-    run = Run(fabric, tmp_path, jobs=2, steps=3, auxiliaries=[beside])
+    run = Run(fabric, tmp_path, jobs=2, steps=3)
     assert run.error is None, run.error.detail
     assert run.outcome.warnings == []
     seen = {(job, rank): json.loads(event.message) for job, rank, event in run.events if event.event == "remark"}
@@ -75,7 +72,6 @@ def test_two_jobs_end_well_each_rank_on_its_own_core(fabric, tmp_path):
         assert said == [2000.0, cores, str(len(cores))]  # a thousand ones of either rank
     events = [event.event for job, rank, event in run.events if (job, rank) == (1, 1)]
     assert events == ["hello", "phase", "remark", "end"]
-    assert Path(tmp_path / f"{beside.name}-host1.log").read_text() == "beside\n"
     assert run.left() == []
 
 
@@ -92,14 +88,6 @@ def test_a_rank_that_never_says_hello_is_explained_by_its_log(fabric, tmp_path):
     assert isinstance(run.error, RankError)
     assert str(run.error) == "rank 1 on host 1 did not start: ImportError: no module of that name"
     assert "Traceback" in run.error.detail
-    assert run.left() == []
-
-
-def test_the_failure_of_an_auxiliary_process_ends_the_run(fabric, tmp_path):
-    beside = AuxiliaryCommand(1, [sys.executable, "-c", "raise OSError('no socket')"])
-    run = Run(fabric, tmp_path, steps=100000, pause_s=0.01, auxiliaries=[beside])
-    assert isinstance(run.error, RunError)
-    assert str(run.error) == f"the {beside.name} on host 1 ended with exit code 1: OSError: no socket"
     assert run.left() == []
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from xbench.crossover.client import TurnClient, running_arbiter
 from xbench.errors import RunError
+from xbench.turns.client import TurnClient, running_arbiter
 
 pytestmark = pytest.mark.integration
 
@@ -23,8 +23,7 @@ WAIT_S = 60.0
 
 PRELUDE = """
 import os, sys, time
-from xbench.crossover.client import TurnClient
-from xbench.crossover.job import crossover_steps
+from xbench.turns.client import TurnClient
 
 host, job, log = sys.argv[1], int(sys.argv[2]), os.open(sys.argv[1] + ".log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 turns = TurnClient(host, job, 0, timeout_s=60)
@@ -33,12 +32,12 @@ def write(what):
     os.write(log, f"{job} {what}\\n".encode())
 
 def steps(count, forward_backward=lambda: None):
-    def compute():
-        write("takes")
-        forward_backward()
-        write("gives")
-    crossover_steps(turns, count, wait_gradients=lambda: None, apply=lambda: None, forward_backward=compute,
-                    mark=lambda: None)
+    for _ in range(count):
+        with turns.turn():
+            write("takes")
+            forward_backward()
+            write("gives")
+    turns.end_block()
 """
 
 
@@ -87,14 +86,6 @@ def test_two_hosts_grant_in_the_same_order(hosts):
     assert log_of("host0") == log_of("host1")
 
 
-def test_three_jobs_of_different_lengths(hosts):
-    hosts.enter_context(running_arbiter(Path("host"), jobs=3, devices=1))
-    script = "turns.begin(1, (0, 1, 2)); steps({}); assert turns.barrier('end') == {{0, 1, 2}}"
-    jobs = [start(hosts, "host", job, script.format(count)) for job, count in enumerate((4, 1, 2))]
-    assert [job.wait(WAIT_S) for job in jobs] == [0, 0, 0]
-    assert whole_turns(log_of("host")) == [0, 1, 2, 0, 2, 0, 0]
-
-
 def test_a_holder_that_is_killed_passes_its_turn_on(hosts):
     hosts.enter_context(running_arbiter(Path("host"), jobs=2, devices=1))
     victim = start(
@@ -110,37 +101,6 @@ def test_a_holder_that_is_killed_passes_its_turn_on(hosts):
     victim.send_signal(signal.SIGKILL)
     assert survivor.wait(WAIT_S) == 0
     assert log_of("host") == ["0 takes", *["1 takes", "1 gives"] * 7]
-
-
-def test_a_waiting_job_that_is_killed_is_skipped(hosts):
-    hosts.enter_context(running_arbiter(Path("host"), jobs=2, devices=1))
-    holder = TurnClient("host", 0, 0, timeout_s=WAIT_S)
-    victim = start(hosts, "host", 1, "turns.begin(1, (0, 1)); print('begun', flush=True); steps(5)")
-    holder.begin(1, (0, 1))
-    with holder.turn():
-        assert victim.stdout.readline() == "begun\n"
-        victim.send_signal(signal.SIGKILL)
-        victim.wait(WAIT_S)
-    for _ in range(3):
-        with holder.turn():
-            pass
-    holder.end_block()
-    assert holder.barrier("end") == {0}
-    assert not Path("host.log").read_text()
-
-
-def test_a_stopped_holder_is_named_by_who_waits_for_it(hosts):
-    hosts.enter_context(running_arbiter(Path("host"), jobs=2, devices=1))
-    holder = start(
-        hosts, "host", 0, "turns.begin(1, (0, 1)); steps(1, lambda: (print('held', flush=True), time.sleep(600)))"
-    )
-    waiting = TurnClient("host", 1, 0, timeout_s=WAIT_S)
-    waiting.begin(1, (0, 1))
-    assert holder.stdout.readline() == "held\n"
-    holder.send_signal(signal.SIGSTOP)
-    waiting.timeout_s = 0.1
-    with pytest.raises(RunError, match=r"^job 1 waited 0.1 s for its turn on device 0, held by job 0$"):
-        waiting.acquire()
 
 
 def test_waiting_burns_no_cpu(hosts):
@@ -173,7 +133,7 @@ def test_the_arbiter_ends_with_the_process_that_started_it(hosts):
     code = """
         import os, time
         from pathlib import Path
-        from xbench.crossover.client import running_arbiter
+        from xbench.turns.client import running_arbiter
         with running_arbiter(Path("host"), jobs=2, devices=1) as arbiter:
             print(arbiter.pid, flush=True)
             time.sleep(600)

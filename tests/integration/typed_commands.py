@@ -197,7 +197,7 @@ def present() -> set[str]:
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout if has_ip() else ""
     matches = [links.NAMESPACE.fullmatch(line.split()[0]) for line in listed.splitlines()]
     names = [match[0] for match in matches if match is not None and not owner_lives(match["run"])]
-    ranks = subprocess.run(["pgrep", "-af", "xbench.rank.main|crossover.arbiter"], capture_output=True, text=True)
+    ranks = subprocess.run(["pgrep", "-af", "xbench.rank.main"], capture_output=True, text=True)
     return {*names, *(line for line in ranks.stdout.splitlines() if _worker_of(int(line.split()[0])) == WORKER)}
 
 

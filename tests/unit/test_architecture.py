@@ -39,7 +39,6 @@ MAX_PARAMETERS = 8
 OVER_LIMITS = {
     "xbench/schedules/attach.py:attach",  # the public API: one keyword a choice
     # whole runs, and the launch that they call
-    "xbench/launch/launcher.py:launch",
 }
 HEAVY = ("torch", "torchvision", "numpy", "scipy", "pydantic", "rich")
 

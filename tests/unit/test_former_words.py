@@ -44,6 +44,7 @@ TYPED: list[tuple[str, str]] = [
     ("profile --nvtx", "nsys profile"),
     ("compare --output here", "XBENCH_RESULTS"),
     ("compare --modes ddp,plain-ddp", "host tuning"),
+    ("compare --modes crossover:processes=2", "concurrent"),
     ("compare --overlap forward", "auto:forward"),
     ("compare --fabric emulated:workers=4,rate=1gbit,topology=doubling", "ring or tree"),
     ("compare --rigorous", "--launches 8"),

@@ -104,8 +104,7 @@ BUSY_SENTENCE = (
     "process"
 )
 BUSY_HINT = (
-    "leave out modes that need two processes on a GPU, such as crossover:processes=2, or set compute mode DEFAULT "
-    "(nvidia-smi -c DEFAULT)"
+    "leave out concurrent, which needs two processes on a GPU, or set compute mode DEFAULT (nvidia-smi -c DEFAULT)"
 )
 
 

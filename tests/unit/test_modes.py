@@ -24,16 +24,6 @@ def test_a_paired_mode_has_a_carrier() -> None:
     )
 
 
-def test_a_mode_in_turns_takes_the_number_of_processes() -> None:
-    assert parse_mode("crossover:processes=2") == ModeSpec(
-        text="crossover:processes=2", name="crossover", carrier="optimal", paired=True, processes=2
-    )
-    modes = parse_modes("crossover:mgwfbp,processes=1,crossover:processes=2@b,ddp")
-    assert [mode.text for mode in modes] == ["crossover:mgwfbp,processes=1", "crossover:processes=2@b", "ddp"]
-    assert [(mode.carrier, mode.processes) for mode in modes[:2]] == [("mgwfbp", 1), ("optimal", 2)]
-    assert parse_mode("crossover").processes is None
-
-
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
@@ -44,13 +34,8 @@ def test_a_mode_in_turns_takes_the_number_of_processes() -> None:
         ("crossover:sequential", "unknown carrier for crossover 'sequential'", ""),
         ("crossover:dear", "'dear' waits for them in it", "write crossover:optimal"),
         ("crossover:", "unknown carrier for crossover ''", "xbench list modes has"),
-        ("crossover:processes=3", "processes=3 is out of range 1 to 2", "try processes=2"),
-        ("crossover:processes=two", "processes=two is not a whole number", "1 to 2"),
-        ("crossover:proceses=2", "unknown option 'proceses'", "did you mean 'processes'"),
-        ("crossover:optimum,processes=2", "unknown carrier for crossover 'optimum'", "did you mean 'optimal'"),
-        ("crossover:,processes=2", "unknown carrier for crossover ''", ""),
-        ("sequential:processes=2", "unknown option 'processes'", "it takes no options"),
-        ("concurrent:processes=1", "unknown option 'processes'", "it takes no options"),
+        ("crossover:process=2", "unknown option 'process'", "it takes no options"),
+        ("crossover:,order=2", "unknown carrier for crossover ''", ""),
         ("", "unknown mode ''", "xbench list modes has"),
         ("fsdp2", "unknown mode 'fsdp2'", "FSDP2 is called fsdp"),
         ("ZeRO", "unknown mode 'ZeRO'", "ZeRO's first stage is called zero1"),
@@ -93,7 +78,7 @@ def test_lists_that_cannot_be(text: str, message: str) -> None:
 
 
 names = st.sampled_from(
-    [*NAMES, "crossover:processes=1", "crossover:ddp", "processes=2", "ddp@a", "ddp@", "@", ":", "crossover:ddp@x",
+    [*NAMES, "crossover:order=1", "crossover:ddp", "order=2", "ddp@a", "ddp@", "@", ":", "crossover:ddp@x",
      "crossover:crossover", " ", ""]
 )  # fmt: skip
 

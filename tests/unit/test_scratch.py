@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from xbench import scratch
 from xbench.cluster.live import ray_engine
 from xbench.errors import SpecError
 from xbench.fabrics import stale
-from xbench.scratch import OWNER, Scratch, part_file, remove_left, socket_folder
+from xbench.scratch import OWNER, Scratch, part_file, remove_left, short_place
 
 KILLED = """
 import os, sys
@@ -106,31 +105,6 @@ def test_the_next_unfinished_file_removes_those_of_killed_processes_beside_it(tm
     assert remove_left([tmp_path]) == []
 
 
-def test_sockets_listen_elsewhere_when_the_temporary_folder_is_too_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deep = tmp_path / ("t" * 110)
-    deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    with socket_folder() as folder, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.path.join(folder, "turns9999"))
-        assert folder.startswith("/tmp/xb-")
-        assert Path(folder) in [entry for place in scratch.places() for entry in place.glob("xb-*")]
-    assert list(deep.iterdir()) == []
-
-
-@pytest.mark.parametrize("letters", range(60, 90))
-def test_a_socket_fits_in_every_folder_that_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, letters: int
-) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as root:
-        place = os.path.join(root, "t" * (letters - len(root) - 1))
-        os.mkdir(place)
-        monkeypatch.setattr(tempfile, "tempdir", place)
-        with socket_folder() as folder, socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(os.path.join(folder, "turns9999"))
-
-
 def test_a_cluster_of_ray_starts_where_its_sockets_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Ray:
         def init(self, **options: object) -> None:
@@ -152,6 +126,6 @@ def test_no_short_folder_is_one_sentence_that_names_tmpdir(tmp_path: Path, monke
     monkeypatch.setattr(scratch, "_SHORT", ())
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(SpecError, match="too long a path for a Unix socket") as caught:
-        socket_folder()
+        short_place(20)
     assert caught.value.hint is not None
     assert "TMPDIR" in caught.value.hint

@@ -1,8 +1,8 @@
 """Emulation of a link: real computation on this device, and collectives that take the time of a cost model.
 
-`lane` is the arithmetic of the link, `pacer` the thread that completes collectives in time, `group` the process group
-that schedules see. `xbench.fabrics.emulated` is the fabric that uses it. Here a rank sets up its link and measures the
-timing error of it.
+`pacer` has the arithmetic of the link and the thread that completes collectives in time, `cuda` the same on a stream of
+a GPU, `group` the process group that schedules see. `xbench.fabrics.emulated` is the fabric that uses it. Here a rank
+sets up its link and measures the timing error of it.
 
 Collectives of 20 µs to 100 ms are timed alone, with the wait of a schedule: requested against measured time, the median
 of several. Before that, the time between the thread's waking and its call is measured in the same way. The thread that
@@ -17,18 +17,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from xbench.emulation import cuda
+from xbench.emulation.cuda import StreamLink
 from xbench.emulation.group import Send, host_send, new_group
-from xbench.emulation.lane import Lane
-from xbench.emulation.pacer import Pacer, PendingTransfer, SharingPacer
-from xbench.emulation.shared_link import SharedLink
-from xbench.host.tuning import raise_thread
+from xbench.emulation.pacer import Lane, Pacer, PendingTransfer, SharingPacer
+from xbench.host_tuning import raise_thread
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.records import CalibrationPoint, EmulatedLink
@@ -40,40 +37,26 @@ FEWEST, MOST = 3, 20
 LEAD_S, LEADS = 1e-3, 15
 
 
-def emulate(
-    link: EmulatedLink, device: torch.device, *, shared: bool, meet_at: Path | None = None
-) -> tuple[dist.ProcessGroup, list[CalibrationPoint], list[str]]:
+def emulate(link: EmulatedLink, device: torch.device) -> tuple[dist.ProcessGroup, list[CalibrationPoint], list[str]]:
     """The group of all ranks over this link, its calibration, and remarks about it.
 
-    Call it in the thread that computes. `shared`: True if other processes compute on this device, too. `meet_at`: file
-    of the link that other jobs' processes share, used after each has been calibrated alone. Raises OSError if that file
-    cannot be made.
+    Call it in the thread that computes.
     """
-    common = None if meet_at is None else SharedLink(meet_at)
     send: Send
-    on_stream = False
     if device.type == "cuda":
-        streams = cuda.link_of(link, device, shared=shared)
+        streams = StreamLink(link, device)
         points, remarks, send = _calibration_points(streams.took_s), streams.remarks, streams.send
-        on_stream = not streams.host_waits
-        if common is not None and isinstance(streams, cuda.FlagLink):
-            streams.share(common)
     else:
-        pacer = pacer_of(link, in_common=common is not None)
+        pacer = pacer_of(link)
         points, remarks, send = calibrate(pacer), [], host_send(pacer)
-        if common is not None and isinstance(pacer, SharingPacer):
-            pacer.share(common)
-    return new_group(send, link.model.world_size, on_stream=on_stream), points, remarks
+    return new_group(send, link.model.world_size, on_stream=device.type == "cuda"), points, remarks
 
 
-def pacer_of(link: EmulatedLink, *, in_common: bool = False) -> Pacer:
-    """Pacer of this link. Its thread gets a high priority if that is allowed.
-
-    `in_common`: True if other processes will share the link.
-    """
+def pacer_of(link: EmulatedLink) -> Pacer:
+    """Pacer of this link. Its thread gets a high priority if that is allowed."""
     contention = contention_of(link)
     lane = Lane(CostCurve.of(link.model), contention)
-    pacer = Pacer(lane) if contention is None and not in_common else SharingPacer(lane)
+    pacer = Pacer(lane) if contention is None else SharingPacer(lane)
     if pacer.thread_id is not None:
         with contextlib.suppress(OSError):
             raise_thread(pacer.thread_id)

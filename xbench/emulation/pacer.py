@@ -1,10 +1,18 @@
-"""Threads that complete the collectives of an emulated link in time, on the host's clock.
+"""One emulated link on the host's clock: a lane, which is its timing, and the thread that completes its collectives.
+
+`Lane` has no clock and no thread: the caller passes times [s], which must not decrease. Collectives go over it one
+after the other, each for T(bytes) of a cost model. Without contention a collective's end is known at its launch:
+
+    start = max(launch, end of its predecessor)        end = start + T(bytes)
+
+With contention (by the rules of `planning.contention`) the collective in service advances at the rate 1 / (T·f). While
+the device computes, f is ρ; otherwise it is the measured queue's slow-down. Both exist for one and for several
+collectives in flight. The computation is slowed down by σ meanwhile, which `load` returns.
 
 `Pacer` is for a link without contention. A completion is known at launch, so a waiter sleeps until then, and the thread
-serves only callbacks. `SharingPacer` is for a link that shares the processor with the computation, or that several
-processes share. There a completion is not known beforehand. Every half millisecond the thread measures the share of the
-time in which the computing threads ran, advances the lane by that, and takes the collective's share of the processor by
-copying memory back and forth.
+serves only callbacks. `SharingPacer` is for a link that shares the processor with the computation. There a completion
+is not known beforehand. Every half millisecond the thread measures the share of the time in which the computing thread
+ran, advances the lane by that, and takes the collective's share of the processor by copying memory back and forth.
 
 A wait ends with a short spin, because a sleeping thread wakes some ten microseconds late, and the waiter has nothing
 else to do. A collective begins at the call that launches it.
@@ -18,13 +26,14 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from xbench.emulation.lane import Lane, LinkTransfer
-from xbench.emulation.shared_link import Member, Running, SharedLink
+from xbench.planning.contention import Contention
+from xbench.planning.cost import CostFunction
 
 TICK_S = 0.5e-3
 SPIN_S = 80e-6
@@ -34,10 +43,116 @@ _threads = threading.local()
 
 
 @dataclass(eq=False)
+class LinkTransfer:
+    """A collective in progress. `end_s`: time of its completion, or None before that."""
+
+    alone_s: float
+    busy: tuple[float, float] = (1.0, 1.0)
+    """Time over T while the device computes, with one and with several collectives in flight."""
+    quiet: tuple[float, float] = (1.0, 1.0)
+    """Time over T while the device is idle."""
+    slowdown: tuple[float, float] = (1.0, 1.0)
+    """Slow-down of a simultaneous computation."""
+    remaining: float = 1.0
+    end_s: float | None = None
+
+    def whole_s(self, slot: int, computing: float) -> float:
+        """Time [s] of the whole collective if the device computes for this share of the time (0 to 1)."""
+        return self.alone_s * (computing * self.busy[slot] + (1.0 - computing) * self.quiet[slot])
+
+
+class Lane:
+    """The link. `transfer`: T [s] of a number of bytes; `contention`: slow-down of collectives and computation.
+
+    Methods take `now_s`, the present time [s], and `computing`, the share of the time since the last call in which the
+    device computed. They return times on the same clock.
+    """
+
+    def __init__(self, transfer: CostFunction, contention: Contention | None = None) -> None:
+        self._transfer = transfer
+        self._contention = contention
+        self._queue: deque[LinkTransfer] = deque()
+        self._now_s = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """True if a collective was in progress at the last `advance`."""
+        return bool(self._queue)
+
+    def launch(self, now_s: float, nbytes: int, computing: float = 1.0, *, share: float = 1.0) -> LinkTransfer:
+        """Launch a collective of `nbytes` after all in progress; `share` of an all-reduce's time."""
+        return self._enqueue(now_s, self._new_transfer(nbytes, share), computing)
+
+    def launch_for(self, now_s: float, alone_s: float) -> LinkTransfer:
+        """Launch a collective that takes `alone_s` [s] alone, whatever it carries: for calibration."""
+        return self._enqueue(now_s, LinkTransfer(alone_s), 0.0)
+
+    def _enqueue(self, now_s: float, transfer: LinkTransfer, computing: float) -> LinkTransfer:
+        self.advance(now_s, computing)
+        self._queue.append(transfer)
+        return transfer
+
+    def _new_transfer(self, nbytes: int, share: float) -> LinkTransfer:
+        size = np.array([float(nbytes)])
+        alone_s = float(self._transfer(size)[0]) * share
+        if self._contention is None:
+            return LinkTransfer(alone_s)
+        tables = (
+            self._contention.collective_slowdown(size),
+            self._contention.paired_quiet(size),
+            self._contention.compute_slowdown(size),
+        )
+        busy, quiet, slowdown = ((float(table[0][0]), float(table[1][0])) for table in tables)
+        return LinkTransfer(alone_s, busy, quiet, slowdown)
+
+    def advance(self, now_s: float, computing: float = 1.0) -> list[LinkTransfer]:
+        """Advance to `now_s`; returns the completed collectives, in order.
+
+        A time before the last one counts as that one.
+        """
+        arrived: list[LinkTransfer] = []
+        at_s, self._now_s = self._now_s, max(self._now_s, now_s)
+        while self._queue and at_s < self._now_s:
+            head = self._queue[0]
+            whole_s = head.whole_s(self._slot(0), computing)
+            left_s = head.remaining * whole_s
+            if at_s + left_s > self._now_s:
+                head.remaining -= (self._now_s - at_s) / whole_s
+                break
+            at_s += left_s
+            head.remaining, head.end_s = 0.0, at_s
+            arrived.append(self._queue.popleft())
+        return arrived
+
+    def _slot(self, index: int) -> int:
+        return 1 if len(self._queue) - index > 1 else 0
+
+    def end_s(self, transfer: LinkTransfer, computing: float = 1.0) -> float:
+        """Time [s] of its completion if nothing more is launched and the device continues as it does."""
+        if transfer.end_s is not None:
+            return transfer.end_s
+        at_s = self._now_s
+        for index, other in enumerate(self._queue):
+            at_s += other.remaining * other.whole_s(self._slot(index), computing)
+            if other is transfer:
+                return at_s
+        raise ValueError("this collective was not launched on this lane")
+
+    def next_end_s(self, computing: float = 1.0) -> float | None:
+        """Time [s] of the next completion; None if the link is idle."""
+        return self.end_s(self._queue[0], computing) if self._queue else None
+
+    def load(self) -> float:
+        """Share of the device that the collective in service takes from a computation: 1 − 1/σ, 0 when idle."""
+        if not self._queue:
+            return 0.0
+        return max(0.0, 1.0 - 1.0 / self._queue[0].slowdown[self._slot(0)])
+
+
+@dataclass(eq=False)
 class PendingTransfer:
     """A collective in progress. `due_s`: time [s] of its completion, if known."""
 
-    transfer: LinkTransfer
     due_s: float = 0.0
     arrived: threading.Event = field(default_factory=threading.Event)
     calls: list[Callable[[], None]] = field(default_factory=list)
@@ -76,7 +191,7 @@ class Pacer:
     def _launch(self, launch: Callable[[float], LinkTransfer]) -> PendingTransfer:
         with self._changed:
             transfer = launch(time.perf_counter())
-            return PendingTransfer(transfer, self.lane.end_s(transfer))
+            return PendingTransfer(self.lane.end_s(transfer))
 
     def call(self, pending: PendingTransfer, back: Callable[[], None]) -> None:
         """Call `back` from the thread on completion, or at once from here if it has completed already."""
@@ -138,14 +253,10 @@ class Pacer:
 
 
 class SharingPacer(Pacer):
-    """A lane whose collectives and computation slow each other down, or that shares its link with others.
-
-    Construct it in the thread that computes.
-    """
+    """A lane whose collectives and computation slow each other down. Construct it in the thread that computes."""
 
     def __init__(self, lane: Lane) -> None:
         self._computing = _ComputingShare(threading.get_ident())
-        self._link: SharedLink | None = None
         self._pending: dict[LinkTransfer, PendingTransfer] = {}
         self.taken_s = 0.0
         """Processor time [s] that the thread has taken to slow down the computation."""
@@ -153,19 +264,12 @@ class SharingPacer(Pacer):
         self._memory = np.zeros((2, _CHUNK), dtype=np.float64)
         super().__init__(lane)
 
-    def share(self, link: SharedLink) -> None:
-        """Become a lane of that link. Call it in the thread that computes. Raises as `Lane.share` does."""
-        link.join()
-        with self._changed:
-            self.lane.share(link, time.perf_counter())
-            self._link = link
-
     def _launch(self, launch: Callable[[float], LinkTransfer]) -> PendingTransfer:
         with self._changed:
             if not self.lane.busy:
-                self._computing.begin([] if self._link is None else self._link.others())
+                self._computing.begin()
             transfer = launch(time.perf_counter())
-            pending = self._pending[transfer] = PendingTransfer(transfer)
+            pending = self._pending[transfer] = PendingTransfer()
             self._changed.notify()
             return pending
 
@@ -207,21 +311,17 @@ class SharingPacer(Pacer):
 
 
 class _ComputingShare:
-    """Share of the time in which this device computed: in a thread of this process, or in other processes' threads."""
+    """Share of the time in which a thread computed."""
 
     def __init__(self, thread: int) -> None:
         self._cpu = time.pthread_getcpuclockid(thread)
         self._last = self._now()
-        self._others: dict[Member, Running] = {}
 
     def _now(self) -> tuple[float, float]:
         return time.perf_counter(), time.clock_gettime(self._cpu)
 
-    def begin(self, others: Iterable[Member] = ()) -> None:
-        """Measure from here on, including these threads."""
-        self._others = {other: self._others.get(other) or Running(other) for other in others}
-        for running in self._others.values():
-            running.forget()
+    def begin(self) -> None:
+        """Measure from here on."""
         self._last = self._now()
 
     def since_last(self) -> tuple[float, float]:
@@ -230,8 +330,7 @@ class _ComputingShare:
         passed_s = self._last[0] - was_s
         if passed_s <= 0:
             return 1.0, passed_s
-        own_share = (self._last[1] - used_s) / passed_s
-        return min(1.0, own_share + sum(running.share(passed_s) for running in self._others.values())), passed_s
+        return min(1.0, (self._last[1] - used_s) / passed_s), passed_s
 
 
 def sleep_until(at_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -242,21 +341,6 @@ def sleep_until(at_s: float, clock: Callable[[], float] = time.perf_counter) -> 
         time.sleep(left_s - SPIN_S)
     while clock() < at_s:
         pass
-
-
-def sleep_for(
-    seconds: float, link: SharedLink, clock: Callable[[], float] = time.perf_counter, *, lead_s: float = 0.0
-) -> None:
-    """Return when a lane that sends from now on has had `seconds` of this link, or `lead_s` before."""
-    target_s = link.begin(clock()) + seconds - lead_s
-    while True:
-        now_s = clock()
-        service_s, sending = link.service(now_s)
-        left_s = (target_s - service_s) * sending
-        if left_s <= 0:
-            break
-        sleep_until(now_s + min(left_s, TICK_S), clock)
-    link.leave(clock())
 
 
 def fine_timer() -> None:

@@ -22,7 +22,6 @@ from xbench.errors import SpecError, nearest
 from xbench.fabrics import rootless
 from xbench.fabrics.cluster import ClusterFabric, ranks_around
 from xbench.fabrics.fabric import MAX_RANKS, Fabric, HostSlot
-from xbench.fabrics.user_namespace import MARKER
 from xbench.interrupts import stop_signals_interrupt
 from xbench.limits import require_files
 from xbench.registry import Registry
@@ -36,7 +35,7 @@ FABRICS: Registry[type[Fabric]] = Registry("fabric", listing="xbench list fabric
 FABRICS.add(
     "auto", "", "the best available: an engine's ranks, several GPUs, one GPU and an emulated link, shaped, local"
 )
-FABRICS.add("local", "xbench.fabrics.local:LocalFabric", "ranks on this machine: local:ranks=2", keys=("ranks",))
+FABRICS.add("local", "xbench.fabrics.fabric:LocalFabric", "ranks on this machine: local:ranks=2", keys=("ranks",))
 FABRICS.add(
     "shaped",
     "xbench.fabrics.shaped:ShapedFabric",
@@ -113,7 +112,7 @@ def shaped_obstacle() -> str | None:
     from xbench.fabrics import shaped
 
     reason = shaped.obstacle()
-    if reason is None or links_missing() or MARKER in os.environ or os.geteuid() == 0:
+    if reason is None or links_missing() or rootless.MARKER in os.environ or os.geteuid() == 0:
         return reason
     rootless_reason = rootless.obstacle()
     return None if rootless_reason is None else f"{reason}, and {rootless_reason}"

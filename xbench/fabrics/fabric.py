@@ -1,4 +1,4 @@
-"""Base class of all fabrics: hosts on which ranks can be started, and facts about the links between them.
+"""Base class of all fabrics, which are hosts for ranks and facts about the links between them, and the local fabric.
 
 A fabric exists from its construction until `close`, whatever happens in between. It starts no ranks: `launch.launcher`
 puts a `HostSlot`'s `prefix` before a command and adds its `env`, and the command then runs on that host. A new fabric
@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from xbench.environment import cpu_quota
 from xbench.records import EmulatedLink, FabricRecord, Label
-from xbench.spec import DeviceType, FabricSpec
+from xbench.spec import DeviceType, FabricSpec, known_options, parse_int
 from xbench.text import counted
 from xbench.units import parse_rate
 
@@ -131,6 +131,25 @@ class Fabric(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class LocalFabric(Fabric):
+    """All ranks on this machine, over its loopback device, without a rate limit and without root.
+
+    On a CPU this shows how schedules behave on a link as fast as memory, which is rarely the question. With several
+    GPUs it is the real thing: NCCL over NVLink or PCIe. Ranks on CPUs are pinned to their own cores. With GPUs each
+    rank takes the GPU of its LOCAL_RANK and binds itself to the cores next to it (`rank.gpu_cores`).
+    """
+
+    def __init__(self, spec: FabricSpec, run_id: str, device: DeviceType = "cpu") -> None:
+        super().__init__(spec, run_id, device)
+        self.hosts = [this_machine(cores) for cores in self._cores_by_host()]
+
+    @classmethod
+    def parse(cls, text: str, options: dict[str, str]) -> FabricSpec:
+        """`local` (2 ranks) or `local:ranks=4`. Raises SpecError."""
+        known_options(text, options, ("ranks",))
+        return FabricSpec(name="local", ranks=parse_int(text, "ranks", options.get("ranks", "2"), 1, MAX_RANKS))
 
 
 def this_machine(cores: Cores) -> HostSlot:

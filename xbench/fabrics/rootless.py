@@ -3,7 +3,7 @@
 Linux lets an ordinary user make a user namespace and be root in it. xbench re-executes itself there once:
 
     xbench compare …                         (execs into)
-    └─ user_namespace.py: unshares its namespaces, forwards signals, returns the exit status
+    └─ rootless.py: unshares its namespaces, forwards signals, returns the exit status
        └─ init: mounts /proc and an empty /run (for ip netns), reaps; its death ends everything inside
           └─ xbench compare …                with XBENCH_ROOTLESS=1
 
@@ -12,26 +12,47 @@ own, so the machine's own is not used. Only the user's own id is mapped, so file
 user. All processes inside and all namespaces die with the init, so there are no leftovers. Kernels and distributions
 may forbid this (user.max_user_namespaces=0, kernel.apparmor_restrict_unprivileged_userns=1, most containers);
 `obstacle` makes a real trial.
+
+Inside, this file is run by path (`rootless.py COMMAND…`) and uses the standard library alone, for two reasons.
+unshare(2) of a user namespace needs a process of one thread, and a process that has imported numpy has more. And it
+starts in milliseconds.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import fcntl
 import functools
 import os
+import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from xbench.fabrics.user_namespace import MARKER
-from xbench.spec import FabricSpec
+if TYPE_CHECKING:
+    from xbench.spec import FabricSpec
 
+MARKER = "XBENCH_ROOTLESS"
 TRIAL_TIMEOUT_S = 20.0
-_SCRIPT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("user_namespace.py")))
+_SCRIPT = (sys.executable, "-I", "-S", __file__)
 _TRIAL = (
     "from xbench.fabrics.shaped import obstacle; why = obstacle(); print(why or ''); raise SystemExit(why is not None)"
 )
+
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWPID = 0x20000000
+_CLONE_NEWNET = 0x40000000
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP_RUNNING = 0x41
+_MS_REC_PRIVATE = 0x4000 | 0x40000
+_PR_SET_PDEATHSIG = 1
+_SI_KERNEL = 0x80
+_PASSED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
 
 
 @functools.cache
@@ -73,3 +94,89 @@ def inner_command(argv: Sequence[str]) -> list[str]:
         name = module.name.removesuffix(".__main__")
         return [sys.executable, "-m", name, *argv[1:]]
     return [sys.executable, *argv]
+
+
+# --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def enter(command: Sequence[str]) -> int:
+    """Run `command` as root of new user, mount and process-id namespaces; return its exit status.
+
+    Raises OSError if the kernel refuses. The process must have one thread, as unshare(2) requires.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    uid, gid = os.getuid(), os.getgid()
+    flags = _CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWNS | _CLONE_NEWPID
+    _check(libc.unshare(flags), "user namespaces are forbidden here")
+    with contextlib.suppress(FileNotFoundError):
+        _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"0 {uid} 1")
+    _write("/proc/self/gid_map", f"0 {gid} 1")
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)
+    child = os.fork()
+    if child == 0:
+        os._exit(_init(libc, command))
+    return supervise(child)
+
+
+def _init(libc: ctypes.CDLL, command: Sequence[str]) -> int:
+    """Process 1 inside: prepare /proc and /run, start the command, forward signals, end with its status."""
+    try:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _check(libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None), "mounts cannot be made private")
+        _check(libc.mount(b"proc", b"/proc", b"proc", 0, None), "/proc cannot be mounted in a user namespace")
+        _check(libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, b"mode=755"), "/run cannot be mounted in a user namespace")
+        _raise_loopback()
+        child = os.fork()
+        if child == 0:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED)
+            os.execve(command[0], list(command), {**os.environ, MARKER: "1"})
+        return supervise(child)
+    except OSError as error:
+        print(error.strerror or error, file=sys.stderr, flush=True)
+        return 1
+
+
+def supervise(child: int) -> int:
+    """Wait for `child`, reap all others, forward signals; return the child's status as a shell does (128 + signal).
+
+    A Ctrl-C in the terminal reaches the whole foreground group, so a signal that the kernel sent is not forwarded.
+    """
+    while True:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return 1
+            if pid == child and (os.WIFEXITED(status) or os.WIFSIGNALED(status)):
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+            if pid == 0:
+                break
+        received = signal.sigwaitinfo(_PASSED)
+        if received.si_signo != signal.SIGCHLD and received.si_code != _SI_KERNEL:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, received.si_signo)
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", _IFF_UP_RUNNING, b""))
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what} ({os.strerror(number)})")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as stream:
+        stream.write(text)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(enter(sys.argv[1:]))
+    except OSError as error:
+        sys.exit(error.strerror or str(error))

@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Any
 
-from xbench.horovod.options import RankPosition
+from xbench.horovod import RankPosition
 from xbench.listening import listening_address
 
 

@@ -30,8 +30,17 @@ import torch
 import torch.distributed as dist
 
 from xbench.errors import RunError, UsageError
-from xbench.horovod import INSTALL, built_against, folder, is_own_build, mismatch, obstacle
-from xbench.horovod.options import RankPosition, Settings, environment
+from xbench.horovod import (
+    INSTALL,
+    RankPosition,
+    Settings,
+    built_against,
+    environment,
+    folder,
+    is_own_build,
+    mismatch,
+    obstacle,
+)
 
 SENT_BY_HOROVOD = (torch.float16, torch.float32, torch.float64)
 SERVER = (sys.executable, "-m", "xbench.horovod.rendezvous")

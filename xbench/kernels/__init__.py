@@ -1,4 +1,4 @@
 """The CUDA kernels that occupy a stream in place of a collective, and their twin in torch.
 
-The source is `cuda/wait.cu`. `nvrtc` compiles it on first use, and `driver` launches the kernels.
+The source is `cuda/wait.cu`. `driver` compiles it on first use, and launches the kernels.
 """

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from xbench.errors import KernelError
-from xbench.kernels import nvrtc
-from xbench.kernels.driver import Kernels
+from xbench.kernels.driver import Kernels, compiled, find_nvrtc
 
 SUPPORTED = ("80", "90", "100")
 """Compute capabilities that the source must compile for: A100, H100 and H200, B200."""
@@ -124,11 +123,11 @@ def for_gpu(device: torch.device) -> Kernels | KernelError:
 def _for_gpu(index: int) -> Kernels | KernelError:
     """NVRTC takes a tenth of a second, so nothing is kept on disk."""
     try:
-        library = nvrtc.find_nvrtc()
+        library = find_nvrtc()
         if library is None:
             raise KernelError("there is no NVRTC of this torch's CUDA version to build the CUDA kernels with")
         major, minor = torch.cuda.get_device_capability(index)
-        kernels = Kernels(nvrtc.compiled(library, source(), ("-std=c++17", f"-arch=sm_{major}{minor}")), index)
+        kernels = Kernels(compiled(library, source(), ("-std=c++17", f"-arch=sm_{major}{minor}")), index)
         kernels.load(KERNELS[0])
     except KernelError as error:
         return error

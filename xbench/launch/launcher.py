@@ -2,8 +2,7 @@
 
     parent ── agent of job 0 on host 0 (`launch.agent`) ── rank 0, …
            ├─ agent of job 0 on host 1                         ── rank 1, …
-           ├─ agent of job 1 on host 0 …
-           └─ auxiliary processes (one turn arbiter a host)
+           └─ agent of job 1 on host 0 …
 
 There is one agent per host and job. The ranks of each job meet at a port of their own on host 0. The parent touches
 neither CUDA nor torch. It reads the ranks' journals (`rank.journal`), judges them in `launch.monitor`, and owns their
@@ -25,16 +24,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from xbench.errors import FabricError, Interrupted, SpecError, XbenchError
+from xbench.errors import FabricError, Interrupted, SpecError
 from xbench.fabrics.fabric import Fabric, HostSlot
 from xbench.interrupts import interrupts_held
 from xbench.launch.agent import AGENT, tail
-from xbench.launch.monitor import AgentWatch, AuxiliaryWatch, Monitor, Probes, RankWatch, Verdict
+from xbench.launch.monitor import AgentWatch, Monitor, Probes, RankWatch, Verdict
 from xbench.launch_guard import GUARD
 from xbench.rank.journal import JournalReader, Take, pid_alive
 
@@ -52,34 +51,6 @@ _TORCHRUN_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "XBENCH_CORES",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class AuxiliaryCommand:
-    """Process that the ranks of one host need. It starts before them, on that host."""
-
-    host: int
-    argv: Sequence[str]
-
-    @property
-    def name(self) -> str:
-        """Name in messages: the last word of the module ('arbiter'), or the program."""
-        argv = list(self.argv)
-        if "-m" in argv[:-1]:
-            return argv[argv.index("-m") + 1].rpartition(".")[2]
-        return Path(argv[0]).name
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Result of a launch; `error` is None if it ended well. Logs hold all output of agents and ranks.
-
-    A launch has an error too if the links have changed since they were set up, because its times are of other links.
-    """
-
-    error: XbenchError | None
-    warnings: list[str] = field(default_factory=list)
-    logs: list[Path] = field(default_factory=list)
 
 
 @dataclass
@@ -160,9 +131,8 @@ def launch(
     *,
     on_event: Take,
     silence_s: float,
-    auxiliaries: Sequence[AuxiliaryCommand] = (),
     on_note: OnNote = lambda job, rank, at_s, text: None,
-) -> Outcome:
+) -> Verdict:
     """Run `python -m MODULE ARGUMENT --job J --directory DIRECTORY` as every rank of `jobs` jobs, to the end.
 
     `on_event(job, rank, event)` gets every event that a rank writes to its journal, in order, from this thread.
@@ -180,10 +150,9 @@ def launch(
     monitor: Monitor | None = None
     verdict: Verdict | None = None
     try:
-        watched = _start_auxiliaries(groups, fabric, auxiliaries, directory)
         ranks, agents = _start_agents(groups, fabric, jobs, module, argument, directory)
         probes = Probes(link_fault=fabric.diagnose, disk_full=lambda: disk_full(directory))
-        monitor = Monitor(ranks, agents, watched, on_event, silence_s, probes, on_note=on_note)
+        monitor = Monitor(ranks, agents, on_event, silence_s, probes, on_note=on_note)
         while (verdict := _poll(groups, monitor)) is None:
             time.sleep(POLL_S)
     except KeyboardInterrupt:
@@ -194,22 +163,11 @@ def launch(
         raise
     _end(groups, monitor)
     changed = fabric.changed()
-    warnings = [*verdict.warnings, *([changed] if changed is not None else [])]
-    error = verdict.error or (FabricError(changed, hint=UNDISTURBED) if changed is not None else None)
-    return Outcome(error, warnings, [one.log for one in groups.started])
-
-
-def _start_auxiliaries(
-    groups: ProcessGroups, fabric: Fabric, auxiliaries: Sequence[AuxiliaryCommand], directory: Path
-) -> list[AuxiliaryWatch]:
-    """Start the auxiliary processes of every host."""
-    watched = []
-    for command in auxiliaries:
-        slot = fabric.hosts[command.host]
-        log = directory / f"{command.name}-host{slot.index}.log"
-        started = groups.start(slot.prefix, command.argv, rank_env(slot), log)
-        watched.append(AuxiliaryWatch(slot.index, started.read_log, command.name))
-    return watched
+    if changed is not None:
+        verdict.warnings.append(changed)
+        verdict.error = verdict.error or FabricError(changed, hint=UNDISTURBED)
+    verdict.logs = [one.log for one in groups.started]
+    return verdict
 
 
 def _start_agents(
@@ -268,7 +226,7 @@ def disk_full(folder: Path) -> bool:
 def _poll(groups: ProcessGroups, monitor: Monitor) -> Verdict | None:
     """Check our processes first, then everything else. Signals are held, so that no event is lost."""
     with interrupts_held():
-        for started, watch in zip(groups.started, monitor.processes, strict=True):
+        for started, watch in zip(groups.started, monitor.agents, strict=True):
             watch.code = started.process.poll()
         return monitor.poll()
 

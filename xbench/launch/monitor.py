@@ -17,10 +17,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from xbench.errors import FabricError, RankError, RunError, XbenchError
 from xbench.launch.agent import describe_exit, exit_codes, last_words, lost_peers, stopped_by_agent
-from xbench.launch.rank_survey import silent_error
 from xbench.rank.events import Event, PhaseBegan, RankEnded, RankFailed, RankStarted
 from xbench.rank.journal import JournalReader, Take, pid_alive, process_state
 from xbench.torch_compile import COMPILING, COMPILING_S
@@ -30,8 +30,18 @@ START_S = 180.0
 END_S = 30.0
 DIAGNOSE_S = 5.0
 
+USUAL_S = 120.0
+"""Least silence [s] that a hint suggests: the default of `--timeout`."""
+
 KILLED, RAISED, LEFT, LOST_PEERS = range(4)
 """Distance of a sign of trouble from the root cause. The smallest wins, then the earliest."""
+
+
+def silent_error(who: str, limit_s: float, *, chosen: bool = True) -> RankError:
+    """Return the error for a rank that was silent for too long [s]. `chosen`: the limit is that of `--timeout`."""
+    limit = ", the limit of --timeout" if chosen else ""
+    hint = f"it hangs, or needs longer: --timeout {max(USUAL_S, 2 * limit_s):g}s"
+    return RankError(f"{who} gave no sign of life for {limit_s:g} s{limit}", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -73,27 +83,14 @@ class RankWatch:
 
 
 @dataclass
-class ProcessWatch:
-    """A process that the launch started: its log, and how and when it ended (None while it runs)."""
+class AgentWatch:
+    """One agent, the parent of a job's ranks on one host: its log, and how and when it ended (None while it runs)."""
 
     host: int
     read_log: Callable[[], str]
+    job: int
     code: int | None = field(default=None, kw_only=True)
     ended_s: float | None = field(default=None, kw_only=True)
-
-
-@dataclass
-class AgentWatch(ProcessWatch):
-    """One agent, the parent of the ranks of one job on one host."""
-
-    job: int
-
-
-@dataclass
-class AuxiliaryWatch(ProcessWatch):
-    """A process that the ranks need, such as the turn arbiter."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -107,10 +104,14 @@ class Cause:
 
 @dataclass
 class Verdict:
-    """End of a launch; `error` is None if it ended well."""
+    """End of a launch; `error` is None if it ended well. Logs hold all output of agents and ranks.
+
+    A launch has an error too if the links have changed since they were set up, because its times are of other links.
+    """
 
     error: XbenchError | None
     warnings: list[str] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)
 
 
 class Monitor:
@@ -120,7 +121,6 @@ class Monitor:
         self,
         ranks: Sequence[RankWatch],
         agents: Sequence[AgentWatch],
-        auxiliaries: Sequence[AuxiliaryWatch],
         on_event: Take,
         silence_s: float,
         probes: Probes,
@@ -130,7 +130,6 @@ class Monitor:
     ) -> None:
         self.ranks = list(ranks)
         self.agents = list(agents)
-        self.auxiliaries = list(auxiliaries)
         self._on_event = on_event
         self._on_note = on_note
         self._silence_s = silence_s
@@ -150,9 +149,9 @@ class Monitor:
         for rank in gone:
             if rank.gone_s is None:
                 rank.gone_s = now
-        for watch in self.processes:
-            if watch.code is not None and watch.ended_s is None:
-                watch.ended_s = now
+        for agent in self.agents:
+            if agent.code is not None and agent.ended_s is None:
+                agent.ended_s = now
         if self._trouble_s is None and self._trouble():
             self._trouble_s = now
         if self._trouble_s is not None:
@@ -160,11 +159,6 @@ class Monitor:
         if all(rank.ended for rank in self.ranks):
             return self._finished(now)
         return self._silent(now)
-
-    @property
-    def processes(self) -> list[ProcessWatch]:
-        """Processes that the launch started, in the order of their start: auxiliary processes, then agents."""
-        return [*self.auxiliaries, *self.agents]
 
     def drain(self) -> None:
         """Read new journal entries of the ranks and pass their events on."""
@@ -195,10 +189,6 @@ class Monitor:
             any(rank.error is not None for rank in self.ranks)
             or any(rank.gone_s is not None and not rank.ended for rank in self.ranks)
             or any(agent.code not in (None, 0) or (agent.code == 0 and self._owes(agent)) for agent in self.agents)
-            or (
-                not all(rank.ended for rank in self.ranks)
-                and any(aux.code not in (None, 0) for aux in self.auxiliaries)
-            )
         )
 
     def _of(self, agent: AgentWatch) -> list[RankWatch]:
@@ -225,11 +215,6 @@ class Monitor:
 
     def _root_cause(self) -> XbenchError | None:
         causes = [cause for agent in self.agents for cause in self._causes(agent)]
-        causes += [
-            Cause(KILLED if aux.code < 0 else RAISED, aux.ended_s, _auxiliary_error(aux))
-            for aux in self.auxiliaries
-            if aux.code is not None and aux.code != 0 and aux.ended_s is not None
-        ]
         if self._probes.disk_full():
             return RunError(
                 "the disk that holds the run's folder is full", hint="free some space, or set XBENCH_RESULTS"
@@ -345,10 +330,3 @@ def _left(rank: RankWatch, code: int | None, log: str) -> Cause:
     elif code is None:
         sentence += " before its work was done"
     return Cause(weight, rank.gone_s or 0.0, RankError(sentence, hint=hint, detail=log or None))
-
-
-def _auxiliary_error(aux: AuxiliaryWatch) -> XbenchError:
-    log = aux.read_log()
-    words = last_words(log)
-    how = describe_exit(aux.code)
-    return RunError(f"the {aux.name} on host {aux.host} {how}{f': {words}' if words else ''}", detail=log or None)

@@ -4,9 +4,7 @@ The store is torch.distributed's TCPStore: torchrun's own if its agents keep one
 disk. So the store carries all data that passes through the launch's folder under our own launcher. A rank that cannot
 take part (its workload does not build on its host) reports that here, so that no rank waits for it.
 
-Ranks are grouped by host; the ranks of a host are ordered by their numbers. Two jobs that share the devices alternate:
-the 2i-th and the (2i+1)-th rank of a host share its device i, one for each job. Rank 0 is therefore always rank 0 of
-job 0. A job's ranks keep their order.
+Ranks are grouped by host. The ranks of a host have its devices in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -21,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench.errors import RankError, SpecError, XbenchError
-from xbench.fabrics.cluster import ClusterRank, undivided
-from xbench.fabrics.fabric import available_cores, split_cores
-from xbench.fabrics.rendezvous import address_towards, chosen_interface, meeting_point
+from xbench.fabrics.cluster import ClusterRank, address_towards, chosen_interface, meeting_point
 
 COME_S = 180.0
 """Time within which all ranks must join [s]. Interpreters and torch start slowly from a shared disk."""
@@ -46,73 +42,30 @@ class RankInfo:
     """Name of the host for messages."""
     address: str | None
     """Address of this host towards rank 0."""
-    cores: tuple[int, ...]
-    """Cores that the rank may run on."""
 
 
 @dataclass(frozen=True)
 class RankAssignment:
-    """Job, rank in the job, host and device of one rank."""
+    """Host and device of one rank."""
 
-    job: int
-    rank: int
-    """Rank within its job."""
-    world_size: int
     host: int
     host_name: str
     device: int
-    """Index of its device on its host, which is also its local rank within its job."""
+    """Index of its device on its host, which is also its local rank."""
     devices: int
-    """Number of devices of its host, which is also the number of its job's ranks there."""
-    leads: bool
-    """True if it is the first rank of its host, which starts the processes that a host has once."""
-    cores: tuple[int, ...]
-    """Cores of the ranks of all jobs on this device; empty if nothing is shared."""
+    """Number of devices of its host, which is also the number of its ranks."""
 
 
-def assignments(present: Sequence[RankInfo], jobs: int, engine: str) -> list[RankAssignment]:
-    """Return the assignment of every rank, in the order of their numbers.
-
-    Raises SpecError if a host's ranks cannot be divided among the jobs.
-    """
+def assignments(present: Sequence[RankInfo]) -> list[RankAssignment]:
+    """Return the assignment of every rank, in the order of their numbers."""
+    ordered = sorted(present, key=lambda each: each.rank)
     hosts: dict[str, list[RankInfo]] = {}
-    for one in sorted(present, key=lambda each: each.rank):
+    for one in ordered:
         hosts.setdefault(one.host, []).append(one)
-    for ranks in hosts.values():
-        if len(ranks) % jobs:
-            raise SpecError(
-                undivided(f"{len(ranks)} on {ranks[0].name}", jobs, engine),
-                hint="start an even number of ranks on each host",
-            )
     numbers = {name: host for host, name in enumerate(hosts)}
-    counted = [0] * jobs
-    found = []
-    for one in sorted(present, key=lambda each: each.rank):
-        ranks = hosts[one.host]
-        device, job = divmod(ranks.index(one), jobs)
-        found.append(
-            RankAssignment(
-                job=job,
-                rank=counted[job],
-                world_size=len(present) // jobs,
-                host=numbers[one.host],
-                host_name=one.name,
-                device=device,
-                devices=len(ranks) // jobs,
-                leads=one is ranks[0],
-                cores=_shared_cores(ranks, device, jobs) if jobs > 1 else (),
-            )
-        )
-        counted[job] += 1
-    return found
-
-
-def _shared_cores(ranks: Sequence[RankInfo], device: int, jobs: int) -> tuple[int, ...]:
-    """Return a device's cores: those that the launcher bound its ranks to, or an even share if it bound none."""
-    everywhere = sorted({core for one in ranks for core in one.cores})
-    if all(len(one.cores) == len(everywhere) for one in ranks):
-        return tuple(split_cores(everywhere, 1, len(ranks) // jobs)[0][0][device])
-    return tuple(sorted({core for one in ranks[device * jobs : (device + 1) * jobs] for core in one.cores}))
+    return [
+        RankAssignment(numbers[one.host], one.name, hosts[one.host].index(one), len(hosts[one.host])) for one in ordered
+    ]
 
 
 def store_at(
@@ -144,10 +97,10 @@ def store_at(
     return dist.PrefixStore(f"xbench/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)  # type: ignore[attr-defined]
 
 
-def join(store: Any, ours: ClusterRank, own: RankInfo, jobs: int, *, patience_s: float) -> list[RankAssignment]:
+def join(store: Any, ours: ClusterRank, own: RankInfo, *, patience_s: float) -> list[RankAssignment]:
     """Register this rank, wait for the others, and return every rank's assignment.
 
-    Raises RankError if a rank does not join or cannot take part, SpecError if ranks cannot be divided.
+    Raises RankError if a rank does not join or cannot take part, and SpecError on other ranks than 0.
     """
     store.set(f"here/{ours.rank}", json.dumps(asdict(own)))
     if ours.rank > 0:
@@ -159,10 +112,10 @@ def join(store: Any, ours: ClusterRank, own: RankInfo, jobs: int, *, patience_s:
         answer = json.loads(store.get("seats"))
         if isinstance(answer, str):
             raise SpecError(answer)
-        return [RankAssignment(**seat | {"cores": tuple(seat["cores"])}) for seat in answer]
+        return [RankAssignment(**seat) for seat in answer]
     try:
         present = _everybody(store, ours, patience_s)
-        found = assignments(present, jobs, ours.engine)
+        found = assignments(present)
     except XbenchError as error:
         store.set("seats", json.dumps(str(error)))
         raise
@@ -186,7 +139,7 @@ def _everybody(store: Any, ours: ClusterRank, patience_s: float) -> list[RankInf
         said = json.loads(store.get(f"here/{rank}"))
         if "cannot" in said:
             raise RankError(f"rank {rank} on {said['name']} cannot take part: {said['cannot']}", hint=said["hint"])
-        present.append(RankInfo(**said | {"cores": tuple(said["cores"])}))
+        present.append(RankInfo(**said))
     return present
 
 
@@ -212,7 +165,7 @@ def local_info(ours: ClusterRank, place: tuple[str, int]) -> RankInfo:
     except OSError:
         boot = ""
     host = str(ours.host) if ours.host is not None else f"{name} {boot}"
-    return RankInfo(ours.rank, host, name, address_towards(place[0]), tuple(sorted(available_cores())))
+    return RankInfo(ours.rank, host, name, address_towards(place[0]))
 
 
 def choose_interface(own: RankInfo, store: Any, world_size: int, environ: MutableMapping[str, str]) -> str | None:

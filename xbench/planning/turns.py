@@ -17,11 +17,6 @@ turns. The time of a round in the steady state is that matrix's eigenvalue, the 
 
 Two equal jobs: a round takes max(2C, C+M, 2W), which is max(2C, C+M) as long as the link is not saturated.
 
-**Two processes on a GPU** share it by time slices, unless CUDA's Multi-Process Service joins them. A collective of NCCL
-is a kernel, which stays on the GPU until the last byte has arrived. While it runs, the other process has half of the
-GPU, and the collective lasts twice as long. Together they use the GPU for Σ (C + M) in a round, and no time is saved:
-turns cannot gain (`sliced_round_s`). The kernels of one process run at the same time.
-
 **Partial backpropagation** (`partial`, spatial variant): deep workers of one job fill idle time of another's shallow
 ones. With k levels, worker r of a job backpropagates through (r mod k)+1 of k bands. Let the forward pass take F
 seconds and the full backward pass B. A worker of level i is busy for F + i/k·B. It is idle for B − i/k·B, while the
@@ -193,11 +188,6 @@ def round_s(jobs: Sequence[JobTimes], pattern: Sequence[int]) -> float:
     Raises ValueError for an empty pattern or a job that does not exist.
     """
     return round_on_s(jobs, _one_device(jobs), pattern)
-
-
-def sliced_round_s(jobs: Sequence[JobTimes], pattern: Sequence[int]) -> float:
-    """Time [s] of one round of `pattern` if the jobs are processes that share a GPU by time slices: Σ (C + M)."""
-    return sum(jobs[job].alone_s for job in pattern)
 
 
 def round_on_s(jobs: Sequence[JobTimes | SpatialJob], on_gpu: Loads, pattern: Sequence[int]) -> float:

@@ -6,20 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from xbench.modes import mode_info
-from xbench.profilers.clock import Clock, HostClock
 from xbench.rank.events import BlockTimed, Warned
 from xbench.rank.session import Session
 from xbench.spec import ModeSpec
-
-
-def boundary_clock(device_clock: Clock, mode: ModeSpec) -> Clock:
-    """Return the clock of a mode's step boundaries: the device's, or the host's for a mode in turns.
-
-    A turn ends when the device is idle and has been passed on. An event of this job would get its time only when the
-    device is this job's again.
-    """
-    return HostClock() if mode_info(mode.name).sharing == "in turns" else device_clock
 
 
 def tell_block(
@@ -30,15 +19,14 @@ def tell_block(
     origin: tuple[float, Any],
     stamps: Sequence[Any],
     pattern: tuple[int, ...] | None = None,
-    clock: Clock | None = None,
 ) -> None:
-    """Write a block to the rank's journal, and free its stamps, which are of `clock` (default: the session's).
+    """Write a block to the rank's journal, and free its stamps.
 
     `place` is round and position. `origin` is one instant, on the machine's clock [s] and as a stamp. The first of
     `stamps` is the start of the block, each other one the end of a step. The first `warmup` steps do not count.
     """
     session.clock.flush()
-    elapsed_s = (clock or session.clock).elapsed_s
+    elapsed_s = session.clock.elapsed_s
     origin_s, began = origin
     stamps_s = [round(origin_s + elapsed_s(began, stamp), 7) for stamp in stamps]
     turn, position = place

@@ -6,7 +6,7 @@ with every gradient applied, rank 0 evaluates its model on the whole test set. B
 own. The memory kept for backward and the operations of backward are counted, not timed, in one more cycle of steps
 after a training.
 
-Two jobs that share the devices train one seed each, in turns. The first job trains modes of one job.
+Two jobs that share the devices train one seed each. The first job trains modes of one job.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import hashlib
 import itertools
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from xbench.interpreter import uncollected
 
@@ -31,19 +33,19 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from xbench.errors import WorkloadError
-from xbench.modes import mode_info
-from xbench.rank.blocks import boundary_clock
+from xbench.rank import pair
 from xbench.rank.events import EpochTrained, ModeTrained, PhaseBegan
 from xbench.rank.main import Rank, main
 from xbench.rank.memory_phase import activation_bytes
 from xbench.rank.partial_work import kept_bytes, work_by_band
-from xbench.rank.program import ConvergeProgram, TrainingPlan, block_id
+from xbench.rank.program import ConvergeProgram, TrainingPlan
+from xbench.rank.snapshot import RandomState
 from xbench.records import WorkFormula
 from xbench.schedules import cycle_of
 from xbench.schedules.base import Handle
+from xbench.schedules.job_turns import steps_in_turns
 from xbench.schedules.spb import PartialBackpropEngine
 from xbench.spec import ModeSpec
-from xbench.torch_compile import cut_by_ddp
 from xbench.workloads.build import build
 from xbench.workloads.digits import CLASSES, Digits, digits, enlarged
 from xbench.workloads.workload import Workload
@@ -55,11 +57,14 @@ class ConvergeRank(Rank):
     """State of one rank."""
 
     program: ConvergeProgram
+    training: TrainingPlan
+    data: Digits
 
     def run_all(self) -> None:
         """Profile, then train every mode."""
-        self.training = self.program.training
-        self.data = digits()
+        data = digits()
+        for session in self.sessions:
+            session.training, session.data = self.program.training, data
         self.note("profile")
         self.journal.write(PhaseBegan(name="profile", number=0))
         self._check(self.workload)
@@ -68,9 +73,15 @@ class ConvergeRank(Rank):
             if not self.refuses(mode):
                 for number, seeds in enumerate(self.rounds(mode)):
                     self.barrier(f"{mode.text} {number}")
-                    if self.job < len(seeds):
-                        self.trained(mode, seeds[self.job], number)
+                    if jobs := self.training_of(mode):
+                        self.trained(mode, jobs, seeds)
         self.finish()
+
+    def training_of(self, mode: ModeSpec) -> list[Self]:
+        """Return the sessions of this process that train a mode. The first job trains modes of one job."""
+        if mode.paired:
+            return self.sessions_of(mode)
+        return [self] if self.job == 0 else []
 
     def rounds(self, mode: ModeSpec) -> list[list[int]]:
         """Return the seeds that are trained at once, by job. An odd last seed is paired with the first, once more."""
@@ -88,73 +99,85 @@ class ConvergeRank(Rank):
         if not isinstance(outputs, Tensor) or outputs.dim() != 2 or outputs.shape[1] < CLASSES:
             raise WorkloadError(f"{workload.spec.title} does not tell {CLASSES} classes apart")
 
-    def trained(self, mode: ModeSpec, seed: int, number: int) -> None:
-        """Train one mode from one seed, and write its curve."""
+    def trained(self, mode: ModeSpec, jobs: Sequence[Self], seeds: Sequence[int]) -> None:
+        """Train one mode in each of these jobs from the seed of its number, and write the curves."""
+        for job in jobs:
+            job.begin(mode, seeds[job.job])
+        sent = taken = 0
+        with ExitStack() as stack:
+            handles = [pair.attached(stack, job, mode) for job in jobs]
+            while taken < self.training.steps:
+                steps = min(self.training.steps_per_epoch, self.training.steps - taken)
+                before = device_bytes()
+                self.epoch(mode, jobs, handles, steps)
+                taken += steps
+                for handle in handles:
+                    if not handle.meets_at_detach:  # others exchange more than the last step's rest here
+                        handle.finish()
+                sent += device_bytes() - before
+                for job, handle in zip(jobs, handles, strict=True):
+                    handle.finish()
+                    job.tell_epoch(mode)
+                dist.all_reduce(torch.zeros(1, device=self.device))  # all ranks begin the next step together
+            agreed = [job.digest() for job in jobs]
+            peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+            # Two jobs at once would count each other's turns. The first seed is counted for all.
+            first = seeds[0] == self.training.seeds[0] and not mode.paired
+            counted = self.counted(handles[0], cycle_of(mode)) if first else {}
+        for job, digest in zip(jobs, agreed, strict=True):
+            trained = ModeTrained(
+                mode=mode.text,
+                seed=job.seed,
+                train_loss=[float(loss) for loss in torch.stack(job.losses[: self.training.steps]).cpu()],
+                digest=digest,
+                sent_bytes=None if mode.paired else sent / self.training.steps,
+                device_peak_bytes=peak,
+                **job.found,
+                **counted,
+            )
+            job.journal.write(trained)
+            job.workload.optimizer.zero_grad(set_to_none=True)
+        gc.collect()
+
+    def begin(self, mode: ModeSpec, seed: int) -> None:
+        """Build this job's network from a seed."""
+        self.seed = seed
         spec = self.run.workloads[self.job].model_copy(update={"seed": seed})
         self.workload = build(spec, self.device, rank=self.rank)
         self.workload.loss = _loss
         self.batches = Batches(self.data, self.workload, self.training, seed, self.rank)
         torch.manual_seed(seed + loop_seed(self.rank))  # dropout
+        self.random = RandomState()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         self.losses: list[Tensor] = []
+        self.found: dict[str, list[float]] = {"test_loss": [], "test_accuracy": [], "steps_s": []}
         self.journal.write(PhaseBegan(name=f"{mode.text}, seed {seed}", number=1))
-        found: dict[str, list[float]] = {"test_loss": [], "test_accuracy": [], "steps_s": []}
-        sent = 0
-        with cut_by_ddp(self.workload.model, self.on_ddp(mode)), self.attach(mode) as handle:
-            taken = 0
-            while taken < self.training.steps:
-                steps = min(self.training.steps_per_epoch, self.training.steps - taken)
-                before = device_bytes()
-                found["steps_s"] += self.epoch(mode, handle, seed, steps, number * 100_000 + taken)
-                taken += steps
-                if not handle.meets_at_detach:  # others exchange more than the last step's rest here
-                    handle.finish()
-                sent += device_bytes() - before
-                handle.finish()
-                loss, accuracy = self.tested()
-                found["test_loss"].append(loss)
-                found["test_accuracy"].append(accuracy)
-                self.journal.write(EpochTrained(mode=mode.text, seed=seed, epoch=len(found["test_accuracy"])))
-                dist.all_reduce(torch.zeros(1, device=self.device))  # all ranks begin the next step together
-            agreed = self.digest()
-            peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
-            # Two jobs at once would count each other's turns. The first seed is counted for all.
-            first = seed == self.training.seeds[0] and not mode.paired
-            counted = self.counted(handle, cycle_of(mode)) if first else {}
-        trained = ModeTrained(
-            mode=mode.text,
-            seed=seed,
-            train_loss=[float(loss) for loss in torch.stack(self.losses[: self.training.steps]).cpu()],
-            digest=agreed,
-            sent_bytes=None if mode.paired else sent / self.training.steps,
-            device_peak_bytes=peak,
-            **found,
-            **counted,
-        )
-        self.journal.write(trained)
-        self.workload.optimizer.zero_grad(set_to_none=True)
-        gc.collect()
 
-    def epoch(self, mode: ModeSpec, handle: Handle, seed: int, steps: int, number: int) -> list[float]:
-        """Train some steps. Return the time of each on this rank [s]."""
-        what = f"{mode.text}, seed {seed}"
-        clock = boundary_clock(self.clock, mode)
-        stamps: list[Any] = [clock.mark()]
+    def tell_epoch(self, mode: ModeSpec) -> None:
+        """Evaluate this job's network after an epoch."""
+        loss, accuracy = self.tested()
+        self.found["test_loss"].append(loss)
+        self.found["test_accuracy"].append(accuracy)
+        self.journal.write(EpochTrained(mode=mode.text, seed=self.seed, epoch=len(self.found["test_accuracy"])))
 
-        def mark() -> None:
-            stamps.append(clock.mark())
-
-        if mode_info(mode.name).sharing == "in turns":
-            block = block_id("converge", mode) + number
-            self.train_in_turns(handle, block, tuple(range(self.program.jobs)), steps, what, mark)
+    def epoch(self, mode: ModeSpec, jobs: Sequence[Self], handles: Sequence[Handle], steps: int) -> None:
+        """Train some steps of every job. The times of each on this rank [s] are in its `found`."""
+        stamps: list[list[Any]] = [[job.clock.mark()] for job in jobs]
+        marks = [pair.marking(job.clock, own) for job, own in zip(jobs, stamps, strict=True)]
+        if len(jobs) == 1:
+            self.train(handles[0], steps, f"{mode.text}, seed {self.seed}", marks[0])
         else:
-            self.train(handle, steps, what, mark)
+            turns = [
+                pair.with_own_random(job, pair.turns_of(job, handle, steps, f"{mode.text}, seed {job.seed}", mark))
+                for job, handle, mark in zip(jobs, handles, marks, strict=True)
+            ]
+            steps_in_turns(turns, range(len(jobs)))
         self.device_idle()
-        self.clock.flush()
-        took_s = [clock.elapsed_s(*pair) for pair in itertools.pairwise(stamps)]
-        self.clock.reset()
-        return took_s[:steps]
+        for job, own in zip(jobs, stamps, strict=True):
+            job.clock.flush()
+            job.found["steps_s"] += [job.clock.elapsed_s(*each) for each in itertools.pairwise(own)][:steps]
+            job.clock.reset()
 
     def forward_backward(self, handle: Handle) -> None:
         """Run `Rank.forward_backward` on the next batch, with the learning rate of this step."""
@@ -165,7 +188,6 @@ class ConvergeRank(Rank):
         loss = self.workload.forward_loss(handle.model)
         self.losses.append(loss.detach())
         loss.backward()  # type: ignore[no-untyped-call]
-        self.drain(handle)
 
     def tested(self) -> tuple[float, float]:
         """Return loss and accuracy of rank 0's model over the test set.
@@ -213,7 +235,6 @@ class ConvergeRank(Rank):
             kept.append(nbytes)
             with FlopCounterMode(display=False) as counter:
                 loss.backward()  # type: ignore[no-untyped-call]
-                self.drain(handle)
             flops.append(counter.get_total_flops())
             self.workload.optimizer.step()
         return {

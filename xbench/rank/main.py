@@ -3,9 +3,9 @@
 It reads the program, builds the workload, and runs the phases: profile, parity check, timed blocks, timelines. It
 writes each measurement to its journal at once. It computes no statistics: the parent does that from the journal.
 
-Two jobs that share the devices are in this process, each with a session, or in two processes. If a mode needs two
-processes, the first one holds the second job too, for modes in one process (`sessions_of`). Some phases need the
-devices for one process alone. The turn arbiter's barriers separate those phases, and the other process sleeps.
+Two jobs that share the devices are in this process, each with a session. Jobs at once need a second set of ranks, of
+which each holds the second job. The first set then holds the second job too, for modes in turns (`sessions_of`). The
+two sets meet at a barrier between blocks, and one sleeps while the other has the devices.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ with uncollected(program=__name__ == "__main__"):
     import torch._dynamo  # all optimizers and DDP import it when they are made
     import torch.distributed as dist
 
-from xbench.host import tuning
+from xbench import host_tuning
 from xbench.modes import mode_info
 from xbench.rank import pair, parity, rank_errors, reference
-from xbench.rank.blocks import boundary_clock, tell_block, tell_loss
+from xbench.rank.blocks import tell_block, tell_loss
 from xbench.rank.compiled_steps import late_compilations, settle
 from xbench.rank.events import PhaseBegan, RankEnded, RankFailed
 from xbench.rank.memory_phase import measure_memory
 from xbench.rank.profile_phase import profile_job
-from xbench.rank.program import JobPlan, Phase, Program, steps_in_block, turns_in_block, whole_cycles
+from xbench.rank.program import JobPlan, Phase, Program, steps_in_block, whole_cycles
 from xbench.rank.session import Session
 from xbench.rank.timeline_phase import record_timeline
-from xbench.rank.turns_phase import record_turns
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec
 from xbench.stats.blocks import twins
@@ -76,8 +75,6 @@ class Rank(Session):
     def finish(self) -> None:
         """Leave together with the other ranks, after all phases."""
         self.barrier("end")
-        if self.turns is not None:
-            self.turns.leave()
         self.gpu.stop()
         self.journal.write(RankEnded())
 
@@ -90,7 +87,7 @@ class Rank(Session):
         """Return the sessions of this process that run a mode, by job."""
         if self.holds_all_jobs:
             return self.sessions
-        if mode.in_one_process:
+        if pair.in_pair(mode):
             return self.sessions if self.job == 0 else []
         return [self]
 
@@ -134,7 +131,7 @@ class Rank(Session):
             else:
                 for session in sessions:
                     rank_errors.attempt(session, mode, partial(parity.gate, session, mode))
-            tuning.return_freed_memory()  # it held several states of the network
+            host_tuning.return_freed_memory()  # it held several states of the network
         rank_errors.settle(self, mode)
 
     def release_references(self) -> None:
@@ -142,7 +139,7 @@ class Rank(Session):
         for session in self.sessions:
             if session.reference is not None:
                 session.reference.release()
-        tuning.return_freed_memory()
+        host_tuning.return_freed_memory()
 
     def refuses(self, mode: ModeSpec) -> bool:
         """True if a mode is left out (`rank_errors.refuses`)."""
@@ -185,34 +182,26 @@ class Rank(Session):
         steps, warmup = self.steps_of(mode)
         what = f"round {phase.round + 1} {mode.text}"
         stamps: list[Any] = []
-        clock = boundary_clock(self.clock, mode)
 
         def mark() -> None:
-            stamps.append(clock.mark())
+            stamps.append(self.clock.mark())
 
-        pattern = None
         cut = cut_by_ddp(self.workload.model, self.on_ddp(mode))
         with cut, self.attach(mode) as handle:
             settle(self, mode, handle, what)
-            origin = self.origin(clock)
+            origin = self.origin()
             dist.all_reduce(torch.zeros(1, device=self.device))
             mark()
-            if mode_info(mode.name).sharing == "in turns":
-                pattern = self.pattern(mode)
-                turns = turns_in_block(pattern, self.job, steps + warmup)
-                warmup = turns_in_block(pattern, self.job, warmup)
-                self.train_in_turns(handle, number, pattern, turns, what, mark)
-            else:
-                if mode_info(mode.name).sharing == "at once":
-                    slowest = max(p.step_s.get(mode.carrier, p.compute_s) for p in self.plans)
-                    own = plan.step_s.get(mode.carrier, plan.compute_s)
-                    steps = max(steps, round(steps * slowest / own)) if own > 0 else steps
-                with late_compilations(self, mode, what):
-                    self.train(handle, warmup + steps, what, mark)
+            if mode_info(mode.name).sharing == "at once":
+                slowest = max(p.step_s.get(mode.carrier, p.compute_s) for p in self.plans)
+                own = plan.step_s.get(mode.carrier, plan.compute_s)
+                steps = max(steps, round(steps * slowest / own)) if own > 0 else steps
+            with late_compilations(self, mode, what):
+                self.train(handle, warmup + steps, what, mark)
             self.device_idle()
         self.workload.optimizer.zero_grad(set_to_none=True)
         tell_loss(self, mode, what)
-        tell_block(self, mode, (phase.round, phase.position), warmup, origin, stamps, pattern, clock)
+        tell_block(self, mode, (phase.round, phase.position), warmup, origin, stamps)
 
     def timeline(self, phase: Phase, number: int) -> None:
         """Record a few steps of a mode of one job, in the first job; for crossover, some turns of all jobs."""
@@ -225,9 +214,7 @@ class Rank(Session):
                 pair.record_turns(sessions, mode)
             return
         with cut_by_ddp(self.workload.model, self.on_ddp(mode)):
-            if mode_info(mode.name).sharing == "in turns":
-                record_turns(self, mode, number)
-            elif self.job == 0:
+            if self.job == 0:
                 if not mode_info(mode.carrier).compiled:  # its layers are inside graphs, and hooks would be too
                     record_timeline(self, mode)
                 rank_errors.attempt(self, mode, partial(measure_memory, self, mode))

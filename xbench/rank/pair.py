@@ -1,4 +1,4 @@
-"""Phases of two jobs in turns in one process: parity check, timed blocks, recorded turns (`crossover.one_process`).
+"""Phases of two jobs in turns in one process: parity check, timed blocks, recorded turns (`schedules.job_turns`).
 
 The functions take the sessions of one process, by job. All ranks call them together.
 
@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from xbench.crossover.one_process import JobTurns, steps_in_turns
 from xbench.modes import mode_info
 from xbench.profilers.clock import Clock, Mark
 from xbench.rank import parity
@@ -27,16 +26,19 @@ from xbench.rank.reference import checker_of, steps_of
 from xbench.rank.session import Session
 from xbench.rank.snapshot import RandomState
 from xbench.rank.timeline_phase import STEPS, steps_to_record
-from xbench.rank.turns_phase import ROUNDS, WARM_ROUNDS
 from xbench.schedules.base import Handle
 from xbench.schedules.bucket import Work
+from xbench.schedules.job_turns import JobTurns, steps_in_turns
 from xbench.spec import ModeSpec
 from xbench.torch_compile import cut_by_ddp
 
+ROUNDS, WARM_ROUNDS = 4, 2
+"""Rounds of turns that are recorded, and rounds of warm-up before them."""
+
 
 def in_pair(mode: ModeSpec) -> bool:
-    """True if a mode has turns of two jobs in one process."""
-    return mode.in_one_process and mode_info(mode.name).sharing == "in turns"
+    """True if a mode has turns of two jobs."""
+    return mode_info(mode.name).sharing == "in turns"
 
 
 def turns_of(
@@ -101,19 +103,24 @@ def _with_all(
 
 def _judged(job: JobTurns, session: Session, checker: Any) -> JobTurns:
     """Return the turns of a job with its own random numbers, and its checker after each update."""
-    state = session.snapshot.random
-
-    def forward_backward() -> None:
-        nonlocal state
-        state.restore()
-        job.forward_backward()
-        state = RandomState()
 
     def update() -> None:
         job.update()
         checker.step(session.loss, session.norm)
 
-    return JobTurns(job.turns, update, forward_backward, job.mark)
+    session.random = session.snapshot.random
+    return replace(with_own_random(session, job), update=update)
+
+
+def with_own_random(session: Session, job: JobTurns) -> JobTurns:
+    """Return the same turns, each with the job's own state of the generators: `session.random`."""
+
+    def forward_backward() -> None:
+        session.random.restore()
+        job.forward_backward()
+        session.random = RandomState()
+
+    return replace(job, forward_backward=forward_backward)
 
 
 # --- timed blocks ------------------------------------------------------------------------------------------------
@@ -126,12 +133,12 @@ def time_block(sessions: Sequence[Session], phase: Phase, mode: ModeSpec, steps:
     pattern = lead.pattern(mode)
     stamps: list[list[Any]] = [[] for _ in sessions]
     with ExitStack() as stack:
-        handles = [_attached(stack, session, mode) for session in sessions]
+        handles = [attached(stack, session, mode) for session in sessions]
         origins = [session.origin() for session in sessions]
         dist.all_reduce(torch.zeros(1, device=lead.device))
         jobs = []
         for session, handle, own in zip(sessions, handles, stamps, strict=True):
-            mark = _marking(session.clock, own)
+            mark = marking(session.clock, own)
             mark()
             turns = turns_in_block(pattern, session.job, steps + warmup)
             jobs.append(turns_of(session, handle, turns, what, mark))
@@ -144,12 +151,14 @@ def time_block(sessions: Sequence[Session], phase: Phase, mode: ModeSpec, steps:
         tell_block(session, mode, (phase.round, phase.position), untimed, origin, own, pattern)
 
 
-def _attached(stack: ExitStack, session: Session, mode: ModeSpec) -> Handle:
+def attached(stack: ExitStack, session: Session, mode: ModeSpec) -> Handle:
+    """Attach a mode to a job until the stack is left."""
     stack.enter_context(cut_by_ddp(session.workload.model, session.on_ddp(mode)))
     return stack.enter_context(session.attach(mode))
 
 
-def _marking(clock: Clock, stamps: list[Any]) -> Callable[[], None]:
+def marking(clock: Clock, stamps: list[Any]) -> Callable[[], None]:
+    """Return a function that appends a mark of the clock to `stamps`."""
     return lambda: stamps.append(clock.mark())
 
 
@@ -223,7 +232,7 @@ def record_turns(sessions: Sequence[Session], mode: ModeSpec) -> None:
     pattern, clock = lead.pattern(mode), lead.clock
     recorders = [TurnRecorder(clock) for _ in sessions]
     with ExitStack() as stack:
-        handles = [_attached(stack, session, mode) for session in sessions]
+        handles = [attached(stack, session, mode) for session in sessions]
         jobs = []
         for session, recorder, handle in zip(sessions, recorders, handles, strict=True):
             handle.watch(recorder.watch)

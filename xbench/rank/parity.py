@@ -59,7 +59,7 @@ from xbench.modes import mode_info
 from xbench.rank.compiled_steps import noted
 from xbench.rank.events import ParityChecked
 from xbench.rank.parity_checker import TOLERANCE, Reference, copies, gathered, largest_difference, same_bits
-from xbench.rank.program import block_id, whole_cycles
+from xbench.rank.program import whole_cycles
 from xbench.rank.reference import checker_of, steps_of
 from xbench.rank.session import Session
 from xbench.records import RANKS, Parity
@@ -94,11 +94,7 @@ def gate(session: Session, mode: ModeSpec) -> None:
             handle.finish()
             judge()
 
-        if mode_info(mode.name).sharing == "in turns":
-            block, pattern = block_id("gate", mode), tuple(range(session.program.jobs))
-            session.train_in_turns(handle, block, pattern, steps, what, mark=lambda: None, applied=judge)
-        else:
-            session.train(handle, steps, what, finished)
+        session.train(handle, steps, what, finished)
 
     with as_eager(mode_info(mode.carrier).compiled):
         steps_of(session, mode, train)

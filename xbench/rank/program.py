@@ -75,7 +75,6 @@ class Program(Spec):
     phases: tuple[Phase, ...]
     jobs: int = 1
     plans: tuple[JobPlan, ...] = ()
-    turn_sockets: tuple[str, ...] = ()
     emulated: EmulatedLink | None = None
 
     def mode(self, text: str) -> ModeSpec:

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from xbench.errors import UsageError, WorkloadError
 from xbench.gpu_errors import Explanation, explain
-from xbench.host.tuning import raise_gloo_threads
+from xbench.host_tuning import raise_gloo_threads
 from xbench.modes import mode_info
 from xbench.rank.compiled_steps import noted
 from xbench.rank.events import ModeFailed, UnitsWrapped
@@ -152,7 +152,7 @@ def attempt(session: Session, mode: ModeSpec, act: Callable[[], None]) -> None:
 
 def settle(session: Session, mode: ModeSpec) -> None:
     """After a parity check or a block, leave out for all jobs and processes a mode that failed for one."""
-    if session.turns is not None or session.program.jobs > 1:
+    if session.program.jobs > 1:
         session.barrier(f"{mode.text} is done")
         if session.board.has(_marker(mode)):
             session.refused[mode.text] = True

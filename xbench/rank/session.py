@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from datetime import timedelta
@@ -21,27 +22,23 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from xbench import horovod
-from xbench.crossover.client import TurnClient
+from xbench import horovod, host_tuning
 from xbench.emulation import emulate
 from xbench.errors import UsageError, WorkloadError
-from xbench.host import tuning
 from xbench.modes import MODES, mode_info
 from xbench.planning.turns import best_pattern
-from xbench.profilers.clock import Clock, clock_for
+from xbench.profilers.clock import clock_for
 from xbench.profilers.layers import bare_step
 from xbench.rank.events import LinkCalibrated, ProfilePartBegan, RankStarted, Remarked
 from xbench.rank.gpu_cores import device_of
 from xbench.rank.gpu_watch import GpuWatch
 from xbench.rank.journal import Journal, Take
-from xbench.rank.loops import Loops
 from xbench.rank.nccl_variables import keep_order_of_launches
 from xbench.rank.parity_checker import Reference, compressed, gathered
 from xbench.rank.program import JobPlan, Program, block_id, job_times
-from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, put_everywhere
-from xbench.rank.snapshot import Snapshot
+from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, meet, put_everywhere
+from xbench.rank.snapshot import RandomState, Snapshot
 from xbench.rank.store import rank_store
-from xbench.records import EmulatedLink
 from xbench.schedules.base import AttachConfig, Handle, Schedule, raised_alike
 from xbench.schedules.served_parameters import without_ignored
 from xbench.spec import ModeSpec
@@ -51,9 +48,22 @@ from xbench.workloads.build import build, check_alike
 from xbench.workloads.training_step import FIRST_SCALE
 from xbench.workloads.workload import Workload
 
+EARLIER = 0.5
+"""Factor of the losses of all micro-steps but the last, in the parity check alone. Every micro-step has the same batch.
+Without the factor, a schedule that sends the last gradient in place of the sum would pass."""
 
-class Session(Loops):
-    """State of one rank while it runs the program."""
+
+class Session:
+    """State of one rank while it runs the program, and its training loop."""
+
+    weights: Iterator[float] | None = None
+    """Factors of the losses of the next steps in the parity check (`reference.WEIGHTS`)."""
+    loss: torch.Tensor | None = None
+    """Loss of the last step, before weighting."""
+    random: RandomState
+    """State of the generators of this job, of two in turns."""
+    norm: torch.Tensor | None = None
+    """Norm of the last step's gradients before they were clipped."""
 
     def __init__(
         self,
@@ -87,14 +97,12 @@ class Session(Loops):
         self.under: str | None = None
         """Mode that is, or was last, attached in this phase."""
         self.reference: Reference | None = None
-        self.loss = None
         self.told_lost: set[str] = set()
-        self.weights = None
         self.lost: tuple[int, float] | None = None
         """First step of the reference whose loss is infinite or NaN, and that loss."""
-        self.turns = None
-        self.waits_for_device = False
         self.said = False
+        self.met = 0
+        """Number of barriers so far."""
 
     def start(self) -> None:
         """Take our cores, join the process group, build the workload, meet the other jobs."""
@@ -103,8 +111,8 @@ class Session(Loops):
             os.sched_setaffinity(0, cores[self.local_rank])
             torch.set_num_threads(len(cores[self.local_rank]))
         self.device = device_of(self.run, self.local_rank, self.journal)
-        if self.run.tunes_ranks and not tuning.keep_freed_memory() and self.rank == 0:
-            name = tuning.allocator_variable()
+        if self.run.tunes_ranks and not host_tuning.keep_freed_memory() and self.rank == 0:
+            name = host_tuning.allocator_variable()
             if name is not None:
                 self.journal.write(Remarked(message=f"freed memory is returned as {name} in the environment says"))
         self.clock = clock_for(self.device)
@@ -113,9 +121,6 @@ class Session(Loops):
         self._build()
         if self.job == 0 and self._jobs_here > 1:
             self.sessions = [self, *(self._of_job(job) for job in range(1, self._jobs_here))]
-        if self.run.processes > 1:
-            socket = self.program.turn_sockets[self.host]
-            self.turns = TurnClient(socket, self.job, self.local_rank, timeout_s=None)
         gc.collect()
         gc.freeze()
 
@@ -132,7 +137,7 @@ class Session(Loops):
     @property
     def _pairs(self) -> bool:
         """True if a mode has turns of two jobs in one process, so that the gradients of both travel at once."""
-        return any(mode.in_one_process and mode_info(mode.name).together for mode in self.run.modes)
+        return any(mode_info(mode.name).sharing == "in turns" for mode in self.run.modes)
 
     @property
     def _timeout(self) -> timedelta:
@@ -156,8 +161,11 @@ class Session(Loops):
         dist.init_process_group(backend, timeout=limit, store=store, rank=self.rank, world_size=world_size)
         self.group = dist.group.WORLD
         if self.program.emulated is not None:
-            self.link_file = self._link_file()
-            self.group = self._emulated(self.program.emulated)
+            self.note("calibrating the emulated link")
+            self.group, points, remarks = emulate(self.program.emulated, self.device)
+            self.journal.write(LinkCalibrated(points=points))
+            for sentence in remarks:
+                self.journal.write(Remarked(message=sentence))
         elif self.run.backend == "gloo":
             self._warm(self.group)
         if any(mode_info(mode.carrier).library == "Horovod" for mode in self.run.modes) and not horovod.obstacle():
@@ -172,7 +180,7 @@ class Session(Loops):
         """Run a first collective, with which a group's communicator, or Gloo's threads, begin. Raise those threads."""
         dist.all_reduce(torch.zeros(1, device=self.device), group=group)
         if self.run.tunes_ranks:
-            tuning.raise_gloo_threads()
+            host_tuning.raise_gloo_threads()
 
     def _meet_horovod(self) -> None:
         """Raise the thread that runs Horovod's collectives above its Gloo's event loop, whenever Horovod starts."""
@@ -181,26 +189,6 @@ class Session(Loops):
         self._remark(f"Horovod {horovod.version()}, built against torch {horovod.built_against()}")
         if self.run.tunes_ranks:
             WORLD.at_start = raise_if_allowed
-
-    def _link_file(self) -> Path | None:
-        """Return the file of the emulated link that several jobs share, in memory if they are in this process alone."""
-        if self.program.jobs == 1:
-            return None
-        if not self.holds_all_jobs:
-            return Path(f"{self.program.turn_sockets[self.host]}-link{self.local_rank}")
-        return Path(f"/proc/self/fd/{os.memfd_create('xbench-link')}")
-
-    def _emulated(self, link: EmulatedLink) -> dist.ProcessGroup:
-        """Return a group with a lane of its own on the emulated link."""
-        self.note("calibrating the emulated link")
-        shared = self.run.fabric.ranks * self.program.jobs > 1
-        self.waits_for_device = shared and self.device.type == "cuda"
-        group, found, remarks = emulate(link, self.device, shared=shared, meet_at=self.link_file)
-        if self.first_session is self:
-            self.journal.write(LinkCalibrated(points=found))
-        for sentence in remarks:
-            self.journal.write(Remarked(message=sentence))
-        return group
 
     def _build(self) -> None:
         """Build the workload of this job, and save its state."""
@@ -227,9 +215,7 @@ class Session(Loops):
         other.gpu = self.gpu.of_job(other.journal)
         other.clock = clock_for(self.device)
         other.refused, other.told_lost = {}, set()
-        if self._pairs and self.program.emulated is not None:
-            other.turn_group = other._emulated(self.program.emulated)
-        elif self._pairs:
+        if self._pairs and self.program.emulated is None:
             made: Any = dist.new_group(timeout=self._timeout, backend=self.run.backend)
             other.turn_group = made
             self._warm(other.turn_group)
@@ -245,10 +231,11 @@ class Session(Loops):
         self.journal.write(ProfilePartBegan(name=name))
 
     def barrier(self, name: str) -> None:
-        """Wait for the other jobs on this device, then for our own other ranks."""
-        if self.turns is not None:
+        """Wait for the other set of ranks, if there is one, then for our own other ranks."""
+        if self.run.processes > 1:
             self.note(f"waiting for the other job at {name!r}")
-            self.turns.barrier(name)
+            self.met += 1
+            meet(self.board, f"met{self.met}-rank{self.rank}", self.job, self.run.processes)
         # A small all-reduce instead of dist.barrier(): it is the same on every backend, and it warms the links.
         dist.all_reduce(torch.zeros(1, device=self.device))
         self.device_idle()
@@ -257,6 +244,31 @@ class Session(Loops):
         """Wait until the device has finished all its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def forward_backward(self, handle: Handle) -> None:
+        """Zero the gradients, run forward and backward of every micro-step."""
+        self.first_session.acting = self.job
+        step = self.workload.under(handle.model, handle.no_sync, handle.synchronize)
+        weight = next(self.weights) if self.weights is not None else None
+        step.clear()
+        step.accumulate(weight * EARLIER if weight is not None else 1.0)
+        step.load()
+        loss = step.forward_loss()
+        self.loss = loss.detach()
+        step.backward(loss, weight if weight is not None else 1.0)
+
+    def update(self, handle: Handle) -> None:
+        """Update the parameters."""
+        self.first_session.acting = self.job
+        self.norm = self.workload.under(handle.model, handle.no_sync, handle.synchronize).update()
+
+    def train(self, handle: Handle, steps: int, what: str, mark: Callable[[], None]) -> None:
+        """Run `steps` ordinary training steps, with `mark()` after each."""
+        for step in range(steps):
+            self.note(f"{what} step {step + 1}: computing")
+            self.forward_backward(handle)
+            self.update(handle)
+            mark()
 
     def bare_step(self) -> None:
         """Run one training step under the attached schedule."""
@@ -337,13 +349,13 @@ class Session(Loops):
         """Return the turn pattern with the best predicted throughput."""
         return best_pattern(job_times(self.plans, mode.carrier)).pattern
 
-    def origin(self, clock: Clock | None = None) -> tuple[float, Any]:
-        """Return one instant on the machine's clock [s] and on `clock` (default: ours), to align the jobs of a host."""
+    def origin(self) -> tuple[float, Any]:
+        """Return one instant on the machine's clock [s] and on ours, to align the jobs of a host."""
         self.device_idle()
-        return time.monotonic(), (clock or self.clock).mark()
+        return time.monotonic(), self.clock.mark()
 
 
 def raise_if_allowed(thread: int) -> None:
-    """Raise a thread's priority (`tuning.raise_thread`), unless the system refuses it."""
+    """Raise a thread's priority (`host_tuning.raise_thread`), unless the system refuses it."""
     with suppress(OSError):
-        tuning.raise_thread(thread)
+        host_tuning.raise_thread(thread)

@@ -15,6 +15,10 @@ ALIKE_S = 60.0
 """Time in which all ranks raise an error that they raise alike [s]."""
 
 
+MEETING_S = 0.005
+"""Time between two looks for the other job's note [s]."""
+
+
 class KeyValueStore(Protocol):
     """Notes by name. A barrier separates writing a note from reading it."""
 
@@ -80,3 +84,10 @@ def put_everywhere(board: KeyValueStore, name: str, rank: int, ranks: int) -> bo
             return False
         time.sleep(0.05)
     return True
+
+
+def meet(board: KeyValueStore, name: str, job: int, jobs: int) -> None:
+    """Wait until every job has put a note of this name. A rank sleeps here while the other set of ranks computes."""
+    board.put(f"{name}-job{job}", "")
+    while not all(board.has(f"{name}-job{one}") for one in range(jobs)):
+        time.sleep(MEETING_S)

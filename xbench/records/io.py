@@ -66,7 +66,8 @@ WHICH = "give a record.json, or the folder of a run under results/runs"
 _GONE = {
     "baseline record": ("launches",),
     "regression record": ("injected",),
-    "spec": ("collectives", "copies", "gloo_threads", "heap", "nvtx", "overlap"),
+    "spec": ("collectives", "copies", "gloo_threads", "heap", "mps", "nvtx", "overlap"),
+    "modes": ("processes",),
     "contention": ("stalls",),
     "runs": ("bound_exact",),
     "results": ("gap_exact",),

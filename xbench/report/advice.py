@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from xbench.host.tuning import VARIABLE
+from xbench.host_tuning import VARIABLE
 from xbench.modes import TUNED_DDP as TUNED
 from xbench.modes import mode_info, next_forward_modes
 from xbench.planning.plans import bucket_caps_mib

@@ -11,7 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from xbench.host.tuning import VARIABLE
+from xbench.host_tuning import VARIABLE
 from xbench.modes import mode_info
 from xbench.records import (
     BY_HAND,
@@ -92,15 +92,6 @@ def tuning_line(spec: RunSpec) -> str | None:
     if not spec.host_tuning:
         return f"off ({VARIABLE}=off): memory and threads of the ranks are as the system has them"
     return "ranks keep freed memory, and raise the priority of Gloo's sending threads where that is allowed"
-
-
-def processes_line(spec: RunSpec) -> str | None:
-    """Describe which modes have two jobs in one process; None without such modes, and if the record does not say."""
-    paired = [mode for mode in spec.modes if mode.paired]
-    one = [mode.text for mode in paired if mode.processes == 1]
-    two = [mode.text for mode in paired if mode.processes == 2]
-    said = [(one, "both jobs in one process on each device"), (two, "a process for each job on each device")]
-    return "; ".join(f"{and_of(names)}: {what}" for names, what in said if names) or None
 
 
 def on_or_off(setting: bool | None) -> str:

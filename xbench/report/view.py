@@ -252,7 +252,6 @@ class MeasuredView(View[M]):
             "contention": sentences.contention_line(self.contention()),
             "launches": sentences.launches_line(self.contention()),
             "left out": None if record.cost_model is None else sentences.left_out_line(record.spec, self.contention()),
-            "two jobs": sentences.processes_line(record.spec),
         }
         return [*fabric_pairs(record.fabric), *((name, said) for name, said in told.items() if said is not None)]
 

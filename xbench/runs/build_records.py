@@ -11,7 +11,7 @@ from xbench.planning.cost import CostCurve
 from xbench.planning.measured import planned_contention
 from xbench.planning.plans import Planner
 from xbench.planning.step import StepModel
-from xbench.planning.turns import LETTERS, JobTimes, round_s, sliced_round_s
+from xbench.planning.turns import LETTERS, JobTimes, round_s
 from xbench.rank.events import StepRecorded
 from xbench.records import (
     RANKS,
@@ -284,7 +284,7 @@ def _predicted_crossover_s(run: RunSpec, mode: ModeSpec, found: Collector, patte
         times.append(JobTimes(job.step.uninstrumented_step_s, plan.predicted_exposed_s, link_s))
         alone.append(plan.predicted_step_s)
     places = tuple(LETTERS.index(letter) for letter in pattern)
-    took_s = sliced_round_s(times, places) if run.shares_by_slices(mode) else round_s(times, places)
+    took_s = round_s(times, places)
     distinct_s = alone[0] if twins(run) else sum(alone)
     progress = sum(places.count(job) * alone[job] for job in range(len(jobs))) / took_s
     return distinct_s / progress
@@ -348,21 +348,13 @@ def _total_bounds(run: RunSpec, found: Collector) -> Bounds | None:
 
 
 def sharing_remarks(run: RunSpec) -> list[str]:
-    """Return remarks on modes whose two processes share each GPU."""
-    apart = [mode for mode in run.modes if mode_info(mode.name).together and mode.processes == 2]
+    """Return a remark on modes whose two processes share each GPU."""
+    apart = [mode.text for mode in run.modes if mode_info(mode.name).sharing == "at once"]
     if run.device != "cuda" or not apart:
         return []
-    names = and_of([mode.text for mode in apart])
-    if run.fabric.name == "emulated":
-        return [
-            f"{names}: a real link needs kernels on the GPU, and the emulated one needs none; where two processes "
-            "share a GPU by time slices, these figures are an upper limit"
-        ]
-    if run.mps:
-        return [f"{names}: two processes share each GPU through CUDA's Multi-Process Service (MPS)"]
     return [
-        f"{names}: two processes share each GPU by time slices, so a job that communicates takes the GPU's time from "
-        "the other one; neither turns nor both at once can gain"
+        f"{and_of(apart)}: two processes share each GPU by time slices unless CUDA's Multi-Process Service joins them, "
+        "so a job that communicates takes the GPU's time from the other one, and both at once cannot gain"
     ]
 
 

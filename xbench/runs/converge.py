@@ -28,7 +28,7 @@ from xbench.runs.prepare import prepare
 from xbench.runs.progress import Progress, Trainings
 from xbench.runs.run_folder import Kept, check_output, new_run_folder
 from xbench.schedules import cycle_of
-from xbench.spec import Effort, FabricSpec, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import Effort, FabricSpec, RunSpec, WorkloadSpec
 from xbench.stats.convergence import converged
 from xbench.stats.steps import longest_steps, odd_step_sentences, steps_of_all
 from xbench.text import counted
@@ -123,7 +123,6 @@ def execute(config: ConvergeConfig, console: Console) -> Kept[Convergence]:
     check_output(config.output)
     run, found, notes = prepare(replace(config, workloads=[workload], effort=effort))
     check_fabric(run.fabric)
-    run = run.model_copy(update={"modes": tuple(_apart(mode) for mode in run.modes)})
     world = run.fabric.world_size
     if world < 2:
         raise SpecError("one worker has nobody to average gradients with", hint="try --fabric local:ranks=2")
@@ -145,11 +144,6 @@ def execute(config: ConvergeConfig, console: Console) -> Kept[Convergence]:
     )
     progress.say(f"{counts} ({training.epochs:.3g} epochs)")
     return ConvergeRun(run, found, progress, folder, training, an_epoch).execute()
-
-
-def _apart(mode: ModeSpec) -> ModeSpec:
-    """Return the mode with a process for each of two jobs: a process of this command trains one network at a time."""
-    return mode.model_copy(update={"processes": 2}) if mode.paired else mode
 
 
 class ConvergeRun(FabricRun[ConvergenceFrame, Convergence]):

@@ -3,8 +3,7 @@
     torchrun --nproc-per-node 4 -m xbench compare resnet50 --modes ddp,auto
     srun --ntasks 8 python -m xbench compare resnet50 --modes sequential,crossover
 
-Nothing is launched. The ranks meet (`launch.rendezvous`). Two jobs that share the devices are in every rank. If a mode
-needs a process for each job, the ranks are divided, and the first rank of each host starts its turn arbiter. Each rank
+Nothing is launched. The ranks meet (`launch.rendezvous`). Two jobs that share the devices are in every rank. Each rank
 runs the program as under our own launcher. It keeps its journal in a folder of its own machine and sends it to rank 0
 during the run (`launch.heartbeat`). Rank 0 alone builds the record and prints. There is one launch, because the ranks
 are given. This module imports torch on use, because the parent is a rank.
@@ -12,7 +11,6 @@ are given. This module imports torch on use, because the parent is a rank.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -22,10 +20,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xbench.crossover.client import running_arbiter
 from xbench.errors import RankError, XbenchError
-from xbench.fabrics.cluster import ClusterRank, cluster_rank, ranks_around
-from xbench.fabrics.rendezvous import meeting_point
+from xbench.fabrics.cluster import ClusterRank, cluster_rank, meeting_point, ranks_around
 from xbench.launch.agent import lost_peers
 from xbench.launch.heartbeat import HeartbeatMonitor
 from xbench.launch.rendezvous import RankAssignment
@@ -33,12 +29,10 @@ from xbench.rank.journal import JournalReader, Take
 from xbench.rank.program import Program, phases
 from xbench.runs.event_collector import Collector
 from xbench.runs.progress import Progress
-from xbench.scratch import socket_folder
+from xbench.scratch import Scratch
 from xbench.spec import RunSpec
 
-_OURS = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "XBENCH_CORES",
-)  # fmt: skip
+_OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def our_rank(environ: Mapping[str, str] = os.environ) -> int:
@@ -74,26 +68,22 @@ def run_inside(
     """Run one launch's program on this rank. On rank 0 `take` gets every rank's events.
 
     If a rank is stuck, rank 0 calls `abandon`, which saves the measurements and ends the process. Raises RankError if a
-    rank fails, SpecError if the ranks cannot be divided among the jobs. Earlier measurements are then in `collector`.
+    rank fails. Earlier measurements are then in `collector`.
     """
     ours = cluster_rank(os.environ)
-    processes = run.processes
-    if processes > 1:  # before torch is imported (`launch.launcher.rank_env`)
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from xbench.launch import rendezvous
 
     patience_s = max(rendezvous.COME_S, run.timeout_s)
     place = meeting_point(ours, os.environ)
     store = rendezvous.store_at(place, ours, os.environ, patience_s=patience_s, serves=ours.rank == 0)
     own = rendezvous.local_info(ours, place)
-    seating = rendezvous.join(store, ours, own, processes, patience_s=patience_s)
-    seat = seating[ours.rank]
+    seating = rendezvous.join(store, ours, own, patience_s=patience_s)
     interface = rendezvous.choose_interface(own, store, ours.world_size, os.environ)
     if interface is not None and ours.rank == 0:
         collector.remarks.append(f"Gloo uses {interface}, which leads to the other ranks")
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(socket_folder("turns")))
-        stack.enter_context(_seated(seat, place, os.environ))
+        folder = Path(stack.enter_context(Scratch("xb-")))
+        stack.enter_context(_seated(ours, seating[ours.rank], place, os.environ))
 
         def leave(code: int) -> NoReturn:
             shutil.rmtree(folder, ignore_errors=True)
@@ -108,45 +98,40 @@ def run_inside(
             seats=seating,
             # A connection of its own, because a rank that waits at the store blocks its connection.
             store=rendezvous.store_at(place, ours, os.environ, patience_s=patience_s),
-            reader=JournalReader(folder, seat.job, seat.rank),
+            reader=JournalReader(folder, 0, ours.rank),
             silence_s=run.timeout_s,
             take=take,
             abandon=abandoned,
             leave=leave,
         )
         watch.start()
-        _go(run, ours, seat, store, folder, watch, progress, stack)
+        _go(run, ours.rank, store, folder, watch, progress)
 
 
 def _go(
     run: RunSpec,
-    ours: ClusterRank,
-    seat: RankAssignment,
+    ours: int,
     store: Any,
     folder: Path,
     watch: HeartbeatMonitor,
     progress: Progress,
-    stack: ExitStack,
 ) -> None:
     """Run this rank's part, from its first collective to its last report. Raises the error that `watch` returns."""
-    job, rank = 0, None
+    rank = None
     try:
         import torch.distributed as dist
 
         from xbench.rank.main import Rank
 
-        sockets = _turns(seat, run.processes, store, folder, stack)
         program = Program(
             run=run,
             launch=0,
             phases=phases(run, 0, seed=run.workloads[0].seed),
             jobs=len(run.workloads),
-            turn_sockets=sockets,
         )
-        job = seat.job
-        if ours.rank == 0:
+        if ours == 0:
             progress.begin_launch(0, program.phases)
-        rank = Rank(program, job, folder, listener=progress.take if ours.rank == 0 else None, store=store)
+        rank = Rank(program, 0, folder, listener=progress.take if ours == 0 else None, store=store)
         rank.start()
         rank.run_all()
         dist.destroy_process_group()
@@ -154,7 +139,7 @@ def _go(
         watch.interrupted()
         raise
     except Exception as error:
-        raise _told(watch, run, rank.acting if rank is not None else job, error) from error
+        raise _told(watch, run, rank.acting if rank is not None else 0, error) from error
     try:
         watch.finish()
     except XbenchError:
@@ -179,28 +164,18 @@ def _told(watch: HeartbeatMonitor, run: RunSpec, job: int, error: Exception) -> 
     return cause
 
 
-def _turns(seat: RankAssignment, processes: int, store: Any, folder: Path, stack: ExitStack) -> tuple[str, ...]:
-    """Return the sockets of the turn arbiters, by host. Only ours is known here; the others are not needed."""
-    if processes == 1:
-        return ()
-    key = f"turns/{seat.host}"
-    if seat.leads:
-        path = folder / "turns"
-        stack.enter_context(running_arbiter(path, processes, seat.devices))
-        store.set(key, str(path))
-    return (bytes(store.get(key)).decode(),) * (seat.host + 1)
-
-
 @contextmanager
-def _seated(seat: RankAssignment, place: tuple[str, int], environ: MutableMapping[str, str]) -> Iterator[None]:
-    """Context with our job's rank in torch.distributed's variables, which workloads may read.
+def _seated(
+    ours: ClusterRank, seat: RankAssignment, place: tuple[str, int], environ: MutableMapping[str, str]
+) -> Iterator[None]:
+    """Context with our rank in torch.distributed's variables, which workloads may read.
 
     The former values are restored at exit.
     """
     before = {name: environ.get(name) for name in _OURS}
     now = {
-        "RANK": str(seat.rank),
-        "WORLD_SIZE": str(seat.world_size),
+        "RANK": str(ours.rank),
+        "WORLD_SIZE": str(ours.world_size),
         "LOCAL_RANK": str(seat.device),
         "LOCAL_WORLD_SIZE": str(seat.devices),
         "GROUP_RANK": str(seat.host),
@@ -208,8 +183,6 @@ def _seated(seat: RankAssignment, place: tuple[str, int], environ: MutableMappin
         "MASTER_PORT": str(place[1]),
     }
     environ.update(now)
-    if seat.cores:
-        environ["XBENCH_CORES"] = json.dumps([list(seat.cores)] * seat.devices)
     try:
         yield
     finally:

@@ -7,7 +7,6 @@ asks to stop ends the measurement at once, and is held while the record is built
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -18,7 +17,8 @@ from xbench.errors import XbenchError
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import Fabric
 from xbench.interrupts import interrupts_held
-from xbench.launch.launcher import AuxiliaryCommand, Outcome, launch
+from xbench.launch.launcher import launch
+from xbench.launch.monitor import Verdict
 from xbench.rank.journal import Take
 from xbench.rank.program import Program
 from xbench.record_files import RECORD, command_line, now
@@ -26,7 +26,6 @@ from xbench.records import AnyRecord
 from xbench.runs.frames import MeasuredFrame, write_frame
 from xbench.runs.progress import Progress
 from xbench.runs.run_folder import Kept, ended_by, keep
-from xbench.scratch import socket_folder
 from xbench.spec import RunSpec
 from xbench.workloads.probe import Preflight
 
@@ -112,30 +111,19 @@ class FabricRun(ABC, Generic[F, R]):
         self.progress.say(f"\nrecord: {keep(self.record(self.frame(), str(error)), self.path)}")
         self.progress.say(f"error: {error}" + (f"\n  hint: {error.hint}" if error.hint else ""))
 
-    def start_ranks(self, program: Program, worker: str, directory: Path, take: Take) -> Outcome:
-        """Run one start of the ranks of module `worker` to the end, with the arbiters that several processes need."""
+    def start_ranks(self, program: Program, worker: str, directory: Path, take: Take) -> Verdict:
+        """Run one start of the ranks of module `worker` to the end."""
         self.progress.begin_launch(program.launch, program.phases)
-        with ExitStack() as stack:
-            auxiliaries: list[AuxiliaryCommand] = []
-            processes = program.run.processes
-            if processes > 1:
-                sockets = Path(stack.enter_context(socket_folder()))
-                paths = [str(sockets / f"turns{host}") for host in range(self.run.fabric.hosts)]
-                program = program.model_copy(update={"turn_sockets": tuple(paths)})
-                counts = ["--jobs", str(processes), "--devices", str(self.run.fabric.ranks)]
-                arbiter = [sys.executable, "-m", "xbench.crossover.arbiter", *counts, "--socket"]
-                auxiliaries = [AuxiliaryCommand(host, [*arbiter, path]) for host, path in enumerate(paths)]
-            argument = directory / "program.json"
-            with argument.open("x", encoding="utf-8") as stream:
-                stream.write(program.model_dump_json())
-            return launch(
-                self.fabric,
-                processes,
-                worker,
-                argument.resolve(),
-                directory.resolve(),
-                on_event=take,
-                silence_s=self.run.timeout_s,
-                auxiliaries=auxiliaries,
-                on_note=lambda job, rank, at_s, text: self.progress.note(rank, at_s, text) if job == 0 else None,
-            )
+        argument = directory / "program.json"
+        with argument.open("x", encoding="utf-8") as stream:
+            stream.write(program.model_dump_json())
+        return launch(
+            self.fabric,
+            program.run.processes,
+            worker,
+            argument.resolve(),
+            directory.resolve(),
+            on_event=take,
+            silence_s=self.run.timeout_s,
+            on_note=lambda job, rank, at_s, text: self.progress.note(rank, at_s, text) if job == 0 else None,
+        )

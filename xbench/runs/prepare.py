@@ -7,13 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from xbench import gpu_errors
+from xbench import gpu_errors, host_tuning
 from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.fabrics import choose, rootless
-from xbench.fabrics.cluster import cluster_rank, divided, ranks_around
-from xbench.fabrics.rendezvous import meeting_point
-from xbench.host import mps, tuning
+from xbench.fabrics.cluster import cluster_rank, meeting_point, ranks_around
 from xbench.machine.inventory import listed_gpus
 from xbench.modes import COMPARED, IN_SEQUENCE, MODES, mode_info
 from xbench.profilers import budget
@@ -26,7 +24,6 @@ from xbench.spec import (
     ModeSpec,
     RunSpec,
     WorkloadSpec,
-    processes_of,
 )
 from xbench.workloads.probe import Preflight, probe
 
@@ -37,7 +34,7 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
     """Return workloads and modes that fit each other. Raises SpecError.
 
     A single workload is doubled if a paired mode needs two. Two jobs at once are compared with the same two one after
-    the other, so `sequential` is added if it is missing. Every paired mode gets its number of processes.
+    the other, so `sequential` is added if it is missing.
     """
     workloads, modes = tuple(config.workloads), tuple(config.modes)
     if not modes and config.kind == "comparison":
@@ -59,7 +56,7 @@ def check_request(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[Mo
         base = MODES.entry(IN_SEQUENCE).base_schedule
         modes = (*modes, ModeSpec(text=IN_SEQUENCE, name=IN_SEQUENCE, carrier=base, paired=True))
     check_steps(workloads, modes)
-    return workloads, placed(modes)
+    return workloads, modes
 
 
 def check_steps(workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) -> None:
@@ -74,25 +71,6 @@ def check_steps(workloads: Sequence[WorkloadSpec], modes: Sequence[ModeSpec]) ->
             "the first update",
             hint=f"leave {flag} or the mode out",
         )
-
-
-def placed(modes: Sequence[ModeSpec]) -> tuple[ModeSpec, ...]:
-    """Return the modes with the number of processes on each device that hold the two jobs of a paired one.
-
-    Turns need one process, and jobs at once need two. Jobs one after the other are where the other modes have them.
-    """
-    chosen = {
-        mode.text: mode.processes or (2 if mode_info(mode.name).sharing == "at once" else 1)
-        for mode in modes
-        if mode.paired
-    }
-    most = max(chosen.values(), default=1)
-    return tuple(
-        mode.model_copy(update={"processes": most if mode.name == IN_SEQUENCE else chosen[mode.text]})
-        if mode.paired
-        else mode
-        for mode in modes
-    )
 
 
 UNTRIED_ON_GPUS = (
@@ -132,14 +110,14 @@ def check_unprobed(config: RunConfig) -> tuple[tuple[WorkloadSpec, ...], tuple[M
     if the fabric needs that.
     """
     workloads, modes = check_request(config)
-    tuning.is_on()
+    host_tuning.is_on()
     budget.share()
     check_links(config.fabric, config.device)
     notes = check_available(modes, config.compress)
     notes += added_mode_notes(config.modes or modes, modes)
     ours = ranks_around(os.environ) if config.fabric.name == "auto" else None
     if config.fabric.name != "auto" or (ours is not None and ours.world_size > 1):
-        asked, _ = _chosen(config.fabric, 0, processes_of(modes))
+        asked, _ = _chosen(config.fabric, 0)
         check_fabric(asked, modes)
         check_real(asked, modes)
         if rootless.reexec_needed(asked):
@@ -153,8 +131,8 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
     Return the spec, the probe's result, and messages for the user. Raises UsageError.
     """
     workloads, modes, notes = check_unprobed(config)
-    tuned, processes = tuning.is_on(), processes_of(modes)
-    among = _ranks_here(config.fabric, processes)
+    tuned = host_tuning.is_on()
+    among = _ranks_here(config.fabric)
     found = _probed(workloads, modes, config.device, among)
     if found.device == "cpu" and config.device == "auto":
         _check_unused(found.cuda)
@@ -164,14 +142,9 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         check_on_gpu(modes)
     notes += found.warnings
     device: DeviceType = found.device
-    fabric, reason = _chosen(config.fabric, found.gpus if device == "cuda" else 0, processes)
+    fabric, reason = _chosen(config.fabric, found.gpus if device == "cuda" else 0)
     if config.fabric.name == "auto":
         notes.append(reason)
-    if fabric.name == "cluster" and processes > 1:
-        notes.append(
-            f"two jobs, a process each: the ranks are divided, half of each host's for each, so every mode runs on "
-            f"{fabric.world_size} of the {2 * fabric.world_size} as workers of its job"
-        )
     check_links(fabric, device)
     if rootless.reexec_needed(fabric):
         rootless.reexec(sys.argv)
@@ -187,7 +160,7 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         notes.append("a world of one: nothing travels, so this shows what a schedule itself costs the training loop")
     apart = fabric.name == "cluster" and found.gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES")
     if device == "cuda" and fabric.name != "emulated" and not apart:  # emulated ranks may share a GPU
-        ranks, _ = _ranks_here(fabric, processes)
+        ranks, _ = _ranks_here(fabric)
         gpu_errors.check_ranks(str(fabric), ranks, found.gpus, found.gpu, found.nccl, os.environ)
     resolved = tuple(found.specs)
     reference = config.reference
@@ -211,22 +184,29 @@ def prepare(config: RunConfig) -> tuple[RunSpec, Preflight, list[str]]:
         timeout_s=config.timeout_s,
         host_tuning=tuned,
         compress=compress,
-        mps=mps.is_running() if device == "cuda" else None,
     )
     return run, found, notes
 
 
-def _chosen(asked: FabricSpec, gpus: int, processes: int) -> tuple[FabricSpec, str]:
-    """Return the fabric as each job sees it, and the reason for the choice. Raises SpecError."""
+def _chosen(asked: FabricSpec, gpus: int) -> tuple[FabricSpec, str]:
+    """Return the fabric, and the reason for the choice. Raises SpecError."""
     fabric, reason = choose(asked, gpus)
     if fabric.name == "cluster":
         meeting_point(cluster_rank(os.environ), os.environ)
-        fabric = divided(fabric, processes)
     return fabric, reason
 
 
 def check_fabric(fabric: FabricSpec, modes: Sequence[ModeSpec]) -> None:
     """Raise SpecError for modes that a resolved fabric cannot run."""
+    apart = next((mode.text for mode in modes if mode_info(mode.name).sharing == "at once"), None)
+    if apart is not None and fabric.name in ("cluster", "emulated"):
+        one = (
+            "ranks that another launcher started are one" if fabric.name == "cluster" else "an emulated link is of one"
+        )
+        raise SpecError(
+            f"mode {apart!r} needs two sets of ranks, and {one}",
+            hint="try --fabric local:ranks=2, or --modes crossover",
+        )
     for mode in modes:
         needs = mode_info(mode.name).ranks
         if needs is not None:
@@ -236,8 +216,7 @@ def check_fabric(fabric: FabricSpec, modes: Sequence[ModeSpec]) -> None:
     paired = [mode.text for mode in modes if mode.paired]
     if paired:
         raise SpecError(
-            f"mode {paired[0]!r} needs gradients that travel, and {fabric} has 1 rank"
-            + (" for each job" if fabric.name == "cluster" and processes_of(modes) > 1 else ""),
+            f"mode {paired[0]!r} needs gradients that travel, and {fabric} has 1 rank",
             hint="start more ranks" if fabric.name == "cluster" else "try --fabric local:ranks=2",
         )
     if all(mode_info(mode.name).needs_link for mode in modes):
@@ -284,19 +263,19 @@ def _probed(
 ) -> Preflight:
     """Check the workloads and their memory (`probe`), and the variables of the environment.
 
-    If modes in one process and modes in two are compared, a second process holds the second job once more.
+    Beside jobs at once, which need two processes, the first process holds the second job of turns once more.
     """
-    twice = processes_of(modes) > 1 and any(mode.in_one_process for mode in modes)
+    twice = {"at once", "in turns"} <= {mode_info(mode.name).sharing for mode in modes}
     found = probe([*workloads, *(workloads[1:] if twice else ())], device, *among)
     slowed = gpu_errors.check_variables(found.device, os.environ)
     return found.model_copy(update={"workloads": found.workloads[: len(workloads)], "slowed": slowed})
 
 
-def _ranks_here(fabric: FabricSpec, processes: int) -> tuple[int, int | None]:
+def _ranks_here(fabric: FabricSpec) -> tuple[int, int | None]:
     """Return the ranks of one job on this machine, before `auto` is resolved, and ours if an engine started them."""
     ours = ranks_around(os.environ) if fabric.name in ("auto", "cluster") else None
     if ours is not None and (ours.world_size > 1 or fabric.name == "cluster"):
-        return max(1, ours.local_world_size // processes), ours.local_rank // processes
+        return ours.local_world_size, ours.local_rank
     return (2 if fabric.name == "auto" else fabric.processes), None
 
 

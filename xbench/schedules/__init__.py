@@ -8,15 +8,12 @@ from __future__ import annotations
 from xbench.errors import SpecError, unknown
 from xbench.modes import MODES, ModeInfo, mode_info
 from xbench.registry import imported
-from xbench.spec import ModeSpec, known_options, parse_int, parse_options, refuse_former
+from xbench.spec import ModeSpec, known_options, parse_options, refuse_former
 from xbench.text import entries
-
-PROCESSES = "processes"
-"""Option of modes in turns: the processes on each device that hold the two jobs."""
 
 
 def parse_mode(text: str) -> ModeSpec:
-    """A ModeSpec from 'optimal', 'crossover:mgwfbp', 'crossover:processes=2' or 'horovod:fusion=32,cycle=5'.
+    """A ModeSpec from 'optimal', 'crossover:mgwfbp' or 'horovod:fusion=32,cycle=5'.
 
     The form of a mode is part of its name: 'auto:shard,gathered=64MiB' is the mode 'auto:shard' with an option.
 
@@ -50,18 +47,14 @@ def _paired(text: str, info: ModeInfo, pieces: list[str]) -> ModeSpec:
     singles = [one.name for one in MODES if not one.paired and one.equivalent_to_ddp and one.carries_pairs]
     if carriers and named not in singles:
         raise unknown(f"carrier for {name}", named, singles, listing="xbench list modes")
-    known_options(text, options, (PROCESSES,) if info.sharing == "in turns" else ())
-    processes = parse_int(text, PROCESSES, options[PROCESSES], 1, 2) if options else None
+    known_options(text, options, ())
     chosen = named or info.base_schedule
     if not carries(chosen, info):
         raise SpecError(
             f"{name} waits for a job's gradients before its next turn, and {chosen!r} waits for them in it",
             hint=f"write {name}:{info.base_schedule}",
         )
-    told = ",".join(carriers + ([f"{PROCESSES}={processes}"] if processes is not None else []))
-    return ModeSpec(
-        text=f"{name}:{told}" if told else name, name=name, carrier=chosen, paired=True, processes=processes
-    )
+    return ModeSpec(text=f"{name}:{named}" if named else name, name=name, carrier=chosen, paired=True)
 
 
 def carries(carrier: str, paired: ModeInfo) -> bool:

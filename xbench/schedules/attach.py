@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from xbench import host_tuning
 from xbench.equal_ranks import differing
 from xbench.errors import SpecError, UsageError, listed, unknown
-from xbench.host import tuning
 from xbench.modes import MODES, UNMERGED
 from xbench.planning.partial import backward_s_of
 from xbench.records import Comparison, Parts, Plan, Profile, Tuned, load, load_measured, of_kind
@@ -164,7 +164,7 @@ def _attached(
         )
     if dist.is_initialized() and dist.get_rank(group) < 0:
         raise UsageError("this rank is not in process_group", hint="call attach on the ranks of the group alone")
-    raises = tuning.is_on() and dist.is_initialized()
+    raises = host_tuning.is_on() and dist.is_initialized()
     raises = raises and "gloo" in backend_of(group, next(model.parameters()).device)
     if dist.is_initialized() and dist.get_world_size(group) > 1:
         if broadcast:
@@ -184,7 +184,7 @@ def _attached(
     _ATTACHED.add(model)
     handle.at_detach(lambda: _ATTACHED.discard(model))
     if raises:
-        tuning.raise_gloo_threads()
+        host_tuning.raise_gloo_threads()
     return handle
 
 

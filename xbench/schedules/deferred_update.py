@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
-from xbench.host.tuning import are_gloo_threads_raised, raise_gloo_threads
+from xbench.host_tuning import are_gloo_threads_raised, raise_gloo_threads
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import CommBucket, read_flags
 from xbench.schedules.checks import group_ids

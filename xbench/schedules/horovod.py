@@ -41,8 +41,7 @@ from torch.optim import SGD, Optimizer
 
 from xbench.equal_ranks import on_device
 from xbench.errors import UsageError
-from xbench.horovod import INSTALL
-from xbench.horovod.options import Settings
+from xbench.horovod import INSTALL, Settings
 from xbench.horovod.world import SENT_BY_HOROVOD, WORLD
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.checks import TrainableSet

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xbench.host.tuning import are_gloo_threads_raised, raise_thread
+from xbench.host_tuning import are_gloo_threads_raised, raise_thread
 
 Share = tuple[int, Tensor]
 """A rank of the group, and the tensor that it is sent or that it fills."""

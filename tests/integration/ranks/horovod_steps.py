@@ -21,7 +21,7 @@ from torch import nn
 
 import xbench
 from xbench.errors import UsageError
-from xbench.horovod.options import Settings
+from xbench.horovod import Settings
 from xbench.horovod.world import WORLD
 
 

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from schedule_training import Net, batch, buckets_of, make
 from torch import Tensor, nn
 
-from xbench.emulation import cuda, pacer_of
+from xbench.emulation import pacer_of
+from xbench.emulation.cuda import StreamLink
 from xbench.emulation.group import host_send, new_group
 from xbench.modes import MODES
 from xbench.records import CostModel, EmulatedLink
@@ -73,7 +74,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=0, world_size=1)
     if device.type == "cuda":
-        link = cuda.link_of(LINK, device, shared=False)
+        link = StreamLink(LINK, device)
         link.spoil = True
         send = link.send
     else:

@@ -90,7 +90,7 @@ class FakeStream:
 
 def test_a_timed_wait_is_queued_before_the_device_gets_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = FakeGpu(monkeypatch, call_us=5.0)
-    link = cuda.KernelLink(EmulatedLink(model=LINE), CUDA)
+    link = cuda.StreamLink(EmulatedLink(model=LINE), CUDA)
     took_s = link.took_s(20e-6)
     assert gpu.log == [
         ("compute", "head start"),
@@ -108,7 +108,7 @@ def test_a_timed_wait_is_queued_before_the_device_gets_to_it(monkeypatch: pytest
 def test_without_the_head_start_the_host_s_calls_would_be_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGpu(monkeypatch, call_us=5.0)
     monkeypatch.setattr(cuda, "head_start", lambda stream: None)
-    link = cuda.KernelLink(EmulatedLink(model=LINE), CUDA)
+    link = cuda.StreamLink(EmulatedLink(model=LINE), CUDA)
     assert link.took_s(20e-6) > 25e-6
 
 
@@ -119,68 +119,6 @@ def test_contention_copies_more_than_the_cache_holds(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cuda, "scratch_of", lambda nbytes, device: ("scratch", nbytes))
     h100 = SimpleNamespace(multi_processor_count=132, L2_cache_size=50 * 2**20)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: h100)
-    link = cuda.KernelLink(EmulatedLink(model=LINE, slowdown=1.2), CUDA)
+    link = cuda.StreamLink(EmulatedLink(model=LINE, slowdown=1.2), CUDA)
     link.took_s(1e-3)
     assert waits == [(22, ("scratch", 200 * 2**20))]  # 1/1.2 of 132 multiprocessors are left
-
-
-class FlagsOnAGpu(cuda.FlagLink):
-    """A link of flags whose thread is 12 µs late."""
-
-    def _wait_on_stream(self, seconds: float) -> None:
-        self.stream.run("flag", (seconds - self._lead_s) * 1e6 + 12.0)  # type: ignore[attr-defined]
-
-
-@pytest.fixture
-def flags(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeGpu, FlagsOnAGpu]:
-    gpu = FakeGpu(monkeypatch, call_us=5.0)
-    monkeypatch.setattr(cuda, "_stream_wait", lambda: None)
-    monkeypatch.setattr(cuda.threading.Thread, "start", lambda self: None)
-    zeros = torch.zeros
-    monkeypatch.setattr(torch, "zeros", lambda *size, dtype, pin_memory: zeros(*size, dtype=dtype))
-    return gpu, FlagsOnAGpu(EmulatedLink(model=LINE), CUDA)
-
-
-def test_the_flag_s_lead_is_the_lateness_of_its_thread_alone(flags: tuple[FakeGpu, FlagsOnAGpu]) -> None:
-    _, link = flags
-    assert link._lead_s == pytest.approx(12e-6, abs=1e-12)
-    assert link.took_s(1e-3) == pytest.approx(1e-3, abs=1e-12)
-
-
-def test_the_host_waits_for_a_flag_before_it_queues_what_needs_it(flags: tuple[FakeGpu, FlagsOnAGpu]) -> None:
-    """Queued work could fill the driver's queue, and the launch that blocks there may keep the interpreter's lock."""
-    gpu, link = flags
-    gpu.log.clear()
-    link.send([torch.ones(1)], None, 4, 1.0).wait()
-    assert gpu.log[-2:] == [("host", "waits for an event"), ("compute", "waits for an event")]
-    assert link.host_waits
-    assert not cuda.KernelLink.host_waits
-
-
-def test_a_queue_of_flags_never_fills(flags: tuple[FakeGpu, FlagsOnAGpu]) -> None:
-    gpu, link = flags
-    link._in_flight.clear()
-    gpu.log.clear()
-    for _ in range(cuda.MOST_IN_FLIGHT):
-        link.send([torch.ones(1)], None, 4, 1.0)
-    assert ("host", "waits for an event") not in gpu.log
-    link.send([torch.ones(1)], None, 4, 1.0)
-    assert gpu.log.count(("host", "waits for an event")) == 1
-
-
-def test_the_host_waits_for_the_device_without_a_spin(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-
-    class Event:
-        def __init__(self, blocking: bool) -> None:
-            assert blocking, "a spin would take the core of the thread that writes flags"
-
-        def record(self) -> None:
-            log.append("queued")
-
-        def synchronize(self) -> None:
-            log.append("done")
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    cuda.wait_for_device()
-    assert log == ["queued", "done"]

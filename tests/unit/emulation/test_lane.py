@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.emulation.lane import Lane
+from xbench.emulation.pacer import Lane
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.planning.simulate import share

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from xbench.emulation import ASKED_S, calibrate, contention_of, pacer_of
-from xbench.emulation.lane import Lane
-from xbench.emulation.pacer import Pacer, SharingPacer, sleep_until
+from xbench.emulation.pacer import Lane, Pacer, SharingPacer, sleep_until
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.records import CostModel, EmulatedLink

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from xbench.errors import SpecError
 from xbench.fabrics import choose
-from xbench.fabrics.cluster import ENGINES, TORCHRUNS_OWN, ClusterRank, cluster_rank, divided, ranks_around, tasks_here
+from xbench.fabrics.cluster import ENGINES, TORCHRUNS_OWN, ClusterRank, cluster_rank, ranks_around, tasks_here
 from xbench.spec import FabricSpec
 
 TORCHRUN = {
@@ -173,31 +173,3 @@ def test_any_environment_is_a_place_or_none_or_an_error_of_ours(environ: dict[st
     except SpecError:
         return
     assert ours is None or 0 <= ours.rank < ours.world_size
-
-
-# --- two jobs ---------------------------------------------------------------------------------------------------------
-
-
-def test_two_jobs_halve_the_ranks_of_every_host() -> None:
-    spec = FabricSpec(name="cluster", hosts=2, ranks=2)
-    assert divided(spec, 1, TORCHRUN) == spec
-    assert divided(spec, 2, TORCHRUN) == FabricSpec(name="cluster", hosts=2, ranks=1)
-    unknown = {name: value for name, value in TORCHRUN.items() if name != "LOCAL_WORLD_SIZE"}
-    halved = divided(FabricSpec(name="cluster", hosts=4, ranks=1), 2, unknown)
-    assert halved == FabricSpec(name="cluster", hosts=2, ranks=1)
-
-
-@pytest.mark.parametrize(
-    ("environ", "here"),
-    [
-        (TORCHRUN | {"LOCAL_WORLD_SIZE": "1"}, "torchrun started 1 on this host"),
-        (MPIRUN | {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, "mpirun started 3 on this host"),
-    ],
-)
-def test_ranks_that_the_pair_cannot_split_are_refused(environ: dict[str, str], here: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        divided(FabricSpec(name="cluster", hosts=4, ranks=1), 2, environ)
-    assert str(caught.value) == (
-        "2 jobs share the devices, so each host needs a number of ranks that 2 divides, one a job and device, and "
-        f"{here}"
-    )

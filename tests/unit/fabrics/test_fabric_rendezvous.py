@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.errors import SpecError
-from xbench.fabrics import rendezvous as meeting
-from xbench.fabrics.cluster import ClusterRank
-from xbench.fabrics.rendezvous import LOOPBACK, chosen_interface, expanded, interface_of, meeting_point
+from xbench.fabrics import cluster as meeting
+from xbench.fabrics.cluster import LOOPBACK, ClusterRank, chosen_interface, expanded, interface_of, meeting_point
 
 ONE_HOST = ClusterRank("mpirun", 1, 2, 1, 2)
 TWO_HOSTS = ClusterRank("mpirun", 1, 4, 1, 2)

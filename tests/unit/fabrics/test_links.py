@@ -213,7 +213,7 @@ def test_a_signal_that_was_ignored_stays_ignored():
 def test_the_supervisor_ends_as_its_child_does(code, status):
     body = (
         "import os, signal, sys\n"
-        "from xbench.fabrics.user_namespace import _PASSED, supervise\n"
+        "from xbench.fabrics.rootless import _PASSED, supervise\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)\n"
         "child = os.fork()\n"
         f"if child == 0: os.execv(sys.executable, [sys.executable, '-S', '-c', {code!r}])\n"

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from xbench.errors import SpecError
-from xbench.horovod.options import RankPosition, Settings, checked, environment
+from xbench.horovod import RankPosition, Settings, checked, environment
 from xbench.horovod.rendezvous import listen_at, plan
 from xbench.schedules import parse_mode, parse_modes
 

@@ -1,6 +1,6 @@
 """A launch on a clock that the test turns: hosts, ranks, agents and links, without processes."""
 
-from xbench.launch.monitor import COLLECT_S, AgentWatch, AuxiliaryWatch, Monitor, Probes, RankWatch
+from xbench.launch.monitor import COLLECT_S, AgentWatch, Monitor, Probes, RankWatch
 from xbench.rank.events import BlockTimed, RankFailed, RankStarted
 from xbench.rank.journal import Journal, JournalReader
 
@@ -11,7 +11,7 @@ START_S = 180.0
 class World:
     """Two hosts of one rank, one or two jobs, a clock, a process table and links, all in the test's hand."""
 
-    def __init__(self, folder, jobs=1, hosts=2, ranks=1, auxiliary=False):
+    def __init__(self, folder, jobs=1, hosts=2, ranks=1):
         self.now = 1000.0
         self.states = {}
         self.fault = None
@@ -28,7 +28,6 @@ class World:
                 for local in range(ranks):
                     reader = JournalReader(folder, job, host * ranks + local)
                     watches.append(RankWatch(reader, host, local, shared=jobs > 1))
-        auxiliaries = [AuxiliaryWatch(0, lambda: "OSError: no socket\n", "arbiter")] if auxiliary else []
         probes = Probes(
             clock=lambda: self.now,
             alive=lambda pid: self.states.get(pid, "R") is not None,
@@ -39,7 +38,7 @@ class World:
         take = lambda job, rank, event: self.events.append((job, rank, event.event))  # noqa: E731
         self.notes = []
         noted = lambda job, rank, at_s, text: self.notes.append((job, rank, text))  # noqa: E731
-        self.monitor = Monitor(watches, agents, auxiliaries, take, SILENCE_S, probes, start_s=START_S, on_note=noted)
+        self.monitor = Monitor(watches, agents, take, SILENCE_S, probes, start_s=START_S, on_note=noted)
 
     def hello(self, rank, job=0):
         journal = self.journals[job, rank] = Journal(self.folder, job, rank)

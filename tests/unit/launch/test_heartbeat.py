@@ -11,8 +11,7 @@ from launch_world import block
 
 from xbench.errors import XbenchError
 from xbench.launch import heartbeat
-from xbench.launch.heartbeat import HeartbeatMonitor
-from xbench.launch.rank_survey import COLLECT_S, GONE_S
+from xbench.launch.heartbeat import COLLECT_S, GONE_S, HeartbeatMonitor
 from xbench.launch.rendezvous import RankAssignment
 from xbench.rank.events import Event, PhaseBegan, RankEnded
 from xbench.rank.journal import Journal, JournalReader
@@ -63,7 +62,7 @@ class Ranks:
         self.taken: list[tuple[int, int, str]] = []
         self.journals = []
         self.watches = []
-        seats = [RankAssignment(0, rank, world, rank, f"node{rank}", 0, 1, True, ()) for rank in range(world)]
+        seats = [RankAssignment(rank, f"node{rank}", 0, 1) for rank in range(world)]
         for rank in range(world):
             place = folder / str(rank)
             place.mkdir()

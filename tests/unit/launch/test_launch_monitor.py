@@ -278,22 +278,6 @@ def test_messages_name_the_job_where_there_are_two(tmp_path):
     assert str(world.cause()) == "rank 0 of job 1 on host 0 raised ValueError: no"
 
 
-def test_an_auxiliary_process_that_fails_is_the_cause(tmp_path):
-    world = World(tmp_path, auxiliary=True)
-    world.hello_all()
-    world.monitor.auxiliaries[0].code = 1
-    assert str(world.cause()) == "the arbiter on host 0 ended with exit code 1: OSError: no socket"
-
-
-@pytest.mark.parametrize("code", [0, None])
-def test_an_auxiliary_process_may_leave_quietly(tmp_path, code):
-    world = World(tmp_path, auxiliary=True)
-    world.hello_all()
-    world.monitor.auxiliaries[0].code = code
-    assert world.wait(COLLECT_S) is None
-    assert world.wait(COLLECT_S) is None
-
-
 OCCURRENCES = st.lists(
     st.tuples(st.sampled_from(["event", "note", "error", "end", "die", "agent", "agent 0", "wait"]), st.integers(0, 1)),
     max_size=25,

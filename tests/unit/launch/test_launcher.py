@@ -14,7 +14,7 @@ import pytest
 from xbench.errors import SpecError
 from xbench.fabrics import open_fabric
 from xbench.fabrics.fabric import HostSlot
-from xbench.launch.launcher import AuxiliaryCommand, ProcessGroups, agent_command, disk_full, launch, rank_env
+from xbench.launch.launcher import ProcessGroups, agent_command, disk_full, launch, rank_env
 from xbench.launch_guard import GUARD
 from xbench.rank.journal import pid_alive
 from xbench.spec import FabricSpec
@@ -40,11 +40,6 @@ def test_one_agent_starts_the_ranks_of_a_job_on_a_host(tmp_path):
 def test_a_fabric_without_hosts_launches_nothing(tmp_path):
     with open_fabric(FabricSpec(name="cluster")) as fabric, pytest.raises(SpecError, match="started by torchrun"):
         launch(fabric, 1, "m", tmp_path / "a", tmp_path, on_event=lambda *event: None, silence_s=1)
-
-
-def test_an_auxiliary_process_is_called_by_its_module():
-    assert AuxiliaryCommand(0, ["/bin/python", "-m", "xbench.crossover.arbiter", "--jobs", "2"]).name == "arbiter"
-    assert AuxiliaryCommand(0, ["/usr/bin/sleep", "1"]).name == "sleep"
 
 
 def test_a_full_disk_is_seen(tmp_path, monkeypatch):

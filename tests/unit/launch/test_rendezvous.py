@@ -1,4 +1,4 @@
-"""Assignment of given ranks to jobs and hosts, over a fake store and without torch."""
+"""Assignment of given ranks to hosts and devices, over a fake store and without torch."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ def rank(number: int, world: int) -> ClusterRank:
 
 
 def here(number: int, host: str = "a", address: str | None = "10.0.0.1") -> RankInfo:
-    return RankInfo(number, host, host, address, (0, 1))
+    return RankInfo(number, host, host, address)
 
 
 def test_every_rank_learns_every_seat() -> None:
     store = Store()
     store.set("here/1", json.dumps(asdict(here(1))))
-    zero = join(store, rank(0, 2), here(0), 2, patience_s=1.0)
-    assert zero == assignments([here(0), here(1)], 2, "mpirun")
-    assert join(store, rank(1, 2), here(1), 2, patience_s=1.0) == zero
+    zero = join(store, rank(0, 2), here(0), patience_s=1.0)
+    assert zero == assignments([here(0), here(1)])
+    assert join(store, rank(1, 2), here(1), patience_s=1.0) == zero
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
     store = Store()
     with pytest.raises(RankError, match=r"^rank 1 and 1 more of 3 did not come within 0 s$"):
-        join(store, rank(0, 3), here(0), 1, patience_s=0.0)
+        join(store, rank(0, 3), here(0), patience_s=0.0)
     with pytest.raises(SpecError, match="rank 1 and 1 more of 3 did not come"):  # whoever comes late learns it
-        join(store, rank(1, 3), here(1), 1, patience_s=0.0)
+        join(store, rank(1, 3), here(1), patience_s=0.0)
 
 
 def test_ranks_that_an_old_run_s_variables_promise_are_told_with_what_to_unset() -> None:
     stale = replace(rank(0, 2), bare=True)
     with pytest.raises(RankError) as caught:
-        join(Store(), stale, here(0), 1, patience_s=0.0)
+        join(Store(), stale, here(0), patience_s=0.0)
     assert caught.value.hint == "if no engine started them, unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT"
 
 
@@ -64,16 +64,8 @@ def test_a_rank_that_cannot_take_part_is_named_with_its_reason() -> None:
     store = Store()
     store.set("here/1", json.dumps({"cannot": "no data here", "hint": "fetch it", "name": "node1"}))
     with pytest.raises(RankError, match=r"^rank 1 on node1 cannot take part: no data here\n") as caught:
-        join(store, rank(0, 2), here(0), 1, patience_s=1.0)
+        join(store, rank(0, 2), here(0), patience_s=1.0)
     assert caught.value.hint == "fetch it"
-
-
-def test_ranks_that_cannot_be_divided_are_refused_on_every_rank() -> None:
-    store = Store()
-    store.set("here/1", json.dumps(asdict(here(1, "b"))))
-    for number, host in ((0, "a"), (1, "b")):
-        with pytest.raises(SpecError, match="mpirun started 1 on a"):
-            join(store, rank(number, 2), here(number, host), 2, patience_s=1.0)
 
 
 def test_the_user_s_interface_is_kept_and_else_the_one_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,42 +92,8 @@ def test_notes_in_a_folder_and_at_a_store_are_alike(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plan0.json"]
 
 
-def present(*hosts: str, cores: dict[int, tuple[int, ...]] | None = None) -> list[RankInfo]:
-    return [RankInfo(rank, host, host, None, (cores or {}).get(rank, (0, 1, 2, 3))) for rank, host in enumerate(hosts)]
-
-
-def test_one_job_has_all_ranks_in_their_order() -> None:
-    found = assignments(present("a", "a", "b", "b"), 1, "torchrun")
-    assert [(s.job, s.rank, s.world_size, s.host, s.device, s.devices, s.leads) for s in found] == [
-        (0, 0, 4, 0, 0, 2, True), (0, 1, 4, 0, 1, 2, False), (0, 2, 4, 1, 0, 2, True), (0, 3, 4, 1, 1, 2, False),
-    ]  # fmt: skip
-    assert {s.cores for s in found} == {()}
-
-
-def test_two_jobs_share_each_device_by_neighbours() -> None:
-    found = assignments(present("a", "a", "a", "a", "b", "b"), 2, "torchrun")
-    assert [(s.job, s.rank, s.host, s.device, s.devices) for s in found] == [
-        (0, 0, 0, 0, 2), (1, 0, 0, 0, 2), (0, 1, 0, 1, 2), (1, 1, 0, 1, 2), (0, 2, 1, 0, 1), (1, 2, 1, 0, 1),
-    ]  # fmt: skip
-    assert {s.world_size for s in found} == {3}
-    assert [s.cores for s in found[:4]] == [(0, 1), (0, 1), (2, 3), (2, 3)]
-
-
-def test_ranks_dealt_round_the_hosts_are_divided_as_well() -> None:
-    found = assignments(present("a", "b", "a", "b"), 2, "mpirun")
-    assert [(s.job, s.rank, s.host, s.leads) for s in found] == [
-        (0, 0, 0, True), (0, 1, 1, True), (1, 0, 0, False), (1, 1, 1, False),
-    ]  # fmt: skip
-
-
-def test_the_engine_s_own_cores_are_kept() -> None:
-    bound = {0: (0,), 1: (1,), 2: (2,), 3: (3,)}
-    assert [s.cores for s in assignments(present("a", "a", "a", "a", cores=bound), 2, "mpirun")] == [
-        (0, 1), (0, 1), (2, 3), (2, 3),
-    ]  # fmt: skip
-
-
-def test_a_host_with_an_odd_number_of_ranks_is_named() -> None:
-    with pytest.raises(SpecError) as caught:
-        assignments(present("a", "a", "a", "b"), 2, "mpirun")
-    assert str(caught.value).endswith("one a job and device, and mpirun started 3 on a")
+def test_the_ranks_of_a_host_have_its_devices_in_their_order() -> None:
+    for hosts, expected in (("aabb", [(0, 0), (0, 1), (1, 0), (1, 1)]), ("abab", [(0, 0), (1, 0), (0, 1), (1, 1)])):
+        found = assignments([here(number, host) for number, host in enumerate(hosts)])
+        assert [(one.host, one.device) for one in found] == expected
+        assert [(one.host_name, one.devices) for one in found] == [(host, 2) for host in hosts]

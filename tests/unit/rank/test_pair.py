@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from xbench.crossover.one_process import JobTurns, steps_in_turns
 from xbench.rank.pair import TurnRecorder, _judged
 from xbench.rank.snapshot import RandomState
+from xbench.schedules.job_turns import JobTurns, steps_in_turns
 
 
 class Ticks:

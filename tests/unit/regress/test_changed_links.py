@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from xbench.errors import FabricError, RankError, XbenchError
-from xbench.fabrics.local import LocalFabric
+from xbench.fabrics.fabric import LocalFabric
 from xbench.launch import launcher as module
-from xbench.launch.launcher import Outcome, launch
+from xbench.launch.launcher import launch
 from xbench.launch.monitor import Verdict
 from xbench.rank.events import BlockTimed
 from xbench.rank.journal import Take
@@ -25,7 +25,7 @@ CHANGED = "the links changed while ranks used them: the link of host 1 went down
 LOCAL = FabricSpec(name="local", ranks=2)
 
 
-def launched(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: Verdict, changed: str | None) -> Outcome:
+def launched(monkeypatch: pytest.MonkeyPatch, folder: Path, verdict: Verdict, changed: str | None) -> Verdict:
     """Result of a launch whose ranks end with this verdict, on links that changed like this."""
     fabric = LocalFabric(LOCAL, "3f9a1c")
     monkeypatch.setattr(fabric, "changed", lambda: changed)

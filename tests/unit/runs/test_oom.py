@@ -10,7 +10,7 @@ import pytest
 from samples_of_runs import run_of
 
 from xbench.errors import RankError
-from xbench.launch.launcher import Outcome
+from xbench.launch.monitor import Verdict
 from xbench.rank.events import PhaseBegan, RankFailed
 from xbench.rank.program import JobPlan, Phase, Program, phases
 from xbench.runs import execute, fabric_run
@@ -116,7 +116,7 @@ def launched(
     running.fabric = SimpleNamespace(emulated=None)  # type: ignore[assignment]
     monkeypatch.setattr(running, "write_frame", lambda: None)
 
-    def launch(fabric: Any, jobs: int, module: str, argument: Path, directory: Path, **options: Any) -> Outcome:
+    def launch(fabric: Any, jobs: int, module: str, argument: Path, directory: Path, **options: Any) -> Verdict:
         program = Program.model_validate_json(argument.read_text())
         number = len(starts)
         starts.append((directory.name, program.phases))
@@ -126,9 +126,9 @@ def launched(
         for place in range(min(at + 1, len(program.phases))):
             options["on_event"](0, 1, PhaseBegan(number=place, name=""))
         if number not in dies:
-            return Outcome(None, [], [])
+            return Verdict(None, [], [])
         options["on_event"](0, 1, RankFailed(message="", short_in=mode))
-        return Outcome(RankError("rank 1 on host 0 ran out of GPU memory", hint="a smaller batch"), [], [])
+        return Verdict(RankError("rank 1 on host 0 ran out of GPU memory", hint="a smaller batch"), [], [])
 
     monkeypatch.setattr(fabric_run, "launch", launch)
     running.measure()

@@ -1,4 +1,4 @@
-"""Processes that hold two jobs: the choice, the memory that is checked, the prediction and the remarks."""
+"""Processes that hold two jobs: their number, the memory that is checked, the prediction, remarks and refusals."""
 
 from __future__ import annotations
 
@@ -9,50 +9,33 @@ import pytest
 from samples_of_runs import A, B, block, collector_of, frame, record_of, run_of, timed
 
 from xbench.config import RunConfig
+from xbench.errors import SpecError
 from xbench.rank.events import GpuMissing, ParityChecked, SchedulesPlanned, StepProfiled
 from xbench.rank.journal import Journal, JournalReader
 from xbench.records import Bounds, CostModel, CostPoint, Plan, StepTimes
-from xbench.report.sentences import processes_line
 from xbench.runs import prepare as preparing
 from xbench.runs.build_records import comparison_record, sharing_remarks
-from xbench.runs.prepare import placed, prepare
+from xbench.runs.prepare import check_fabric, prepare
 from xbench.schedules import parse_modes
-from xbench.spec import FabricSpec, ModeSpec, RunSpec, WorkloadSpec
+from xbench.spec import FabricSpec, RunSpec, WorkloadSpec
 from xbench.workloads.probe import Preflight, Probed
 
 COMPUTE_S, EXPOSED_S = 0.1, 0.04
-EMULATED = FabricSpec(name="emulated", ranks=2, workers=4, rate="1gbit")
 
 
-def processes(modes: str) -> dict[str, int | None]:
-    return {mode.text: mode.processes for mode in placed(parse_modes(modes))}
-
-
-def placed_run(modes: str, **fields: Any) -> RunSpec:
-    return run_of(modes, A, A, **fields).model_copy(update={"modes": placed(parse_modes(modes))})
-
-
-def test_turns_have_one_process_and_jobs_at_once_have_two() -> None:
-    assert processes("ddp,crossover") == {"ddp": None, "crossover": 1}
-    assert processes("concurrent") == {"concurrent": 2}
-    assert processes("crossover:horovod") == {"crossover:horovod": 1}
-    assert processes("crossover:processes=2,crossover") == {"crossover:processes=2": 2, "crossover": 1}
-
-
-@pytest.mark.parametrize(("beside", "expected"), [("ddp", 1), ("crossover", 1), ("crossover,concurrent", 2)])
-def test_jobs_one_after_the_other_are_where_the_others_have_them(beside: str, expected: int) -> None:
-    assert processes(f"sequential,{beside}")["sequential"] == expected
-
-
-def test_a_run_has_as_many_processes_as_its_modes_need() -> None:
-    runs = [placed_run(modes) for modes in ("ddp", "sequential,crossover", "crossover,concurrent")]
-    assert [run.processes for run in runs] == [1, 1, 2]
-    assert run_of("crossover,sequential", A, A).processes == 2  # a record that does not say
+def test_jobs_at_once_have_two_processes_and_turns_have_one() -> None:
+    for modes, expected in (
+        ("ddp", 1),
+        ("sequential,crossover", 1),
+        ("crossover:horovod", 1),
+        ("crossover,concurrent", 2),
+    ):
+        assert run_of(modes, A, A).processes == expected
 
 
 @pytest.mark.parametrize(
     ("modes", "checked"),
-    [("crossover", [A, B]), ("crossover:processes=2", [A, B]), ("crossover,concurrent", [A, B, B])],
+    [("crossover", [A, B]), ("concurrent", [A, B]), ("crossover,concurrent", [A, B, B])],
 )
 def test_memory_is_checked_for_every_copy_of_a_job(
     monkeypatch: pytest.MonkeyPatch, modes: str, checked: list[WorkloadSpec]
@@ -70,7 +53,6 @@ def test_memory_is_checked_for_every_copy_of_a_job(
     assert asked == checked
     assert run.workloads == (A, B)
     assert len(found.workloads) == 2
-    assert run.mps is None  # on CPUs
 
 
 def predicted_step_s(run: RunSpec) -> float | None:
@@ -96,48 +78,26 @@ def predicted_step_s(run: RunSpec) -> float | None:
     return comparison_record(frame(run), collector).modes["crossover"].predicted_step_s
 
 
-@pytest.mark.parametrize(
-    ("number", "fields", "round_s"),
-    [
-        (1, {"device": "cuda"}, 2 * COMPUTE_S),
-        (2, {"device": "cuda"}, 2 * (COMPUTE_S + EXPOSED_S)),
-        (None, {"device": "cuda"}, 2 * (COMPUTE_S + EXPOSED_S)),
-        (2, {"device": "cuda", "mps": True}, 2 * COMPUTE_S),
-        (2, {"device": "cuda", "mps": False}, 2 * (COMPUTE_S + EXPOSED_S)),
-        (2, {"device": "cuda", "fabric": EMULATED}, 2 * COMPUTE_S),
-        (2, {"device": "cpu"}, 2 * COMPUTE_S),
-    ],
-)
-def test_two_processes_on_a_gpu_are_predicted_to_gain_nothing(
-    number: int | None, fields: dict[str, Any], round_s: float
-) -> None:
-    run = run_of("sequential,crossover", A, A, **fields)
-    modes = tuple(mode.model_copy(update={"processes": number}) for mode in run.modes)
-    assert predicted_step_s(run.model_copy(update={"modes": modes})) == pytest.approx(round_s / 2)  # a step of a twin
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_turns_are_predicted_to_hide_what_travels(device: str) -> None:
+    run = run_of("sequential,crossover", A, A, device=device)
+    assert predicted_step_s(run) == pytest.approx(COMPUTE_S)  # a step of a twin
 
 
 def test_two_processes_on_a_gpu_are_remarked() -> None:
-    modes = "sequential,crossover,concurrent,crossover:processes=2"
-    (slices,) = sharing_remarks(placed_run(modes, device="cuda"))
-    assert slices.startswith("concurrent and crossover:processes=2: two processes share each GPU by time slices")
-    (mps,) = sharing_remarks(placed_run(modes, device="cuda", mps=True))
-    assert mps.endswith("through CUDA's Multi-Process Service (MPS)")
-    (emulated,) = sharing_remarks(placed_run(modes, device="cuda", fabric=EMULATED))
-    assert emulated.endswith("these figures are an upper limit")
-    assert sharing_remarks(placed_run("sequential,crossover", device="cuda")) == []
-    assert sharing_remarks(placed_run(modes)) == []  # CPUs
+    run = run_of("sequential,crossover,concurrent", A, A, device="cuda")
+    (remark,) = sharing_remarks(run)
+    assert remark.startswith("concurrent: two processes share each GPU by time slices")
+    assert comparison_record(frame(run), collector_of(run)).fabric.notes == [remark]
+    assert sharing_remarks(run_of("sequential,crossover", A, A, device="cuda")) == []
+    assert sharing_remarks(run_of("concurrent", A, A)) == []  # CPUs
 
 
-def test_the_record_has_the_remark_and_the_report_says_where_the_jobs_are() -> None:
-    run = placed_run("ddp,sequential,crossover,crossover:processes=2", device="cuda")
-    record = comparison_record(frame(run), collector_of(run))
-    assert record.fabric.notes == sharing_remarks(run)
-    assert processes_line(record.spec) == (
-        "crossover: both jobs in one process on each device; sequential and crossover:processes=2: a process for each "
-        "job on each device"
-    )
-    assert processes_line(run_of("ddp", A)) is None
-    assert processes_line(run_of("crossover", A, A)) is None  # a record that does not say
+@pytest.mark.parametrize("name", ["cluster", "emulated"])
+def test_jobs_at_once_are_refused_where_there_is_one_set_of_ranks(name: Any) -> None:
+    with pytest.raises(SpecError, match="mode 'concurrent' needs two sets of ranks"):
+        check_fabric(FabricSpec(name=name, ranks=2), parse_modes("ddp,concurrent"))
+    check_fabric(FabricSpec(name=name, ranks=2), parse_modes("sequential,crossover"))
 
 
 def test_a_journal_tells_the_jobs_of_its_process_apart(tmp_path: Path) -> None:
@@ -163,8 +123,3 @@ def test_a_journal_tells_the_jobs_of_its_process_apart(tmp_path: Path) -> None:
     (blocks,) = collector.raw_blocks.values()
     assert {job: one.stamps[0] for (job, _), one in blocks.items()} == {0: 0.0, 1: 0.5}
     assert [one.ok for one in collector.parity["crossover"]] == [True]
-
-
-def test_a_mode_of_an_old_record_has_two_processes() -> None:
-    old = ModeSpec.model_validate({"text": "crossover", "name": "crossover", "carrier": "optimal", "paired": True})
-    assert not old.in_one_process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xbench.errors import SpecError
-from xbench.runs.prepare import check_available, check_fabric, check_real, placed
+from xbench.runs.prepare import check_available, check_fabric, check_real
 from xbench.schedules import parse_modes
 from xbench.spec import FabricSpec
 
@@ -38,8 +38,3 @@ def test_groups_need_ranks() -> None:
         check_fabric(FabricSpec(name="local", ranks=2), parse_modes("ddp,hsdp"))
     with pytest.raises(SpecError, match="mode 'hsdp:group=3': 4 ranks are not two or more groups of 3"):
         check_fabric(FabricSpec(name="local", ranks=4), parse_modes("hsdp:group=3"))
-
-
-def test_they_leave_two_jobs_in_one_process() -> None:
-    modes = {mode.text: mode.processes for mode in placed(parse_modes("fsdp,crossover"))}
-    assert modes == {"fsdp": None, "crossover": 1}

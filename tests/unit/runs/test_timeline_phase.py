@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from xbench.rank.events import Event, StepRecorded, TurnsRecorded, Warned
 from xbench.rank.journal import Journal, JournalReader
 from xbench.rank.program import phases
 from xbench.rank.timeline_phase import SLOW_STEP_S, STEPS, TOO_SLOW_STEP_S, steps_to_record
-from xbench.rank.turns_phase import Watched
 from xbench.records import Comparison, Label, Slice, Timeline, TurnTaken, dump, loads
 from xbench.runs.build_records import comparison_record
 from xbench.runs.event_collector import Collector
@@ -82,29 +79,6 @@ def test_turns_of_all_jobs_come_in_order_of_time(tmp_path: Path) -> None:
         TurnTaken(job=1, start_s=0.5, computed_s=1.0, arrived_s=None),
         TurnTaken(job=0, start_s=1.25, computed_s=1.75, arrived_s=None),
     ]
-
-
-def test_turns_are_watched_from_grant_to_end() -> None:
-    times = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    watched = Watched(lambda: next(times))
-    turns = watched.over(Granted())
-    for _ in range(2):
-        with turns.turn():
-            pass
-    turns.end_block()
-    # asked at 1, held from 2 to 3; asked again at 4, when its gradients were there
-    assert watched.taken() == [(2.0, 3.0, 4.0), (5.0, 6.0, None)]
-
-
-class Granted:
-    """Turns that nobody else wants."""
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        yield
-
-    def end_block(self) -> None:
-        pass
 
 
 def test_a_mode_that_fails_shows_no_timeline(tmp_path: Path) -> None:

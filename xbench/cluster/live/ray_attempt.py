@@ -34,8 +34,8 @@ from xbench.cluster.live.attempt import (
     first_line,
 )
 from xbench.cluster.live.local_engine import MODULE, free
+from xbench.fabrics.cluster import interface_of
 from xbench.fabrics.fabric import rank_environment
-from xbench.fabrics.rendezvous import interface_of
 from xbench.launch.agent import describe_exit, lost_peers, rank_variables
 from xbench.launch_guard import GUARD
 from xbench.rank.events import RankFailed

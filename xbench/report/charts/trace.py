@@ -322,8 +322,6 @@ class _Gradients:
 def _predicted_turns(record: Comparison, result: ModeResult) -> list[Process]:
     """Return two rounds of predicted turns; none if the record lacks data for them."""
     jobs = _job_times(record, result)
-    if any(mode.text == result.mode and record.spec.shares_by_slices(mode) for mode in record.spec.modes):
-        return []  # the model of these turns has no transfers beside computation
     if result.pattern is None or not jobs or any(letter not in LETTERS[: len(jobs)] for letter in result.pattern):
         return []
     pattern = [LETTERS.index(letter) for letter in result.pattern]

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 import xbench
+from xbench import host_tuning
 from xbench.errors import SpecError
-from xbench.host import tuning
 
 
 @contextmanager
@@ -41,29 +41,29 @@ def named_thread(name: str) -> Iterator[int]:
 
 def test_only_gloo_s_threads_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(tuning, "raise_thread", asked.append)
+    monkeypatch.setattr(host_tuning, "raise_thread", asked.append)
     with named_thread("pt_gloo_runloop") as gloo, named_thread("somebody"):
-        assert tuning.raise_gloo_threads() == 1
+        assert host_tuning.raise_gloo_threads() == 1
     assert asked == [gloo]
 
 
 def test_where_a_machine_has_no_such_call_the_weight_is_set_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(tuning, "_SCHED_SETATTR", {})
+    monkeypatch.setattr(host_tuning, "_SCHED_SETATTR", {})
     monkeypatch.setattr(os, "setpriority", lambda *call: asked.append(call))
     with named_thread("pt_gloo_runloop") as gloo:
-        assert tuning.raise_gloo_threads() == 1
-    assert asked == [(os.PRIO_PROCESS, gloo, tuning.NICE)]
+        assert host_tuning.raise_gloo_threads() == 1
+    assert asked == [(os.PRIO_PROCESS, gloo, host_tuning.NICE)]
 
 
 def test_where_it_is_not_allowed_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(tuning, "_SCHED_SETATTR", {})
+    monkeypatch.setattr(host_tuning, "_SCHED_SETATTR", {})
     monkeypatch.setattr(os, "setpriority", refuse)
     with named_thread("pt_gloo_runloop"):
-        assert tuning.raise_gloo_threads() == 0
+        assert host_tuning.raise_gloo_threads() == 0
 
 
 def test_the_kernel_takes_the_weight_and_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,15 +73,15 @@ def test_the_kernel_takes_the_weight_and_the_slice(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "setpriority", refuse)
     with named_thread("pt_gloo_runloop") as gloo, named_thread("somebody") as other:
         before = os.getpriority(os.PRIO_PROCESS, other)
-        if tuning.raise_gloo_threads() == 0:
+        if host_tuning.raise_gloo_threads() == 0:
             pytest.skip("raising a priority is not allowed here")
-        assert os.getpriority(os.PRIO_PROCESS, gloo) == tuning.NICE
+        assert os.getpriority(os.PRIO_PROCESS, gloo) == host_tuning.NICE
         assert os.getpriority(os.PRIO_PROCESS, other) == before
 
 
 AGAIN_AND_AGAIN = """
 import ctypes, resource, sys
-from xbench.host.tuning import keep_freed_memory, return_freed_memory
+from xbench.host_tuning import keep_freed_memory, return_freed_memory
 
 def use():
     library.memset(ctypes.c_void_p(address := library.malloc(SIZE)), 1, SIZE)
@@ -148,23 +148,23 @@ def test_variables_that_settle_it(monkeypatch: pytest.MonkeyPatch, name: str, va
         if other.startswith(("MALLOC_", "GLIBC_", "LD_PRELOAD")):
             monkeypatch.delenv(other)
     monkeypatch.setenv(name, value)
-    assert tuning.allocator_variable() == settled
+    assert host_tuning.allocator_variable() == settled
 
 
 def test_the_variable_is_on_off_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tuning.is_on({})
-    assert tuning.is_on({"XBENCH_HOST_TUNING": "on"})
-    assert tuning.is_on({"XBENCH_HOST_TUNING": ""})
-    assert not tuning.is_on({"XBENCH_HOST_TUNING": "off"})
+    assert host_tuning.is_on({})
+    assert host_tuning.is_on({"XBENCH_HOST_TUNING": "on"})
+    assert host_tuning.is_on({"XBENCH_HOST_TUNING": ""})
+    assert not host_tuning.is_on({"XBENCH_HOST_TUNING": "off"})
     with pytest.raises(SpecError, match="XBENCH_HOST_TUNING is 'no', and it can be on or off"):
-        tuning.is_on({"XBENCH_HOST_TUNING": "no"})
+        host_tuning.is_on({"XBENCH_HOST_TUNING": "no"})
 
 
 @pytest.mark.parametrize(("value", "expected"), [("on", ["memory", "threads"]), ("off", [])])
 def test_tune_host_does_both_or_nothing(monkeypatch: pytest.MonkeyPatch, value: str, expected: list[str]) -> None:
     done: list[str] = []
-    monkeypatch.setattr(tuning, "keep_freed_memory", lambda: done.append("memory"))
-    monkeypatch.setattr(tuning, "raise_gloo_threads", lambda: done.append("threads"))
+    monkeypatch.setattr(host_tuning, "keep_freed_memory", lambda: done.append("memory"))
+    monkeypatch.setattr(host_tuning, "raise_gloo_threads", lambda: done.append("threads"))
     monkeypatch.setenv("XBENCH_HOST_TUNING", value)
     xbench.tune_host()
     assert done == expected

@@ -1,6 +1,6 @@
 """The turn arbiter: one small process per host, which grants the turns of every device on it.
 
-    python -m xbench.crossover.arbiter --socket PATH --jobs 2 --devices 4
+    python -m xbench.turns.arbiter --socket PATH --jobs 2 --devices 4
 
 It holds one `Turns` per device and applies it: a line comes in from a client, and replies go out to the clients
 concerned. It sleeps in epoll between lines, so waiting costs nothing. Its socket has a path instead of a port. A
@@ -24,9 +24,9 @@ import sys
 from collections import deque
 from pathlib import Path
 
-from xbench.crossover import wire
-from xbench.crossover.turns import Granted, Reply, Turns
 from xbench.errors import RunError
+from xbench.turns import wire
+from xbench.turns.rules import Granted, Reply, Turns
 
 _GRANT = wire.pack(wire.GRANT)
 
@@ -215,7 +215,7 @@ class Arbiter:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run an arbiter; returns the exit code, 0 for a regular end."""
-    parser = argparse.ArgumentParser(prog="python -m xbench.crossover.arbiter", description="Grant turns on devices.")
+    parser = argparse.ArgumentParser(prog="python -m xbench.turns.arbiter", description="Grant turns on devices.")
     parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket to listen at")
     parser.add_argument("--jobs", type=int, required=True, help="jobs that share each device")
     parser.add_argument("--devices", type=int, default=1, help="devices of this host (default: 1)")

@@ -24,9 +24,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from xbench.crossover import wire
-from xbench.crossover.turns import Block
 from xbench.errors import RunError
+from xbench.turns import wire
+from xbench.turns.rules import Block
 
 CONNECT_S = 10.0
 """Time [s] for which a client tries to reach an arbiter that does not listen yet."""
@@ -45,7 +45,7 @@ def running_arbiter(socket_path: Path, jobs: int, devices: int) -> Iterator[subp
     It ends with the body, or when this process dies. It has its own session, so that Ctrl-C reaches the jobs first and
     they end in order. Raises RunError if it cannot start.
     """
-    command = [sys.executable, "-m", "xbench.crossover.arbiter", "--until-stdin-ends"]
+    command = [sys.executable, "-m", "xbench.turns.arbiter", "--until-stdin-ends"]
     command += ["--socket", str(socket_path), "--jobs", str(jobs), "--devices", str(devices)]
     arbiter = subprocess.Popen(
         command,

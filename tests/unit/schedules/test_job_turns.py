@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from xbench.crossover.one_process import JobTurns, steps_in_turns, turn_order
+from xbench.schedules.job_turns import JobTurns, steps_in_turns, turn_order
 
 
 def played(pattern: tuple[int, ...], *turns: int, fail: str | None = None) -> tuple[list[str], str | None]:

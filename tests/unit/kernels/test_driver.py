@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from xbench.errors import KernelError
-from xbench.kernels import driver, nvrtc, wait
+from xbench.kernels import driver, wait
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,8 +62,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Driver]]:
         found = Driver(runs)
         monkeypatch.setattr(driver, "driver", lambda: found)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
-        monkeypatch.setattr(nvrtc, "find_nvrtc", lambda: object())
-        monkeypatch.setattr(nvrtc, "compiled", lambda library, source, options: b"code")
+        monkeypatch.setattr(wait, "find_nvrtc", lambda: object())
+        monkeypatch.setattr(wait, "compiled", lambda library, source, options: b"code")
         wait._for_gpu.cache_clear()
         return found
 
@@ -87,7 +87,7 @@ def test_where_nothing_can_build_or_run_it_the_reason_is_said(
     said = wait.for_gpu(torch.device("cuda", 0))
     assert str(said) == "the CUDA kernels do not run here: no kernel image (CUDA error 209)"
     wait._for_gpu.cache_clear()
-    monkeypatch.setattr(nvrtc, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(wait, "find_nvrtc", lambda: None)
     assert "no NVRTC" in str(wait.for_gpu(torch.device("cuda", 0)))
 
 
@@ -103,7 +103,7 @@ def test_a_launch_passes_on_addresses_of_its_arguments(gpu: Callable[..., Driver
 
 @pytest.fixture
 def library() -> ctypes.CDLL:
-    found = nvrtc.find_nvrtc() if torch.version.cuda else None
+    found = driver.find_nvrtc() if torch.version.cuda else None
     if found is None:
         pytest.skip("there is no NVRTC here")
     return found
@@ -113,7 +113,7 @@ def test_the_kernels_compile_for_every_architecture(library: ctypes.CDLL) -> Non
     """Without a GPU: machine code for each, with the kernels that Python launches."""
     assert set(wait.SUPPORTED) == {"80", "90", "100"}
     for architecture in wait.SUPPORTED:
-        code = nvrtc.compiled(library, wait.source(), ("-std=c++17", f"-arch=sm_{architecture}"))
+        code = driver.compiled(library, wait.source(), ("-std=c++17", f"-arch=sm_{architecture}"))
         assert code.startswith(b"\x7fELF")
         found = re.findall(rb"\0\.text\.(\w+)\0", code.replace(b"\0", b"\0\0"))
         assert set(found) == set(map(str.encode, wait.KERNELS))
@@ -126,7 +126,7 @@ def test_nvrtc_names_its_first_error(library: ctypes.CDLL, tmp_path: Path) -> No
     with pytest.raises(
         KernelError, match=r'^NVRTC cannot build the CUDA kernels: wrong.cu\(2\): error: identifier "exp'
     ):
-        nvrtc.compiled(library, source, ("-arch=sm_90",))
+        driver.compiled(library, source, ("-arch=sm_90",))
 
 
 def test_a_wheel_holds_the_source(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from xbench.crossover.arbiter import Arbiter, main
-from xbench.crossover.client import TurnClient
 from xbench.errors import RunError
+from xbench.turns.arbiter import Arbiter, main
+from xbench.turns.client import TurnClient
 
 WAIT_S = 30.0
 ROOT = Path(__file__).parents[3]
@@ -233,7 +233,7 @@ def test_an_arbiter_that_is_gone_is_said_in_one_sentence(tmp_path, monkeypatch):
     thread.join(WAIT_S)
     arbiter.close()
     assert not Path("arbiter").exists()
-    monkeypatch.setattr("xbench.crossover.client.CONNECT_S", 0.0)
+    monkeypatch.setattr("xbench.turns.client.CONNECT_S", 0.0)
     with pytest.raises(RunError, match=r"^no turn arbiter listens at 'arbiter': No such file or directory$"):
         TurnClient("arbiter", 0, 0)
 
@@ -270,7 +270,7 @@ def test_a_lost_arbiter_raises_and_ends_the_membership(tmp_path, monkeypatch):
 
 def test_an_arbiter_that_does_not_answer_is_told_apart_from_a_long_turn(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("xbench.crossover.client.WHY_S", 0.05)
+    monkeypatch.setattr("xbench.turns.client.WHY_S", 0.05)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("arbiter")
         listener.listen()
@@ -323,7 +323,7 @@ def test_a_client_refuses_a_path_that_cannot_be_a_socket():
 
 
 def test_arbiter_and_client_import_nothing_heavy():
-    code = "import sys, xbench.crossover.arbiter, xbench.crossover.client, xbench.crossover.job; "
+    code = "import sys, xbench.turns.arbiter, xbench.turns.client; "
     code += "print(*sorted({name.partition('.')[0] for name in sys.modules} "
     code += "- sys.stdlib_module_names - {'xbench', '__main__'}))"
     loaded = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from xbench.crossover.turns import Granted, Meeting, Turns
 from xbench.errors import RunError
+from xbench.turns.rules import Granted, Meeting, Turns
 
 
 def order_of(pattern: Sequence[int], steps: Sequence[int]) -> list[int]:

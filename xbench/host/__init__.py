@@ -1,1 +1,0 @@
-"""Settings of the machine that ranks run on."""
