@@ -30,8 +30,7 @@ from xbench.cluster.compare import ComparisonRequest, compare
 from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
 from xbench.cluster.simulator import simulate
-from xbench.cluster.traces import Trace, load_trace
-from xbench.cluster.traces.public import public_path
+from xbench.cluster.traces import Trace, load_trace, public_path
 
 POLICIES = ("doubling", "equal-share", "optimus", "exploratory")
 FIXED = ("doubling", "equal-share", "fixed-4", "fixed-8")

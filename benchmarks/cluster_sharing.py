@@ -36,8 +36,8 @@ from xbench.cluster.metrics import metrics
 from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
 from xbench.cluster.simulator import simulate
+from xbench.cluster.traces import public_path
 from xbench.cluster.traces.pollux import MAX_LOCAL, load_application
-from xbench.cluster.traces.public import public_path
 from xbench.planning.turns import SpatialJob, pack
 from xbench.records import ClusterRun
 from xbench.stats.regression import signed_rank

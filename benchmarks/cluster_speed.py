@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from xbench import environment
-from xbench.cluster.jobs import Job, on_hosts
+from xbench.cluster.jobs import Job, Speed, on_hosts
 from xbench.cluster.metrics import metrics
 from xbench.cluster.placement import PLACEMENTS
-from xbench.cluster.policies import POLICIES, needs, parse_policy
+from xbench.cluster.policies import POLICIES, facts_of, parse_policy
 from xbench.cluster.policy import Cluster
 from xbench.cluster.simulator import simulate
+from xbench.cluster.traces import public_path
 from xbench.cluster.traces.microsoft import load_itp
-from xbench.cluster.traces.public import public_path
 
 LOAD = 0.8
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.98)
@@ -43,11 +43,10 @@ EXPOSED = (0.0, 0.1, 0.3, 0.5, 0.7)
 
 
 @dataclass(frozen=True)
-class Amdahl:
+class Amdahl(Speed):
     """1 on one GPU."""
 
     parallel: float
-    sizes: None = None
 
     def __call__(self, gpus: int) -> float:
         """See `Speed`."""
@@ -74,7 +73,7 @@ def read(limit: int | None, speeds: bool, steps: bool) -> list[Job]:
 
 def measure(chosen: argparse.Namespace) -> None:
     """One policy, here: what was found, as a line of JSON."""
-    jobs = read(chosen.jobs, needs(chosen.policy, "speeds"), needs(chosen.policy, "steps"))
+    jobs = read(chosen.jobs, facts_of(chosen.policy).get("speeds"), facts_of(chosen.policy).get("steps"))
     service_s = sum(job.service_s for job in jobs)
     gpus = chosen.gpus or max(MOST, round(service_s / (jobs[-1].arrival_s - jobs[0].arrival_s) / LOAD))
     if chosen.gpus_per_host:

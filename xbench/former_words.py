@@ -63,7 +63,10 @@ FORMER: dict[str, dict[str, str]] = {
         "plain-ddp": "the page of results says what host tuning is worth",
     },
     "trace": {"alibaba": "write its tasks as a CSV of your own, one row a job"},
-    "record": {"restart": "xbench cluster run JOBS.toml --restarts N measures restarts"},
+    "record": {
+        "restart": "xbench cluster run JOBS.toml --restarts N measures restarts",
+        "validation": "the documentation's page on the study of predictions says how it is shown",
+    },
     "topology": dict.fromkeys(("doubling", "halving-doubling", "recursive-doubling"), "write ring or tree"),
     "key": {
         "auto:shard": "the mode of planned units is written auto:shard, or auto:shard,gathered=64MiB",

@@ -76,6 +76,11 @@ class DeferredSignals:
         finally:
             self._open = False
 
+    @property
+    def count(self) -> int:
+        """Number of signals so far that nobody handled."""
+        return len(self._received)
+
     def interrupted(self) -> Interrupted | None:
         """The error for a deferred signal, which counts as handled then; None without one."""
         received, self._received = self._received, []

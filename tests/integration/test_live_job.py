@@ -10,10 +10,11 @@ import pytest
 from typed_commands import wait_until_gone
 
 from xbench.cluster.live import checkpoints
-from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob, attempt_of, attempts, events_of, losses
+from xbench.cluster.live.attempt import OVER, AttemptProgress, attempt_of, attempts, events_of, losses
+from xbench.cluster.live.job_rank import EPOCH_STEPS
+from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.local_engine import LocalEngine, LocalRunning, free
-from xbench.cluster.live.samples import EPOCH_STEPS
-from xbench.errors import RunError, SpecError
+from xbench.errors import RunError
 from xbench.rank.events import CheckpointLoaded, RankStarted
 
 pytestmark = pytest.mark.integration
@@ -22,8 +23,10 @@ WORKLOAD = "synthetic:layers=4,bytes=4k,width=16,compute=1"
 PATIENCE_S = 60.0
 
 
-def job(steps: int, *, batch_size: int = 6, every: int = 10, workload: str = WORKLOAD) -> LiveJob:
-    return LiveJob("a", workload, steps, batch_size, seed=3, checkpoint_steps=every)
+def job(steps: int, *, batch_size: int = 6, every: int = 10, workload: str = WORKLOAD) -> JobEntry:
+    return JobEntry(
+        name="a", workload=workload, steps=steps, batch_size=batch_size, seed=3, checkpoint_steps=every
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def pid_of(running: LocalRunning, rank: int) -> int:
     return next(event.pid for event in events_of(running.directory, rank) if isinstance(event, RankStarted))
 
 
-def finished(engine: LocalEngine, asked: LiveJob, folder: Path, slots: tuple[int, ...]) -> AttemptProgress:
+def finished(engine: LocalEngine, asked: JobEntry, folder: Path, slots: tuple[int, ...]) -> AttemptProgress:
     """Launch, and wait until it is over."""
     return engine.start(asked, folder, slots).wait(PATIENCE_S)
 
@@ -108,11 +111,3 @@ def test_a_stop_while_it_starts_ends_it_where_it_was(engine: LocalEngine, tmp_pa
     assert running.look().state == "starting"
     assert running.wait(PATIENCE_S) == AttemptProgress("stopped", 0, 0)
     assert losses(tmp_path) == {}
-
-
-def test_what_cannot_be_built_is_refused_before_anything_is_there(engine: LocalEngine, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="2 workers cannot share a batch of 1"):
-        engine.start(job(5, batch_size=1), tmp_path / "job", (0, 1))
-    with pytest.raises(SpecError, match="slots"):
-        engine.start(job(5), tmp_path / "job", (0, 2))
-    assert not (tmp_path / "job").exists()

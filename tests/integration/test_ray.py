@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 from typed_commands import processes_of, ran, xbench
 
-from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob, losses
+from xbench.cluster.live.attempt import OVER, AttemptProgress, losses
+from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import JOBS
-from xbench.cluster.live.ray_attempt import RayRunning
-from xbench.cluster.live.ray_engine import RayEngine
-from xbench.errors import SpecError
+from xbench.cluster.live.ray_engine import RayEngine, RayRunning
 from xbench.records import LiveRun, load
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed: pip install 'ray>=2.9'"),
 ]
-JOB = LiveJob("a", "synthetic:layers=20,bytes=256k", steps=200, batch_size=8, checkpoint_steps=50)
+JOB = JobEntry(name="a", workload="synthetic:layers=20,bytes=256k", steps=200, batch_size=8)
 
 
 def until_over(running: RayRunning, seconds: float = 90) -> AttemptProgress:
@@ -43,8 +42,8 @@ def until_steps(running: RayRunning, steps: int, seconds: float = 90) -> None:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
-    found = RayEngine(2, "cpu", None, tmp_path_factory.mktemp("ray"))
+def engine() -> Iterator[RayEngine]:
+    found = RayEngine(2, "cpu", None)
     yield found
     found.close()
 
@@ -67,7 +66,7 @@ def test_a_job_is_stopped_and_goes_on_with_another_number_of_workers(engine: Ray
 
 def test_a_rank_that_is_killed_takes_the_gang_along(engine: RayEngine, tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    job = LiveJob("a", JOB.workload, steps=100_000, batch_size=8, checkpoint_steps=20)
+    job = JOB.model_copy(update={"steps": 100_000, "checkpoint_steps": 20})
     running = engine.start(job, folder, (0, 1))
     until_steps(running, 60)
     processes_of(folder)[0].kill()
@@ -80,16 +79,11 @@ def test_a_rank_that_is_killed_takes_the_gang_along(engine: RayEngine, tmp_path:
 
 def test_a_kill_leaves_nothing(engine: RayEngine, tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    running = engine.start(LiveJob("a", JOB.workload, steps=100_000, batch_size=8), folder, (0,))
+    running = engine.start(JOB.model_copy(update={"steps": 100_000}), folder, (0,))
     until_steps(running, 5)
     running.kill()
     assert until_over(running).reason == "it was killed"
     assert processes_of(folder) == []
-
-
-def test_more_slots_than_there_are(engine: RayEngine, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="3 slots were asked for, and the Ray cluster has 2 CPUs"):
-        RayEngine(3, "cpu", None, tmp_path)
 
 
 def test_a_whole_run(tmp_path: Path) -> None:
@@ -99,8 +93,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         for name, steps, arrival_s in (("first", 900, 0.0), ("second", 60, 4.0))
     )
     (tmp_path / "jobs.toml").write_text(text, encoding="utf-8")
-    words = ["--engine", "ray", "--slots", "2", "--policy", "doubling", "--restart-cost", "0s"]
-    words += ["--folder", str(tmp_path / "run")]
+    words = f"--engine ray --slots 2 --policy doubling --restart-cost 0s --folder {tmp_path / 'run'}".split()
     done = xbench("cluster", "run", str(tmp_path / "jobs.toml"), *words)
     assert done.returncode == 0, done.stderr[-3000:]
     record = load(tmp_path / "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from xbench.modes import MODES
 from xbench.schedules import parse_mode
 from xbench.spec import known_options
 
+RESULTS = Path(__file__).parents[2] / "results"
 TYPED: list[tuple[str, str]] = [
     ("compare --backend horovod", "the mode horovod"),
     ("validate --cells 24", "compare"),
@@ -61,6 +63,7 @@ TYPED: list[tuple[str, str]] = [
     ("cluster compare --policies equal-share:plain=on", "counts the restarts"),
     ("cluster compare --policies optimus:plain=on", "counts the restarts"),
     ("cluster compare --policies doubling:plain=on", "counts the restarts"),
+    (f"report {RESULTS}/matrix.json", "the study of predictions"),
 ]
 """Words that a user may still type, and what the refusal must say."""
 

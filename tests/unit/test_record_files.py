@@ -1,31 +1,14 @@
-"""Files written whole, what a killed writer leaves, and the command that a record names."""
+"""Files written whole, and the command that a record names."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from xbench.record_files import FRAME, command_line, frame_kind, write_whole
-
-
-def dead_pid() -> int:
-    done = subprocess.run([sys.executable, "-S", "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    return int(done.stdout)
-
-
-def test_what_a_killed_writer_left_goes_with_the_next_save(tmp_path: Path) -> None:
-    dead = tmp_path / f".record.json.{dead_pid()}-abc.part"
-    living = tmp_path / f".record.json.{os.getppid()}-abc.part"
-    for part in (dead, living):
-        part.write_text("half")
-    write_whole("whole", tmp_path / "record.json")
-    assert not dead.exists()
-    assert living.exists()
-    assert (tmp_path / "record.json").read_text() == "whole"
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])

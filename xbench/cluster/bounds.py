@@ -1,21 +1,16 @@
 """A limit that no policy can beat: a lower bound of the mean JCT.
 
-It bounds the mean JCT of a trace on a cluster of G GPUs with free restarts and without sharing (restarts can only make
-it worse). Job j arrives at r(j), has work W(j), and its speed on w GPUs is s(w): on hosts, that of its fastest
-placement. A job may have `least` to `most` GPUs and the number that it requests, so the bound holds for rigid policies
-too.
-
-**The lower bound** (`lower_bound_s`) is the largest of three. Let b(j) = min W(j)/s(w), its best time, and a(j) = min
-w·W(j)/s(w), its least GPU seconds.
+It bounds the mean JCT of a trace on a cluster of G GPUs with free restarts and without sharing. Job j arrives at r(j),
+has work W(j), and its speed on w GPUs is s(w): on hosts, that of its fastest placement. The bound (`lower_bound_s`) is
+the largest of three. Let b(j) = min W(j)/s(w), its best time, and a(j) = min w·W(j)/s(w), its least GPU seconds.
 
 1. *Alone*: no job is faster than b(j), so the mean JCT is at least the mean b(j).
 2. *One fast machine*: under any schedule job j takes at least a(j) GPU seconds, and the cluster gives G a second. So a
-   single machine on which j takes a(j)/G can finish every job no later (give it the share x/G of the machine while j
-   holds x GPUs). There, shortest remaining time first has the least mean JCT (Schrage 1968): its mean is a bound.
+   single machine on which j takes a(j)/G can finish every job no later. There, shortest remaining time first has the
+   least mean JCT (Schrage 1968): its mean is a bound.
 3. *Mean times of work*: let M(j) be the mean time at which j's work is done. At most 1/b(j) of it is done a second, so
-   j ends at least b(j)/2 after M(j). The GPU seconds of all work done in a second are at most G, so M is no better than
-   on the machine of 2. There Σ M(j) is least if the active job with the least *whole* a(j) always runs (the preemptive
-   Smith rule, Goemans 1997). So Σ C(j) ≥ Σ M(j) + Σ b(j)/2.
+   j ends at least b(j)/2 after M(j). M is no better than on the machine of 2, where Σ M(j) is least if the active job
+   with the least *whole* a(j) always runs (the preemptive Smith rule, Goemans 1997). So Σ C(j) ≥ Σ M(j) + Σ b(j)/2.
 """
 
 from __future__ import annotations
@@ -23,7 +18,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from typing import cast
 
 from xbench.cluster.jobs import Job, PlacedSpeed
 from xbench.cluster.policy import Cluster
@@ -77,7 +71,7 @@ def sizes_of(job: Job, cluster: Cluster) -> Sequence[int]:
 
 def best_speed(job: Job, gpus: int) -> float:
     """Speed on the fastest placement."""
-    return cast(PlacedSpeed, job.speed).fastest(gpus) if hasattr(job.speed, "fastest") else job.speed(gpus)
+    return job.speed.fastest(gpus) if isinstance(job.speed, PlacedSpeed) else job.speed(gpus)
 
 
 def best_paces(job: Job, cluster: Cluster) -> tuple[float, float]:

@@ -339,7 +339,11 @@ def _best(results: Sequence[ClusterResult], condition: str) -> str:
     if any(result.policy == reference and result.growing for result in ranked):
         return f"{shortest}; no ratio is headlined, because the queue under {reference}, the reference, still grows."
     if best.ratio is not None:
-        return f"{shortest}, {format_percent(1 - best.ratio)} less than {reference}'s{_interval_text(best)}."
+        shorter = f"{shortest}, {format_percent(1 - best.ratio)} less than {reference}'s"
+        if best.ratio_ci95 is None:
+            return f"{shorter}."
+        low, high = best.ratio_ci95
+        return f"{shorter} (ratio {best.ratio:.3f}, 95 % CI {low:.3f} to {high:.3f} over seeds)."
     return f"{shortest}; {ranked[1].policy} is next with {format_duration(ranked[1].jct_mean_s)}."
 
 
@@ -394,10 +398,3 @@ def _placed(results: Sequence[ClusterResult]) -> list[str]:
 
 def _longer(share: float) -> str:
     return f"{format_percent(abs(share))} {'longer' if share >= 0 else 'less long'}"
-
-
-def _interval_text(result: ClusterResult) -> str:
-    if result.ratio_ci95 is None:
-        return ""
-    low, high = result.ratio_ci95
-    return f" (ratio {result.ratio:.3f}, 95 % CI {low:.3f} to {high:.3f} over seeds)"

@@ -5,46 +5,41 @@ Work has the unit of the job's speed: samples or steps. A trace of durations cou
 of its work.
 
 **Hosts.** Policies know a job's speed on w GPUs as that on the fewest hosts that hold w. `placed` is the speed on the
-actual hosts. Each kind of speed models hosts differently:
-
-| speed | on several hosts |
-| --- | --- |
-| `RingSpeed` with `across` | a ring runs at the pace of its slowest link: θ1 and θ2 of the links between hosts |
-| `HostTable` | measurements on such hosts (Pollux's steps, on hosts of 4 GPUs) |
-| any other | the factor `across` of the speed on the fewest hosts; the user gives it, because no data do |
-
-A record of durations says how long a job took where it was placed. It counts as the time on the fewest hosts. So the
-factor slows only jobs on more hosts than that, and ignores other users of the links.
+actual hosts: of `RingSpeed` a formula, of `HostTable` measurements, of any other the factor `across`, which the user
+gives. A record of durations counts as the time on the fewest hosts, so the factor slows only jobs on more hosts than
+that, and ignores other users of the links.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from xbench.errors import SpecError
 from xbench.text import counted
 
 
-class Speed(Protocol):
-    """Speed of a job as a function of its GPUs.
-
-    A speed that may know of hosts has a method `on_hosts(gpus_per_host)`, which returns a `PlacedSpeed`, or None if
-    nothing is known. It raises SpecError if it was measured on other hosts.
-    """
+class Speed(ABC):
+    """Speed of a job as a function of its GPUs."""
 
     @property
     def sizes(self) -> tuple[int, ...] | None:
         """The numbers of GPUs with a known speed, ascending; None: any number."""
+        return None
 
+    @abstractmethod
     def __call__(self, gpus: int) -> float:
         """Work per second on `gpus` GPUs, above zero. Raises ValueError for a number without a known speed."""
 
+    def on_hosts(self, gpus_per_host: int) -> PlacedSpeed | None:
+        """The speed on hosts; None if nothing is known. Raises SpecError if it was measured on other hosts."""
+        return None
+
 
 @dataclass(frozen=True)
-class RigidSpeed:
+class RigidSpeed(Speed):
     """One unit of work a second on exactly the requested GPUs. A trace of durations knows no other speed."""
 
     gpus: int
@@ -128,9 +123,10 @@ def first_of(jobs: Sequence[Job]) -> str:
     return f"{jobs[0].name!r}" + (f" and {counted(len(jobs) - 1, 'other')}" if len(jobs) > 1 else "")
 
 
-class PlacedSpeed(Speed, Protocol):
+class PlacedSpeed(Speed):
     """A speed on a cluster of hosts. A call answers for the fewest hosts."""
 
+    @abstractmethod
     def placed(self, hosts: tuple[int, ...], rings: int) -> float:
         """Work per second with `hosts[i]` GPUs on host i, ascending. Raises ValueError as a call does.
 
@@ -138,7 +134,8 @@ class PlacedSpeed(Speed, Protocol):
         """
 
     def fastest(self, gpus: int) -> float:
-        """Work per second on the fastest placement, alone on its links."""
+        """Work per second on the fastest placement, alone on its links: by default on the fewest hosts."""
+        return self(gpus)
 
 
 def fewest_hosts(gpus: int, gpus_per_host: int) -> tuple[int, ...]:
@@ -148,7 +145,7 @@ def fewest_hosts(gpus: int, gpus_per_host: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class SlowerAcross:
+class SlowerAcross(PlacedSpeed):
     """A speed without data on hosts. On more hosts than needed it is multiplied by `across`."""
 
     speed: Speed
@@ -170,10 +167,6 @@ class SlowerAcross:
         needed = -(-gpus // self.gpus_per_host)
         return self.speed(gpus) * (self.across if len(hosts) > needed else 1.0)
 
-    def fastest(self, gpus: int) -> float:
-        """See `PlacedSpeed`."""
-        return self.speed(gpus)
-
 
 def on_hosts(jobs: Sequence[Job], gpus_per_host: int, across: float | None = None) -> tuple[Job, ...]:
     """The jobs with speeds on hosts of `gpus_per_host` GPUs.
@@ -188,9 +181,7 @@ def on_hosts(jobs: Sequence[Job], gpus_per_host: int, across: float | None = Non
     for job in jobs:
         if id(job.speed) in made:
             continue
-        known: PlacedSpeed | None = None
-        if hasattr(job.speed, "on_hosts"):
-            known = job.speed.on_hosts(gpus_per_host)
+        known = job.speed.on_hosts(gpus_per_host)
         if known is None:
             lacking.append(job)
             known = SlowerAcross(job.speed, gpus_per_host, 1.0 if across is None else across)

@@ -1,17 +1,7 @@
 """Results of a simulated or real cluster, and statistics of its finished jobs and the GPUs that they held.
 
-| statistic | definition |
-| --- | --- |
-| JCT | time from arrival to end |
-| queueing delay | time from arrival to the first GPU |
-| bounded slowdown (Feitelson) | max(1, JCT / max(duration, 10 s)), with the duration on the requested GPUs |
-| finish-time fairness (Themis) | ρ = JCT / (duration · contention): 1 for an even share, more for a worse one |
-| makespan | time from the first arrival to the last end |
-| useful share | GPU seconds in which jobs computed, times their rate, over the GPU seconds that jobs held |
-| occupancy | GPU seconds of the cluster that were held, over those that existed until the makespan |
-| across | share of the jobs' GPU seconds that were held over several hosts |
-| lost | share of the jobs' GPU seconds that the fewest hosts would not have needed |
-| unfinished | mean numbers of unfinished jobs (waiting or running), see **growth** |
+The fields of `records.ClusterRun` say what each statistic is. Bounded slowdown is Feitelson's, finish-time fairness
+that of Themis: ρ = JCT / (duration · contention).
 
 **Growth.** A mean over a trace describes a policy only if it does not depend on the trace's length. If jobs come faster
 than a policy serves them, the number of unfinished jobs grows as long as they come, and so does the mean. It grows at
@@ -19,9 +9,8 @@ first under every policy, because the cluster is empty when the trace begins. So
 middle fifth and over the last fifth of the time in which jobs come. If the queue grows in proportion to time, the
 second mean is 1.8 times the first. From `GROWN` on the queue counts as growing.
 
-**Window.** Averages may cover only the jobs A to B by arrival. That leaves out the filling at the beginning and the
-emptying at the end (as Gavel's and Blox' evaluations do). All jobs are still simulated. JCT, delay, slowdown, fairness,
-useful share and restarts are then those of the window. All else describes the whole trace.
+**Window.** Averages may cover only the jobs A to B by arrival, without the filling at the beginning and the emptying at
+the end. All jobs are still simulated; makespan, occupancy and hosts describe the whole trace.
 """
 
 from __future__ import annotations
@@ -157,8 +146,8 @@ def metrics(
         jct_p99_s=p99,
         queued_mean_s=float(queued_s.mean()),
         queued_p95_s=float(np.percentile(queued_s, 95)),
-        slowdown_mean=float(np.mean(slowdowns(jobs))),
-        unfairness_p95=float(np.percentile(unfairness(jobs), 95)),
+        slowdown_mean=float(np.mean([max(1.0, job.jct_s / max(job.job.duration_s, MIN_S)) for job in jobs])),
+        unfairness_p95=float(np.percentile([job.jct_s / (job.job.duration_s * job.contention) for job in jobs], 95)),
         makespan_s=makespan_s,
         held_gpu_s=simulated.held_gpu_s,
         useful_share=sum(job.useful_gpu_s for job in jobs) / counted_held_s if counted_held_s > 0 else 1.0,
@@ -172,16 +161,6 @@ def metrics(
         unfinished_end=end,
         bound_s=None if simulated.shared else bound_s,
     )
-
-
-def slowdowns(jobs: Sequence[Finished]) -> list[float]:
-    """Bounded slowdown of each job."""
-    return [max(1.0, job.jct_s / max(job.job.duration_s, MIN_S)) for job in jobs]
-
-
-def unfairness(jobs: Sequence[Finished]) -> list[float]:
-    """Finish-time fairness ρ of each job: 1 is an even share of a crowded cluster."""
-    return [job.jct_s / (job.job.duration_s * job.contention) for job in jobs]
 
 
 def parse_window(text: str) -> Window:

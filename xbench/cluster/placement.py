@@ -1,17 +1,9 @@
 """Placement of jobs on hosts: packed or spread.
 
-Hosts are alike. Each grant is placed when it is made, on GPUs that are free then, and stays there until it changes. No
-job moves to make room for another, so free GPUs become scattered (fragmentation). All ends and changes of an instant
-are applied first; then its grants are placed, largest first. A change of rate alone moves nothing. Policies count GPUs
-and know nothing of hosts; a grant may span hosts, so enough free GPUs always suffice.
-
-| rule | hosts |
-| --- | --- |
-| `packed` | as few as possible: whole hosts with the most free GPUs, and the best fit for the rest |
-| `spread` | as many as possible, filled evenly; remaining GPUs on the hosts with the most free |
-
-The best fit is the host with the fewest free GPUs that suffice. `spread` models a scheduler that balances load and
-ignores links: Kubernetes' default scores spread pods of one GPU each over the emptiest nodes.
+Each grant is placed when it is made, on GPUs that are free then, and stays there until it changes. No job moves to make
+room for another, so free GPUs become scattered (fragmentation). All ends and changes of an instant are applied first;
+then its grants are placed, largest first. Policies count GPUs and know nothing of hosts; a grant may span hosts, so
+enough free GPUs always suffice.
 
 **A gang**, jobs that share GPUs, is placed once, as wide as its widest member. A narrower member uses the first of
 these GPUs. A job that joins or leaves a gang and keeps its size takes its GPUs along if no other job uses them.
@@ -19,8 +11,7 @@ these GPUs. A job that joins or leaves a gang and keeps its size takes its GPUs 
 **Links.** The GPUs of a host share one link to the other hosts. Each job or gang on several hosts has one ring over
 them, which enters and leaves each host once. k rings at a host each get an equal share of its link, even if the others
 are idle: an upper bound of the cost. A ring runs at the pace of its slowest link, so the largest k of its hosts counts:
-the `rings` of a speed (`jobs`). When rings come or go, the pace of the rings that share their links changes, at no
-cost.
+the `rings` of a speed (`jobs`).
 """
 
 from __future__ import annotations
@@ -75,6 +66,7 @@ class Hosts:
             self._set(host, self.free[host] + count)
 
     def _packed(self, gpus: int) -> Placed:
+        """As few hosts as possible: whole hosts with the most free GPUs, and the fullest that suffices for the rest."""
         placed: list[tuple[int, int]] = []
         most = len(self._hosts_by_free) - 1
         for free in range(most, 0, -1):
@@ -90,6 +82,10 @@ class Hosts:
         return tuple(placed)
 
     def _spread(self, gpus: int) -> Placed:
+        """As many hosts as possible, filled evenly; remaining GPUs on those with the most free.
+
+        That models a scheduler that balances load and ignores links, as Kubernetes' default scores do.
+        """
         each = 0
         able = sum(map(len, self._hosts_by_free[1:]))
         """Number of hosts that have more than `each` free."""
@@ -219,8 +215,8 @@ class Layout:
         by_host: Counter[int] = Counter()
         for host, count in _first(self._at[holder], job.gpus):
             by_host[host] += count
-        speed = cast(PlacedSpeed, job.job.speed)
-        return speed.placed(tuple(sorted(by_host.values())), self._slowest[holder] if len(by_host) > 1 else 1)
+        assert isinstance(job.job.speed, PlacedSpeed)  # see `simulator.check_jobs`
+        return job.job.speed.placed(tuple(sorted(by_host.values())), self._slowest[holder] if len(by_host) > 1 else 1)
 
 
 def _first(placed: Placed, gpus: int) -> Placed:
@@ -252,15 +248,12 @@ def _ring(placed: Placed) -> set[int]:
 
 def parse_placements(text: str) -> tuple[Placement, ...]:
     """Rules from 'packed,spread'. Raises SpecError for an unknown rule, naming the nearest, and for a duplicate."""
-    rules: list[Placement] = []
-    for part in text.split(","):
-        name = part.strip()
-        rule = next((rule for rule in PLACEMENTS if rule == name), None)
-        if rule is None:
-            if not name:
-                raise SpecError(f"the list of placements {text!r} has an empty place", hint="write packed,spread")
-            raise unknown("placement", name, PLACEMENTS)
-        if rule in rules:
-            raise SpecError(f"placement {name!r} stands twice", hint="write it once")
-        rules.append(rule)
+    rules = cast(list[Placement], [part.strip() for part in text.split(",")])
+    for rule in rules:
+        if not rule:
+            raise SpecError(f"the list of placements {text!r} has an empty place", hint="write packed,spread")
+        if rule not in PLACEMENTS:
+            raise unknown("placement", rule, PLACEMENTS)
+        if rules.count(rule) > 1:
+            raise SpecError(f"placement {rule!r} stands twice", hint="write it once")
     return tuple(rules)

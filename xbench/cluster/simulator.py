@@ -2,16 +2,13 @@
 
 Time jumps from event to event. At each instant the policy hears of completions, then of arrivals in the order of the
 trace, and then decides once. Nothing is random: the same trace and policy give the same schedule. Instants are at least
-`tolerance_s` apart; events closer than that happen at once. A simulation that makes hardly any progress ends with an
-error (`_check_progress`).
+`tolerance_s` apart; events closer than that happen at once.
 
-**Work.** A job on w GPUs does rate · speed(w) · t of its work in t seconds.
 **Restarts.** A job restarts if it ran before and its number of GPUs changes, or if it runs again after a stop. It then
 holds its GPUs for `restart_s` without computing; a first start takes `start_s`. A change of `rate` alone costs nothing.
 **GPU time.** A job holds all GPUs of its grant, including shared ones. So the jobs' GPU seconds may add up to more than
 the cluster's (`Simulated.held_gpu_s` counts each GPU once). GPU seconds in which a job computed, times its rate, are
 **useful**.
-**Hosts.** On a cluster of several hosts each grant is placed (`placement`), and `jobs` defines a job's speed there.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from xbench.cluster.jobs import Job
+from xbench.cluster.jobs import Job, PlacedSpeed
 from xbench.cluster.metrics import ClusterMoment, Finished, Simulated, Span
 from xbench.cluster.placement import Holder, Layout, Placed, holder_of
 from xbench.cluster.policy import Active, Change, Cluster, Policy, due, tolerance_s
@@ -71,7 +68,7 @@ def check_jobs(jobs: Sequence[Job], cluster: Cluster, *, elastic: bool = False) 
                 f"job {job.name!r} {what} {needed_gpus(job, elastic)} GPUs, and the cluster has {cluster.gpus}",
                 hint=f"give it at least {max(needed_gpus(job, elastic) for job in jobs)}",
             )
-        if has_several_hosts and not hasattr(job.speed, "placed"):
+        if has_several_hosts and not isinstance(job.speed, PlacedSpeed):
             raise SpecError(f"job {job.name!r} has a speed without data on hosts", hint="jobs.on_hosts gives it one")
         if job.arrival_s < before_s:
             raise SpecError(
@@ -266,19 +263,17 @@ class _Simulation:
         computed_s = max(0.0, self.now_s - max(since_s, job.ready_s))
         self.useful_s[job.number] += job.gpus * job.rate * computed_s
         self.restarting_s[job.number] += job.gpus * (self.now_s - since_s - computed_s)
-        hosts = self._settle_pace(job, since_s, self.layout) if self.layout is not None else ()
+        hosts: Placed = ()
+        if self.layout is not None:
+            hosts = self.layout.at(job)
+            self._book_pace(job)
+            if len({host for host, _ in hosts}) > 1:
+                self.result.across_gpu_s += job.gpus * (self.now_s - since_s)
         if self.keep_spans and self.now_s > since_s:
             self.result.spans.append(Span(job.job.name, job.gpus, since_s, self.now_s, job.gang, hosts))
 
-    def _settle_pace(self, job: Active, since_s: float, layout: Layout) -> Placed:
-        """Account for the effect of placement since a job's grant last changed; returns its hosts."""
-        hosts = layout.at(job)
-        self._book_pace(job)
-        if len({host for host, _ in hosts}) > 1:
-            self.result.across_gpu_s += job.gpus * (self.now_s - since_s)
-        return hosts
-
     def _book_pace(self, job: Active) -> None:
+        """Account for the effect of placement since a job's pace last changed."""
         since_s, share = self.paces.pop(job.number)
         computed_s = max(0.0, self.now_s - max(since_s, job.ready_s))
         self.result.lost_gpu_s += (1 - share) * job.gpus * job.rate * computed_s

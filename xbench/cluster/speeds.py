@@ -1,27 +1,11 @@
 """Speed of a job on w GPUs, and the split of its step into computation and exposed communication.
 
-| speed | source | unit of work |
-| --- | --- | --- |
-| `TableSpeed` | measured points, straight lines between them in log(w), log(f) | the points' own |
-| `RingSpeed` | a step's time on a ring: T(w) = θ0·m/w + θ1·(w−1) + θ2·(w−1)·n/w + θ3 | steps of the whole batch m |
-| `HostTable` | a table that was also measured on GPUs of several hosts | the points' own |
-| `scaled_speed` | one mode of a record of `xbench plan --workers 2..2048`, as a table | samples |
-
 **The ring.** Capes et al., Dynamic Scheduling of MPI-based Distributed Deep Learning Training Jobs (arXiv 1908.08082,
-2019): f(w) = 1/T(w), with m samples in a batch that w workers share and n bytes of gradients. θ ≥ 0 are seconds a
-sample (θ0), latency of a further worker (θ1), seconds a byte that goes round (θ2), and a constant cost of each step
-(θ3). Nothing is overlapped; overlap shows as a smaller θ2. Over several hosts all workers wait for the slowest link in
-every round. θ1 and θ2 are then those between hosts (`across`), if larger, and θ2 is multiplied by the number of rings
-that share that link.
-
-**Step times** (`step_times`) are those on the requested GPUs. On one GPU there is no communication, whatever the facts
-say. The hidden part of the communication is unknown here, so the link counts as busy for the exposed part alone.
-
-| source | step | exposed |
-| --- | --- | --- |
-| a `RingSpeed` | its T(w), on the fewest hosts | its share of θ1 and θ2 |
-| facts `exposed` and `step_s` | `step_s` [s] | `exposed` of it, a share |
-| facts `exposed` and `batch_size`, speed in samples | batch_size / speed | `exposed` of it, a share |
+2019): f(w) = 1/T(w), T(w) = θ0·m/w + θ1·(w−1) + θ2·(w−1)·n/w + θ3, with m samples in a batch that w workers share and n
+bytes of gradients. θ ≥ 0 are seconds a sample (θ0), latency of a further worker (θ1), seconds a byte that goes round
+(θ2), and a constant cost of each step (θ3). Nothing is overlapped; overlap shows as a smaller θ2. Over several hosts
+all workers wait for the slowest link in every round. θ1 and θ2 are then those between hosts (`across`), if larger, and
+θ2 is multiplied by the number of rings that share that link.
 """
 
 from __future__ import annotations
@@ -33,7 +17,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from xbench.cluster.jobs import Job, PlacedSpeed, SlowerAcross, fewest_hosts
+from xbench.cluster.jobs import Job, PlacedSpeed, SlowerAcross, Speed, fewest_hosts
 from xbench.errors import SpecError, listed, nearest
 from xbench.records import Scaling, of_kind
 
@@ -47,7 +31,7 @@ FORWARD_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
-class RingSpeed:
+class RingSpeed(Speed):
     """Steps a second on w GPUs that share a batch of `batch` samples and exchange `model_bytes` [B] of gradients.
 
     `theta`: seconds a sample, seconds a further worker, seconds a byte, seconds a step; all ≥ 0. Raises SpecError for
@@ -63,19 +47,10 @@ class RingSpeed:
     def __post_init__(self) -> None:
         if len(self.theta) != 4 or not all(math.isfinite(value) and value >= 0 for value in self.theta):
             raise SpecError(f"a ring's θ is four numbers, none below zero, and {self.theta} is not")
-        if not (math.isfinite(self.batch) and self.batch > 0):
-            raise SpecError(f"a ring's batch of {self.batch} samples is not above zero")
         if not (math.isfinite(self.model_bytes) and self.model_bytes >= 0):
             raise SpecError(f"a ring's {self.model_bytes} bytes of gradients are below zero")
-        if self.across is not None and not all(math.isfinite(value) and value >= 0 for value in self.across):
-            raise SpecError(f"θ1 and θ2 between hosts are two numbers, none below zero, and {self.across} is not")
         if self.theta[0] * self.batch + self.theta[3] <= 0:
             raise SpecError(f"a ring of θ = {self.theta} takes no time for a step on one GPU")
-
-    @property
-    def sizes(self) -> None:
-        """None: any number of GPUs."""
-        return
 
     def step_s(self, gpus: int, rings: int = 0) -> float:
         """T(w) [s]; over several hosts if `rings`, at least 1, share the slowest link. Raises ValueError for no GPU."""
@@ -105,16 +80,11 @@ class RingSpeed:
 
 
 @dataclass(frozen=True)
-class RingOnHosts:
+class RingOnHosts(PlacedSpeed):
     """A ring on hosts of `gpus_per_host` GPUs each."""
 
     ring: RingSpeed
     gpus_per_host: int
-
-    @property
-    def sizes(self) -> None:
-        """None: any number of GPUs."""
-        return
 
     def __call__(self, gpus: int) -> float:
         """Steps a second on the fewest hosts."""
@@ -124,13 +94,9 @@ class RingOnHosts:
         """See `PlacedSpeed`."""
         return 1.0 / self.ring.step_s(sum(hosts), rings if len(hosts) > 1 else 0)
 
-    def fastest(self, gpus: int) -> float:
-        """See `PlacedSpeed`. No link between hosts is faster than one within."""
-        return self(gpus)
-
 
 @dataclass(frozen=True)
-class TableSpeed:
+class TableSpeed(Speed):
     """Measured work a second: `points` are (GPUs, work a second), GPUs ascending.
 
     It answers from the first to the last number of GPUs: between two points on a straight line of log(f) over log(w).
@@ -189,7 +155,7 @@ class HostSpeed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HostTable(TableSpeed):
+class HostTable(TableSpeed, PlacedSpeed):
     """A table of GPUs on the fewest hosts of `gpus_per_host`, with measurements on more hosts.
 
     `by_shape` is indexed by the GPUs on each host, ascending; `by_hosts` by the number of hosts, with speeds and
@@ -274,7 +240,12 @@ class StepTimes(NamedTuple):
 
 
 def step_times(job: Job) -> StepTimes | None:
-    """Split of a step on the requested GPUs; None if the trace lacks the data. Raises SpecError for an invalid fact."""
+    """Split of a step on the requested GPUs; None if the trace lacks the data. Raises SpecError for an invalid fact.
+
+    A ring's is that on the fewest hosts, with its share of θ1 and θ2 exposed. Else the fact `exposed` is that share of
+    `step_s`, or of `batch_size` over a speed in samples. The hidden part of the communication is unknown here, so the
+    link counts as busy for the exposed part alone. On one GPU there is no communication, whatever the facts say.
+    """
     speed, rings = job.speed, 0
     if isinstance(speed, SlowerAcross):
         speed = speed.speed
@@ -290,12 +261,6 @@ def step_times(job: Job) -> StepTimes | None:
             given_s = batch / job.speed(job.gpus)
         if given_s is None or (exposed is None and job.gpus > 1):
             return None
-        if given_s <= 0:
-            raise SpecError(f"job {job.name!r}: a step of {given_s:g} s takes no time")
-        if exposed is not None and not 0 <= exposed < 1:
-            raise SpecError(
-                f"job {job.name!r}: exposed = {exposed:g} is not a share of a step", hint="0.25 is a quarter"
-            )
         step_s, share = given_s, exposed or 0.0
     if job.gpus == 1:
         share = 0.0
@@ -303,21 +268,14 @@ def step_times(job: Job) -> StepTimes | None:
 
 
 def forward_share(job: Job) -> float:
-    """Share of the forward pass in the computation, by default a third. Raises SpecError for a fact outside [0, 1)."""
+    """Share of the forward pass in the computation, by default a third. Raises SpecError for an invalid fact."""
     share = _fact(job, "forward_share")
-    if share is None:
-        return FORWARD_SHARE
-    if not 0 <= share < 1:
-        raise SpecError(f"job {job.name!r}: forward_share = {share:g} is not a share of its computation")
-    return share
+    return FORWARD_SHARE if share is None else share
 
 
 def memory_bytes(job: Job) -> float | None:
-    """Memory [B] that a job needs on each GPU; None if the trace lacks it. Raises SpecError for a negative number."""
-    needed = _fact(job, "memory_bytes")
-    if needed is not None and needed < 0:
-        raise SpecError(f"job {job.name!r}: memory_bytes = {needed:g} is below zero")
-    return needed
+    """Memory [B] that a job needs on each GPU; None if the trace lacks it. Raises SpecError for an invalid fact."""
+    return _fact(job, "memory_bytes")
 
 
 def _fact(job: Job, key: str) -> float | None:
@@ -326,4 +284,16 @@ def _fact(job: Job, key: str) -> float | None:
         return None
     if isinstance(value, str) or not math.isfinite(value):
         raise SpecError(f"job {job.name!r}: {key} = {value} is not a number")
+    try:
+        return checked_fact(key, value)
+    except ValueError as error:
+        raise SpecError(f"job {job.name!r}: {error}") from None
+
+
+def checked_fact(key: str, value: float) -> float:
+    """The value of a fact of a job. Raises ValueError for one that it cannot have."""
+    if key in ("exposed", "forward_share") and not 0 <= value < 1:
+        raise ValueError(f"{key} = {value:g} is not a share: it must be from 0 to below 1")
+    if value < 0 or (key in ("step_s", "batch_size") and value == 0):
+        raise ValueError(f"{key} = {value:g} is {'below' if value < 0 else 'not above'} zero")
     return value

@@ -21,7 +21,7 @@ from xbench.commands.options import (
 from xbench.errors import RunError, SpecError
 from xbench.option_fields import choice, option, parsed, whole
 from xbench.output_files import check_folder
-from xbench.record_files import command_line, results_folder
+from xbench.record_files import command_line, now, results_folder
 from xbench.text import counted
 from xbench.units import parse_seconds
 
@@ -180,6 +180,7 @@ def run_command(config: LiveConfig, jobs: Path | None, json_to: str | None) -> N
     interrupted, or whose controller was killed, goes on with --resume FOLDER, and loses no step that was kept.
     """
     from xbench.cluster.live import run as live
+    from xbench.cluster.live.ledger import RunRequest
     from xbench.cluster.policies import parse_policy
     from xbench.report.console import make_console
 
@@ -210,21 +211,9 @@ def run_command(config: LiveConfig, jobs: Path | None, json_to: str | None) -> N
         parsed("--policy", parse_policy, policy)
         folder = None if config.folder is None else Path(config.folder)
         check_folder(folder if folder is not None else results_folder(), "--folder", "name another --folder")
-        record = live.begin(
-            live.LiveRequest(
-                jobs=jobs,
-                policy=policy,
-                engine="ray" if config.engine == "ray" else "local",
-                folder=folder,
-                command=command_line(),
-                slots=config.slots,
-                retries=config.retries,
-                restart_s=config.restart_s,
-                device="cuda" if config.device == "cuda" else "cpu",
-                address=config.address,
-            ),
-            say,
-        )
+        fields = {key: getattr(config, key) for key in ("engine", "address", "device", "restart_s", "retries")}
+        request = RunRequest(created=now(), command=command_line(), policy=policy, **fields)
+        record = live.begin(jobs, request, config.slots, folder, say)
     console.print()
     show_result(record, json_to)
     write_json(record, json_to)

@@ -28,7 +28,7 @@ from xbench.record_files import command_line
 
 if TYPE_CHECKING:
     from xbench.records import Regression
-    from xbench.regress.request import RegressRequest
+    from xbench.regress.session import RegressRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -195,7 +195,7 @@ def _request(
 ) -> RegressRequest:
     """Return the request: the suite from `config`, cut down to the named checks. Raises SpecError."""
     from xbench.regress import load_suite
-    from xbench.regress.request import BOTH, RegressRequest
+    from xbench.regress.session import BOTH, RegressRequest
 
     suite = load_suite(config)
     known = [check.name for check in suite.checks]

@@ -17,13 +17,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from xbench.emulation.cuda import StreamLink
-from xbench.emulation.group import Send, host_send, new_group
+from xbench.emulation.group import HostWork, Send, new_group
 from xbench.emulation.pacer import Lane, Pacer, PendingTransfer, SharingPacer
 from xbench.host_tuning import raise_thread
 from xbench.planning.contention import Contention
@@ -48,7 +49,7 @@ def emulate(link: EmulatedLink, device: torch.device) -> tuple[dist.ProcessGroup
         points, remarks, send = _calibration_points(streams.took_s), streams.remarks, streams.send
     else:
         pacer = pacer_of(link)
-        points, remarks, send = calibrate(pacer), [], host_send(pacer)
+        points, remarks, send = calibrate(pacer), [], partial(HostWork, pacer)
     return new_group(send, link.model.world_size, on_stream=device.type == "cuda"), points, remarks
 
 

@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from xbench.emulation.group import PoisonedTensors
 from xbench.kernels.wait import head_start, scratch_of, wait, why_not
 from xbench.planning.cost import CostCurve
 from xbench.records import EmulatedLink
@@ -64,11 +63,8 @@ class StreamWork(dist.Work):
 class StreamLink:
     """A link on a separate stream. `remarks` are for the user.
 
-    It waits in a kernel, or in torch's own spinning kernel if that cannot be built, which is less exact. With `spoil`,
-    tensors in transit are NaN until they arrive, as in `group.PoisonedTensors`.
+    It waits in a kernel, or in torch's own spinning kernel if that cannot be built, which is less exact.
     """
-
-    spoil = False
 
     def __init__(self, link: EmulatedLink, device: torch.device) -> None:
         self.device = device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
@@ -96,19 +92,17 @@ class StreamLink:
 
     def send(self, tensors: Sequence[Tensor], inner: dist.Work | None, nbytes: int, share: float) -> dist.Work:
         """Send tensors once they have been computed. See `group.Send`."""
-        end = self._block_stream(self._curve(float(nbytes)) * share, tensors if self.spoil and inner is None else [])
+        end = self._block_stream(self._curve(float(nbytes)) * share)
         for tensor in tensors:
             if tensor.is_cuda:
                 tensor.record_stream(self.stream)  # its memory is not reused before the link has finished with it
         return StreamWork(tensors, self.stream, end, inner)
 
-    def _block_stream(self, seconds: float, spoiled: Sequence[Tensor] = ()) -> torch.cuda.Event:
+    def _block_stream(self, seconds: float) -> torch.cuda.Event:
         end: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
-            poisoned = PoisonedTensors(spoiled)
             wait(round(seconds * 1e9), self.stream, self._blocks, self._scratch)
-            poisoned.restore()
             end.record(self.stream)
         return end
 

@@ -10,8 +10,6 @@ to the underlying group and take its time: no schedule needs them in a step.
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -35,38 +33,16 @@ It takes the bytes that count, and the share of the time of an all-reduce of the
 """
 
 
-class PoisonedTensors:
-    """Tensors in transit, set to NaN until `restore`, so that a premature read gives NaN."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = [tensor for tensor in tensors if tensor.is_floating_point()]
-        self._kept: list[Tensor] = [tensor.clone() for tensor in self._tensors]
-        for tensor in self._tensors:
-            tensor.fill_(float("nan"))
-        self._lock = threading.Lock()
-
-    def restore(self) -> None:
-        """Restore the values, on the first call."""
-        with self._lock:
-            for tensor, kept in zip(self._tensors, self._kept, strict=True):
-                tensor.copy_(kept)
-            self._tensors, self._kept = [], []
-
-
 class HostWork(dist.Work):
-    """A collective in progress on the host's clock; `inner` is the real one, if there is one.
-
-    With `spoil`, its tensors cannot be read before they arrive (`PoisonedTensors`).
-    """
+    """A collective in progress on the host's clock; `inner` is the real one, if there is one."""
 
     def __init__(
-        self, pacer: Pacer, spoil: bool, tensors: Sequence[Tensor], inner: dist.Work | None, nbytes: int, share: float
+        self, pacer: Pacer, tensors: Sequence[Tensor], inner: dist.Work | None, nbytes: int, share: float
     ) -> None:
         super().__init__()
         self._tensors = list(tensors)
         self._inner = inner
         self._pacer = pacer
-        self._poisoned = PoisonedTensors(tensors if spoil and inner is None else [])
         self._flight = pacer.launch(nbytes, share)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -74,7 +50,6 @@ class HostWork(dist.Work):
         self._pacer.wait(self._flight)
         if self._inner is not None:
             self._inner.wait()
-        self._poisoned.restore()
         return True
 
     def is_completed(self) -> bool:
@@ -88,7 +63,6 @@ class HostWork(dist.Work):
         def arrived() -> None:
             if self._inner is not None:
                 self._inner.wait()
-            self._poisoned.restore()
             future.set_result(self._tensors)
 
         self._pacer.call(self._flight, arrived)
@@ -202,11 +176,6 @@ def _copy(source: Tensor, target: Tensor) -> None:
     """Perform a collective of one rank."""
     if source.data_ptr() != target.data_ptr():
         target.copy_(source)
-
-
-def host_send(pacer: Pacer, *, spoil: bool = False) -> Send:
-    """A `Send` over a link on the host's clock; `HostWork` describes `spoil`."""
-    return functools.partial(HostWork, pacer, spoil)
 
 
 def new_group(send: Send, workers: int, *, on_stream: bool = False) -> dist.ProcessGroup:

@@ -5,9 +5,8 @@
 | `metrics` | the metrics that a suite may name, their values in a job's result, and whether two sides compare |
 | `suite` | xbench.toml to a checked `Suite` |
 | `judge` | a `Regression` with its raw samples to one with verdicts; the exit code |
-| `request`, `check`, `baseline` | the flows, their arguments, and the folder of baselines |
-| `session` | first launches, then pairs of launches in A-B-B-A order |
-| `pairs` | length of a launch, and the number of pairs that fit the budget |
+| `check`, `baseline` | the flows, and the folder of baselines |
+| `session` | the request, the length of a launch and the number of pairs, and launches in A-B-B-A order |
 | `alternation` | turns of two launches that run at once |
 | `checkout` | revisions in temporary working trees, and the processes that carry out their jobs |
 | `protocol` | versioned jobs and results between revisions |

@@ -14,17 +14,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from xbench import __version__, environment
+from xbench import environment
 from xbench.errors import RecordError, RunError, SpecError, XbenchError
 from xbench.interrupts import interrupts_held
 from xbench.output_files import check_folder
-from xbench.record_files import RECORD, now
+from xbench.record_files import RECORD
 from xbench.records import Baseline, Case, Environment, LaunchPair, Measurement, Side, Suite, load, of_kind
-from xbench.regress.checkout import Checkout
+from xbench.regress.checkout import Checkout, working_tree
 from xbench.regress.judge import floors_of
 from xbench.regress.metrics import METRICS, wall_clock
-from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
-from xbench.regress.session import Measuring
+from xbench.regress.session import Measuring, RegressRequest, speaker
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.runs.tune import format_minutes
 from xbench.stats.regression import MIN_PAIRS
@@ -64,8 +63,8 @@ class _Making:
     def __init__(self, request: RegressRequest, console: Console, *, timed: bool) -> None:
         self._request, self._timed = request, timed
         self._say = speaker(console)
-        self._measuring = measuring_of(request, self._say)
-        self._head, self._revision = head_tree(request)
+        self._measuring = Measuring(request, self._say)
+        self._head, self._revision = working_tree(request.folder)
         self._warnings = environment.noise_warnings() if timed else []
         self._side: Side | None = None
         self._checked_pairs = 0
@@ -77,7 +76,7 @@ class _Making:
 
     def measure(self) -> None:
         """Count, then time pairs. Raises RunError if a case of the requested layers has no figure afterwards."""
-        head, measuring, minutes = self._head, self._measuring, self._request.suite.budget_minutes
+        head, measuring = self._head, self._measuring
         self._side = measuring.look(head, head.title, self._revision)
         if self._side is None:
             return
@@ -86,8 +85,8 @@ class _Making:
             measuring.same_look(twin, head)
             measuring.first_launches((twin, head))
         if self._timed and measuring.timeable:
-            self._checked_pairs = measuring.checked_pairs(60.0 * minutes)
-            pairs = self._request.pairs or _affordable(measuring, minutes)
+            self._checked_pairs = measuring.checked_pairs()
+            pairs = self._request.pairs or _affordable(measuring)
             self._say(f"{pairs} pairs of launches of one tree: about {format_minutes(measuring.takes_s(pairs))}")
             measuring.run_pairs(twin, head, pairs, self._keep_so_far)
         self._check_whole(self._side)
@@ -95,7 +94,7 @@ class _Making:
     def ended(self, error: XbenchError | None) -> Baseline:
         """Return the record. Raises the error if there is nothing to record."""
         if self._side is None or isinstance(error, SpecError):
-            raise nothing_measured(self._measuring, error)
+            raise self._measuring.nothing(error)
         return self._record(self._side, error, complete=error is None)
 
     def store(self, record: Baseline) -> None:
@@ -106,19 +105,12 @@ class _Making:
             self._say(f"stored: {keep(part, path)}")
 
     def _record(self, side: Side, error: XbenchError | None, *, complete: bool) -> Baseline:
+        measuring = self._measuring
         return Baseline(
-            created=now(),
-            command=self._request.command,
-            xbench=__version__,
+            **measuring.heading(error, self._warnings, complete=complete),
             machine=machine_of(side.environment),
-            complete=complete,
-            error=str(error) if error is not None else None,
-            warnings=list(dict.fromkeys([*self._warnings, *self._measuring.warnings])),
-            suite=self._request.suite,
             side=side,
-            pairs=self._measuring.pairs,
-            floors=floors_of(self._request.suite, self._measuring.pairs, self._checked_pairs),
-            failures=self._measuring.failures,
+            floors=floors_of(measuring.suite, measuring.pairs, self._checked_pairs),
         )
 
     def _keep_so_far(self) -> None:
@@ -143,9 +135,9 @@ class _Making:
         )
 
 
-def _affordable(measuring: Measuring, budget_minutes: float) -> int:
+def _affordable(measuring: Measuring) -> int:
     """Return the A/A pairs that the budget has room for. Raises RunError for fewer than a floor takes."""
-    pair_s = measuring.takes_s(1)
+    pair_s, budget_minutes = measuring.takes_s(1), measuring.suite.budget_minutes
     left_s = max(0.0, 60.0 * budget_minutes - measuring.spent_s)
     room = int(left_s / pair_s) if pair_s > 0 else AA_PAIRS
     if room < MIN_PAIRS:

@@ -15,10 +15,10 @@ from typing import Literal
 
 from rich.console import Console
 
-from xbench import __version__, environment
+from xbench import environment
 from xbench.errors import SpecError, XbenchError
 from xbench.interrupts import interrupts_held
-from xbench.record_files import RECORD, now
+from xbench.record_files import RECORD
 from xbench.records import Baseline, Check, Failure, NoiseFloor, Regression, Side
 from xbench.regress.baseline import (
     base_of,
@@ -29,10 +29,19 @@ from xbench.regress.baseline import (
     read_baseline,
     stored_counts,
 )
-from xbench.regress.checkout import Checkout, Incomparable, Repository, empty_submodules, left_out, other_needs, short
+from xbench.regress.checkout import (
+    Checkout,
+    Incomparable,
+    Repository,
+    empty_submodules,
+    left_out,
+    other_needs,
+    short,
+    working_tree,
+)
 from xbench.regress.judge import floors_of, judge, suspected, worth_timing
 from xbench.regress.metrics import METRICS, workload_change
-from xbench.regress.request import RegressRequest, head_tree, measuring_of, nothing_measured, speaker
+from xbench.regress.session import Measuring, RegressRequest, speaker
 from xbench.runs.run_folder import Kept, keep, measure_and_keep, new_run_folder
 from xbench.stats.regression import MIN_PAIRS
 from xbench.text import counted
@@ -52,7 +61,7 @@ class Checking:
     def __init__(self, request: RegressRequest, console: Console) -> None:
         self.request = request
         self.say = speaker(console)
-        self.measuring = measuring_of(request, self.say)
+        self.measuring = Measuring(request, self.say)
         self.against: Literal["revision", "baseline"] = "revision"
         self.base: Side | None = None
         self.head: Side | None = None
@@ -66,7 +75,7 @@ class Checking:
         repository = Repository.around(self.request.folder)
         named = repository.commit_of(revision)
         commit, ahead = repository.branch_point(named)
-        tree, own = head_tree(self.request)
+        tree, own = working_tree(self.request.folder)
         if ahead:
             self._warn(
                 f"{revision} is {counted(ahead, 'commit')} ahead of where this tree branched off; "
@@ -77,7 +86,8 @@ class Checking:
         with repository.checked_out(commit, self._warn) as root:
             title = f"base revision {short(commit)}"
             base = Checkout("base", root, root / repository.here, repository.root, title)
-            self._note_needs(root, repository.root)
+            for told in filter(None, (other_needs(root, repository.root), empty_submodules(root))):
+                self._warn(told)
             return self._ended(lambda: self._both(base, tree, commit, own))
 
     def _both(self, base: Checkout, head: Checkout, commit: str, own: str | None) -> None:
@@ -88,7 +98,9 @@ class Checking:
             base.ask()
         except Incomparable as why:
             self.head = self.measuring.look(head, head.title, own)
-            self._no_base(str(why))
+            self.say(str(why))
+            checks = self.request.suite.checks
+            self.measuring.failures += [Failure(check=check.name, side="base", reason=str(why)) for check in checks]
             return
         source = f"revision {short(commit)}"
         self.base = self.measuring.build(base, source, commit)
@@ -119,10 +131,6 @@ class Checking:
         self.say(f"suspected, so measured again by fresh launches: {named}")
         self.measuring.run_pairs(base, head, pairs, self._keep_so_far, doubtful)
 
-    def _note_needs(self, base: Path, head: Path) -> None:
-        for told in filter(None, (other_needs(base, head), empty_submodules(base))):
-            self._warn(told)
-
     def _explain(self, base: Checkout) -> None:
         """Put the file that git did not check out into the failures of base that come from it."""
         for at, failure in enumerate(self.measuring.failures):
@@ -146,7 +154,7 @@ class Checking:
                 f"there is nothing to compare with: no --base, and no baseline under {str(folder)!r}",
                 hint=f"{BESIDE}; xbench regress baseline stores counts",
             )
-        tree, own = head_tree(self.request)
+        tree, own = working_tree(self.request.folder)
         return self._ended(lambda: self._stored(tree, own))
 
     def _stored(self, head: Checkout, own: str | None) -> None:
@@ -200,11 +208,9 @@ class Checking:
                 2 * one.floor <= thresholds.get(one.metric, METRICS[one.metric].threshold) for one in floors
             )
 
-        plan = self.measuring.plan_pairs(
-            self.request.pairs, 60.0 * self.request.suite.budget_minutes, quiet_enough if noise is not None else None
-        )
-        self.floors = self._floors(noise, plan.pairs)
-        return plan.pairs
+        pairs = self.measuring.plan_pairs(quiet_enough if noise is not None else None).pairs
+        self.floors = self._floors(noise, pairs)
+        return pairs
 
     def _noise(self) -> Baseline | None:
         """Return this machine's A/A pairs. Print a message if there is none, or if it knows none of these checks."""
@@ -234,32 +240,17 @@ class Checking:
         self.warnings.append(told)
         self.say(told)
 
-    def _no_base(self, why: str) -> None:
-        self.say(why)
-        self.measuring.failures += [
-            Failure(check=check.name, side="base", reason=why) for check in self.request.suite.checks
-        ]
-
     def _record(self, error: XbenchError | None, *, complete: bool) -> Regression:
         assert self.head is not None
-        measuring = self.measuring
         return Regression(
-            created=now(),
-            command=self.request.command,
-            xbench=__version__,
-            complete=complete,
-            error=str(error) if error is not None else None,
-            warnings=list(dict.fromkeys([*self.warnings, *measuring.warnings])),
-            suite=self.request.suite,
+            **self.measuring.heading(error, self.warnings, complete=complete),
             against=self.against,
             base=self.base,
             head=self.head,
             layers=self.request.layers,
-            pairs=measuring.pairs,
             confirm=self.request.confirm,
-            confirmation=measuring.confirmation,
+            confirmation=self.measuring.confirmation,
             floors=self.floors,
-            failures=measuring.failures,
         )
 
     @cached_property
@@ -274,7 +265,7 @@ class Checking:
     def _ended(self, measure: Callable[[], None]) -> Kept[Regression]:
         def made(error: XbenchError | None) -> Regression:
             if self.head is None or isinstance(error, SpecError):
-                raise nothing_measured(self.measuring, error)
+                raise self.measuring.nothing(error)
             return judge(self._record(error, complete=error is None))
 
         return measure_and_keep(measure, made, lambda _: self.path)

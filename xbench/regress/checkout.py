@@ -319,6 +319,18 @@ class Checkout:
         return self.root / folder.relative_to(self.head_root) if folder.is_relative_to(self.head_root) else None
 
 
+def working_tree(folder: Path) -> tuple[Checkout, str | None]:
+    """Return the tree around the suite's folder as head, and its revision if it has one."""
+    folder = folder.resolve()
+    try:
+        repository = Repository.around(folder)
+    except SpecError:
+        return Checkout("head", folder, folder, folder, "this tree"), None
+    revision = repository.head()
+    title = f"this tree ({short(revision)})" if revision is not None else "this tree"
+    return Checkout("head", repository.root, folder, repository.root, title), revision
+
+
 @cache
 def _editable_projects() -> tuple[Path, ...]:
     """Folders, and their `src`, of the projects that are installed here in editable mode.

@@ -5,17 +5,28 @@
         one by one:               pair 0: base, then head; pair 1: head, then base
 
 `Measuring` always holds all measurements so far, so a run that ends early keeps them.
+
+The first launch of each side fills the caches (a fresh checkout has no compiled modules) and measures the length of
+steps and launches. Everything is decided from it, before the first pair that counts. The number of pairs must not
+depend on their results, or the p value would be invalid. So a check runs all of them.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
+from rich.console import Console
+
+from xbench.errors import RunError, SpecError, XbenchError
+from xbench.record_files import now, results_folder
 from xbench.records import Case, Check, Failure, LaunchPair, Measurement, Side, SideName, Suite
 from xbench.regress.alternation import give_turns
 from xbench.regress.checkout import Checkout, RunningJob
@@ -26,17 +37,44 @@ from xbench.regress.metrics import (
     failures,
     layer_of,
     modes_of,
+    pairs_for,
     timed,
     wall_clock,
 )
-from xbench.regress.pairs import FIRST_STEPS, PairPlan, Shape, launch_s, pair_messages, pair_plan_of, shape_of
 from xbench.regress.protocol import JobRequest, JobResult
+from xbench.runs.run_folder import check_output
 from xbench.runs.tune import format_minutes
 from xbench.scratch import Scratch
-from xbench.stats.regression import first_sides
+from xbench.text import counted
 from xbench.units import format_seconds
+from xbench.version import __version__
 
-FIRST = Shape(1, FIRST_STEPS)
+TIMED_S = 1.2
+"""Approximate timed steps of each mode in a launch [s]. More steps do not replace launches."""
+
+ROUNDS = 2
+"""Blocks of each mode in a launch, in mirrored order, so that a drift within the launch cancels."""
+
+TURN_S = 0.1
+"""Approximate length of a turn's timed steps [s]. In longer turns the machine changes more; shorter ones wait more."""
+
+TURNS_S = 4.0
+"""Approximate timed steps of each mode in a launch with turns [s]. More steps help here: they sample other moments."""
+
+MIN_IN_TURN = 2
+MIN_TURNS, MAX_TURNS = 2, 24
+"""Limits of the turns of a block."""
+
+MIN_STEPS, MAX_STEPS = 3, 60
+FIRST_STEPS = 3
+"""Timed steps of the launch that does not count."""
+
+SPARE_PAIRS = 5
+"""Pairs beyond the fewest that can reach the p value. Some launches may be disturbed, or deviate by chance."""
+
+MORE_PAIRS = (16, 24, 32, 40)
+"""Larger numbers of pairs to try if the noise floor of fewer is known to be too large."""
+
 HUNG_S = 3600.0
 """Longer than any launch may take [s]. The launch's own time-out names the silent rank earlier."""
 
@@ -44,32 +82,161 @@ TIRED = 3
 """Failed launches of a check on one side after which the check is given up."""
 
 Cases = Sequence[Case] | None
+Layer = Literal["deterministic", "wall"]
+BOTH: tuple[Layer, ...] = ("deterministic", "wall")
+
+
+@dataclass
+class RegressRequest:
+    """Parsed and checked request. `suite` holds the checks to run; `folder` is that of its file.
+
+    `base` is a git revision, `baseline` a stored one.
+    """
+
+    suite: Suite
+    folder: Path
+    layers: tuple[Layer, ...] = BOTH
+    base: str | None = None
+    baseline: Path | None = None
+    pairs: int | None = None
+    confirm: bool = True
+    device: str = "auto"
+    timeout_s: float = 120.0
+    output: Path = field(default_factory=results_folder)
+    command: str = "xbench regress"
+
+
+def speaker(console: Console) -> Callable[[str], None]:
+    """Return a function that prints a line of progress."""
+    return partial(console.print, highlight=False, markup=False, soft_wrap=True)
+
+
+# --- length of a launch, and number of pairs --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Shape of every launch of a check: blocks of each mode, turns in each, and timed steps in each turn.
+
+    With `turns` None the launch has the machine to itself, and a block is `steps` steps without interruption.
+    """
+
+    rounds: int
+    steps: int
+    turns: int | None = None
+
+    @property
+    def timed_steps(self) -> int:
+        """Timed steps of each mode in a launch."""
+        return self.rounds * self.steps * (self.turns or 1)
+
+
+def shape_of(steps_s: Mapping[str, float], cycle: int = 1, *, turns: bool = False) -> Shape:
+    """Return the shape for the step times [s] of each mode on the slower side. `turns`: two launches take turns."""
+    slowest_s = max(steps_s.values(), default=0.0)
+
+    def steps_of(whole_s: float, fewest: int) -> int:
+        wanted = whole_s / slowest_s if slowest_s > 0 else MAX_STEPS
+        return math.ceil(min(MAX_STEPS, max(fewest, round(wanted))) / cycle) * cycle
+
+    if not turns:
+        return Shape(ROUNDS, steps_of(TIMED_S / ROUNDS, MIN_STEPS))
+    steps = steps_of(TURN_S, MIN_IN_TURN)
+    wanted = round(TURNS_S / ROUNDS / (steps * slowest_s)) if slowest_s > 0 else MAX_TURNS
+    return Shape(ROUNDS, steps, min(MAX_TURNS, max(MIN_TURNS, wanted)))
+
+
+FIRST = Shape(1, FIRST_STEPS)
+
+
+def launch_s(first_s: float, shape: Shape, steps_s: Mapping[str, float]) -> float:
+    """Predict the time of a launch of this shape [s], from that of the first launch [s] and its steps by mode."""
+    return first_s + (shape.timed_steps - FIRST.timed_steps) * sum(steps_s.values())
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """Number of pairs, and the reason for it. `needed` is the smallest number that can find anything."""
+
+    pairs: int
+    needed: int
+    pair_s: float
+    reason: str
+
+    @property
+    def too_few(self) -> bool:
+        """True if every wall-clock case must be inconclusive."""
+        return self.pairs < self.needed
+
+
+def pair_plan_of(
+    suite: Suite,
+    pair_s: float,
+    *,
+    pairs: int | None,
+    left_s: float,
+    quiet_enough: Callable[[int], bool] | None = None,
+) -> PairPlan:
+    """Return the pairs of a check: the user's number, else as many as resolve the thresholds within the budget.
+
+    `pair_s` is the time of one pair of launches of every check, and `left_s` the rest of the budget [s].
+    `quiet_enough(n)` returns whether the noise floor of n pairs is small enough on this machine. If it is None, spare
+    pairs are added.
+    """
+    needed = pairs_for(suite)
+    asked = pairs if pairs is not None else suite.pairs
+    if asked is not None:
+        return PairPlan(asked, needed, pair_s, "as asked for")
+    wished = needed + SPARE_PAIRS
+    reason = f"{needed} can reach a p below {suite.alpha:g}, and {SPARE_PAIRS} are to spare"
+    if quiet_enough is not None:
+        sizes = [*range(needed, wished + 1), *(count for count in MORE_PAIRS if count > wished)]
+        wished = next((count for count in sizes if quiet_enough(count)), sizes[-1])
+        reason = "with so many this machine is quiet enough for the thresholds"
+        if not quiet_enough(wished):
+            reason = "the most that are tried: this machine is too noisy for the thresholds"
+    room = max(1, int(left_s / pair_s)) if pair_s > 0 else wished
+    if room < wished:
+        return PairPlan(room, needed, pair_s, f"what the budget of {suite.budget_minutes:g} min has room for")
+    return PairPlan(wished, needed, pair_s, reason)
+
+
+def pair_messages(plan: PairPlan, cases: int) -> Sequence[str]:
+    """Return messages for the user before the first pair."""
+    said = [
+        f"{plan.pairs} pairs of launches for {counted(cases, 'wall-clock case')} ({plan.reason}): "
+        f"about {format_minutes(plan.pairs * plan.pair_s)}, and as long again if a slow-down has to be confirmed"
+    ]
+    if plan.too_few:
+        said.append(
+            f"fewer than {plan.needed} pairs cannot reach the p that a verdict needs, so these cases will be "
+            f"inconclusive whatever is measured: --pairs {plan.needed} or more"
+        )
+    return said
+
+
+# --- the measurement --------------------------------------------------------------------------------------------------
 
 
 class Measuring:
-    """Measurements of a check or a baseline."""
+    """Measurements of a check or a baseline. Raises SpecError if the suite has nothing in the requested layers."""
 
     def __init__(
-        self,
-        suite: Suite,
-        plan_from: dict[str, str],
-        say: Callable[[str], None],
-        *,
-        layers: Sequence[str],
-        device: str = "auto",
-        timeout_s: float = 120.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, request: RegressRequest, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.suite = suite
-        self.checks = [check for check in suite.checks if any(layer_of(check, layer) for layer in layers)]
+        check_output(request.output)
+        self.request, self.suite = request, request.suite
+        self.checks = [check for check in self.suite.checks if any(layer_of(check, one) for one in request.layers)]
+        if not self.checks:
+            raise SpecError(
+                f"--layer: no check of the suite has a {request.layers[0]} metric",
+                hint="--layer both takes all of them",
+            )
         self.failures: list[Failure] = []
         self.warnings: list[str] = []
         self.pairs: list[LaunchPair] = []
         self.confirmation: list[LaunchPair] = []
-        self._plan_from = plan_from
         self._say = say
-        self._layers = tuple(layers)
-        self._device, self._timeout_s = device, timeout_s
         self._clock = clock
         self._began_s = clock()
         self._looks: dict[tuple[SideName, str], JobResult] = {}
@@ -110,7 +277,8 @@ class Measuring:
             answer = self._looked(tree, check, check.name not in uncounted)
             self._looks[tree.name, check.name] = answer
             self._warn(answer)
-            found, missing = deterministic_layer(check, answer) if "deterministic" in self._layers else ([], [])
+            counts = "deterministic" in self.request.layers
+            found, missing = deterministic_layer(check, answer) if counts else ([], [])
             measurements += found
             self.failures += failures(check, answer, tree.name, None, [] if check.name in uncounted else missing)
         return self._side(tree, source, revision, measurements)
@@ -142,20 +310,42 @@ class Measuring:
         )
 
     def _look_order(self, check: Check) -> JobRequest:
-        asked = set(layer_of(check, "deterministic")) if "deterministic" in self._layers else set()
+        layers, plan = self.request.layers, check.plan_from
+        asked = set(layer_of(check, "deterministic")) if "deterministic" in layers else set()
         return JobRequest(
             kind="look",
             workload=check.workload,
-            modes=modes_of(check, wall="wall" in self._layers),
+            modes=modes_of(check, wall="wall" in layers),
             fabric=check.fabric,
-            device=self._device,
-            plan_from=self._plan_from.get(check.name),
+            device=self.request.device,
+            plan_from=str((self.request.folder / plan).resolve()) if plan is not None else None,
             workers=check.workers,
             planned=bool(asked & PLANNED.keys()),
             counted=bool(asked & COUNTED.keys()),
             held="peak_memory" in asked,
-            timeout_s=self._timeout_s,
+            timeout_s=self.request.timeout_s,
         )
+
+    def nothing(self, error: XbenchError | None) -> XbenchError:
+        """Return the reason why there is nothing to record."""
+        if error is not None:
+            return error
+        reason = self.failures[0].reason if self.failures else "no launch gave an answer"
+        return RunError(f"nothing could be measured: {reason}")
+
+    def heading(self, error: XbenchError | None, warnings: Sequence[str], *, complete: bool) -> dict[str, Any]:
+        """Return the fields that the records of a check and of a baseline share."""
+        return {
+            "created": now(),
+            "command": self.request.command,
+            "xbench": __version__,
+            "complete": complete,
+            "error": str(error) if error is not None else None,
+            "warnings": list(dict.fromkeys([*warnings, *self.warnings])),
+            "suite": self.suite,
+            "pairs": self.pairs,
+            "failures": self.failures,
+        }
 
     def same_look(self, tree: Checkout, other: Checkout) -> None:
         """Copy the looks of `other` to `tree`, which is the same tree under another name."""
@@ -183,7 +373,7 @@ class Measuring:
             cycle = max((block.cycle for answer in answers if answer for block in answer.blocks), default=1)
             shape = self._shapes[check.name] = shape_of(steps_s, cycle, turns=self._able(check, trees))
             once_s = (self._clock() - began_s) / len(trees)
-            self._pair_s[check.name] = len(trees) * launch_s(once_s, FIRST, shape, steps_s)
+            self._pair_s[check.name] = len(trees) * launch_s(once_s, shape, steps_s)
             label = next(answer.label for answer in answers if answer is not None)
             parts = f"{shape.turns} turns of " if shape.turns is not None else ""
             self._say(
@@ -195,29 +385,26 @@ class Measuring:
         """True if the two launches of a pair of this check take turns. Known after its first launches."""
         return check in self._shapes and self._shapes[check].turns is not None
 
-    def plan_pairs(
-        self,
-        pairs: int | None,
-        budget_s: float,
-        quiet_enough: Callable[[int], bool] | None = None,
-    ) -> PairPlan:
-        """Return the number of pairs (`pair_plan_of`), and print it."""
-        left_s, pair_s = budget_s - self.spent_s, sum(self._pair_s.values())
-        plan = pair_plan_of(self.suite, pair_s, pairs=pairs, left_s=left_s, quiet_enough=quiet_enough)
+    def plan_pairs(self, quiet_enough: Callable[[int], bool] | None) -> PairPlan:
+        """Return the number of pairs of a check (`pair_plan_of`), and print it."""
+        left_s, pair_s = 60.0 * self.suite.budget_minutes - self.spent_s, self.takes_s(1)
+        plan = pair_plan_of(self.suite, pair_s, pairs=self.request.pairs, left_s=left_s, quiet_enough=quiet_enough)
         cases = wall_clock([case for check in self.timeable for case in check.cases()])
-        for sentence in pair_messages(plan, len(cases)):
+        first, *more = pair_messages(plan, len(cases))
+        self._say(first)
+        for sentence in more:
+            self.warnings.append(sentence)
             self._say(sentence)
-        if plan.too_few:
-            self.warnings.append(pair_messages(plan, len(cases))[-1])
         return plan
 
     def takes_s(self, pairs: int) -> float:
         """Return the approximate time of `pairs` pairs of launches of every check [s]."""
         return pairs * sum(self._pair_s.values())
 
-    def checked_pairs(self, budget_s: float) -> int:
+    def checked_pairs(self) -> int:
         """Return the number of pairs that a check of this suite would have, without a message."""
-        return pair_plan_of(self.suite, sum(self._pair_s.values()), pairs=None, left_s=budget_s).pairs
+        left_s = 60.0 * self.suite.budget_minutes
+        return pair_plan_of(self.suite, self.takes_s(1), pairs=None, left_s=left_s).pairs
 
     def run_pairs(
         self, base: Checkout, head: Checkout, pairs: int, kept: Callable[[], None], cases: Cases = None
@@ -226,39 +413,32 @@ class Measuring:
 
         They are stored in `pairs`, or in `confirmation` if cases are given.
         """
-
-        def one(number: int, checks: Sequence[Check]) -> LaunchPair:
-            order = (base, head) if first_sides(number + 1)[number] == "base" else (head, base)
-            found = self._both_sides(checks, order, number)
-            in_turns = tuple(check.name for check in checks if self.in_turns(check.name))
-            first = order[0].name
-            return LaunchPair(number=number, first=first, in_turns=in_turns, base=found["base"], head=found["head"])
-
-        self._series("pair", pairs, kept, cases, one)
-
-    def _series(
-        self,
-        what: str,
-        count: int,
-        kept: Callable[[], None],
-        cases: Cases,
-        one: Callable[[int, Sequence[Check]], LaunchPair],
-    ) -> None:
         made = self.pairs if cases is None else self.confirmation
         checks = [part for check in self.timeable if (part := _of(check, cases)) is not None]
+        in_turns = tuple(check.name for check in checks if self.in_turns(check.name))
         since_s = self._clock()
         if cases is not None:
             self._failed.clear()  # what failed in other launches need not fail in those that confirm
-        for number in range(count):
+        for number in range(pairs):
+            first: SideName = "head" if number % 2 else "base"
             began_s = self._clock()
-            left_s = (count - number) * (
+            left_s = (pairs - number) * (
                 (began_s - since_s) / number if number else sum(self._pair_s[check.name] for check in checks)
             )
             again = "" if cases is None else "confirming "
-            self._say(f"{again}{what} {number + 1} of {count}; about {format_minutes(left_s)} left")
-            pair = one(number, checks)
-            times = {"started_s": began_s - self._began_s, "took_s": self._clock() - began_s}
-            made.append(pair.model_copy(update=times))
+            self._say(f"{again}pair {number + 1} of {pairs}; about {format_minutes(left_s)} left")
+            found = self._both_sides(checks, (base, head) if first == "base" else (head, base), number)
+            made.append(
+                LaunchPair(
+                    number=number,
+                    first=first,
+                    in_turns=in_turns,
+                    base=found["base"],
+                    head=found["head"],
+                    started_s=began_s - self._began_s,
+                    took_s=self._clock() - began_s,
+                )
+            )
             kept()
 
     def _both_sides(
@@ -283,7 +463,7 @@ class Measuring:
     def _able(self, check: Check, trees: Sequence[Checkout]) -> bool:
         """True if the two launches of a pair take turns: both trees support it, and the suite allows it."""
         able = all(self._looks[tree.name, check.name].takes_turns for tree in trees)
-        return self.suite.in_turns and len(trees) > 1 and able
+        return self.suite.in_turns and able
 
     def _launch_in_turns(
         self, check: Check, order: Sequence[Checkout], number: int

@@ -132,7 +132,12 @@ def _checks(tables: object, where: str) -> tuple[Check, ...]:
 def _known_values(check: Check, where: str) -> Check:
     """Return the check with its modes as `parse_mode` writes them. Raises SpecError for one that does not parse."""
     spec = _asking(where, "workload", parse_workload, check.workload)
-    _check_moves(spec.name, where)
+    factory = split_factory(spec.name)
+    if factory is not None and Path(factory[0]).is_absolute():
+        raise SpecError(
+            f"{where}: workload: the path {factory[0]!r} is absolute, so base would train head's model",
+            hint="write the path relative to the folder of the suite",
+        )
     fabric = _asking(where, "fabric", parse_fabric, check.fabric)
     if fabric.name == "auto":
         raise SpecError(f"{where}: fabric 'auto' may be another one elsewhere", hint="name one, such as local:ranks=2")
@@ -145,19 +150,18 @@ def _known_values(check: Check, where: str) -> Check:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise SpecError(f"{where}: the {kind} {twice!r} stands twice", hint="write it once")
-    paired = [mode.text for mode in modes if mode.paired]
-    if paired:
-        raise SpecError(
-            f"{where}: {paired[0]!r} needs two jobs, and a check trains one", hint=f"write {modes[0].carrier!r}"
-        )
-    compiled = next((mode.text for mode in modes if mode_info(mode.name).compiled), None)
-    if compiled is not None:
-        raise SpecError(f"{where}: {compiled!r} compiles first, and a check has no steps for that", hint="write 'ddp'")
-    planned = next((mode.text for mode in modes if mode_info(mode.name).plans_units), None)
-    if planned is not None:
-        raise SpecError(
-            f"{where}: {planned!r} plans its units from a profile, and a check has none", hint="write 'ddp'"
-        )
+    infos = [(mode, mode_info(mode.name)) for mode in modes]
+    for found, why, instead in (
+        ([mode for mode in modes if mode.paired], "needs two jobs, and a check trains one", modes[0].carrier),
+        ([mode for mode, info in infos if info.compiled], "compiles first, and a check has no steps for that", "ddp"),
+        (
+            [mode for mode, info in infos if info.plans_units],
+            "plans its units from a profile, and a check has none",
+            "ddp",
+        ),
+    ):
+        if found:
+            raise SpecError(f"{where}: {found[0].text!r} {why}", hint=f"write {instead!r}")
     _has_metrics(check, modes, where)
     if check.plan_from is None:
         _needs_no_plan(check, modes, where)
@@ -169,16 +173,6 @@ def _known_values(check: Check, where: str) -> Check:
     return check.model_copy(
         update={"modes": tuple(mode.text for mode in modes), "expect_change": _change(check.expect_change, where)}
     )
-
-
-def _check_moves(workload: str, where: str) -> None:
-    """Raise SpecError for a factory whose file would be head's on both sides."""
-    factory = split_factory(workload)
-    if factory is not None and Path(factory[0]).is_absolute():
-        raise SpecError(
-            f"{where}: workload: the path {factory[0]!r} is absolute, so base would train head's model",
-            hint="write the path relative to the folder of the suite",
-        )
 
 
 def _change(text: str | None, where: str) -> str | None:

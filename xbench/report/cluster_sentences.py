@@ -145,7 +145,12 @@ def basis(record: ClusterComparison) -> list[tuple[str, str]]:
     trace = record.trace
     jobs = "job" if trace.jobs == 1 else "jobs"
     what = f"{trace.name}: {trace.jobs:,} {jobs}, {trace.gpu_hours:,.0f} GPU hours in {format_duration(trace.span_s)}"
-    found = [("trace", what), *_loads(record)]
+    found = [("trace", what)]
+    if trace.span_s > 0:  # not all at once
+        load = trace.gpu_hours * 3600 / (record.gpus * trace.span_s)
+        of = f" of seed {trace.seeds[0]}" if trace.seeds else ""
+        asked = f"the jobs{of} ask for {format_percent(load, 0)} of the GPU time until the last of them comes"
+        found.append(("load", f"{asked}; held is over the time until the last ends"))
     if record.window is not None:
         first, last = record.window
         counts = f"jobs {first:,} to {last:,} by arrival count"
@@ -168,17 +173,3 @@ def basis(record: ClusterComparison) -> list[tuple[str, str]]:
     )
     found.append(("made by", f"xbench {record.xbench}: {record.command}"))
     return found
-
-
-def _loads(record: ClusterComparison) -> list[tuple[str, str]]:
-    """Describe the GPU time that the jobs ask for; empty if all arrive at once."""
-    trace = record.trace
-    if trace.span_s <= 0:
-        return []
-    load = trace.gpu_hours * 3600 / (record.gpus * trace.span_s)
-    of = f" of seed {trace.seeds[0]}" if trace.seeds else ""
-    said = (
-        f"the jobs{of} ask for {format_percent(load, 0)} of the GPU time until the last of them comes; held is over "
-        "the time until the last ends"
-    )
-    return [("load", said)]

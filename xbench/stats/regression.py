@@ -42,7 +42,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.records import Interval, SideName
+from xbench.records import Interval
 
 Vector = NDArray[np.float64]
 
@@ -234,11 +234,6 @@ def pairs_needed(alpha: float, cases: int) -> int:
     while cases * 0.5**pairs >= alpha:
         pairs += 1
     return pairs
-
-
-def first_sides(pairs: int) -> list[SideName]:
-    """The side that each pair launches first, so that launches are A-B-B-A."""
-    return ["head" if number % 2 else "base" for number in range(pairs)]
 
 
 def noise_floor(differences: Sequence[float], pairs: int) -> float | None:

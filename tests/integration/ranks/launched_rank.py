@@ -1,11 +1,10 @@
 """A rank for the launcher's tests: joins its group, all-reduces step by step, and goes wrong as it is told.
 
-ARGUMENT holds JSON: steps, and optionally {trouble, rank, at, timeout_s}.
+ARGUMENT holds JSON: steps, and optionally {trouble, rank, at, pause_s}.
 """
 
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -19,7 +18,7 @@ from xbench.rank.journal import Journal
 def main(argument, job, directory):
     plan = json.loads(Path(argument).read_text())
     rank = int(os.environ["RANK"])
-    unlucky = rank == plan.get("rank") and job == plan.get("job", 0)
+    unlucky = rank == plan.get("rank")
     trouble = plan.get("trouble") if unlucky else None
     if trouble == "before hello":
         raise ImportError("no module of that name")
@@ -30,11 +29,11 @@ def main(argument, job, directory):
     journal.write(RankStarted(rank=rank, job=job, host=int(os.environ["GROUP_RANK"]), pid=os.getpid()))
     try:
         journal.write(PhaseBegan(name="joining"))
-        dist.init_process_group("gloo", timeout=timedelta(seconds=plan.get("timeout_s", 60)))
+        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
         for step in range(plan["steps"]):
             journal.note(f"step {step}: computing")
-            if step == plan.get("at"):
-                misbehave(trouble)
+            if step == plan.get("at") and trouble == "raise":
+                raise RuntimeError("out of luck")
             tensor = torch.ones(1000)
             journal.note(f"step {step}: waiting for gradients")
             dist.all_reduce(tensor)
@@ -46,19 +45,6 @@ def main(argument, job, directory):
     except Exception as error:
         journal.write(RankFailed(message=f"{type(error).__name__}: {error}", traceback=traceback.format_exc()))
         os._exit(1)
-    if trouble == "after end":
-        os._exit(9)
-
-
-def misbehave(trouble):
-    if trouble == "raise":
-        raise RuntimeError("out of luck")
-    if trouble == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if trouble == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    if trouble == "leave":
-        os._exit(3)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
@@ -17,8 +20,9 @@ from schedule_training import Net, batch, buckets_of, make
 from torch import Tensor, nn
 
 from xbench.emulation import pacer_of
-from xbench.emulation.cuda import StreamLink
-from xbench.emulation.group import host_send, new_group
+from xbench.emulation.cuda import StreamLink, StreamWork
+from xbench.emulation.group import HostWork, Send, new_group
+from xbench.emulation.pacer import Pacer
 from xbench.modes import MODES
 from xbench.records import CostModel, EmulatedLink
 from xbench.schedules.base import AttachConfig, Schedule
@@ -34,6 +38,60 @@ LINK = EmulatedLink(
         beta_ci95=(0.0, 0.0), max_relative_residual=0.0, points=[],
     )
 )  # fmt: skip
+
+
+class Hidden:
+    """Tensors in transit, which are NaN until they arrive."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = [tensor for tensor in tensors if tensor.is_floating_point()]
+        self._kept = [tensor.clone() for tensor in self._tensors]
+        for tensor in self._tensors:
+            tensor.fill_(float("nan"))
+        self._lock = threading.Lock()
+
+    def restore(self) -> None:
+        with self._lock:
+            for tensor, kept in zip(self._tensors, self._kept, strict=True):
+                tensor.copy_(kept)
+            self._tensors, self._kept = [], []
+
+
+class HiddenWork(HostWork):
+    """A collective on the host's clock, whose tensors are hidden until its end."""
+
+    def __init__(self, pacer: Pacer, tensors: Sequence[Tensor], *sent: object) -> None:
+        self.hidden = Hidden(tensors)
+        super().__init__(pacer, tensors, *sent)  # type: ignore[arg-type]
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        super().wait()
+        self.hidden.restore()
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        def arrived(future: torch.futures.Future[list[Tensor]]) -> list[Tensor]:
+            self.hidden.restore()
+            return future.value()
+
+        return super().get_future().then(arrived)
+
+
+def hiding(link: StreamLink) -> Send:
+    """Send over a GPU's link, on whose stream the tensors are hidden and shown again."""
+
+    def send(tensors: Sequence[Tensor], inner: dist.Work | None, nbytes: int, share: float) -> dist.Work:
+        link.stream.wait_stream(torch.cuda.current_stream(link.device))
+        with torch.cuda.stream(link.stream):
+            hidden = Hidden(tensors)
+        link.send(tensors, inner, nbytes, share)
+        with torch.cuda.stream(link.stream):
+            hidden.restore()
+            done = torch.cuda.Event()
+            done.record(link.stream)
+        return StreamWork(tensors, link.stream, done, inner)
+
+    return send
 
 
 def trained(schedule: str, group: dist.ProcessGroup | None, device: torch.device, wait: str) -> list[Tensor]:
@@ -73,12 +131,7 @@ def main() -> None:
     device = torch.device(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=0, world_size=1)
-    if device.type == "cuda":
-        link = StreamLink(LINK, device)
-        link.spoil = True
-        send = link.send
-    else:
-        send = host_send(pacer_of(LINK), spoil=True)
+    send = hiding(StreamLink(LINK, device)) if device.type == "cuda" else partial(HiddenWork, pacer_of(LINK))
     group = new_group(send, LINK.model.world_size, on_stream=device.type == "cuda")
     for schedule in SCHEDULES:
         for wait in ("backward", "step"):

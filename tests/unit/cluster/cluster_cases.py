@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from xbench.cluster.jobs import Job, RigidSpeed
+from xbench.cluster.jobs import Job, RigidSpeed, Speed
 from xbench.cluster.metrics import Simulated
 from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
 from xbench.cluster.simulator import simulate
@@ -20,7 +20,7 @@ TRACES = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4), st.integers(1
 
 
 @dataclass(frozen=True)
-class Amdahl:
+class Amdahl(Speed):
     """1 on one GPU; `parallel` of the work is shared by all."""
 
     parallel: float = 1.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xbench.cluster.live.attempt import OVER, AttemptProgress, LiveJob
+from xbench.cluster.live.attempt import OVER, AttemptProgress
 from xbench.cluster.live.controller import Controller
 from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import Event, Ledger, PolicyDecided, RunStarted, read
@@ -69,7 +69,7 @@ class Played:
                 one = self.running[-1]
                 one.end("lost", one.steps(), one.checkpoint())
 
-    def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> Playing:
+    def start(self, job: JobEntry, folder: Path, slots: tuple[int, ...]) -> Playing:
         if job.name in self.refuse:
             raise self.refuse[job.name]
         busy = {slot for one in self.running for slot in one.slots}
@@ -89,7 +89,7 @@ class Played:
 class Playing:
     """One attempt."""
 
-    def __init__(self, world: Played, job: LiveJob, slots: tuple[int, ...], base: float) -> None:
+    def __init__(self, world: Played, job: JobEntry, slots: tuple[int, ...], base: float) -> None:
         self.world, self.job, self.slots, self.base = world, job, slots, base
         self.ready = world.now + world.cost_s
         table = world.speeds.get(job.name) or {int(key): value for key, value in SPEEDS.items()}
@@ -167,14 +167,15 @@ def simulated(asked: RunStarted) -> tuple[list[tuple[float, dict[str, int]]], Si
 
 
 def played(
-    asked: RunStarted, folder: Path, world: Played | None = None, say: Callable[[str], None] = lambda line: None
-) -> tuple[State, list[Event]]:
+    asked: RunStarted, folder: Path, world: Played | None = None, say: Callable[[str], None] = lambda line: None,
+    stopping: Callable[[], int] = lambda: 0,
+) -> tuple[State, list[Event]]:  # fmt: skip
     """Run the jobs in a folder to the end; the state, and the ledger's events."""
     world = world or Played(asked.slots, asked.restart_s)
     state = State(asked)
     ledger = Ledger.begin(folder, asked)
     try:
-        Controller(state, ledger, world, world, say).run()
+        Controller(state, ledger, world, world, say, stopping).run()
     finally:
         ledger.close()
     return state, read(folder)[0]

@@ -31,6 +31,9 @@ def test_a_lost_node_costs_no_retry_and_the_job_goes_on_with_what_is_left(tmp_pa
     assert [event.slots for event in events if isinstance(event, Resized)] == [1]
     assert next(event.reason for event in events if isinstance(event, JobEnded)) == "a node is gone"
     assert digest(State.of(events)) == digest(state)
+    record = outcome(state)
+    assert (record.complete, record.slots, [span.how for span in record.spans]) == (True, 2, ["lost", "finished"])
+    assert "slots were lost or gained, and the simulation has the 2 of the beginning" in record.warnings
 
 
 def test_a_job_that_fits_no_longer_waits_and_the_others_go_on(tmp_path: Path) -> None:
@@ -187,13 +190,3 @@ def test_who_is_still_dying_is_waited_for(tmp_path: Path) -> None:
     a = state.tracks["a"]
     assert (a.crashes, len(a.attempts)) == (0, 1)
     assert a.finished_s is not None
-
-
-def test_the_record_says_that_slots_changed(tmp_path: Path) -> None:
-    world = Played(2, sizes={27.0: 1})
-    state, _ = played(began([entry("a", steps=60, gpus=2)], "doubling", restart_s=0.0), tmp_path, world)
-    record = outcome(state)
-    assert record.complete
-    assert record.slots == 2
-    assert "slots were lost or gained, and the simulation has the 2 of the beginning" in record.warnings
-    assert [span.how for span in record.spans] == ["lost", "finished"]

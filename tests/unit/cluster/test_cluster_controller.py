@@ -107,19 +107,18 @@ def test_a_job_that_ends_while_it_is_being_stopped(policy: str, tmp_path: Path) 
     assert digest(State.of(events)) == digest(state)
 
 
-def test_what_cannot_be_built_is_given_up_at_once(tmp_path: Path) -> None:
-    world = Played(1, refuse={"a": SpecError("no such model")})
-    state, _ = played(began([entry("a"), entry("b")], slots=1), tmp_path, world)
-    assert state.tracks["a"].gave_up == "no such model"
-    assert state.tracks["b"].finished_s == 44.0
-
-
-@pytest.mark.parametrize("poll_s", [2.0, 0.05])
-def test_what_cannot_be_launched_is_retried(tmp_path: Path, poll_s: float) -> None:
-    world = Played(1, refuse={"a": OSError("no more processes")}, poll_s=poll_s)
+@pytest.mark.parametrize(("error", "poll_s", "reason", "later_s"), [
+    (SpecError("no such model"), 2.0, "no such model", 0.0),
+    (OSError("no more processes"), 2.0, "it failed 3 times, at last: no more processes", 2.0),
+    (OSError("no more processes"), 0.05, "it failed 3 times, at last: no more processes", 2.0),
+])  # fmt: skip
+def test_what_cannot_be_built_is_given_up_at_once_and_what_cannot_be_launched_is_retried(
+    error: Exception, poll_s: float, reason: str, later_s: float, tmp_path: Path
+) -> None:
+    world = Played(1, refuse={"a": error}, poll_s=poll_s)
     state, _ = played(began([entry("a"), entry("b")], slots=1, retries=2), tmp_path, world)
-    assert state.tracks["a"].gave_up == "it failed 3 times, at last: no more processes"
-    assert state.tracks["b"].finished_s == 2.0 + 44.0
+    assert state.tracks["a"].gave_up == reason
+    assert state.tracks["b"].finished_s == later_s + 44.0
 
 
 def test_one_that_does_not_stop_is_killed(tmp_path: Path) -> None:
@@ -133,9 +132,7 @@ def test_one_that_does_not_stop_is_killed(tmp_path: Path) -> None:
 def test_one_that_makes_no_progress_is_killed(tmp_path: Path) -> None:
     said: list[str] = []
     world = Played(1, cost_s=1e5)
-    ledger, state = Ledger.begin(tmp_path, asked := began([entry("a")], slots=1, retries=0)), State(asked)
-    Controller(state, ledger, world, world, said.append).run()
-    ledger.close()
+    state, _ = played(began([entry("a")], slots=1, retries=0), tmp_path, world, said.append)
     assert state.tracks["a"].attempts[0].how == "failed"
     assert world.now == pytest.approx(SILENCE_S, abs=2 * world.poll_s)
     assert sum("has made no progress for 30.0 min, and is killed" in line for line in said) == 1
@@ -144,16 +141,12 @@ def test_one_that_makes_no_progress_is_killed(tmp_path: Path) -> None:
 def test_ctrl_c_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
     asked = began(some_jobs(), "doubling", 4)
     world = Played(4, stop_s=2.0)
-    ledger, state = Ledger.begin(tmp_path, asked), State(asked)
     with pytest.raises(Interrupted) as caught:
-        Controller(state, ledger, world, world, stopping=lambda: int(world.now > 15)).run()
-    ledger.close()
+        played(asked, tmp_path, world, stopping=lambda: int(world.now > 15))
     assert caught.value.hint == f"xbench cluster run --resume {tmp_path}"
     assert world.running == []
     assert any(isinstance(one, RunPaused) for one in read(tmp_path)[0])
-    resumed = replayed(tmp_path)
-    assert digest(resumed) == digest(state)
-    assert all(track.attempt is None for track in resumed.tracks.values())
+    assert all(track.attempt is None for track in replayed(tmp_path).tracks.values())
     resumed = gone_on(tmp_path, world)
     assert all(track.finished_s is not None for track in resumed.tracks.values())
     assert all(track.lost_steps == 0 for track in resumed.tracks.values())
@@ -161,13 +154,10 @@ def test_ctrl_c_stops_all_with_a_checkpoint(tmp_path: Path) -> None:
 
 def test_asked_twice_all_is_killed(tmp_path: Path) -> None:
     world = Played(2, stop_s=1e9)
-    asked = began([entry("a", steps=1000)])
-    ledger, state = Ledger.begin(tmp_path, asked), State(asked)
     asks = iter([0, 0, 1, 1, 2])
     with pytest.raises(Interrupted):
-        Controller(state, ledger, world, world, stopping=lambda: next(asks, 2)).run()
+        played(began([entry("a", steps=1000)]), tmp_path, world, stopping=lambda: next(asks, 2))
     assert world.running == []
-    ledger.close()
 
 
 class Killed(BaseException):
@@ -254,19 +244,7 @@ def test_a_policy_that_leaves_jobs_waiting_is_a_bug(tmp_path: Path, monkeypatch:
         played(began([entry("a")]), tmp_path)
 
 
-def test_jobs_that_would_share_slots_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xbench.cluster.policy import Grant
-
-    monkeypatch.setattr(
-        "xbench.cluster.policies.fifo.Fifo.decide", lambda self, now_s: [(self._queue[0], Grant(1, 0.5, 1))]
-    )
-    with pytest.raises(SpecError, match="'fifo' lets jobs share their slots, and real jobs do not yet"):
-        played(began([entry("a")]), tmp_path)
-
-
-def test_a_policy_that_shares_is_refused_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xbench.cluster.policies import POLICIES
-
-    monkeypatch.setitem(POLICIES.entry("fifo").facts, "steps", True)
-    with pytest.raises(SpecError, match="'fifo' lets jobs share their slots"):
-        State(began([entry("a")]))
+@pytest.mark.parametrize("policy", ["crossover-pairs", "jigsaw:k=2"])
+def test_a_policy_that_shares_is_refused_before_anything_is_started(policy: str) -> None:
+    with pytest.raises(SpecError, match=f"'{policy}' lets jobs share their slots, and real jobs do not yet"):
+        State(began([entry("a")], policy))

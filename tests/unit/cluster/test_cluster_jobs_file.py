@@ -41,9 +41,8 @@ def test_the_example() -> None:
 def test_what_is_left_out_is_as_in_a_live_job(tmp_path: Path) -> None:
     file = load_jobs(written(tmp_path, JOB))
     assert file.slots is None
-    live = file.jobs[0].live
-    assert (live.arrival_s, live.gpus, live.least, live.most) == (0, 1, 1, None)
-    assert (live.seed, live.checkpoint_steps) == (0, 50)
+    job = file.jobs[0]
+    assert (job.arrival_s, job.gpus, job.least, job.most, job.seed, job.checkpoint_steps) == (0, 1, 1, None, 0, 50)
     assert file.jobs[0].speed is None
     assert JobEntry.model_validate_json(file.jobs[0].model_dump_json()) == file.jobs[0]
 

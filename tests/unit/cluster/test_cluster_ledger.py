@@ -10,8 +10,7 @@ import pytest
 from live_cases import began, digest, entry, played
 
 from xbench.cluster.live.ledger import LEDGER, JobArrived, Ledger, read
-from xbench.cluster.live.state import State
-from xbench.cluster.live.track import AttemptState, LearnedSpeed
+from xbench.cluster.live.state import AttemptState, LearnedSpeed, State
 from xbench.cluster.speeds import TableSpeed
 from xbench.errors import RecordError, RunError, SpecError
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from xbench.cluster.jobs import Job, on_hosts
 from xbench.cluster.metrics import Simulated, Span, metrics
 from xbench.cluster.placement import PLACEMENTS, Hosts, Layout, parse_placements
-from xbench.cluster.policies import POLICIES, needs, parse_policy
+from xbench.cluster.policies import POLICIES, facts_of, parse_policy
 from xbench.cluster.policies.fifo import Fifo
-from xbench.cluster.policies.srtf import Srtf
+from xbench.cluster.policies.ordered import Srtf
 from xbench.cluster.policy import Active, Cluster, Grant, Placement, Policy
 from xbench.cluster.simulator import simulate
 from xbench.cluster.speeds import RingSpeed
@@ -217,9 +217,9 @@ def test_no_host_has_more_jobs_than_gpus_and_all_work_is_done(
 def jobs_for(policy: str, told: list[tuple[float, int, float]]) -> list[Job]:
     """With what that policy has to know of them."""
     jobs = rigid(*told)
-    if needs(policy, "speeds"):
+    if facts_of(policy).get("speeds"):
         return [Job(job.name, job.arrival_s, job.gpus, job.work, Amdahl(0.9)) for job in jobs]
-    if needs(policy, "steps"):
+    if facts_of(policy).get("steps"):
         return [replace(job, facts={"step_s": 0.2, "exposed": 0.1 * (1 + job.gpus)}) for job in jobs]
     return jobs
 
@@ -241,7 +241,7 @@ def test_every_policy_goes_on_where_jobs_take_longer_than_it_thought(name: str, 
     jobs = jobs_for(name, told)
     simulated = on(jobs, parse_policy(name), rule, 3, 2, 0.25, restart_s=1.0)
     assert len(simulated.finished) == len(jobs)
-    if rule == "spread" and not needs(name, "speeds"):
+    if rule == "spread" and not facts_of(name).get("speeds"):
         assert simulated.lost_gpu_s > 0
     if not simulated.shared:
         check_hosts(simulated.spans, 3, 2)

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.cluster.policies.attained import Gittins, Las, gittins_index
-from xbench.cluster.policies.fifo import Fifo, FifoBackfill
-from xbench.cluster.policies.ordered import Ordered
-from xbench.cluster.policies.srtf import Sjf, Srsf, Srtf
+from xbench.cluster.policies.fifo import FifoBackfill
+from xbench.cluster.policies.ordered import Ordered, Srsf, Srtf
 from xbench.cluster.policy import Active, Change, Grant, Policy
 from xbench.errors import SpecError
 
@@ -22,19 +21,6 @@ LESSONS = [(10.0 * number, 1, 4.0) for number in range(8)]
 @pytest.mark.parametrize(
     ("policy", "gpus", "jobs", "expected"),
     [
-        # b blocks c under FIFO although c would fit beside a
-        (Fifo(), 4, [(0, 2, 10), (1, 4, 5), (2, 1, 3)], {"a": 10, "b": 15, "c": 18}),
-        # c ends by the time that b is reserved for (10), and d does not
-        (FifoBackfill(), 4, [(0, 2, 10), (1, 4, 5), (2, 1, 3), (3, 1, 9)], {"a": 10, "b": 15, "c": 5, "d": 24}),
-        # b needs 3 of the 4 that a leaves: 1 is extra, and c may have it for as long as it likes, but not d as well
-        (FifoBackfill(), 4, [(0, 2, 10), (1, 3, 5), (2, 1, 30), (3, 1, 30)], {"a": 10, "b": 15, "c": 32, "d": 45}),
-        # c before b because it is shorter; d does not fit beside c, and e, longer, does
-        (Sjf(), 4, [(0, 4, 10), (1, 4, 5), (2, 2, 3), (3, 4, 4), (4, 1, 6)],
-         {"a": 10, "c": 13, "e": 16, "d": 20, "b": 25}),
-        # b has less left than a; c has not
-        (Srtf(), 4, [(0, 4, 10), (2, 4, 3), (4, 4, 9)], {"b": 5, "a": 13, "c": 22}),
-        # 2 GPUs × 6 s are less than 4 × 4
-        (Srsf(), 4, [(0, 4, 4), (0, 2, 6), (0, 2, 6)], {"b": 6, "c": 6, "a": 10}),
         # a falls after 4 s, when b has waited since 2; b falls at 8, and a, which came to level 1 first, goes on
         (Las((4.0,)), 1, [(0, 1, 10), (2, 1, 10)], {"a": 14, "b": 20}),
         # service is time on all GPUs: 2 GPUs for 2 s are 4 GPU seconds
@@ -47,7 +33,9 @@ LESSONS = [(10.0 * number, 1, 4.0) for number in range(8)]
         (Las((3.0,)), 1, [*LESSONS, (100.0, 1, 4.0), (102.0, 1, 4.0)], {"i": 107, "j": 108}),
     ],
 )  # fmt: skip
-def test_by_hand(policy: Policy, gpus: int, jobs: list[tuple[float, int, float]], expected: dict[str, float]) -> None:
+def test_levels_by_hand(
+    policy: Policy, gpus: int, jobs: list[tuple[float, int, float]], expected: dict[str, float]
+) -> None:
     found = ends(run(rigid(*jobs), policy, gpus))
     assert {name: found[name] for name in expected} == expected
 

@@ -38,7 +38,6 @@ def test_a_ring_is_the_formula() -> None:
     [
         ((-1.0, 0.0, 0.0, 1.0), 1.0, 1.0, "none below zero"),
         ((math.nan, 0.0, 0.0, 1.0), 1.0, 1.0, "none below zero"),
-        ((1.0, 0.0, 0.0, 1.0), 0.0, 1.0, "batch of 0"),
         ((1.0, 0.0, 0.0, 1.0), 1.0, -1.0, "below zero"),
         ((0.0, 1.0, 1.0, 0.0), 1.0, 1.0, "no time"),
     ],
@@ -136,8 +135,6 @@ def test_a_ring_over_hosts_is_the_formula() -> None:
 def test_a_link_between_hosts_is_never_faster_than_one_within() -> None:
     fast = RingSpeed(HOSTED.theta, HOSTED.batch, HOSTED.model_bytes, across=(0.0, 0.0))
     assert fast.step_s(4, 1) == fast.step_s(4)
-    with pytest.raises(SpecError, match="between hosts"):
-        RingSpeed(HOSTED.theta, 128.0, 4e8, across=(-1.0, 0.0))
 
 
 def test_a_speed_that_knows_nothing_of_hosts_has_a_factor_on_more_than_it_needs() -> None:

@@ -25,8 +25,7 @@ def run(xbench: Run) -> Run:
 
 def test_a_comparison_answers_first_and_is_kept(run: Run, tmp_path: Path) -> None:
     kept = tmp_path / "cluster.json"
-    words = ["--trace", FEW, "--gpus", "8", "--seeds", "6"]
-    words += ["--policies", "fifo,gittins:learn=on,thresholds=600,doubling"]
+    words = f"--trace {FEW} --gpus 8 --policies fifo,gittins:learn=on,thresholds=600,doubling --seeds 6".split()
     code, out, err = run("compare", *words, "--restart-cost", "0,30", "--json", str(kept))
     assert code == 0
     record = load(kept)
@@ -41,8 +40,7 @@ def test_a_comparison_answers_first_and_is_kept(run: Run, tmp_path: Path) -> Non
 
 def test_placements_are_a_column(run: Run, tmp_path: Path) -> None:
     kept = tmp_path / "cluster.json"
-    words = ["--trace", FEW, "--gpus", "8", "--policies", "fifo,doubling", "--gpus-per-host", "2", "--seeds", "1"]
-    words += ["--restart-cost", "0"]
+    words = f"--trace {FEW} --gpus 8 --policies fifo,doubling --gpus-per-host 2 --seeds 1 --restart-cost 0".split()
     code, out, err = run("compare", *words, "--placement", "packed,spread", "--json", str(kept), "--csv", "-")
     assert code == 0
     found = [(row["policy"], row["placement"], row["gpus_per_host"]) for row in csv.DictReader(io.StringIO(out))]

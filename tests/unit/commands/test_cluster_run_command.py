@@ -13,7 +13,8 @@ import pytest
 from outcome import Run
 
 from xbench import cli
-from xbench.cluster.live.attempt import AttemptProgress, LiveJob
+from xbench.cluster.live.attempt import AttemptProgress
+from xbench.cluster.live.jobs_file import JobEntry
 from xbench.cluster.live.ledger import LEDGER
 from xbench.records import LiveRun, load
 from xbench.runs.run_folder import keep
@@ -48,7 +49,7 @@ class Quick:
     kept: dict[str, int]
     ends_at: int | None = None
 
-    def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> QuickRunning:
+    def start(self, job: JobEntry, folder: Path, slots: tuple[int, ...]) -> QuickRunning:
         return QuickRunning(job)
 
     def close(self) -> None:
@@ -56,7 +57,7 @@ class Quick:
 
 
 class QuickRunning:
-    def __init__(self, job: LiveJob) -> None:
+    def __init__(self, job: JobEntry) -> None:
         self.job, self.steps, self.stopping = job, Quick.kept.get(job.name, 0) - 1, False
 
     def look(self) -> AttemptProgress:
@@ -190,13 +191,6 @@ def test_given_up_jobs_are_tried_again_with_resume_and_retries(run: Run, monkeyp
     record = kept()
     assert [job.status for job in record.jobs] == ["finished", "finished"]
     assert run("--resume", "here", "--retries", "1")[0] == 2
-
-
-def test_a_folder_that_has_a_run_is_not_begun_anew(run: Run) -> None:
-    assert run("jobs.toml", "--folder", "here")[0] == 0
-    code, _, err = run("jobs.toml", "--folder", "here")
-    assert code == 2
-    assert "--resume here" in " ".join(err.split())
 
 
 def test_ray_that_is_not_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

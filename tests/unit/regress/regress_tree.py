@@ -19,7 +19,7 @@ from xbench.records import Baseline, Regression, load
 from xbench.regress import load_suite
 from xbench.regress.baseline import baseline
 from xbench.regress.check import check
-from xbench.regress.request import Layer, RegressRequest
+from xbench.regress.session import Layer, RegressRequest
 from xbench.runs.run_folder import Kept
 
 SUITE = """

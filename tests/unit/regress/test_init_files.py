@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,7 +27,7 @@ FETCHED = {"url": "https://github.com/you/xbench", "vcs_info": {"vcs": "git", "c
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Somebody's project, with a model of its own, beside an xbench that came from GitHub."""
     monkeypatch.setattr(init_files, "source", lambda: FETCHED)
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    git(tmp_path, "init")
     (tmp_path / "models.py").write_text("def make():\n    return model, batch, loss\n")
     (tmp_path / "pyproject.toml").touch()
     monkeypatch.chdir(tmp_path)
@@ -116,30 +115,32 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(
     assert everything(repository) == before
 
 
-def test_a_model_outside_the_repository_is_refused(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    inner = repository / "inner"
-    subprocess.run(["git", "init", "--quiet", str(inner)], check=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(inner)
-        assert cli.main(["regress", "init", "../models.py:make"]) == 2
-    assert "'../models.py' is outside of this repository" in capsys.readouterr().err
-    assert everything(inner) == {}
-
-
-def test_only_the_root_of_a_repository_will_do(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("folder", "own", "workload", "sentence"),
+    [
+        ("inner", True, "../models.py:make", "'../models.py' is outside of this repository"),
+        ("deeper", False, "resnet18", "is not the root of its git repository\n  hint: cd {repository}\n"),
+        ("/none", False, "resnet18", "is in no git repository\n  hint: git init makes one\n"),
+    ],
+)
+def test_only_the_root_of_a_repository_and_its_own_models_will_do(
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    folder: str,
+    own: bool,
+    workload: str,
+    sentence: str,
 ) -> None:
-    deeper, none = repository / "deeper", tmp_path_factory.mktemp("none")
-    deeper.mkdir()
-    for folder, sentence in (
-        (deeper, f"is not the root of its git repository\n  hint: cd {repository}\n"),
-        (none, "is in no git repository\n  hint: git init makes one\n"),
-    ):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
-            assert cli.main(["regress", "init", "resnet18"]) == 2
-        assert sentence in capsys.readouterr().err
-        assert everything(folder) == {}
+    place = tmp_path_factory.mktemp("none") if folder == "/none" else repository / folder
+    place.mkdir(exist_ok=True)
+    if own:
+        git(place, "init")
+    monkeypatch.chdir(place)
+    assert cli.main(["regress", "init", workload]) == 2
+    assert sentence.format(repository=repository) in capsys.readouterr().err
+    assert everything(place) == {}
 
 
 def runs_of(repository: Path) -> list[str]:
@@ -218,11 +219,6 @@ def test_ci_installs_xbench_from_where_it_came_and_else_asks(
     assert everything(repository).keys() - before.keys() == {"xbench.toml", ".gitignore"}
 
 
-def test_a_model_of_a_library_brings_its_extra(repository: Path) -> None:
-    assert cli.main(["regress", "init", "hf/bert"]) == 0
-    assert "'xbench-schedules[hf] @ git+https://" in runs_of(repository)[0]
-
-
 @pytest.mark.parametrize(
     ("remote", "public"),
     [
@@ -243,10 +239,3 @@ def test_a_checkout_is_published_where_a_remote_has_its_commit(tmp_path: Path, r
     assert published(tmp_path) == f"git+{public}@{git(tmp_path, 'rev-parse', 'HEAD')}"
     git(tmp_path, "commit", "--allow-empty", "-m", "not pushed")
     assert published(tmp_path) is None
-
-
-def test_a_check_without_a_suite_points_here(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["regress", "check"]) == 2
-    assert capsys.readouterr().err == (
-        "error: there is no suite 'xbench.toml'\n  hint: xbench regress init writes one\n"
-    )

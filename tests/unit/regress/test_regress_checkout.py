@@ -1,4 +1,4 @@
-"""Revisions: which is meant, its files for as long as they are needed, and nothing left behind."""
+"""Revisions: which is meant, its files for as long as they are needed, and orders that its own packages carry out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 from regress_tree import git
 
 from xbench.errors import SpecError
-from xbench.regress.checkout import Checkout, Repository, empty_submodules, left_out, other_needs, short
+from xbench.regress import checkout
+from xbench.regress.checkout import Checkout, Incomparable, Repository, left_out, other_needs, short
+from xbench.regress.protocol import VERSION, JobRequest
 
 
 @pytest.fixture
@@ -63,13 +66,6 @@ def test_what_is_no_revision_is_refused_in_a_sentence(root: Path, revision: str)
     assert caught.value.hint
 
 
-def test_in_a_shallow_clone_the_hint_is_to_fetch_more(root: Path, tmp_path: Path) -> None:
-    git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
-    with pytest.raises(SpecError) as caught:
-        Repository.around(tmp_path / "shallow").commit_of("HEAD~1")
-    assert "fetch-depth: 0" in str(caught.value.hint)
-
-
 def test_base_is_where_the_branch_parted_from_it(root: Path) -> None:
     parted = git(root, "rev-parse", "HEAD")
     git(root, "checkout", "-b", "feature")
@@ -94,6 +90,9 @@ def test_a_shallow_clone_knows_the_parents_of_its_head_and_else_says_what_to_fet
     git(root, "commit", "--allow-empty", "-m", "three")
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
     shallow = Repository.around(tmp_path / "shallow")
+    with pytest.raises(SpecError) as caught:
+        shallow.commit_of("HEAD~1")
+    assert "fetch-depth: 0" in str(caught.value.hint)
     for base in bases:
         git(shallow.root, "fetch", "--quiet", "--depth=1", "origin", base)
     assert shallow.branch_point(bases[1]) == (bases[1], 0)
@@ -163,24 +162,18 @@ def test_the_working_tree_says_when_it_differs_but_not_for_results(root: Path) -
     assert short(repository.head()) == f"{commit[:10]}+"
 
 
-def test_a_base_is_there_inside_the_context_and_gone_after_it(root: Path) -> None:
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, ValueError])
+def test_a_base_is_there_inside_the_context_and_gone_after_it(root: Path, error: type[BaseException] | None) -> None:
     repository = Repository.around(root)
-    with repository.checked_out(repository.commit_of("HEAD~1")) as tree:
+    expected: AbstractContextManager[object] = nullcontext() if error is None else pytest.raises(error)
+    with expected, repository.checked_out(repository.commit_of("HEAD~1")) as tree:
         assert (tree / "file").read_text() == "old"
         assert (tree / repository.here / "bench" / "xbench.toml").read_text() == "old"
-    assert not tree.exists()
+        if error is not None:
+            raise error
     assert not tree.parent.exists()
     assert git(root, "worktree", "list").count("\n") == 0
     assert (root / "file").read_text() == "new"
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_it_is_gone_whatever_happens_in_it(root: Path, error: type[BaseException]) -> None:
-    repository = Repository.around(root)
-    with pytest.raises(error), repository.checked_out("HEAD") as tree:
-        raise error
-    assert not tree.parent.exists()
-    assert git(root, "worktree", "list").count("\n") == 0
 
 
 def test_what_a_killed_check_left_is_removed_by_the_next(
@@ -221,9 +214,106 @@ def test_different_requirements_are_named_from_both_sides(tmp_path: Path) -> Non
     assert other_needs(head, tmp_path) is None
 
 
-def test_submodules_of_base_are_named(tmp_path: Path) -> None:
-    assert empty_submodules(tmp_path) is None
-    (tmp_path / ".gitmodules").touch()
-    assert empty_submodules(tmp_path) == (
-        "base has git submodules, which are empty in its checkout: what is imported from them is not base's"
-    )
+ORDER = JobRequest(kind="look", workload="resnet18", modes=("ddp",), fabric="local:ranks=2")
+
+
+def tree(root: Path, program: str, *, head: Path | None = None) -> Checkout:
+    """A tree whose package xbench is this program alone."""
+    (root / "xbench").mkdir(parents=True)
+    (root / "xbench" / "__init__.py").write_text("")
+    (root / "xbench" / "__main__.py").write_text(program)
+    return Checkout("base", root, root, head or root, "base revision 1a2b3c")
+
+
+def test_an_order_is_carried_out_by_the_tree_s_own_package(tmp_path: Path) -> None:
+    answered = tree(
+        tmp_path,
+        "import json, sys, pathlib\n"
+        "order = json.loads(pathlib.Path(sys.argv[3]).read_text())\n"
+        "pathlib.Path(sys.argv[4]).write_text(json.dumps({'xbench': 'its own', 'new': 1, 'failed': {'ddp':"
+        " order['workload']}}))\n",
+    ).carry_out(ORDER, 20)
+    assert (answered.xbench, answered.failed) == ("its own", {"ddp": "resnet18"})  # and a field of later is passed over
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("import sys; print('the model is gone', file=sys.stderr); sys.exit(3)", "exit status 3: the model is gone"),
+        ("import os; os.kill(os.getpid(), 9)", "exit status -9: it said nothing"),
+        ("import sys, pathlib; pathlib.Path(sys.argv[4]).write_text('{')", "exit status 0: it said nothing"),
+    ],
+)
+def test_a_launch_that_gives_no_answer_is_an_answer_with_its_reason(tmp_path: Path, program: str, told: str) -> None:
+    answered = tree(tmp_path, program).carry_out(ORDER, 20)
+    assert answered.error == f"a launch of base revision 1a2b3c ended with {told}"
+
+
+def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    answered = tree(tmp_path, "import time; time.sleep(60)").carry_out(ORDER, 0.5)
+    assert answered.error is not None
+    assert "took longer than 0 s" in answered.error or "took longer than 1 s" in answered.error
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("import sys; sys.exit(2)", "base revision 1a2b3c has no xbench regress: it is older than this gate"),
+        ("raise ImportError('no such thing')", "its xbench does not start: ImportError: no such thing"),
+        ("print('{\"protocol\": 99}')", f"takes orders of version 99, and head gives them in version {VERSION}"),
+        ("print('hello')", "its xbench does not start"),
+    ],
+)
+def test_a_base_that_does_not_is_not_comparable_in_one_sentence(tmp_path: Path, program: str, told: str) -> None:
+    with pytest.raises(Incomparable) as caught:
+        tree(tmp_path, program).ask()
+    assert told in str(caught.value)
+
+
+def test_what_pointed_into_head_points_into_the_base(tmp_path: Path) -> None:
+    head, base = tmp_path / "head", tmp_path / "base"
+    (head / "lib").mkdir(parents=True)
+    (base / "src").mkdir(parents=True)
+    one = Checkout("base", base, base, head.resolve(), "base")
+    ours = {"PYTHONPATH": os.pathsep.join([str(head), str(head / "lib"), "/elsewhere"]), "HOME": "/home"}
+    parts = one.environ(ours)["PYTHONPATH"].split(os.pathsep)
+    assert parts == [str(base), str(base / "src"), str(base / "lib"), "/elsewhere"]
+    assert one.environ(ours)["HOME"] == "/home"
+    assert Checkout("head", head, head, head.resolve(), "head").environ({})["PYTHONPATH"] == str(head)
+
+
+def test_a_package_of_a_monorepo_is_that_of_its_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite is in packages/net; code is imported from there, by a .pth file, and by an editable install."""
+    head, base = tmp_path / "head", tmp_path / "base"
+    for root in (head, base):
+        for folder in ("packages/net/src", "packages/by-path", "packages/by-hook/src"):
+            (root / folder).mkdir(parents=True)
+    for folder in (".venv/lib/site-packages", "packages/new"):
+        (head / folder).mkdir(parents=True)
+    (base / ".venv/lib/site-packages").mkdir(parents=True)
+    inside = ["packages/by-path", "packages/new", ".venv/lib/site-packages"]
+    monkeypatch.setattr("sys.path", ["", *(str(head / folder) for folder in inside), "/usr/lib/python3"])
+    hooked = head / "packages" / "by-hook"
+    monkeypatch.setattr(checkout, "_editable_projects", lambda: (hooked, hooked / "src", Path("/elsewhere/src")))
+    monkeypatch.chdir(tmp_path)
+    for root, own in ((base, []), (head, ["packages/new"])):
+        side = Checkout("base", root, root / "packages" / "net", head, "a tree")
+        expected = [".", "packages/net", "packages/net/src", "packages/by-path", *own, "packages/by-hook",
+                    "packages/by-hook/src"]  # fmt: skip
+        assert side.environ({})["PYTHONPATH"].split(os.pathsep) == [str(root / folder) for folder in expected]
+
+
+def test_projects_that_are_installed_in_editable_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = {
+        "editable": '{"url": "file:///home/me/my%20net", "dir_info": {"editable": true}}',
+        "plain": '{"url": "file:///home/me/other", "dir_info": {}}',
+        "broken": "{",
+    }
+    for name, source in sources.items():
+        (tmp_path / f"{name}-1.dist-info").mkdir()
+        (tmp_path / f"{name}-1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+        (tmp_path / f"{name}-1.dist-info" / "direct_url.json").write_text(source)
+    (tmp_path / "bare-1.dist-info").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    project = Path("/home/me/my net")
+    assert checkout._editable_projects.__wrapped__() == (project, project / "src")

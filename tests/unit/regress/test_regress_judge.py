@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import sample_regressions as made
@@ -153,8 +155,7 @@ def test_what_the_baseline_does_not_hold_is_missing() -> None:
 
 
 def test_another_machine_is_named_and_only_clocks_care() -> None:
-    elsewhere = made.side("b", environment=made.ENVIRONMENT.model_copy(update={"cores": 16}))
-    record = made.regression(base=elsewhere)
+    record = made.regression(base=ELSEWHERE)
     assert {of(record, case).reason for case in TIMED} == {"cores: 16 and 8"}
     assert {of(record, case).verdict for case in TIMED} == {"not comparable"}
     assert {case.verdict for case in record.cases if not case.wall_clock} == {"equivalent"}
@@ -181,53 +182,35 @@ def test_memory_needs_the_same_torch() -> None:
     ]
 
 
-def test_a_head_that_fails_is_no_pass() -> None:
-    failure = Failure(check="small", mode="wfbp", side="head", pair=0, reason="rank 1 died: SIGKILL")
-    pairs = made.pairs({DDP: 1.0, OPTIMAL: 1.0})
-    record = made.regression(pairs=pairs, failures=[failure])
-    assert (of(record, WFBP).verdict, of(record, WFBP).reason) == ("missing", "head failed: rank 1 died: SIGKILL")
-    assert exit_code(record, strict=False) == 1
-    base = failure.model_copy(update={"side": "base"})
-    assert exit_code(made.regression(pairs=pairs, failures=[base]), strict=False) == 0
-    assert exit_code(made.regression(pairs=pairs, failures=[base]), strict=True) == 5
+HEAD = Failure(check="small", mode="wfbp", side="head", pair=0, reason="rank 1 died: SIGKILL")
+OLD = [Failure(check=name, side="base", reason="base is too old") for name in ("resnet18", "small")]
+OTHERS = made.pairs({DDP: 1.0, OPTIMAL: 1.0})
+FEW = made.pairs(dict.fromkeys(TIMED, 1.0))[:3]
+SLOWER = made.pairs(dict.fromkeys(TIMED, 1.0) | {WFBP: 1.3})
+ELSEWHERE = made.side("b", environment=made.ENVIRONMENT.model_copy(update={"cores": 16}))
 
 
-def test_a_head_that_fails_in_some_launches_is_no_pass_if_the_others_do_not_decide() -> None:
-    failure = Failure(check="small", mode="wfbp", side="head", pair=0, reason="rank 1 died: SIGKILL")
-    few = made.pairs(dict.fromkeys(TIMED, 1.0))[:3]
-    record = made.regression(pairs=few, failures=[failure])
-    assert of(record, WFBP).verdict == "inconclusive"
-    assert exit_code(record, strict=False) == 1
-    assert {case.name: case.status for case in junit.cases(record)}["wfbp step_time"] == "error"
-    assert exit_code(made.regression(pairs=few), strict=False) == 0
-
-
-def test_a_head_that_fails_in_all_confirming_launches_is_no_pass() -> None:
-    failure = Failure(check="small", mode="wfbp", side="head", pair=0, reason="rank 1 died: SIGKILL")
-    slower = made.pairs(dict.fromkeys(TIMED, 1.0) | {WFBP: 1.3})
-    record = made.regression(pairs=slower, confirmation=[], failures=[failure])
+@pytest.mark.parametrize(
+    ("changes", "verdict", "reason", "code"),
+    [
+        ({"pairs": OTHERS, "failures": [HEAD]}, "missing", "head failed: rank 1 died: SIGKILL", 1),
+        ({"pairs": OTHERS, "failures": [HEAD.model_copy(update={"side": "base"})]}, "missing", "base failed: ", 5),
+        ({"pairs": FEW, "failures": [HEAD]}, "inconclusive", "3 pairs cannot decide", 1),
+        ({"pairs": FEW}, "inconclusive", "3 pairs cannot decide", 4),
+        ({"pairs": SLOWER, "failures": [HEAD]}, "inconclusive", "suspected, not yet .*; head failed: rank 1", 1),
+        ({"base": None, "pairs": [], "failures": [*OLD, HEAD]}, "missing", "head failed: rank 1 died: SIGKILL", 1),
+        ({"base": None, "pairs": [], "failures": OLD}, "not comparable", "base is too old", 5),
+        ({"base": ELSEWHERE, "failures": [HEAD]}, "not comparable", "cores: 16 and 8", 1),
+    ],
+)
+def test_a_head_that_fails_is_no_pass(changes: dict[str, Any], verdict: str, reason: str, code: int) -> None:
+    record = made.regression(**changes)
     found = of(record, WFBP)
-    assert (found.verdict, found.suspected) == ("inconclusive", True)
-    assert found.reason.startswith("suspected, not yet confirmed: ")
-    assert found.reason.endswith("; head failed: rank 1 died: SIGKILL")
-    assert exit_code(record, strict=False) == 1
-
-
-def test_a_head_that_fails_is_no_pass_if_base_cannot_be_compared() -> None:
-    failure = Failure(check="small", mode="wfbp", side="head", reason="rank 1 died: SIGKILL")
-    old = [Failure(check=name, side="base", reason="base is too old") for name in ("resnet18", "small")]
-    record = made.regression(base=None, pairs=[], failures=[*old, failure])
-    assert (of(record, WFBP).verdict, of(record, WFBP).reason) == ("missing", "head failed: rank 1 died: SIGKILL")
-    assert (of(record, DDP).verdict, of(record, DDP).reason) == ("not comparable", "base is too old")
-    assert [exit_code(record, strict=strict) for strict in (False, True)] == [1, 1]
-    assert exit_code(made.regression(base=None, pairs=[], failures=old), strict=False) == 0
-    elsewhere = made.side("b", environment=made.ENVIRONMENT.model_copy(update={"cores": 16}))
-    record = made.regression(base=elsewhere, failures=[failure])
-    assert of(record, WFBP).verdict == "not comparable"
-    assert exit_code(record, strict=False) == 1
-    assert {case.name: case.status for case in junit.cases(record) if case.group == "small"} == {
-        "wfbp collectives": "passed", "wfbp step_time": "error",
-    }  # fmt: skip
+    assert (found.verdict, found.suspected) == (verdict, changes.get("pairs") is SLOWER)
+    assert re.match(reason, found.reason)
+    assert [exit_code(record, strict=strict) for strict in (False, True)] == [1 if code == 1 else 0, code]
+    statuses = {case.name: case.status for case in junit.cases(record)}
+    assert (statuses["wfbp step_time"] == "error") == (code == 1)
 
 
 def test_a_pair_that_lost_a_side_does_not_count() -> None:

@@ -1,22 +1,42 @@
-"""Who is launched when, what is kept of it, and what happens when launches fail."""
+"""How long and how many launches are, who is launched when, what is kept, and what happens when launches fail."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from regress_fakes import LAUNCH_S, Clock, FakeTree, check, suite
 
 from xbench.records import Case, Suite
-from xbench.regress.session import TIRED, Measuring
+from xbench.regress import pairs_for
+from xbench.regress.session import (
+    MAX_STEPS,
+    MIN_IN_TURN,
+    MIN_STEPS,
+    SPARE_PAIRS,
+    TIRED,
+    Layer,
+    Measuring,
+    RegressRequest,
+    Shape,
+    launch_s,
+    pair_messages,
+    pair_plan_of,
+    shape_of,
+)
 
 
 class Bench:
     """A measuring of two fake trees."""
 
-    def __init__(self, of: Suite, **fields: object) -> None:
+    def __init__(self, of: Suite, *layers: Layer, **fields: object) -> None:
         self.clock, self.log, self.said = Clock(), [], []
         self.base = FakeTree("base", self.clock, self.log, **fields.get("base", {}))  # type: ignore[arg-type]
         self.head = FakeTree("head", self.clock, self.log, **fields.get("head", {}))  # type: ignore[arg-type]
-        self.measuring = Measuring(of, {}, self.said.append, layers=("deterministic", "wall"), clock=self.clock)
+        request = RegressRequest(of, Path(), layers or ("deterministic", "wall"))
+        self.measuring = Measuring(request, self.said.append, self.clock)
         self.sides = [self.measuring.look(tree, tree.title, None) for tree in (self.base, self.head)]
 
     def ready(self) -> Measuring:
@@ -109,13 +129,6 @@ def test_a_suite_can_do_without_turns() -> None:
     assert bench.log == ["base time", "head time"]
 
 
-def test_the_first_launches_have_the_machine_to_themselves() -> None:
-    bench = Bench(suite(), **TURNS)
-    bench.log.clear()
-    bench.measuring.first_launches((bench.head,))
-    assert bench.log == ["head time"]
-
-
 def test_a_side_that_fails_in_its_turns_leaves_the_other_s_figures() -> None:
     bench = Bench(suite(), base=TURNS["base"], head={**TURNS["head"], "trouble": {2: "rank 1 died"}})
     bench.ready().run_pairs(bench.base, bench.head, 2, lambda: None)
@@ -159,11 +172,10 @@ def test_a_check_whose_first_launch_fails_is_not_timed() -> None:
 
 
 def test_a_check_without_a_metric_of_the_layer_is_not_even_looked_at() -> None:
-    clock, log, said = Clock(), [], []
     of = suite(check("counts", metrics=("buckets",)), check("step"))
-    measuring = Measuring(of, {}, said.append, layers=("deterministic",), clock=clock)
-    side = measuring.look(FakeTree("head", clock, log), "this tree", None)
-    assert log == ["head look"]
+    bench = Bench(of, "deterministic")
+    assert bench.log == ["base look", "head look"]
+    side = bench.sides[1]
     assert side is not None
     assert [(one.case, one.value, one.label) for one in side.measurements] == [
         (Case("counts", "ddp", "buckets"), 4, "simulated")
@@ -178,16 +190,77 @@ def test_ranks_are_started_for_a_look_only_where_something_is_to_be_counted() ->
         assert (order.counted, order.planned) == (counted, planned)
 
 
-def test_one_side_alone_takes_half_as_long() -> None:
-    both, alone = Bench(suite()), Bench(suite())
-    both.measuring.first_launches((both.base, both.head))
-    alone.measuring.first_launches((alone.head,))
-    assert alone.measuring.takes_s(3) == both.measuring.takes_s(3) / 2 > 0
-
-
 def test_progress_says_what_runs_and_what_remains() -> None:
     bench = Bench(suite())
     bench.ready()
     bench.said.clear()
     bench.measuring.run_pairs(bench.base, bench.head, 3, lambda: None)
     assert bench.said[1:] == ["pair 2 of 3; about 20 s left", "pair 3 of 3; about 10 s left"]
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.1, 6), (0.001, MAX_STEPS), (5.0, MIN_STEPS), (0.0, MAX_STEPS)])
+def test_a_launch_times_about_a_second_of_the_slowest_mode(step_s: float, steps: int) -> None:
+    assert shape_of({"ddp": step_s, "wfbp": step_s / 2}) == Shape(2, steps)
+
+
+@given(st.floats(1e-4, 30), st.integers(1, 9))
+def test_a_block_is_made_of_whole_cycles(step_s: float, cycle: int) -> None:
+    for shape, fewest in ((shape_of({"spb": step_s}, cycle), MIN_STEPS),
+                          (shape_of({"spb": step_s}, cycle, turns=True), MIN_IN_TURN)):  # fmt: skip
+        assert shape.steps % cycle == 0
+        assert shape.steps >= fewest
+
+
+@pytest.mark.parametrize(
+    ("step_s", "turns", "steps"), [(0.016, 21, 6), (0.1, 10, 2), (1.0, 2, 2), (0.001, 24, MAX_STEPS), (0.0, 24, 60)]
+)
+def test_a_turn_is_a_fraction_of_a_second_or_two_steps(step_s: float, turns: int, steps: int) -> None:
+    assert shape_of({"ddp": step_s}, turns=True) == Shape(2, steps, turns)
+    assert Shape(2, steps, turns).timed_steps == 2 * steps * turns
+
+
+def test_a_longer_launch_is_longer_by_its_steps() -> None:
+    assert launch_s(5.0, Shape(2, 6), {"ddp": 0.1, "wfbp": 0.2}) == pytest.approx(5.0 + 9 * 0.3)
+
+
+def test_without_a_word_there_are_pairs_to_spare() -> None:
+    of = suite()
+    plan = pair_plan_of(of, 10.0, pairs=None, left_s=600.0)
+    assert (plan.pairs, plan.needed) == (pairs_for(of) + SPARE_PAIRS, pairs_for(of))
+    assert plan.pair_s == 10.0
+    assert not plan.too_few
+
+
+def test_the_budget_bounds_them_and_is_named() -> None:
+    plan = pair_plan_of(suite(budget_minutes=1), 10.0, pairs=None, left_s=50.0)
+    assert (plan.pairs, plan.too_few) == (5, True)
+    first, second = pair_messages(plan, 1)
+    assert first.startswith(
+        "5 pairs of launches for 1 wall-clock case (what the budget of 1 min has room for): about 50 s"
+    )
+    assert f"--pairs {plan.needed}" in second
+
+
+@pytest.mark.parametrize(("asked", "own", "expected"), [(9, 3, 9), (None, 3, 3)])
+def test_what_was_asked_for_goes_first(asked: int | None, own: int, expected: int) -> None:
+    plan = pair_plan_of(suite(pairs=own), 100.0, pairs=asked, left_s=1.0)
+    assert (plan.pairs, plan.reason) == (expected, "as asked for")
+
+
+@given(st.integers(1, 6), st.floats(0.1, 100), st.floats(0, 10_000))
+def test_a_course_fits_its_budget_unless_one_pair_does_not(cases: int, pair_s: float, left_s: float) -> None:
+    of = suite(*(check(f"check{number}") for number in range(cases)))
+    plan = pair_plan_of(of, pair_s, pairs=None, left_s=left_s)
+    assert 1 <= plan.pairs <= pairs_for(of) + SPARE_PAIRS
+    assert plan.pairs == 1 or plan.pairs * plan.pair_s <= left_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("quiet_from", "left_s", "pairs"),
+    [(1, 600.0, 7), (8, 600.0, 8), (12, 600.0, 12), (13, 600.0, 16), (20, 600.0, 24), (99, 600.0, 40), (99, 150.0, 15)],
+)
+def test_where_the_noise_is_known_there_are_as_many_as_it_takes(quiet_from: int, left_s: float, pairs: int) -> None:
+    plan = pair_plan_of(suite(), 10.0, pairs=None, left_s=left_s, quiet_enough=lambda count: count >= quiet_from)
+    assert plan.pairs == pairs
+    assert ("budget" in plan.reason) == (pairs == 15)
+    assert ("too noisy" in plan.reason) == (pairs == 40)

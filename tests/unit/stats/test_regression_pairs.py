@@ -15,7 +15,6 @@ from xbench.stats.regression import (
     LINE,
     MIN_PAIRS,
     agrees,
-    first_sides,
     holm,
     log_ratios,
     noise_floor,
@@ -164,10 +163,6 @@ def test_pairs_needed_is_the_least_that_can(alpha: float, cases: int) -> None:
 def test_pairs_needed_refuses_what_no_number_reaches(alpha: float, cases: int) -> None:
     with pytest.raises(ValueError, match="need no number of pairs"):
         pairs_needed(alpha, cases)
-
-
-def test_launches_are_a_b_b_a() -> None:
-    assert first_sides(4) == ["base", "head", "base", "head"]
 
 
 SPREAD = [-0.02, 0.01, -0.01, 0.02, 0.0, 0.015, -0.015, 0.005, -0.005]

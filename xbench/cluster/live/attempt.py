@@ -1,34 +1,29 @@
 """One attempt of a real job: what an engine launches, what its ranks are told, and how it stands. No torch.
 
 A job has one folder and passes through *attempts*. Each is launched with a fixed number of workers and trains from the
-newest checkpoint of the folder (the first one from nothing). It ends as stopped, with a checkpoint of the last applied
-step; as finished, with a checkpoint of the job's last step; or as failed, and then the next attempt begins at the
-newest whole checkpoint.
+newest whole checkpoint of the folder (the first one from nothing). It ends as stopped, with a checkpoint of the last
+applied step; as finished, with one of the job's last step; or as failed.
 
     FOLDER/lock                        flocked by every process of an attempt, while it lives
     FOLDER/checkpoint-00000150.xb      see `checkpoints`
     FOLDER/incarnation-0001/           program.json, meeting, stop, log, and a journal a rank (`rank.journal`)
 
-A step is one of the whole batch, however many workers share it. So steps count a job's work: `Job.work` is
-`LiveJob.steps`, and its speed is steps a second. n_r of the B samples go to rank r, as evenly as they can, so numbers
-of workers that do not divide the batch are served too. Rank r's loss is the mean over its n_r samples; weighted by
-n_r·w/B before backward, the mean over w ranks that DistributedDataParallel takes is the mean over the whole batch,
-exactly.
-
-`rank.events` has the events of a journal.
+A step is one of the whole batch, however many workers share it. n_r of the B samples go to rank r, as evenly as they
+can. Rank r's loss is the mean over its n_r samples; weighted by n_r·w/B before backward, the mean over w ranks that
+DistributedDataParallel takes is the mean over the whole batch, exactly.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from xbench.cluster.live import checkpoints
-from xbench.errors import SpecError
+from xbench.cluster.live.jobs_file import JobEntry
 from xbench.rank.events import CheckpointKept, CheckpointLoaded, Event, RankEnded, RankFailed, StepTrained
 from xbench.rank.journal import JournalReader
 from xbench.spec import DeviceType, Spec, WorkloadSpec
@@ -46,25 +41,6 @@ State = Literal["starting", "training", "stopped", "finished", "failed", "lost"]
 OVER: tuple[State, ...] = ("stopped", "finished", "failed", "lost")
 
 
-@dataclass(frozen=True)
-class LiveJob:
-    """A job of `jobs.toml`. `batch_size`: samples of a step over all workers; `checkpoint_steps`: steps between two.
-
-    `workload` is as for `xbench profile`, without a batch size.
-    """
-
-    name: str
-    workload: str
-    steps: int
-    batch_size: int
-    arrival_s: float = 0.0
-    gpus: int = 1
-    least: int = 1
-    most: int | None = None
-    seed: int = 0
-    checkpoint_steps: int = 50
-
-
 class AttemptProgress(NamedTuple):
     """State of an attempt. Steps count from the beginning of the job, not of the attempt."""
 
@@ -75,33 +51,6 @@ class AttemptProgress(NamedTuple):
     """Steps in the newest whole checkpoint."""
     reason: str = ""
     """Cause of a failure or a loss, or the obstacle of a starting attempt; one sentence."""
-
-
-class Running(Protocol):
-    """One attempt, as the controller sees it. No call blocks for longer than a moment."""
-
-    def look(self) -> AttemptProgress:
-        """Present state. In a state of `OVER` no process is left, and the state never changes."""
-
-    def stop(self) -> None:
-        """Ask it to keep a checkpoint after the present step, and to end. `look` reports the end."""
-
-    def kill(self) -> None:
-        """End all its processes, without a checkpoint."""
-
-
-class Engine(Protocol):
-    """One machine or several, with numbered slots of one worker each."""
-
-    @property
-    def slots(self) -> int:
-        """Present number of slots. It may change from call to call, and is 0 without any node."""
-
-    def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> Running:
-        """Launch an attempt with one worker on each slot. Raises SpecError for a job that cannot be built."""
-
-    def close(self) -> None:
-        """End everything that still runs."""
 
 
 class AttemptSpec(Spec):
@@ -130,8 +79,8 @@ class AttemptSpec(Spec):
         return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
 
 
-class Watched:
-    """What every `Running` here has in common, from its folder and rank 0's journal; `look` and `kill` are its own."""
+class Running(ABC):
+    """One attempt, as the controller sees it, with its folder and rank 0's journal. No call blocks for long."""
 
     def __init__(self, directory: Path, program: AttemptSpec) -> None:
         self.directory = directory
@@ -147,8 +96,16 @@ class Watched:
         """True if `look` has said that it is over."""
         return self._look.state in OVER
 
+    @abstractmethod
+    def look(self) -> AttemptProgress:
+        """Present state. In a state of `OVER` no process is left, and the state never changes."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End all its processes, without a checkpoint."""
+
     def stop(self) -> None:
-        """See `Running`."""
+        """Ask it to keep a checkpoint after the present step, and to end. `look` reports the end."""
         (self.directory / STOP).touch()
 
     def _kept(self) -> int:
@@ -169,23 +126,23 @@ class Watched:
                     self._end = event.how
 
 
-def attempt_of(job: LiveJob, slots: Sequence[int], device: DeviceType = "cpu") -> AttemptSpec:
-    """What the ranks of a job on these slots are told.
+class Engine(Protocol):
+    """One machine or several, with numbered slots of one worker each."""
 
-    Raises SpecError for an unknown workload, for one with a batch size of its own, and for more workers than samples.
-    """
+    @property
+    def slots(self) -> int:
+        """Present number of slots. It may change from call to call, and is 0 without any node."""
+
+    def start(self, job: JobEntry, folder: Path, slots: tuple[int, ...]) -> Running:
+        """Launch an attempt with one worker on each slot. Raises SpecError for a job that cannot be built."""
+
+    def close(self) -> None:
+        """End everything that still runs."""
+
+
+def attempt_of(job: JobEntry, slots: Sequence[int], device: DeviceType = "cpu") -> AttemptSpec:
+    """What the ranks of a job on these slots are told. Raises SpecError for an unknown workload."""
     spec = parse_workload(job.workload, seed=job.seed)
-    if spec.batch_size is not None:
-        raise SpecError(
-            f"job {job.name!r}: its workload {job.workload!r} has a batch size of its own, and a job's is that of all "
-            "its workers",
-            hint=f"give the job batch_size = {spec.batch_size}",
-        )
-    if len(slots) > job.batch_size:
-        raise SpecError(
-            f"job {job.name!r}: {len(slots)} workers cannot share a batch of {job.batch_size}",
-            hint=f"at most {job.batch_size} workers, or a larger batch_size",
-        )
     drawn = family_of(spec.name) != "factory"
     return AttemptSpec(
         name=job.name,

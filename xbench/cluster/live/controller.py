@@ -1,20 +1,13 @@
 """Event loop of a live cluster: it observes the attempts, asks the policy, and starts and stops jobs accordingly.
 
-    observe all → arrivals → (after an event or when due) decide → stop what has another size → start what fits
-    └──────────────────────── wait for the next arrival, decision or observation ──────────────────────────────┘
-
 Every decision and observation is written to the ledger before it takes effect (`ledger`, `state`). The grants fit the
 slots, and every attempt of another size than granted is being stopped. So every job that waits for slots gets them: no
 order of starts can cause a deadlock.
 
 **A crash** of an attempt takes the job back to its checkpoint. The job keeps its grant and is started again at once, up
-to `retries` times; after that it is given up, and the others go on. An attempt that cannot be built is given up at
-once.
-**A lost node** (state `lost`) also takes its jobs back to their checkpoints, and does not count as a crash. The number
-of slots is read again every turn. If it has changed, the policy begins anew with the present slots (`state`). A job
-that no longer fits waits, without a time limit.
-**The end of the controller**, by kill -9 or a machine failure, ends its attempts. The next controller of the folder
-starts them again from their checkpoints; that does not count as a crash.
+to `retries` times; after that it is given up. An attempt that cannot be built is given up at once. **A lost node**
+(state `lost`) and **the end of the controller** also take jobs back, and do not count as crashes. The number of slots
+is read again every turn; if it has changed, the policy begins anew (`state`).
 """
 
 from __future__ import annotations
@@ -26,8 +19,7 @@ from collections.abc import Callable
 from xbench.cluster.live import ledger
 from xbench.cluster.live.attempt import OVER, AttemptProgress, Engine, Running
 from xbench.cluster.live.ledger import Ledger
-from xbench.cluster.live.state import State
-from xbench.cluster.live.track import AttemptState, JobState
+from xbench.cluster.live.state import AttemptState, JobState, State
 from xbench.errors import Interrupted, RunError, SpecError
 from xbench.record_files import now
 from xbench.text import counted
@@ -96,9 +88,9 @@ class Controller:
     def run(self) -> None:
         """Run to the end of the last job.
 
-        Raises Interrupted if the user asked to stop, with all jobs stopped. Raises SpecError for a policy that lets
-        jobs share slots, RuntimeError for one that grants more than there is or leaves jobs waiting forever, and
-        OSError if the ledger cannot be written. No attempt runs any more then.
+        Raises Interrupted if the user asked to stop, with all jobs stopped. Raises RuntimeError for a policy that
+        grants more than there is or leaves jobs waiting forever, and OSError if the ledger cannot be written. No
+        attempt runs any more then.
         """
         try:
             while not self.state.over:
@@ -191,8 +183,12 @@ class Controller:
 
     def _start(self, track: JobState, slots: tuple[int, ...], now_s: float) -> None:
         try:
-            handle = self.engine.start(track.job, self.ledger.folder / ledger.JOBS / track.name, slots)
-            steps = self._first_steps(handle)
+            handle = self.engine.start(track.entry, self.ledger.folder / ledger.JOBS / track.name, slots)
+            try:
+                steps = handle.look().steps
+            except OSError:
+                handle.kill()
+                raise
         except SpecError as error:
             self._give_up(track, str(error), now_s)
             return
@@ -206,7 +202,7 @@ class Controller:
             return
         self._running[track.name] = handle
         self._record(ledger.Started(at_s=now_s, job=track.name, slots=list(slots), steps=steps))
-        self._say(track, f"starts on {_slots(track.present)}, from step {steps:g} of {track.job.steps}")
+        self._say(track, f"starts on {_slots(track.present)}, from step {steps:g} of {track.entry.steps}")
 
     def _stop(self, track: JobState, now_s: float) -> None:
         """Stop with a checkpoint.
@@ -219,15 +215,6 @@ class Controller:
             handle.kill()
         else:
             handle.stop()
-
-    @staticmethod
-    def _first_steps(handle: Running) -> float:
-        """Return the step at which an attempt begins. Raises OSError, with the attempt killed, if it cannot be read."""
-        try:
-            return handle.look().steps
-        except OSError:
-            handle.kill()
-            raise
 
     def _observe(self, track: JobState, now_s: float) -> None:
         """Observe an attempt, and handle its end."""

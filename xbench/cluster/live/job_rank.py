@@ -1,15 +1,15 @@
 """One worker of one attempt: `python -m xbench.cluster.live.job_rank FOLDER`, FOLDER being the attempt's.
 
-RANK, WORLD_SIZE and MASTER_ADDR stand in the environment, as torchrun sets them. There is no port among them that
-somebody else could take meanwhile: rank 0 listens where the kernel lets it, and writes the port into `meeting`.
+It joins the others, builds the workload, loads the newest whole checkpoint, and trains under DistributedDataParallel to
+the job's last step, or until it is asked to stop. RANK, WORLD_SIZE and MASTER_ADDR stand in the environment, as
+torchrun sets them; rank 0 listens at a port that the kernel chooses, and writes it into `meeting`. Exit code 0: stopped
+or finished, and rank 0's journal says which.
 
-Joins the others, builds the workload, loads the newest whole checkpoint, and trains under DistributedDataParallel to
-the job's last step, or until it is asked to stop. Rank 0 looks for the file `stop` before every step. What it finds
-travels with the loss in one all-reduce, so all ranks stop after the same step. Exit code 0: stopped or finished, and
-rank 0's journal says which.
-
-What of a model depends on how a batch is shared is trained as it is: batch-norm takes its statistics over a rank's own
-samples, and dropout draws other numbers for other shares.
+**Samples.** The job's seed and the step decide which samples a step has. A workload of ours draws sample i from the
+seed and i, so that a rank makes only those that it needs, and the set is `EPOCH_STEPS` batches large; a factory's batch
+is the set. An epoch goes through the set in an order that the seed and the epoch decide; what does not fill a batch is
+left out. Random numbers of the forward pass come from a seed a step and a rank: a step that is done again with as many
+workers is the same step. What else of a model depends on how a batch is shared is trained as it is (batch-norm).
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from xbench.interpreter import uncollected
 
 with uncollected(program=__name__ == "__main__"):
+    import numpy as np
     import torch
     import torch._dynamo  # every optimizer of torch imports it when it is made: seconds that are no model's
     import torch.distributed as dist
@@ -36,16 +38,103 @@ from torch.nn.parallel import DistributedDataParallel
 
 from xbench.cluster.live import checkpoints
 from xbench.cluster.live.attempt import MEETING, PROGRAM, STOP, AttemptSpec, share
-from xbench.cluster.live.samples import Order, loop_seed, samples_of
+from xbench.errors import WorkloadError
 from xbench.gpu_errors import explain
 from xbench.rank import events
 from xbench.rank.journal import Journal
 from xbench.rank.store import rank_store
-from xbench.workloads.build import build, place
+from xbench.spec import WorkloadSpec
+from xbench.workloads import check_one_batch, family_of
+from xbench.workloads.build import build, place, recipe_of
+from xbench.workloads.nested import with_each
+from xbench.workloads.workload import Workload
 
 MEETING_S = 300.0
 PATIENCE = timedelta(minutes=30)
 """With a silent peer: a dead one is noticed at once, and a slow one may be writing its checkpoint."""
+
+EPOCH_STEPS = 16
+_SAMPLE, _LOOP, _ORDER = range(3)
+
+
+class Drawn:
+    """Samples of a workload of ours: `spec.batch_size` is one. `count`: how many there are."""
+
+    def __init__(self, spec: WorkloadSpec, batch_size: int) -> None:
+        self._recipe = recipe_of(spec)
+        self._seed = spec.seed
+        self.count = EPOCH_STEPS * batch_size
+
+    def take(self, numbers: Sequence[int]) -> tuple[Any, Any]:
+        """(inputs, targets) of these samples, in this order, on the CPU. Leaves torch's generator anywhere."""
+        rows: list[Any] = []
+        targets: list[torch.Tensor] = []
+        for number in numbers:
+            torch.manual_seed(mixed(self._seed, _SAMPLE, number))
+            row, target = self._recipe.batch(0)
+            rows.append(row)
+            targets.append(target)
+        if isinstance(rows[0], dict):
+            return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}, torch.cat(targets)
+        return torch.cat(rows), torch.cat(targets)
+
+
+class BatchSamples:
+    """The samples of a factory's batch: what has as many rows as its first input is taken by row."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._whole = (workload.inputs, workload.targets)
+        self.count = workload.batch_size
+
+    def take(self, numbers: Sequence[int]) -> tuple[Any, Any]:
+        """(inputs, targets) of these samples, in this order, where the workload is."""
+
+        def rows(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor[list(numbers)] if tensor.dim() and tensor.shape[0] == self.count else tensor
+
+        inputs, targets = with_each(self._whole, rows)
+        return inputs, targets
+
+
+class Order:
+    """Which samples each step (from 0) has: no torch in it, and the same for every number of workers."""
+
+    def __init__(self, seed: int, count: int, batch_size: int) -> None:
+        if batch_size > count:
+            raise ValueError(f"a batch of {batch_size} from {count} samples")
+        self._seed, self._count, self._batch_size = seed, count, batch_size
+        self._epoch, self._order = -1, np.arange(0)
+
+    def of_step(self, step: int) -> list[int]:
+        """Numbers of its samples, in the order in which ranks share them."""
+        epoch, place = divmod(step, self._count // self._batch_size)
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng((self._seed, _ORDER, epoch)).permutation(self._count)
+        return [int(one) for one in self._order[place * self._batch_size : (place + 1) * self._batch_size]]
+
+
+def samples_of(workload: Workload, batch_size: int) -> Drawn | BatchSamples:
+    """The set of a built workload.
+
+    Raises WorkloadError for a factory whose batch is smaller than the job's, or comes from a loader.
+    """
+    if family_of(workload.spec.name) != "factory":
+        return Drawn(workload.spec, batch_size)
+    check_one_batch(workload.describe(), "a live job")
+    given = BatchSamples(workload)
+    if given.count < batch_size:
+        raise WorkloadError(
+            f"{workload.spec.title}: its factory made {given.count} samples, and a step wants {batch_size}",
+            hint=f"a batch size of at most {given.count}, or a larger batch from the factory",
+        )
+    return given
+
+
+def mixed(*parts: int) -> int:
+    """One seed below 2⁶³ of several numbers."""
+    low, high = np.random.SeedSequence(parts).generate_state(2, np.uint32)
+    return (int(high) >> 1) << 32 | int(low)
 
 
 class JobRank:
@@ -120,7 +209,11 @@ class JobRank:
             self.kept = self.steps
 
     def run_all(self) -> None:
-        """Train to the end, or until asked to stop."""
+        """Train to the end, or until asked to stop.
+
+        Rank 0 looks for the file `stop` before every step. What it finds travels with the loss in one all-reduce, so
+        all ranks stop after the same step.
+        """
         program = self.program
         both, told = self.start_sum(torch.zeros((), dtype=torch.float64, device=self.device))
         told.wait()
@@ -155,7 +248,7 @@ class JobRank:
         dtype = torch.bfloat16 if self.program.workload.dtype == "bf16" else None
         self.workload.inputs = place(inputs, self.device, dtype)
         self.workload.targets = place(targets, self.device, dtype)
-        torch.manual_seed(loop_seed(self.program.workload.seed, self.steps, self.rank))
+        torch.manual_seed(mixed(self.program.workload.seed, _LOOP, self.steps, self.rank))
         self.workload.optimizer.zero_grad(set_to_none=True)
         loss = self.workload.forward_loss(self.parallel)
         both, told = self.start_sum(loss.detach().double() * (self.weight / self.world))

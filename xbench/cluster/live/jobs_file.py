@@ -1,25 +1,9 @@
 """Parser of jobs.toml: every key, name and number of its live jobs is checked before any job starts.
 
-    [cluster]
-    slots = 2                # default: all slots of the engine
-
-    [[job]]
-    name = "small"
-    workload = "synthetic:layers=4,bytes=64k"
-    steps = 400              # of the whole batch, however many workers share it
-    batch_size = 16
-    arrival_s = 0.0          # since the beginning of the run; jobs are sorted by it
-    gpus = 1                 # number of workers under a rigid policy
-    least = 1                # limits under an elastic policy
-    most = 2
-    seed = 0
-    checkpoint_steps = 50    # steps between two checkpoints
-    speeds = { 1 = 20.0, 2 = 31.0 }    # steps a second by workers, for policies that need to know
-
-Instead of `speeds` a job may have `ring = { theta = [θ0, θ1, θ2, θ3], model_bytes = n }` (see `cluster.speeds`) or
-`scale = "record.json"`, a record of `xbench plan --workers 2..2048`, with `mode` if that has several. Its samples a
-second are divided by `batch_size`; that assumes that they do not depend on the batch. Speeds of a job without any of
-these are unknown.
+docs/cluster.md shows a file. Instead of `speeds` a job may have `ring = { theta = [θ0, θ1, θ2, θ3], model_bytes = n }`
+(see `cluster.speeds`) or `scale = "record.json"`, a record of `xbench plan --workers 2..2048`, with `mode` if that has
+several. Its samples a second are divided by `batch_size`; that assumes that they do not depend on the batch. Speeds of
+a job without any of these are unknown.
 
 An error is one sentence with the file, the job, the field, and the nearest valid one.
 """
@@ -34,7 +18,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from xbench.cluster.jobs import Speed
-from xbench.cluster.live.attempt import LiveJob
 from xbench.cluster.speeds import RingSpeed, TableSpeed, scaled_speed
 from xbench.errors import SpecError, UsageError
 from xbench.records import load
@@ -69,7 +52,11 @@ class Ring(_Table):
 
 
 class JobEntry(_Table):
-    """A job as the ledger keeps it: `LiveJob`, and its speed [steps/s] if known."""
+    """A job as the ledger keeps it, with its speed [steps/s] if known.
+
+    `batch_size`: samples of a step over all workers; `checkpoint_steps`: steps between two checkpoints. `workload` is
+    as for `xbench profile`, without a batch size.
+    """
 
     name: str
     workload: str
@@ -83,11 +70,6 @@ class JobEntry(_Table):
     checkpoint_steps: int = Field(default=50, ge=1, le=MOST)
     speeds: dict[str, Annotated[float, Field(le=LARGEST)]] | None = None
     ring: Ring | None = None
-
-    @property
-    def live(self) -> LiveJob:
-        """The job as engines take it."""
-        return LiveJob(**self.model_dump(exclude={"speeds", "ring"}))
 
     @property
     def speed(self) -> Speed | None:

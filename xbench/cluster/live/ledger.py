@@ -23,35 +23,43 @@ from xbench.cluster.live.jobs_file import JobEntry
 from xbench.errors import RecordError, RunError, SpecError
 from xbench.record_files import FRAME, RECORD, sync_folder
 from xbench.records.parts import Part
+from xbench.spec import DeviceType
 
 LEDGER = "ledger.jsonl"
 LOCK = "controller.lock"
 JOBS = "jobs"
 RESUME = "xbench cluster run --resume"
 
-EngineName = Literal["local", "ray"]
 Ending = Literal["stopped", "finished", "failed", "lost"]
 """lost: its controller was killed, or a node that it ran on is gone."""
 
 
-class RunStarted(Part):
-    """The user's request. `restart_s`: cost of a start as the policy assumes it, the first start of a job included.
+class RunRequest(Part):
+    """What the user asked for. `restart_s`: cost of a start as the policy assumes it, a job's first start included.
+
+    `address`: that of a Ray cluster.
+    """
+
+    created: str
+    command: str
+    policy: str
+    engine: Literal["local", "ray"]
+    address: str | None = None
+    device: DeviceType = "cpu"
+    restart_s: float = Field(ge=0)
+    retries: int = Field(ge=0)
+
+
+class RunStarted(RunRequest):
+    """The request, and its jobs.
 
     `slots`: their number at the beginning; `most_slots`: the limit that the user set, None without one.
     """
 
     event: Literal["began"] = "began"
     format: Literal[1] = 1
-    created: str
-    command: str
-    policy: str
-    engine: EngineName
-    address: str | None = Field(default=None, description="of a Ray cluster")
-    device: Literal["cpu", "cuda"] = "cpu"
     slots: int = Field(ge=1)
     most_slots: int | None = None
-    restart_s: float = Field(ge=0)
-    retries: int = Field(ge=0)
     jobs: list[JobEntry] = Field(min_length=1)
 
 

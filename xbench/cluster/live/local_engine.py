@@ -24,13 +24,13 @@ from xbench.cluster.live.attempt import (
     OVER,
     AttemptProgress,
     AttemptSpec,
-    LiveJob,
-    Watched,
+    Running,
     attempt_of,
     errors_of,
     first_line,
     next_attempt,
 )
+from xbench.cluster.live.jobs_file import JobEntry
 from xbench.errors import RunError, SpecError
 from xbench.fabrics.fabric import available_cores, hyper_threads, split_cores, this_machine
 from xbench.launch import agent
@@ -57,10 +57,12 @@ class LocalEngine:
         self.device = device
         self.cores: list[list[int]] = []
         """Of each slot; empty on GPUs."""
-        self.warnings: list[str] = []
         self._running: list[LocalRunning] = []
         if device == "cuda":
-            there = _gpus()
+            try:
+                there = len(list_gpus(load_nvml()))
+            except NotAvailable:
+                there = 0
             if not there or (slots or 1) > there:
                 raise SpecError(
                     f"{slots or 'a'} GPU slots were asked for, and this machine has {there} GPUs",
@@ -72,19 +74,14 @@ class LocalEngine:
         self.slots = len(cores) if slots is None else slots
         if self.slots < 1:
             raise SpecError(f"{slots} slots cannot run anything", hint="ask for at least one")
-        shares, warning = split_cores(cores, 1, self.slots, hyper_threads(cores))
-        self.cores = shares[0]
-        self.warnings += [warning.replace(" ranks share", " slots share", 1)] if warning else []
+        self.cores = split_cores(cores, 1, self.slots, hyper_threads(cores))[0][0]
 
-    def start(self, job: LiveJob, folder: Path, slots: tuple[int, ...]) -> LocalRunning:
+    def start(self, job: JobEntry, folder: Path, slots: tuple[int, ...]) -> LocalRunning:
         """Launch an attempt with one worker on each of these slots.
 
         Raises SpecError for what cannot be built, RunError when another attempt lives in the folder, and OSError.
         """
         program = attempt_of(job, slots, self.device)
-        wrong = [slot for slot in slots if not 0 <= slot < self.slots]
-        if wrong or len(set(slots)) < len(slots):
-            raise SpecError(f"job {job.name!r}: slots {slots} of {self.slots} cannot be had")
         folder.mkdir(parents=True, exist_ok=True)
         lock = taken(folder, DYING_S)
         if lock is None:
@@ -121,7 +118,7 @@ class LocalEngine:
         self._running = []
 
 
-class LocalRunning(Watched):
+class LocalRunning(Running):
     """One attempt; see `Running`."""
 
     def __init__(self, process: subprocess.Popen[bytes], directory: Path, program: AttemptSpec) -> None:
@@ -203,10 +200,3 @@ def free(folder: Path) -> bool:
         return False
     os.close(handle)
     return True
-
-
-def _gpus() -> int:
-    try:
-        return len(list_gpus(load_nvml()))
-    except NotAvailable:
-        return 0

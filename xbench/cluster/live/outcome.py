@@ -4,26 +4,22 @@
 of starts and restarts. Its error tells how far such a forecast can be trusted.
 
 **The replay** is a simulation with the run's measurements: each job's steps a second on each number of workers, over
-all its attempts there, checkpoints included; and the overhead of an attempt, as the mean over all that stopped or
-finished. The overhead is the time from launch until the slots were free, less the steps at that speed. A start and a
-restart both cost that. The policy knows what it knew in the run: the declared speeds and cost, and a measured speed
-only once a job has been there. So the simulation knows no times of events, and its error is the simulator's alone. It
-is not a prediction.
+all its attempts there, and the mean overhead of an attempt (`overhead_s`), which a start and a restart both cost. The
+policy knows what it knew in the run: the declared speeds and cost, and a measured speed only once a job has been there.
+So the simulation knows no times of events, and its error is the simulator's alone. It is not a prediction.
 
-Both ignore that jobs wait while a shrinking job stops, that jobs on shared cores slow each other down, crashes, and
-ends of controllers.
+Both ignore that jobs wait while a shrinking job stops, that jobs on shared cores slow each other down, and crashes.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from xbench.cluster.live import ledger
-from xbench.cluster.live.state import State
-from xbench.cluster.live.track import JobState, LearnedSpeed
+from xbench.cluster.live.state import JobState, LearnedSpeed, State
 from xbench.cluster.metrics import Finished
 from xbench.cluster.policies import parse_policy
 from xbench.cluster.policy import Cluster
@@ -211,7 +207,12 @@ def _findings(record: LiveRun) -> list[str]:
     if failed:
         sentences.append(f"Given up: {', '.join(job.name for job in failed)}.")
     if parse_options(record.policy)[0] == "alternate" and record.overhead_s is not None:
-        sentences.append(_cost_sentence(record.spans, record.overhead_s))
+        launches_s = [span.trained_s - span.from_s for span in record.spans if span.trained_s is not None]
+        sentences.append(
+            f"A restart costs {format_seconds(record.overhead_s)} of training, the mean over "
+            f"{counted(len(record.spans), 'attempt')}; from the launch to the first step pass "
+            f"{format_seconds(statistics.fmean(launches_s))}."
+        )
     forecast_errors = {job.name: job.forecast_error for job in finished if job.forecast_error is not None}
     if forecast_errors:
         cost = format_duration(record.believed_restart_s)
@@ -226,15 +227,6 @@ def _findings(record: LiveRun) -> list[str]:
             f"live ones: {_errors_text(errors)}."
         )
     return sentences
-
-
-def _cost_sentence(spans: Sequence[LiveSpan], cost_s: float) -> str:
-    """Sentence on the cost of a restart, and on its largest part."""
-    launches_s = [span.trained_s - span.from_s for span in spans if span.trained_s is not None]
-    return (
-        f"A restart costs {format_seconds(cost_s)} of training, the mean over {counted(len(spans), 'attempt')}; from "
-        f"the launch to the first step pass {format_seconds(statistics.fmean(launches_s))}."
-    )
 
 
 def _errors_text(errors: Mapping[str, float]) -> str:

@@ -7,22 +7,20 @@ machine, is gone on with from there.
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from xbench import environment
 from xbench.cluster.live.attempt import Engine, attempt_of
 from xbench.cluster.live.controller import Clock, Controller
 from xbench.cluster.live.jobs_file import JobEntry, check_fit, load_jobs
-from xbench.cluster.live.ledger import EngineName, Ledger, RunStarted
+from xbench.cluster.live.ledger import Ledger, RunRequest, RunStarted
 from xbench.cluster.live.outcome import outcome
 from xbench.cluster.live.state import State
 from xbench.errors import Interrupted, SpecError
-from xbench.record_files import RECORD, now, results_folder
+from xbench.interrupts import interrupts_held
+from xbench.record_files import RECORD, results_folder
 from xbench.records import LiveRun
 from xbench.runs.frames import LiveFrame, write_frame
 from xbench.runs.run_folder import keep, new_run_folder
@@ -31,61 +29,37 @@ from xbench.spec import DeviceType
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class LiveRequest:
-    """The user's request. `folder`: None makes a new one in results/runs. `slots`: None leaves it to the file,
-    and else to the engine."""
-
-    jobs: Path
-    policy: str
-    engine: EngineName
-    folder: Path | None
-    command: str
-    slots: int | None = None
-    retries: int = 3
-    restart_s: float = 10.0
-    device: DeviceType = "cpu"
-    address: str | None = None
-
-
-def begin(request: LiveRequest, say: Say) -> LiveRun:
+def begin(jobs: Path, request: RunRequest, slots: int | None, folder: Path | None, say: Say) -> LiveRun:
     """Run the jobs of a file to their end.
+
+    `slots`: None leaves it to the file, and else to the engine. `folder`: None makes a new one in results/runs.
 
     Raises SpecError, with nothing started, for jobs, a policy or an engine that cannot work; Interrupted when the user
     asked to stop; RunError where another controller holds the folder; OSError.
     """
-    file = load_jobs(request.jobs)
-    slots = request.slots or file.slots
+    file = load_jobs(jobs)
+    slots = slots or file.slots
     if slots is not None:
         check_fit(file.jobs, slots)
     if request.address is not None and request.engine != "ray":
         raise SpecError(f"engine {request.engine!r} has no address", hint="--engine ray, or leave out --address")
     began = RunStarted(
-        created=now(),
-        command=request.command,
-        policy=request.policy,
-        engine=request.engine,
-        address=request.address,
-        device=request.device,
+        **request.model_dump(),
         slots=slots or max(max(job.gpus, job.least) for job in file.jobs),
         most_slots=slots,
-        restart_s=request.restart_s,
-        retries=request.retries,
         jobs=list(file.jobs),
     )
     State(began)  # it refuses what the policy cannot serve
     _check_workloads(file.jobs, request.device)
-    folder = request.folder or new_run_folder(results_folder(), "cluster")
-    with ExitStack() as undo:
-        if request.folder is None:
-            undo.callback(_remove_empty, folder)
-        engine = make_engine(request.engine, slots, request.device, request.address, folder)
-        undo.callback(engine.close)
+    engine = _make_engine(began, slots)
+    try:
         began = began.model_copy(update={"slots": slots or engine.slots})
         state = State(began)
-        ledger = Ledger.begin(folder, began)
-        undo.pop_all()
-    say(f"{began.policy} runs {len(file.jobs)} jobs on {began.slots} slots ({began.engine}); all is in {folder}")
+        ledger = Ledger.begin(folder or new_run_folder(results_folder(), "cluster"), began)
+    except BaseException:
+        engine.close()
+        raise
+    say(f"{began.policy} runs {len(file.jobs)} jobs on {began.slots} slots ({began.engine}); all is in {ledger.folder}")
     return _run(state, ledger, engine, say)
 
 
@@ -108,7 +82,7 @@ def resume(folder: Path, say: Say, retries: int | None = None) -> LiveRun:
         _check_workloads(left, began.device, "resume it in the folder in which it began")
         # On Ray there may be no limit on slots; this machine has as many as it had.
         most = began.most_slots if began.engine == "ray" else began.slots
-        engine = make_engine(began.engine, most, began.device, began.address, folder, fewer=True)
+        engine = _make_engine(began, most, fewer=True)
     except BaseException:
         ledger.close()
         raise
@@ -117,20 +91,15 @@ def resume(folder: Path, say: Say, retries: int | None = None) -> LiveRun:
     return _run(state, ledger, engine, say, resumed=True, retries=retries)
 
 
-def make_engine(
-    name: EngineName, slots: int | None, device: DeviceType, address: str | None, folder: Path, fewer: bool = False
-) -> Engine:
-    """The engine of that name. `fewer`: a Ray cluster may have fewer slots than these, for now.
-
-    Raises SpecError where it cannot be had.
-    """
-    if name == "ray":
+def _make_engine(request: RunRequest, slots: int | None, fewer: bool = False) -> Engine:
+    """The engine of a request. `fewer`: a Ray cluster may have fewer slots than these, for now. Raises SpecError."""
+    if request.engine == "ray":
         from xbench.cluster.live.ray_engine import RayEngine
 
-        return RayEngine(slots, device, address, folder, fewer)
+        return RayEngine(slots, request.device, request.address, fewer)
     from xbench.cluster.live.local_engine import LocalEngine
 
-    return LocalEngine(slots, device)
+    return LocalEngine(slots, request.device)
 
 
 def _run(
@@ -138,10 +107,10 @@ def _run(
 ) -> LiveRun:
     """To the end, whatever it is; the record is kept in the folder in any case."""
     error: str | None = None
-    with _asked_to_stop() as asked:
+    with interrupts_held() as held:
         with suppress(OSError):
             write_frame(LiveFrame(environment=environment.capture()), ledger.folder)
-        controller = Controller(state, ledger, engine, Clock(state.now_s), say, asked)
+        controller = Controller(state, ledger, engine, Clock(state.now_s), say, lambda: held.count)
         try:
             if resumed:
                 controller.resume(retries)
@@ -159,41 +128,15 @@ def _run(
                 record = outcome(state, error)
                 kept = keep(record, ledger.folder / RECORD)
                 ledger.close()
-        if asked():  # while the record was made
+        if held.count:  # while the record was made
             raise Interrupted("interrupted", hint=f"xbench report {kept} shows the run, which is over")
     return record
-
-
-def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], int]]:
-    """How often the user has asked to stop, by Ctrl-C or by a signal, while this is open.
-
-    Python's own way, an exception at any place, could come between an event and its line in the ledger.
-    """
-    times = 0
-
-    def heard(number: int, frame: FrameType | None) -> None:
-        nonlocal times
-        times += 1
-
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield lambda: times
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _check_workloads(jobs: Iterable[JobEntry], device: DeviceType, hint: str | None = None) -> None:
     """Raise SpecError for the first job of which no attempt could be made. `hint`: that of an error without one."""
     for job in jobs:
         try:
-            attempt_of(job.live, tuple(range(job.least)), device)
+            attempt_of(job, tuple(range(job.least)), device)
         except SpecError as error:
-            named = str(error) if job.name in str(error) else f"job {job.name!r}: {error}"
-            raise SpecError(named, hint=error.hint or hint) from None
+            raise SpecError(f"job {job.name!r}: {error}", hint=error.hint or hint) from None

@@ -1,36 +1,169 @@
-"""State of a live cluster, computed from the events of its ledger alone.
+"""State of a live cluster, computed from the events of its ledger alone, and of each of its jobs.
 
 The policy object is that of the simulator. It hears of arrivals and ends, and decides grants. Its observations and its
-decisions are events. So a state that is computed again from a ledger has a policy with the same knowledge: it decides
-again at every decision, and must decide the same (policies are deterministic).
+decisions are events. So a state that is computed again from a ledger has a policy with the same knowledge, which must
+decide the same (policies are deterministic).
 
 **A new number of slots** (`Resized`) begins with a new policy object. It first hears of the jobs that hold slots, and
 grants what still fits; then of the others. A job that no longer fits is withheld from the policy, and waits until it
 fits again. Knowledge and counts of the former policy object are lost.
 
-**Two views of a job.** `JobState.active` is the policy's view: it holds a grant from the moment of the decision on, as
-in the simulator. `JobState.attempts` is the history: a grant of another size ends one attempt and starts another, which
+**Two views of a job.** `JobState.active` is the policy's: it holds a grant from the moment of the decision on, as in
+the simulator. `JobState.attempts` is the history: a grant of another size ends one attempt and starts another, which
 takes its time. Before each decision the policy's view is updated from the history (`seen`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from xbench.cluster.jobs import Job
+from xbench.cluster.jobs import Job, Speed
 from xbench.cluster.live import ledger
 from xbench.cluster.live.jobs_file import JobEntry, check_fit
-from xbench.cluster.live.track import AttemptState, JobState
-from xbench.cluster.policies import POLICIES, parse_policy
+from xbench.cluster.policies import facts_of, parse_policy
 from xbench.cluster.policies.ordered import Order
-from xbench.cluster.policy import Cluster, Policy
+from xbench.cluster.policy import Active, Cluster, Policy
 from xbench.cluster.simulator import needed_gpus
 from xbench.errors import RecordError, SpecError
-from xbench.spec import parse_options
 from xbench.text import counted
+
+MIN_STEPS = 5
+"""Fewest steps in a measurement of speed. With fewer, the times of observation dominate."""
+
+
+class LearnedSpeed(Speed):
+    """Steps a second on w workers: the measurement there, or else the declared speed times its mean error elsewhere.
+
+    Without a declared speed it is that on the largest measured number below (so that a guess never promises a gain),
+    and one step a second before any measurement. `sizes` are the declared ones, or else the caller's.
+    """
+
+    def __init__(self, declared: Speed | None, sizes: tuple[int, ...] | None = None) -> None:
+        self.declared = declared
+        self.seen: dict[int, float] = {}
+        self._sizes = sizes
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """See `Speed`."""
+        return self._sizes if self.declared is None else self.declared.sizes
+
+    def __call__(self, gpus: int) -> float:
+        """See `Speed`."""
+        if gpus in self.seen:
+            return self.seen[gpus]
+        if self.declared is not None:
+            known = self.declared.sizes
+            errors = [
+                math.log(speed / self.declared(size))
+                for size, speed in self.seen.items()
+                if known is None or size in known
+            ]
+            return self.declared(gpus) * (math.exp(math.fsum(errors) / len(errors)) if errors else 1.0)
+        below = [size for size in self.seen if size < gpus]
+        if below:
+            return self.seen[max(below)]
+        return self.seen[min(self.seen)] if self.seen else 1.0
+
+
+@dataclass
+class AttemptState:
+    """One launch of a job. Times by the cluster's clock [s]; steps count from the job's beginning."""
+
+    slots: tuple[int, ...]
+    started_s: float
+    from_steps: float
+    first: tuple[float, float] | None = None
+    """(time, steps) of the first observation of training; `last`: of the last one."""
+    last: tuple[float, float] | None = None
+    end_steps: float = 0.0
+    stopping_s: float | None = None
+    ended_s: float | None = None
+    how: ledger.Ending | None = None
+
+    @property
+    def workers(self) -> int:
+        """Number of workers, one per slot."""
+        return len(self.slots)
+
+    @property
+    def measured(self) -> tuple[float, float] | None:
+        """(steps, seconds) of the interval in which it was seen to train; None if that is too short."""
+        if self.first is None or self.last is None:
+            return None
+        steps, seconds = self.last[1] - self.first[1], self.last[0] - self.first[0]
+        return (steps, seconds) if steps >= MIN_STEPS and seconds > 0 else None
+
+    @property
+    def speed(self) -> float | None:
+        """Steps a second, checkpoints included."""
+        return self.measured[0] / self.measured[1] if self.measured is not None else None
+
+    @property
+    def overhead_s(self) -> float | None:
+        """Time [s] from its launch to its end in which it did not train; None without a known speed."""
+        if self.speed is None or self.ended_s is None:
+            return None
+        return self.ended_s - self.started_s - (self.end_steps - self.from_steps) / self.speed
+
+
+class JobState:
+    """One job: the policy's view of it, and its history."""
+
+    def __init__(self, entry: JobEntry, number: int, learns: bool) -> None:
+        self.entry = entry
+        self.speed = LearnedSpeed(entry.speed, None if learns else (entry.gpus,))
+        most = entry.batch_size if entry.most is None else min(entry.most, entry.batch_size)
+        job = Job(entry.name, entry.arrival_s, entry.gpus, float(entry.steps), self.speed, entry.least, most)
+        self.active = Active(job, number)
+        self.attempts: list[AttemptState] = []
+        self.arrived = False
+        self.steps = 0.0
+        """Completed steps as far as known. Steps lost in a crash are done again."""
+        self.kept = 0.0
+        self.lost_steps = 0.0
+        self.crashes = 0
+        self.retried = 0
+        """Crashes since the limit on them was last set."""
+        self.withheld = False
+        """True while the policy does not know of it, because it does not fit the present slots."""
+        self.finished_s: float | None = None
+        self.gave_up: str | None = None
+        """Reason."""
+        self.learned = 0.0
+        """Value of `steps` in the policy's view."""
+
+    @property
+    def name(self) -> str:
+        """Name, unique in its cluster."""
+        return self.entry.name
+
+    @property
+    def over(self) -> bool:
+        """True once it has finished or was given up."""
+        return self.finished_s is not None or self.gave_up is not None
+
+    @property
+    def attempt(self) -> AttemptState | None:
+        """The attempt that runs, or None."""
+        return self.attempts[-1] if self.attempts and self.attempts[-1].ended_s is None else None
+
+    @property
+    def present(self) -> AttemptState:
+        """The attempt that runs, where one has to."""
+        assert self.attempt is not None
+        return self.attempt
+
+    def speeds(self) -> dict[int, float]:
+        """Steps a second by workers, over all its attempts."""
+        sums: dict[int, tuple[float, float]] = {}
+        for attempt in self.attempts:
+            if attempt.measured is not None:
+                steps, seconds = sums.get(attempt.workers, (0.0, 0.0))
+                sums[attempt.workers] = steps + attempt.measured[0], seconds + attempt.measured[1]
+        return {workers: steps / seconds for workers, (steps, seconds) in sorted(sums.items())}
 
 
 @dataclass
@@ -55,7 +188,7 @@ class State:
         check_fit(began.jobs, began.slots)
         check_known(began.policy, began.jobs)
         self.policy: Policy = parse_policy(began.policy)
-        learns = bool(_facts(began.policy).get("learns"))
+        learns = bool(facts_of(began.policy).get("learns"))
         self.tracks = {job.name: JobState(job, number, learns) for number, job in enumerate(began.jobs)}
         self.cluster = Cluster(began.slots, began.restart_s, start_s=began.restart_s)
         self.policy.begin(self.cluster, [track.active.job for track in self.tracks.values()])
@@ -125,7 +258,7 @@ class State:
     def decide(self, now_s: float, seen: dict[str, ledger.ProgressObserved]) -> dict[str, int]:
         """Let the policy decide: the numbers of workers that change, stops and shrinks first.
 
-        Raises SpecError if it lets jobs share slots, RuntimeError if it grants more than there is.
+        Raises RuntimeError if it grants more than there is.
         """
         for name, observation in seen.items():
             track = self.tracks[name]
@@ -135,8 +268,6 @@ class State:
                 track.speed.seen[track.active.gpus] = observation.speed
         changes = sorted(self.policy.decide(now_s), key=lambda change: change[1].gpus - change[0].gpus)
         for job, grant in changes:
-            if grant.gang is not None or grant.rate != 1:
-                raise _sharing_error(self.began.policy)
             if grant.gpus < 0:
                 raise RuntimeError(f"{self.began.policy} granted {grant} to job {job.job.name!r}")
         grants = {job.job.name: grant.gpus for job, grant in changes if grant.gpus != job.gpus}
@@ -288,9 +419,12 @@ def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
 
     Raises SpecError with the first such job.
     """
-    facts = _facts(policy)
+    facts = facts_of(policy)
     if facts.get("steps"):
-        raise _sharing_error(policy)
+        raise SpecError(
+            f"policy {policy!r} lets jobs share their slots, and real jobs do not yet",
+            hint="xbench cluster compare simulates it",
+        )
     jobs = list(jobs)
     for job in jobs:
         speed = job.speed
@@ -308,14 +442,3 @@ def check_known(policy: str, jobs: Iterable[JobEntry]) -> None:
             f"policy {policy!r} needs to know {what}, and no speed is known of job {unknown[0].name!r}{others}",
             hint="add speeds = { 1 = …, 2 = … } in steps a second, or take exploratory, which learns them, or las",
         )
-
-
-def _facts(policy: str) -> Mapping[str, Any]:
-    return POLICIES.entry(parse_options(policy)[0]).facts
-
-
-def _sharing_error(policy: str) -> SpecError:
-    return SpecError(
-        f"policy {policy!r} lets jobs share their slots, and real jobs do not yet",
-        hint="xbench cluster compare simulates it",
-    )

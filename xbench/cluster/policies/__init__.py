@@ -15,7 +15,7 @@ A kind parses the option's text. The constructor refuses values that make no sen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xbench.cluster.policy import Policy
@@ -40,9 +40,9 @@ _POLICIES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("fifo-backfill", "fifo:FifoBackfill",
      "in the order of arrival; a job that does not delay the first may pass it (EASY); knows durations",
      {"durations": True}),
-    ("sjf", "srtf:Sjf", "the shortest job that fits starts; knows durations", {"durations": True}),
-    ("srtf", "srtf:Srtf", "the shortest remaining time runs, preemptive; knows durations", {"durations": True}),
-    ("srsf", "srtf:Srsf", "the least remaining time × GPUs runs, preemptive; knows durations", {"durations": True}),
+    ("sjf", "ordered:Sjf", "the shortest job that fits starts; knows durations", {"durations": True}),
+    ("srtf", "ordered:Srtf", "the shortest remaining time runs, preemptive; knows durations", {"durations": True}),
+    ("srsf", "ordered:Srsf", "the least remaining time × GPUs runs, preemptive; knows durations", {"durations": True}),
     ("las", "attained:Las",
      "the job with the fewest GPU seconds so far runs (Tiresias' 2D-LAS); knows nothing; :thresholds=",
      {"options": _ATTAINED}),
@@ -52,21 +52,21 @@ _POLICIES: list[tuple[str, str, str, dict[str, Any]]] = [
     ("fixed", "fifo:Fixed", "every job gets the same number of GPUs, in the order of arrival; :gpus=",
      {"speeds": True, "options": {"gpus": ("gpus", "count")}}),
     *_FIXED_SIZES,
-    ("equal-share", "equal_share:EqualShare", "every job has the same number of GPUs", {"speeds": True}),
-    ("optimus", "optimus:Optimus",
+    ("equal-share", "elastic:EqualShare", "every job has the same number of GPUs", {"speeds": True}),
+    ("optimus", "elastic:Optimus",
      "one more GPU for the job that it helps most, repeatedly; knows speeds and work", {"speeds": True}),
     ("doubling", "doubling:Doubling",
      "twice the GPUs for the job that it helps most, repeatedly; knows speeds and work", {"speeds": True}),
     ("exploratory", "doubling:Exploratory",
      "doubling with speeds learned by trying 1, 2, 4, ... GPUs; knows work; :trial=",
      {"speeds": True, "learns": True, "options": {"trial": ("trial_s", "seconds")}}),
-    ("alternate", "alternate:Alternate",
+    ("alternate", "elastic:Alternate",
      "one job has its least and its most GPUs in turn, which measures restarts; :times=",
      {"speeds": True, "learns": True, "options": {"times": ("times", "count")}}),
-    ("crossover-pairs", "crossover_pairs:CrossoverPairs",
+    ("crossover-pairs", "sharing:CrossoverPairs",
      "two jobs take turns on the same GPUs where that pays; knows steps; :order=,ratio=,gain=,memory=",
      {"steps": True, "options": {"ratio": ("ratio", "number"), **_SHARED}}),
-    ("jigsaw", "jigsaw:Jigsaw",
+    ("jigsaw", "sharing:Jigsaw",
      "partial backpropagation, and other jobs in its gaps (JigSaw); knows steps; :k=,order=,gain=,memory=",
      {"steps": True, "options": {"k": ("k", "count"), **_SHARED}}),
 ]  # fmt: skip
@@ -106,9 +106,9 @@ def parse_policies(text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def needs(text: str, fact: str) -> bool:
-    """True if the policy has that fact, 'speeds' or 'steps'. Raises SpecError for an unknown name."""
-    return bool(POLICIES.entry(parse_options(text)[0]).facts.get(fact))
+def facts_of(text: str) -> Mapping[str, Any]:
+    """The facts of a policy, whatever its options. Raises SpecError for an unknown name."""
+    return POLICIES.entry(parse_options(text)[0]).facts
 
 
 def _switch(text: str, key: str, value: str) -> bool:

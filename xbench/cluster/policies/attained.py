@@ -1,29 +1,14 @@
 """Policies that know a job's attained service but not its length: `las` and `gittins` (Gu et al., Tiresias, NSDI 2019).
 
-Attained service is GPUs × time in which the job computed (hence "two-dimensional"). Starts and restarts do not count:
-otherwise a job on many GPUs would reach the first threshold before it has done anything. `thresholds` [GPU seconds]
-divide service into levels. A job begins at level 0 and falls to the next as soon as it has attained the next threshold.
-A policy ranks the levels; within a level, the job that came to it first runs first. (Levels instead of bare service
-keep equal jobs from taking turns and paying a restart each.) `ordered` selects the jobs that run.
+Attained service is GPUs × time in which the job computed, without starts and restarts: otherwise a job on many GPUs
+would reach the first threshold before it has done anything. `thresholds` [GPU seconds] divide service into levels. A
+job begins at level 0 and falls to the next as soon as it has attained the next threshold. A policy ranks the levels;
+within a level, the job that came to it first runs first. (Levels instead of bare service keep equal jobs from taking
+turns and paying a restart each.) `ordered` selects the jobs that run.
 
 **Promotion** (the paper's PROMOTEKNOB) returns a job to the end of level 0 and resets its service. It happens when the
 job's current wait exceeds `PROMOTE` times the time for which it has held GPUs since its last promotion. Here restarts
 count: a promotion causes restarts, so it must be rarer if a restart takes longer.
-
-**las**, discretised two-dimensional least attained service: the lower level runs first. (The authors' published
-simulator has 3250 and 7200 GPU seconds: `las:thresholds=3250+7200`.)
-
-**gittins**, the discretised two-dimensional Gittins index: the job likeliest to end soon runs first. With S the service
-[GPU s] that a job needs in all, a job that has attained a has the index
-
-    G(a) = max over b > a of  P(S ≤ b | S > a) / E[min(S, b) − a | S > a]
-
-the chance of completion over the service spent, for the best stretch. The highest index runs first. On one machine, if
-only the distribution of S is known, no policy has a lower mean JCT (Gittins 1979). S is the empirical distribution of
-services, for which one of them is the best b. A level has the index of its lower end. By default the distribution is
-that of the whole trace, beforehand, as Tiresias uses the history of its cluster. The policy then knows the lengths, but
-not which job has which. With `learn` it is that of the jobs that have finished so far, updated whenever their number
-has doubled (8, 16, ...). Until then the lower level runs first, as under `las`.
 """
 
 from __future__ import annotations
@@ -174,7 +159,10 @@ class Attained(Ordered):
 
 
 class Las(Attained):
-    """Least attained service. By default a job falls after one and after ten GPU hours."""
+    """Least attained service: the lower level runs first. By default a job falls after one and after ten GPU hours.
+
+    (The authors' published simulator has 3250 and 7200 GPU seconds.)
+    """
 
     def __init__(self, thresholds: Sequence[float] = (HOUR_S, 10 * HOUR_S)) -> None:
         super().__init__(thresholds)
@@ -185,7 +173,13 @@ class Las(Attained):
 
 
 class Gittins(Attained):
-    """The Gittins index. By default six thresholds: 15 GPU minutes, and four times the one before."""
+    """The Gittins index of a level's lower end: the job likeliest to end soon runs first.
+
+    On one machine, if only the distribution of services is known, no policy has a lower mean JCT (Gittins 1979). By
+    default it is that of the whole trace, beforehand, as Tiresias uses the history of its cluster. With `learn` it is
+    that of the jobs that have finished so far, updated whenever their number has doubled (8, 16, ...); until then the
+    lower level runs first. By default six thresholds: 15 GPU minutes, and four times the one before.
+    """
 
     def __init__(self, thresholds: Sequence[float] = QUARTERS_S, learn: bool = False) -> None:
         super().__init__(thresholds)
@@ -218,7 +212,11 @@ class Gittins(Attained):
 
 
 def gittins_index(services_s: NDArray[np.float64], attained_s: float) -> float:
-    """Index of a job with that attained service [GPU s], from an ascending sample of services; 0 if none is longer."""
+    """Index of a job with that attained service a [GPU s], from an ascending sample of services S; 0 if none is longer.
+
+    G(a) = max over b > a of P(S ≤ b | S > a) / E[min(S, b) − a | S > a]: the chance of completion over the service
+    spent, for the best stretch. One of the services is the best b.
+    """
     longer = services_s[np.searchsorted(services_s, attained_s, side="right") :] - attained_s
     if not len(longer):
         return 0.0

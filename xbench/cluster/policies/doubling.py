@@ -8,14 +8,6 @@ calls this `precompute`. Rings want powers of two, so a job has 1, 2, 4, ... GPU
 any other number. So a job moves only for a gain above the cost of its restart. (The paper's rule leaves restarts out.)
 
 A doubling is taken only after all earlier ones of its job, so its effective gain is the least of these gains.
-
-**exploratory** learns speeds by trials. A new job runs on 1, 2, 4, ... GPUs, up to `MOST_TRIED`, for `trial_s` each.
-Each change costs a restart. Then its speeds are known, and doubling chooses among the tried sizes. The remaining work
-is known, as under `doubling`. Trials come in the order of arrival, after every job's first size and before any
-doubling. A trial that does not fit waits, and its job takes part in doubling with the speeds known so far. A job keeps
-its GPUs during a trial. When a trial ends and the next one fits into free GPUs, only that job changes; if it does not
-fit, the job stays as it is until the next plan. A new plan is made when jobs come or go, and when a job's last trial
-ends.
 """
 
 from __future__ import annotations
@@ -27,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from xbench.cluster.jobs import Job
-from xbench.cluster.policies.rows import Columns, Elastic, Vector, Whole
+from xbench.cluster.policies.elastic import Columns, Elastic, Vector, Whole
 from xbench.cluster.policy import Active, Change, Cluster, Grant, due
 from xbench.errors import SpecError
 
@@ -126,7 +118,13 @@ MOST_TRIED = 8
 
 
 class Exploratory(Doubling):
-    """Doubling with speeds learned by trials. Raises SpecError for a trial under 1 ms."""
+    """Doubling with speeds learned by trials, among the tried sizes. Raises SpecError for a trial under 1 ms.
+
+    A new job runs on 1, 2, 4, ... GPUs, up to `MOST_TRIED`, for `trial_s` each, and keeps them during a trial. Trials
+    come in the order of arrival, after every job's first size and before any doubling. A trial that does not fit
+    waits, and its job takes part in doubling with the speeds known so far. When a trial ends and the next one fits into
+    free GPUs, only that job changes. A new plan is made when jobs come or go, and when a job's last trial ends.
+    """
 
     name = "exploratory"
 

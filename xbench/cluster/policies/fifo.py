@@ -1,18 +1,10 @@
 """First in, first out, without preemption: `fifo`, `fifo-backfill` and `fixed`.
 
-**fifo.** Jobs start in the order of arrival, on the requested GPUs. A job that does not fit blocks all jobs behind it.
-
-**fixed** gives every job the same number of GPUs, whatever it requests: a static cluster, the baseline of elastic
-policies. A job that does not allow that number gets its largest allowed number below, or else its least.
-
 **fifo-backfill** is EASY (Lifka 1995): a job that does not delay the head of the queue may pass it. The first job that
 does not fit has a reservation: the earliest time by which running jobs will have left it enough GPUs. GPUs that will be
 free then beyond its need are extra. A job behind it starts now if it fits now, and either ends by the time of the
 reservation or needs no more than the extra GPUs. Jobs are tried in the order of arrival. Durations (on the requested
 GPUs) are known exactly; in reality users guess them, mostly too long.
-
-The queue of each size is a tree of durations whose inner nodes hold the least below them. The first job that is short
-enough is found in O(log n), so an event does not scan the queue.
 """
 
 from __future__ import annotations
@@ -23,14 +15,14 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 from xbench.cluster.jobs import Job
+from xbench.cluster.policies.elastic import require_speeds
 from xbench.cluster.policies.ordered import Order
-from xbench.cluster.policies.rows import require_speeds
 from xbench.cluster.policy import Active, Change, Cluster, Grant
 from xbench.errors import SpecError
 
 
 class Fifo(Order):
-    """First in, first out."""
+    """First in, first out, on the requested GPUs. A job that does not fit blocks all jobs behind it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +52,10 @@ class Fifo(Order):
 
 
 class Fixed(Fifo):
-    """A fixed size. Raises SpecError for less than one GPU, and in `begin` for jobs without speeds."""
+    """A fixed size, whatever jobs request: a static cluster, the baseline of elastic policies.
+
+    Raises SpecError for less than one GPU, and in `begin` for jobs without speeds.
+    """
 
     elastic = True
 
@@ -173,7 +168,10 @@ class FifoBackfill(Order):
 
 
 class _Queue:
-    """Jobs in the order of arrival. Node i of the tree has the children 2i and 2i + 1; the leaves are durations."""
+    """Jobs in the order of arrival, as a tree in which the first that is short enough is found in O(log n).
+
+    Node i has the children 2i and 2i + 1, and the least of the durations below it; the leaves are the durations.
+    """
 
     def __init__(self) -> None:
         self._jobs: list[Active] = []

@@ -1,12 +1,11 @@
-"""Preemptive policies that walk all jobs in the order of a key: each job that fits into the rest runs.
+"""Policies that order jobs by a key: the base of preemptive ones, and `sjf`, `srtf` and `srsf`, which know durations.
 
-A job that does not fit is skipped, so GPUs do not stay idle for it, and it may wait long. A running job that the walk
-does not reach is stopped. Subclasses define the key.
-
-The walk itself is never made. Its result is the unique set of jobs in which each member fits behind the members before
-it, and no other job does. So it suffices to correct the set of the last event: admit the first waiting job that fits
-behind the running jobs before it, stop jobs from the far end until all fit, and repeat until no waiting job fits. Each
-round adds a job and removes only jobs behind it. So the set grows in the order of the key, and the loop ends.
+A preemptive policy (`Ordered`) walks all jobs in the order of its key: a job that fits into the rest runs, another is
+skipped, and a running job that the walk does not reach is stopped. The walk itself is never made. Its result is the
+unique set of jobs in which each member fits behind the members before it, and no other job does. So it suffices to
+correct the set of the last event: admit the first waiting job that fits behind the running jobs before it, stop jobs
+from the far end until all fit, and repeat until no waiting job fits. Each round adds a job and removes only jobs behind
+it, so the loop ends.
 
 Waiting jobs are in one heap per size (only its first job can be the first that fits), running ones in one sorted list
 per size. The keys of waiting jobs are constant. Those of running jobs may change, as long as their order within a size
@@ -209,3 +208,80 @@ class Ordered(Order):
         line = self._running[job.job.gpus]
         del line[bisect_left(line, self._line.pop(job.number))]
         self._free += job.job.gpus
+
+
+class Sjf(Order):
+    """Shortest job first: whenever GPUs are free, the job starts that fits and is the shortest on the requested GPUs.
+
+    No preemption; a job that does not fit is skipped.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: dict[int, list[tuple[float, int, Active]]] = {}
+
+    def arrived(self, job: Active, now_s: float) -> None:
+        """Put the job into the heap of its size."""
+        heapq.heappush(self._waiting.setdefault(job.job.gpus, []), (job.job.duration_s, job.number, job))
+
+    def finished(self, job: Active, now_s: float) -> None:
+        """Free its GPUs."""
+        self._free += job.job.gpus
+
+    def withdrawn(self, job: Active, now_s: float) -> None:
+        """See `Order`."""
+        heap = self._waiting[job.job.gpus]
+        heap[:] = [entry for entry in heap if entry[2] is not job]  # a real job may have another duration by now
+        heapq.heapify(heap)
+
+    def decide(self, now_s: float) -> Iterator[Change]:
+        """Start the shortest job that fits, repeatedly."""
+        while fitting := [heap for gpus, heap in self._waiting.items() if heap and gpus <= self._free]:
+            _, _, job = heapq.heappop(min(fitting))
+            self._free -= job.job.gpus
+            yield job, Grant(job.job.gpus)
+
+
+class Srtf(Ordered):
+    """Shortest remaining time first. A running job's `line_key` is the time of its end, which is constant.
+
+    The remaining time is that of the job's remaining work on the requested GPUs and, for a stopped job, of the restart:
+    no job is stopped for a gain below a restart. On one GPU without restarts no schedule has a lower mean JCT (Schrage
+    1968).
+    """
+
+    def waiting_key(self, job: Active, now_s: float) -> float:
+        """Time [s] until its end."""
+        restart_s = self.cluster.restart_s if job.began_s is not None else 0.0
+        return self.running_key(job, now_s) + restart_s
+
+    def running_key(self, job: Active, now_s: float) -> float:
+        """Time [s] until its end, without a restart."""
+        return job.remaining(now_s) / job.job.speed(job.job.gpus)
+
+    def line_key(self, key: float, gpus: int, now_s: float) -> float:
+        """Time [s] of its end."""
+        return now_s + key
+
+    def key_now(self, line_key: float, gpus: int, now_s: float) -> float:
+        """Time [s] until that end."""
+        return line_key - now_s
+
+
+class Srsf(Srtf):
+    """Shortest remaining service (time × GPUs) first (Tiresias, NSDI 2019).
+
+    Running jobs of one size keep their order; those of different sizes do not.
+    """
+
+    def waiting_key(self, job: Active, now_s: float) -> float:
+        """GPU seconds until its end."""
+        return super().waiting_key(job, now_s) * job.job.gpus
+
+    def line_key(self, key: float, gpus: int, now_s: float) -> float:
+        """Time [s] of its end."""
+        return now_s + key / gpus
+
+    def key_now(self, line_key: float, gpus: int, now_s: float) -> float:
+        """GPU seconds until that end."""
+        return (line_key - now_s) * gpus

@@ -1,24 +1,16 @@
-"""Sharing policies: an exclusive policy chooses the owners of GPUs, and waiting jobs may share an owner's GPUs.
+"""Policies that let jobs share GPUs: an exclusive policy, the order, chooses owners, and waiting jobs are their guests.
 
-**Owners** are the jobs to which the order (`order`: an exclusive policy, by name) has given GPUs. A **guest** is a job
-that waits in that order, requests as many GPUs as some owner has, and shares that owner's. So a guest never takes GPUs
-from a job that comes before it, and loses nothing by sharing. Owners get slower; that is the cost. So guests are
-admitted only if Σ rates grows by `gain`.
+A guest waits in the order, requests as many GPUs as some owner has, and shares that owner's: it takes no GPUs from a
+job that comes before it. Owners get slower, so guests are admitted only if Σ rates grows by `gain`. The order sees a
+guest as a waiting job. Orders that use remaining work update it only when a job begins or ends to share.
 
 **Matching.** Every pair consists of an owner and a waiting job. The graph is bipartite, and `scipy` finds its matching
-of largest total gain exactly. (Two owners that moved together would free GPUs for the next two jobs in the order. That
-gains no more than sharing with these, and costs a restart. Two waiting jobs have no GPUs.) Each number of GPUs is
-matched by itself, whenever a job of that number comes, goes, starts or stops. A pair stays until one of its jobs
-leaves. Jobs of one *kind* have the same step times and the same memory. Predictions are kept by kind, and of each kind
-at most as many jobs are considered as there are owners, those that have waited longest.
+of largest total gain exactly, for each number of GPUs by itself. A pair stays until one of its jobs leaves. Jobs of one
+*kind* have the same step times and memory; predictions are kept by kind.
 
 **When the owner leaves** (it ends, or the order stops it), its guest needs another. A guest that the order has just
 started owns the GPUs that it is on. If the order has just started another job of that size with which sharing pays, the
-guest stays and that job joins it. Otherwise it moves to another owner, which costs a restart, or is stopped, which
-costs one when it continues. A guest to which the order gives its own GPUs moves there and restarts.
-
-The order sees a guest as a waiting job. Orders that use remaining work update it only when a job begins or ends to
-share. Backfilling counts a waiting job with its whole duration.
+guest stays and that job joins it. Otherwise it moves to another owner, or is stopped; both cost a restart.
 """
 
 from __future__ import annotations
@@ -27,17 +19,19 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from xbench.cluster.jobs import Job, first_of
 from xbench.cluster.policies.fifo import Fifo, FifoBackfill
-from xbench.cluster.policies.ordered import Order
-from xbench.cluster.policies.srtf import Sjf, Srtf
+from xbench.cluster.policies.ordered import Order, Sjf, Srtf
 from xbench.cluster.policy import Active, Change, Cluster, Grant, Policy
-from xbench.cluster.speeds import memory_bytes, step_times
+from xbench.cluster.speeds import StepTimes, forward_share, memory_bytes, step_times
 from xbench.errors import SpecError, unknown
+from xbench.planning.partial import MAX_LEVELS
+from xbench.planning.turns import JobTimes, SpatialJob, best_pattern, pack
 
 ORDERS: Mapping[str, Callable[[], Order]] = {
     "fifo": Fifo, "fifo-backfill": FifoBackfill, "sjf": Sjf, "srtf": Srtf,
@@ -47,6 +41,9 @@ KINDS = 64
 
 STAYING = 1e-6
 """Bonus for a guest that need not move. It decides between matchings with the same gain."""
+
+MAX_PATTERN = 6
+"""Largest number of turns in a round: up to five short steps of one job to a long one of the other."""
 
 Kind = tuple[float, ...]
 """Memory [B], and the step times that a policy knows."""
@@ -117,9 +114,9 @@ class Sharing(Policy):
         self._gangs = itertools.count()
         self._known: dict[tuple[int, tuple[Kind, ...]], tuple[float, ...] | None] = {}
 
-    @abstractmethod
-    def times(self, job: Job) -> Kind:
-        """Step times on which sharing depends."""
+    def times(self, job: Job, step: StepTimes) -> Kind:
+        """Step times on which sharing depends: by default computation and exposed communication [s]."""
+        return step
 
     @abstractmethod
     def together(self, gpus: int, kinds: tuple[Kind, ...]) -> tuple[float, ...] | None:
@@ -318,7 +315,9 @@ class Sharing(Policy):
                 self._order.retimed(view, now_s)
 
     def _kind(self, job: Job) -> Kind:
-        return (memory_bytes(job) or 0.0, *self.times(job))
+        step = step_times(job)
+        assert step is not None  # checked by `begin`
+        return (memory_bytes(job) or 0.0, *self.times(job, step))
 
     def _add(self, allocation: SharedAllocation, job: Active) -> None:
         """Add a job to an allocation."""
@@ -354,3 +353,79 @@ class Sharing(Policy):
         del kinds[kind][job.number]
         if not kinds[kind]:
             del kinds[kind]
+
+
+class CrossoverPairs(Sharing):
+    """Two jobs take turns on the same GPUs, so that one computes while the other communicates (arXiv 2103.07974).
+
+    `planning.turns` predicts their speed exactly: the steady state of the best turn order, in which a job computes and
+    then waits for its gradients over a shared link. The model ignores the cost of passing a turn, other pairs on the
+    same link, and caches.
+
+    With ρ, exposed communication over compute, Σ rates ≤ 1 + the larger ρ. So two jobs below `ratio` cannot gain more
+    than `ratio`, and are not paired. Raises SpecError for a ratio below zero, and as `Sharing` does.
+    """
+
+    name = "crossover-pairs"
+
+    def __init__(
+        self, order: str = "fifo-backfill", ratio: float = 0.1, gain: float = 0.1, memory: int | None = None
+    ) -> None:
+        if ratio < 0:
+            raise SpecError(f"{self.name}: ratio={ratio:g} is below zero", hint="write ratio=0.1")
+        super().__init__(order, gain, memory)
+        self.ratio = ratio
+
+    def together(self, gpus: int, kinds: tuple[Kind, ...]) -> tuple[float, ...] | None:
+        """Rates in the best turn order."""
+        jobs = [JobTimes(compute_s, exposed_s) for compute_s, exposed_s in kinds]
+        if all(job.communication_s < self.ratio * job.compute_s for job in jobs):
+            return None
+        return pair_rates(*jobs)
+
+
+class Jigsaw(Sharing):
+    """JigSaw: jobs run spatial partial backpropagation, and iterations of other jobs fill the gaps that it leaves.
+
+    The idea is that of Kumar and others, *Doing More by Doing Less* (DistributedML 2021, arXiv 2111.10672), of which
+    only the abstract was available; the rest is from first principles. On w GPUs each job has min(k, w) levels.
+    `planning.turns` places deep and shallow workers, and finds the turn order and the exact time of a round. The
+    forward pass takes a job's `forward_share` of the computation on every worker; of the backward pass a worker of
+    level i does i/k. Exposed communication and memory are charged in full, because the saved part is unknown.
+
+    A job alone runs at full speed, because its full-depth workers decide; one on a single GPU shares with no job. The
+    gain is in steps, and a step of partial backpropagation is worth less. Raises SpecError for k out of range, and as
+    `Sharing` does.
+    """
+
+    name = "jigsaw"
+
+    def __init__(self, k: int = 4, order: str = "fifo-backfill", gain: float = 0.1, memory: int | None = None) -> None:
+        if not 2 <= k <= MAX_LEVELS:
+            raise SpecError(f"{self.name}: k={k} levels are not 2 to {MAX_LEVELS}", hint="write k=4")
+        super().__init__(order, gain, memory)
+        self.k = k
+
+    def times(self, job: Job, step: StepTimes) -> Kind:
+        """Time [s] of forward pass, backward pass and exposed communication."""
+        forward_s = forward_share(job) * step.compute_s
+        return (forward_s, step.compute_s - forward_s, step.exposed_s)
+
+    def together(self, gpus: int, kinds: tuple[Kind, ...]) -> tuple[float, ...] | None:
+        """Rates in the best packing."""
+        if gpus == 1:
+            return None
+        return packed_rates(gpus, min(self.k, gpus), *(SpatialJob(*kind) for kind in kinds))
+
+
+@lru_cache(maxsize=1 << 16)
+def pair_rates(*jobs: JobTimes) -> tuple[float, ...]:
+    """Steps a second of each job in the best turn order, over those alone."""
+    plan = best_pattern(jobs, MAX_PATTERN)
+    return tuple(plan.pattern.count(index) * job.alone_s / plan.round_s for index, job in enumerate(jobs))
+
+
+@lru_cache(maxsize=1 << 16)
+def packed_rates(gpus: int, levels: int, *jobs: SpatialJob) -> tuple[float, ...]:
+    """Steps a second of each job in the best packing, over those alone."""
+    return pack(jobs, gpus, levels, MAX_PATTERN).rates

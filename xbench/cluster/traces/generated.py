@@ -2,22 +2,15 @@
 
 **Arrivals.** `poisson`: exponential gaps. `bursty`: hyperexponential gaps of two phases with balanced means, a renewal
 process whose gaps have the squared coefficient of variation `burst` (1 is Poisson): with p = (1 + √((c²−1)/(c²+1)))/2 a
-gap has rate 2pλ, else 2(1−p)λ (Allen, Probability, Statistics and Queueing Theory, 1990). Most gaps are short, a few
-are long.
-
-**Load.** λ is chosen so that the drawn jobs offer `load` times the capacity of `gpus` GPUs: λ = load·gpus / mean GPU
-seconds of a job. That is the sum of their requests, undisturbed, whatever the policy.
+gap has rate 2pλ, else 2(1−p)λ (Allen, Probability, Statistics and Queueing Theory, 1990). λ = load·gpus / mean GPU
+seconds of a job: the drawn jobs' requests, undisturbed, are `load` times the capacity.
 
 **Sizes** are durations on the requested GPUs, with mean `mean_s` and a heavy tail: `lognormal` with σ = 1.8 (the
-longest tenth has 70 % of all time), or `pareto` with shape 1.5 (infinite variance). **GPUs** follow the shares of
-`GPUS_MIX`, those of the 69,351 ITP jobs, without jobs larger than the cluster.
+longest tenth has 70 % of all time), or `pareto` with shape 1.5 (infinite variance). GPUs follow `GPUS_MIX`.
 
 **Models** (`MODELS`) are drawn with equal probability. Their sizes are published; their times are assumptions. A
-sample's computation is 3 passes of the published multiply-adds, 2 operations each, at `OPERATIONS_PER_S`. A ring moves
-2(w−1)/w·n bytes in 2(w−1) messages (θ2 = 2/rate, θ1 = 2·latency) of `LINK_BYTES_PER_S` and `LATENCY_S`; nothing
-overlaps. If hosts are simulated, a ring over several uses `HOST_LINK_BYTES_PER_S` and `HOST_LATENCY_S` instead, and a
-job that does not fit one host takes longer than its drawn duration. The batch of a job is its model's batch per GPU
-times the requested GPUs, and does not depend on the GPUs that it gets.
+sample's computation is 3 passes of the published multiply-adds, 2 operations each. The batch of a job is its model's
+batch per GPU times the requested GPUs, and does not depend on the GPUs that it gets.
 """
 
 from __future__ import annotations

@@ -1,37 +1,20 @@
 """Two traces of Microsoft's clusters, `itp` and `philly`. Speeds on other numbers of GPUs are unknown: jobs are rigid.
 
-**itp**: two months of ten ITP clusters' deep-learning jobs (69,351 jobs, 1,632,719.7 GPU hours). Source:
-github.com/microsoft/elasticflow-traces, data/raw-traces.tar.gz (2021-03-04 to 2021-05-03; Gu et al., ElasticFlow,
-ASPLOS 2023). One CSV per cluster, cluster01.csv to cluster10.csv. All clusters together are one trace unless one is
-named.
-
-| column | meaning |
-| --- | --- |
-| job_id | unique over all clusters |
-| submission_time | seconds since the collection began |
-| duration | seconds that the job ran |
-| num_gpu | GPUs that it requested and had |
+**itp**: two months of ten ITP clusters' deep-learning jobs (69,351 jobs, 1,632,719.7 GPU hours), one CSV per cluster.
+Source: github.com/microsoft/elasticflow-traces, data/raw-traces.tar.gz (2021-03-04 to 2021-05-03; Gu et al.,
+ElasticFlow, ASPLOS 2023).
 
 **philly**: Philly clusters, 2017: 82,247 jobs, as the Pollux artifact reduced them. Source: github.com/petuum/adaptdl,
 branch osdi21-artifact, simulator/traces/philly.csv, derived from github.com/msr-fiddle/philly-traces (Jeon et al.,
-Analysis of Large-Scale Multi-Tenant GPU Clusters, USENIX ATC 2019). Jobs have no names in the file. They are named by
-cluster and row: '6214e9-3' is row 3.
+Analysis of Large-Scale Multi-Tenant GPU Clusters, USENIX ATC 2019). Jobs are named by cluster and row: '6214e9-3' is
+row 3. Timestamps are local, without a zone: the end of summer time is an hour too early.
 
-| column | meaning |
-| --- | --- |
-| timestamp | submission, local time without a zone: the end of summer time is an hour too early |
-| duration | seconds that it ran |
-| num_gpus | GPUs that it had |
-| gpu_time | duration times num_gpus, checked |
-| cluster | virtual cluster, six hexadecimal digits |
-
-Arrivals count from the first of the chosen jobs. A job's facts name its cluster.
+Durations and times are seconds. Arrivals count from the first of the chosen jobs.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from xbench.cluster.traces import RigidRow, Rows, RowsPolicy, Trace
@@ -64,22 +47,18 @@ def load_itp(path: Path, cluster: str | None = None, rows: RowsPolicy = "refuse"
         tables = {wanted: tables[wanted]}
     collected = Rows("itp" if cluster is None else f"itp:cluster{next(iter(tables))}", rows)
     names: set[str] = set()
-    jobs: list[RigidRow] = []
-    for name, table in tables.items():
-        jobs += collected.read(table, partial(_itp_row, names, {"cluster": name}))
-    return collected.rigid(jobs)
 
+    def parse(row: int, cell: dict[str, str]) -> RigidRow:
+        job = cell["job_id"]
+        if not job or job in names:
+            raise ValueError(f"there is already a job {job!r}" if job else "job_id is empty")
+        gpus = gpus_of(cell["num_gpu"], "num_gpu")
+        submitted_s = number(cell["submission_time"], "submission_time")
+        duration_s = above_zero(cell["duration"], "duration")
+        names.add(job)
+        return RigidRow(job, submitted_s, gpus, duration_s)
 
-def _itp_row(names: set[str], facts: dict[str, float | str], row: int, cell: dict[str, str]) -> RigidRow:
-    """The job of a row, whose name is added to `names`."""
-    job = cell["job_id"]
-    if not job or job in names:
-        raise ValueError(f"there is already a job {job!r}" if job else "job_id is empty")
-    gpus = gpus_of(cell["num_gpu"], "num_gpu")
-    submitted_s = number(cell["submission_time"], "submission_time")
-    duration_s = above_zero(cell["duration"], "duration")
-    names.add(job)
-    return RigidRow(job, submitted_s, gpus, duration_s, facts)
+    return collected.rigid([job for table in tables.values() for job in collected.read(table, parse)])
 
 
 def _itp_tables(path: Path) -> dict[str, Table]:
@@ -103,7 +82,7 @@ def load_philly(path: Path, cluster: str | None = None, rows: RowsPolicy = "refu
     collected = Rows("philly" if cluster is None else f"philly:{cluster}", rows)
     if cluster is not None:
         index = table.column["cluster"]
-        known = {cells[index] for _, cells in table.numbered() if len(cells) == len(table.column)}
+        known = {cells[index] for _, cells in table.rows if len(cells) == len(table.column)}
         if cluster not in known:
             raise unknown("cluster", cluster, sorted(known))
 
@@ -116,7 +95,7 @@ def load_philly(path: Path, cluster: str | None = None, rows: RowsPolicy = "refu
         if abs(number(cell["gpu_time"], "gpu_time") - duration_s * gpus) > 1.0:
             given = f"duration {cell['duration']!r} times num_gpus {cell['num_gpus']!r}"
             raise ValueError(f"gpu_time {cell['gpu_time']!r} is not {given}")
-        return RigidRow(f"{name}-{row}", _seconds(cell["timestamp"]), gpus, duration_s, {"cluster": name})
+        return RigidRow(f"{name}-{row}", _seconds(cell["timestamp"]), gpus, duration_s)
 
     return collected.rigid(collected.read(table, parse))
 

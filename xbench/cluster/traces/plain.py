@@ -2,40 +2,28 @@
 
 | column | meaning |
 | --- | --- |
-| name | unique name of the job |
-| arrival_s | seconds since the trace began, not before the row above |
-| gpus | GPUs that the job requests |
+| name, arrival_s, gpus | unique name; seconds since the trace began, not before the row above; requested GPUs |
 | duration_s | duration on those GPUs, undisturbed; the job is then rigid |
 | work | instead of duration_s: samples, steps, or the unit of the speeds |
-| loss_target | instead of work: the job ends at this loss, and speeds are in steps |
-| loss_beta0, loss_beta1, loss_beta2 | with it: its curve 1/(β0·k + β1) + β2 after k steps |
+| loss_target, loss_beta0 to loss_beta2 | instead of work: the job ends at this loss, 1/(β0·k + β1) + β2 after k steps |
 | speed_1, speed_2, speed_4, ... | with either: work a second on that number of GPUs; empty if unknown |
-| scale | instead of speeds: a record of `xbench plan --workers 2..64`, relative to the CSV; work is then in samples |
-| mode | with it: one of its modes, if it has several |
+| scale, mode | instead of speeds: a record of `xbench plan --workers`, relative to the CSV, with work in samples |
 | least, most | smallest and largest number of GPUs, optional; empty: 1 and the whole cluster |
-| application | trained application, optional |
-| exposed, step_s, forward_share | facts for sharing policies, see `speeds`; optional; empty: unknown |
-| memory_bytes | memory that it needs on each GPU, likewise |
+| application, exposed, step_s, forward_share, memory_bytes | facts, see `speeds`; optional; empty: unknown |
 
 The speed has to be known on the requested GPUs. Between two known numbers it is interpolated (see `TableSpeed`), and
 outside them it stays unknown.
-
-    name,arrival_s,gpus,work,speed_1,speed_2,speed_4
-    resnet-a,0,2,90000,310,600,1100
-    resnet-b,60,1,45000,310,600,
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from xbench.cluster.jobs import Job, RigidSpeed, Speed
-from xbench.cluster.speeds import TableSpeed, scaled_speed
+from xbench.cluster.speeds import TableSpeed, checked_fact, scaled_speed
 from xbench.cluster.traces import Rows, RowsPolicy, Trace
 from xbench.cluster.traces.reading import Table, above_zero, gpus_of, number, read_table, whole
 from xbench.errors import SpecError
@@ -126,7 +114,11 @@ def _job(cell: Mapping[str, str], sizes: Sequence[int], scaled: Callable[[str, s
             raise ValueError(f"its speed is unknown on the {counted(gpus, 'GPU')} that it asks for in {cell['scale']}")
     size = next(name for name in SIZES if name in cell)
     work = _steps(cell) if size == TARGET else above_zero(cell[size], size)
-    facts: dict[str, float | str] = {key: _fact(key, cell[key]) for key in FACTS if cell.get(key)}
+    facts: dict[str, float | str] = {
+        key: checked_fact(key, above_zero(cell[key], key) if key == "step_s" else number(cell[key], key))
+        for key in FACTS
+        if cell.get(key)
+    }
     if cell.get("application"):
         facts["application"] = cell["application"]
     least, most = (whole(cell[name], name) if cell.get(name) else None for name in ("least", "most"))
@@ -142,53 +134,19 @@ def _job(cell: Mapping[str, str], sizes: Sequence[int], scaled: Callable[[str, s
     )
 
 
-def _fact(key: str, cell: str) -> float:
-    """Value of a fact for policies. Raises ValueError for a value that the fact cannot have."""
-    value = above_zero(cell, key) if key == "step_s" else number(cell, key)
-    if key in ("exposed", "forward_share") and not 0 <= value < 1:
-        raise ValueError(f"{key} = {value:g} is not a share: it must be from 0 to below 1")
-    if value < 0:
-        raise ValueError(f"{key} = {value:g} is below zero")
-    return value
-
-
-@dataclass(frozen=True)
-class LossCurve:
-    """loss(k) = 1/(β0·k + β1) + β2, all β ≥ 0. Raises SpecError for invalid β."""
-
-    beta: tuple[float, float, float]
-
-    def __post_init__(self) -> None:
-        if len(self.beta) != 3 or not all(math.isfinite(value) and value >= 0 for value in self.beta):
-            raise SpecError(f"a loss curve's β is three numbers, none below zero, and {self.beta} is not")
-        if self.beta[0] + self.beta[1] <= 0:
-            raise SpecError("a loss curve of β0 = β1 = 0 is infinite")
-
-    def __call__(self, step: float) -> float:
-        """Loss after `step` steps; infinite at step 0 if β1 is 0."""
-        height = self.beta[0] * step + self.beta[1]
-        return (1.0 / height if height > 0 else math.inf) + self.beta[2]
-
-    def steps_to(self, target: float) -> float:
-        """Step, not rounded, after which the loss is `target`; 0 if it starts at or below.
-
-        Raises SpecError for a target that the curve never reaches.
-        """
-        slope, start, floor = self.beta
-        if not math.isfinite(target) or target <= floor:
-            raise SpecError(f"a loss of {target:g} is never reached: the curve tends to {floor:g}")
-        if 1.0 / (target - floor) <= start:
-            return 0.0
-        if slope == 0:
-            raise SpecError(f"a loss of {target:g} is never reached: the curve stays at {self(0):g}")
-        return (1.0 / (target - floor) - start) / slope
-
-
 def _steps(cell: Mapping[str, str]) -> float:
-    """Steps to the target loss. Raises SpecError for an invalid curve, or one that never gets there."""
+    """Steps, not rounded, after which loss(k) = 1/(β0·k + β1) + β2 is the target. Raises ValueError without any."""
     beta = [number(cell[name], name) for name in BETA]
     target = number(cell[TARGET], TARGET)
-    steps = LossCurve((beta[0], beta[1], beta[2])).steps_to(target)
-    if steps <= 0:
+    slope, start, floor = beta
+    if min(beta) < 0:
+        raise ValueError(f"a loss curve's β is three numbers, none below zero, and {tuple(beta)} is not")
+    if slope + start <= 0:
+        raise ValueError("a loss curve of β0 = β1 = 0 is infinite")
+    if target <= floor:
+        raise ValueError(f"a loss of {target:g} is never reached: the curve tends to {floor:g}")
+    if 1.0 / (target - floor) <= start:
         raise ValueError(f"its loss is {target:g} before the first step")
-    return steps
+    if slope == 0:
+        raise ValueError(f"a loss of {target:g} is never reached: the curve stays at {1.0 / start + floor:g}")
+    return (1.0 / (target - floor) - start) / slope

@@ -1,35 +1,18 @@
 """Workloads of Pollux: 160 jobs in 8 hours, of six applications whose steps were measured on up to 64 T4 GPUs.
 
-Source: github.com/petuum/adaptdl, branch osdi21-artifact, simulator/ (Qiao et al., Pollux, OSDI 2021). In the folder:
-
-| file | columns |
-| --- | --- |
-| workloads/workload-N.csv | name, time (s), application, num_replicas, batch_size |
-| APP/placements.csv | placement, local_bsz, step_time (s), sync_time (s): on up to 4 hosts of 4 GPUs |
-| APP/scalability.csv | num_nodes, num_replicas, local_bsz, step_time, sync_time: on up to 16 hosts |
-
-A placement is a digit for each host: '24' is 2 GPUs on one and 4 on another.
+Source: github.com/petuum/adaptdl, branch osdi21-artifact, simulator/ (Qiao et al., Pollux, OSDI 2021): workload-N.csv
+has the jobs, APP/placements.csv steps on up to 4 hosts of 4 GPUs, APP/scalability.csv those on up to 16 hosts.
 
 **Speed** is samples a second at the job's own batch size, whatever its GPUs: the artifact's baselines hold it fixed,
-and only Pollux itself would change it. w GPUs are packed onto as few hosts as possible, which leaves w = 1 to 16, 24,
-32, 48 and 64 of the measurements; `TableSpeed` interpolates between them. Each GPU has batch/w samples. Its step time
-is interpolated between the measured batch sizes, and a larger batch is accumulated: `a` further accumulations take
-a·(step_time − sync_time) more. As in the artifact (`Job.update_local_bsz` in simulator.py), one GPU accumulates at
-least once if the batch is above the application's initial one (`INITIAL_BATCH`). If a GPU would have fewer samples than
-were ever measured, there is no speed.
+and only Pollux itself would change it. `TableSpeed` interpolates between the packed numbers of GPUs that were measured.
+Each GPU has batch/w samples. Its step time is interpolated between the measured batch sizes, and a larger batch is
+accumulated: `a` further accumulations take a·(step_time − sync_time) more. As in the artifact (`Job.update_local_bsz`),
+one GPU accumulates at least once if the batch is above the application's initial one (`INITIAL_BATCH`). If a GPU would
+have fewer samples than were ever measured, there is no speed. On hosts, every measured placement has its speed (see
+`HostTable`; of hosts in several orders, which are rings in several orders, the one with the GPUs ascending).
 
-If hosts are simulated, every other placement on up to 4 hosts also has its measured speed (see `HostTable`; of hosts in
-several orders, which are rings in several orders, the one with the GPUs ascending), and more hosts have that of
-scalability.csv. It is not always lower: 8 GPUs of any of the six take longer on two hosts than on three.
-
-**Work** is in samples: the batch size times the application's steps at it (`STEPS`): the last `iteration` of
-traces/APP/validation-BATCH.csv, up to the application's last epoch (`max_epochs` in applications.py). A workload has no
-durations.
-
-**Differences from the artifact.** Its simulator advances a job by goodput, from the gradient noise measured at each
-epoch, and not by the count of steps: its jobs are not exactly as long as these, and those of cifar10 and yolov3 are
-longer. It also decides once a minute, and charges the first start of a job like a restart. So averages over these jobs
-are not comparable with those that the artifact publishes.
+**Work** is in samples: the batch size times the application's steps at it. The artifact's simulator advances a job by
+goodput, from the gradient noise of each epoch, and decides once a minute, so its averages are not comparable.
 """
 
 from __future__ import annotations
@@ -68,7 +51,10 @@ STEPS: Mapping[str, Mapping[int, int]] = {
     "ncf": {4096: 12172, 8192: 6122, 16384: 3069, 32768: 1548},
     "yolov3": {16: 52905, 32: 27430, 64: 14577},
 }
-"""Steps until the last epoch (2, 100, 80, 90, 10 and 50 epochs), by application and batch size."""
+"""Steps until the last epoch (2, 100, 80, 90, 10 and 50 epochs), by application and batch size.
+
+The last `iteration` of traces/APP/validation-BATCH.csv, up to the application's `max_epochs` in applications.py.
+"""
 
 
 @dataclass(frozen=True)
@@ -78,20 +64,6 @@ class Measured:
     local: tuple[float, ...]
     step_s: tuple[float, ...]
     sync_s: tuple[float, ...]
-
-    def at(self, local: float, largest: float, least: int) -> tuple[float, float] | None:
-        """Step time [s] of `local` samples a GPU, and exchange of gradients [s] in it; None for too few samples.
-
-        At most `largest` of them, and no more than were measured, at once; at least `least` accumulations.
-        """
-        most = min(largest, self.local[-1])
-        accumulations = max(least, math.ceil(local / most - 1e-8) - 1)
-        at_once = local / (accumulations + 1)
-        if at_once < self.local[0]:
-            return None
-        step_s = float(np.interp(at_once, self.local, self.step_s))
-        sync_s = float(np.interp(at_once, self.local, self.sync_s))
-        return step_s + accumulations * (step_s - sync_s), sync_s
 
 
 @dataclass(frozen=True)
@@ -111,8 +83,16 @@ class Application:
         return None if measured is None else self._at(measured, batch, gpus)
 
     def _at(self, measured: Measured, batch: int, gpus: int) -> tuple[float, float] | None:
-        least = 1 if gpus == 1 and batch > INITIAL_BATCH.get(self.name, math.inf) else 0
-        return measured.at(batch / gpus, MAX_LOCAL.get(self.name, math.inf), least)
+        """As `step`; None if a GPU has too few samples."""
+        most = min(MAX_LOCAL.get(self.name, math.inf), measured.local[-1])
+        least = int(gpus == 1 and batch > INITIAL_BATCH.get(self.name, math.inf))
+        accumulations = max(least, math.ceil(batch / gpus / most - 1e-8) - 1)
+        at_once = batch / gpus / (accumulations + 1)
+        if at_once < measured.local[0]:
+            return None
+        step_s = float(np.interp(at_once, measured.local, measured.step_s))
+        sync_s = float(np.interp(at_once, measured.local, measured.sync_s))
+        return step_s + accumulations * (step_s - sync_s), sync_s
 
     def speed(self, batch: int) -> HostTable:
         """Samples a second at that batch size. Raises SpecError if it fits no number of GPUs."""
@@ -152,7 +132,10 @@ def steps_of(application: str, batch: int) -> int:
 
 
 def load_application(folder: Path, name: str) -> Application:
-    """The measurements in `folder`/`name`. Raises SpecError for invalid files."""
+    """The measurements in `folder`/`name`. Raises SpecError for invalid files.
+
+    A placement is a digit for each host: '24' is 2 GPUs on one and 4 on another.
+    """
     packed: dict[int, Times] = {}
     shapes: dict[tuple[int, ...], Times] = {}
     spread: dict[tuple[int, int], Times] = {}

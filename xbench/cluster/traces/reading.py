@@ -1,8 +1,7 @@
 """Tables of text: CSV files (plain, gzipped or in a tar archive), and the numbers in their cells.
 
-A text is held whole, its rows are not: the largest public trace has a million of them. An invalid file (missing, not
-text, a column missing) raises SpecError. An invalid cell raises ValueError, whose text is the reason of a `BadRow`.
-Blank lines at the end of a file are not rows.
+An invalid file (missing, not text, a column missing) raises SpecError. An invalid cell raises ValueError, whose text is
+the reason of a `BadRow`. Blank lines at the end of a file are not rows.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from xbench.record_files import MIB, read_bounded, read_regular
 from xbench.text import quoted
 
 MAX_BYTES = 1024 * MIB
-"""Largest file, and largest unpacked content [B]. The largest public trace unpacks to a fifth of it."""
+"""Largest file, and largest unpacked content [B]."""
 
 MAX_COLUMNS = 10_000
 FETCHED = "--trace itp, philly and pollux fetch the public traces"
@@ -61,22 +60,12 @@ _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarEr
 
 @dataclass(frozen=True)
 class Table:
-    """One CSV, read anew row by row each time. `column` is the index of each column in the cells of a row."""
+    """One CSV. `column` is the index of each column in the cells of a row."""
 
     file: str
     column: dict[str, int]
-    text: str
-
-    def numbered(self) -> Iterator[tuple[int, list[str]]]:
-        """Each row with its number in the file, where the header is row 1. Raises SpecError for an invalid CSV."""
-        blank: list[int] = []
-        for row, cells in enumerate(_records(self.text, self.file), 1):
-            if not cells:
-                blank.append(row)
-            elif row > 1:
-                yield from ((empty, []) for empty in blank)
-                blank.clear()
-                yield row, cells
+    rows: list[tuple[int, list[str]]]
+    """Each row with its number in the file, where the header is row 1."""
 
     def named(self, cells: Sequence[str]) -> dict[str, str]:
         """The cells of a row by column, stripped. Raises ValueError for too few or too many cells."""
@@ -87,7 +76,7 @@ class Table:
     def parsed(self, parsers: Mapping[str, Callable[[str, str], T]]) -> list[tuple[T, ...]]:
         """The values of some columns of all rows, by the parser of each. Raises SpecError for the first bad row."""
         values = []
-        for row, cells in self.numbered():
+        for row, cells in self.rows:
             try:
                 cell = self.named(cells)
                 values.append(tuple(parse(cell[name], name) for name, parse in parsers.items()))
@@ -181,8 +170,14 @@ def _decoded(data: bytes, file: str) -> str:
 
 def parse_table(text: str, file: str, needed: Sequence[str], allowed: Sequence[str] | None = None) -> Table:
     """Parse the text of a CSV as `read_table` does. `file`: its name in errors."""
-    names = [name.strip() for name in next(_records(text, file), [])]
-    if not names or not text:
+    try:
+        records = list(csv.reader(io.StringIO(text, newline="\n")))
+    except csv.Error as error:
+        raise SpecError(f"{file} is no CSV: {error}") from None
+    while records and not records[-1]:
+        records.pop()
+    names = [name.strip() for name in records[0]] if records else []
+    if not names:
         raise SpecError(f"{file} is empty", hint=f"its first row names its columns: {','.join(needed)}")
     for name in needed:
         if name not in names:
@@ -194,32 +189,13 @@ def parse_table(text: str, file: str, needed: Sequence[str], allowed: Sequence[s
     duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
     if duplicate is not None:
         raise SpecError(f"{file} has two columns {quoted(duplicate)}")
-    for name in names:
-        if allowed is not None and not _is_allowed(name, (*needed, *allowed)):
-            close = nearest(name, (*needed, *allowed))
-            hint = f"did you mean {close!r}?" if close else f"it takes {listed((*needed, *allowed))}"
+    patterns = () if allowed is None else (*needed, *allowed)
+    for name in names if patterns else ():
+        if not any(name == pattern or (pattern.endswith("_") and name.startswith(pattern)) for pattern in patterns):
+            close = nearest(name, patterns)
+            hint = f"did you mean {close!r}?" if close else f"it takes {listed(patterns)}"
             raise SpecError(f"{file} has an unknown column {quoted(name)}", hint=hint)
-    return Table(file, {name: index for index, name in enumerate(names)}, text)
-
-
-def _records(text: str, file: str) -> Iterator[list[str]]:
-    try:
-        yield from csv.reader(_lines(text))
-    except csv.Error as error:
-        raise SpecError(f"{file} is no CSV: {error}") from None
-
-
-def _lines(text: str) -> Iterator[str]:
-    """The lines of a text, without a second copy of all of it."""
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start) + 1 or len(text)
-        yield text[start:end]
-        start = end
-
-
-def _is_allowed(name: str, allowed: Sequence[str]) -> bool:
-    return any(name == pattern or (pattern.endswith("_") and name.startswith(pattern)) for pattern in allowed)
+    return Table(file, {name: index for index, name in enumerate(names)}, list(enumerate(records[1:], 2)))
 
 
 def number(cell: str, what: str) -> float:

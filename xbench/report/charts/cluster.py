@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 from xbench.records import ClusterComparison, ClusterCurve, ClusterResult
 from xbench.report import cluster_sentences as told
-from xbench.report.charts.axes import BELOW, COLOURS, HOVER, columns, long_unit, marks, plain, rounded, whiskers
+from xbench.report.charts.axes import BELOW, COLOURS, HOVER, Unit, columns, long_unit, marks, plain, rounded, whiskers
 from xbench.report.page.model import Cell, Figure, Table, Trace
 from xbench.units import format_duration
 
@@ -165,6 +166,32 @@ def _windows(title: str, curves: Sequence[ClusterCurve], key: str) -> Table:
     return Table(f"{title}, by tenths of the makespan", headings, rows)
 
 
+def held_bars(spans: Sequence[tuple[str, float, float, str]], count: int, what: str, place: int, unit: Unit) -> Trace:
+    """Draw a bar for each span in which a job held `count` of something: (job, from [s], to [s], what else to say)."""
+    return {
+        "type": "bar", "orientation": "h", "name": f"{count} {what}s" if count > 1 else f"1 {what}",
+        "y": [plain(job) for job, *_ in spans], "base": [rounded(unit.of(from_s)) for _, from_s, *_ in spans],
+        "x": [rounded(unit.of(to_s - from_s)) for _, from_s, to_s, _ in spans],
+        "marker": {"color": COLOURS[place % len(COLOURS)], "line": {"color": "--paper", "width": 0.5}},
+        "customdata": [f"<b>{plain(job)}</b><br>{count} {what}s from {format_duration(from_s)} to "
+                       f"{format_duration(to_s)}{more}" for job, from_s, to_s, more in spans],
+        "hovertemplate": HOVER,
+    }  # fmt: skip
+
+
+def lines_of_jobs(jobs: Sequence[str], over: str) -> dict[str, Any]:
+    """Lay out a chart of spans: a line a job, the first on top."""
+    return {
+        "barmode": "overlay",
+        "bargap": 0.15,
+        "xaxis": {"title": {"text": over}},
+        "yaxis": {"type": "category", "categoryorder": "array", "showticklabels": len(jobs) <= 40,
+                  "categoryarray": [plain(name) for name in reversed(jobs)]},
+        "legend": BELOW,
+        "hovermode": "closest",
+    }  # fmt: skip
+
+
 def gantt(record: ClusterComparison) -> list[Figure]:
     """Draw one chart per policy of a small trace: a line per job, with a bar while it holds GPUs."""
     found: list[Figure] = []
@@ -177,16 +204,8 @@ def gantt(record: ClusterComparison) -> list[Figure]:
         order = list(dict.fromkeys(span.job for span in sorted(spans, key=lambda span: span.from_s)))
         traces: list[Trace] = []
         for place, gpus in enumerate(sorted({span.gpus for span in spans})):
-            own = [span for span in spans if span.gpus == gpus]
-            traces.append({
-                "type": "bar", "orientation": "h", "name": f"{gpus} GPUs" if gpus > 1 else "1 GPU",
-                "y": [plain(span.job) for span in own], "base": [rounded(unit.of(span.from_s)) for span in own],
-                "x": [rounded(unit.of(span.to_s - span.from_s)) for span in own],
-                "marker": {"color": COLOURS[place % len(COLOURS)], "line": {"color": "--paper", "width": 0.5}},
-                "customdata": [f"<b>{plain(span.job)}</b><br>{span.gpus} GPUs from {format_duration(span.from_s)} to "
-                               f"{format_duration(span.to_s)}" for span in own],
-                "hovertemplate": HOVER,
-            })  # fmt: skip
+            own = [(span.job, span.from_s, span.to_s, "") for span in spans if span.gpus == gpus]
+            traces.append(held_bars(own, gpus, "GPU", place, unit))
         rows: list[list[Cell]] = [
             [span.job, str(span.gpus), format_duration(span.from_s), format_duration(span.to_s)] for span in spans
         ]
@@ -197,15 +216,7 @@ def gantt(record: ClusterComparison) -> list[Figure]:
                 labels=["simulated"],
                 told=f"{_of_seed(record)} A line a job in the order of their beginning; a bar while it holds GPUs.",
                 traces=traces,
-                layout={
-                    "barmode": "overlay",
-                    "bargap": 0.15,
-                    "xaxis": {"title": {"text": f"since the first arrival [{unit.name}]"}},
-                    "yaxis": {"type": "category", "categoryorder": "array", "showticklabels": len(order) <= 40,
-                              "categoryarray": [plain(name) for name in reversed(order)]},
-                    "legend": BELOW,
-                    "hovermode": "closest",
-                },
+                layout=lines_of_jobs(order, f"since the first arrival [{unit.name}]"),
                 height=120 + min(900, 14 * len(order)),
                 table=Table(f"Every span under {policy}", headings, rows, bulk=True),
                 folded=bool(found),

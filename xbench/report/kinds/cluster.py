@@ -14,7 +14,7 @@ from xbench.report import cluster_sentences as told
 from xbench.report import console as terminal
 from xbench.report import markup, sentences
 from xbench.report.charts import cluster as charts
-from xbench.report.charts.axes import BELOW, COLOURS, long_unit, plain, rounded
+from xbench.report.charts.axes import BELOW, COLOURS, long_unit, plain
 from xbench.report.page.common_sections import command_section, environment_section, made_at, warnings_section
 from xbench.report.page.model import Facts, Figure, Section, Table, Trace, columns
 from xbench.report.view import Case, Detail, Row, View, ends, fields
@@ -293,42 +293,25 @@ def _gantt(record: LiveRun) -> Figure:
     unit = long_unit(end_s)
     traces: list[Trace] = []
     for place, workers in enumerate(sorted({len(span.slots) for span in record.spans})):
-        own = [(span, end_s if span.to_s is None else span.to_s) for span in record.spans if len(span.slots) == workers]
-        traces.append({
-            "type": "bar", "orientation": "h", "name": f"{workers} workers" if workers > 1 else "1 worker",
-            "y": [plain(span.job) for span, _ in own], "base": [rounded(unit.of(span.from_s)) for span, _ in own],
-            "x": [rounded(unit.of(to_s - span.from_s)) for span, to_s in own],
-            "marker": {"color": COLOURS[place % len(COLOURS)], "line": {"color": "--paper", "width": 0.5}},
-            "customdata": [f"<b>{plain(span.job)}</b><br>{workers} workers from {format_duration(span.from_s)} to "
-                           f"{format_duration(to_s)}: {span.how}" for span, to_s in own],
-            "hovertemplate": "%{customdata}<extra></extra>",
-        })  # fmt: skip
+        own = [
+            (span.job, span.from_s, end_s if span.to_s is None else span.to_s, f": {span.how}")
+            for span in record.spans
+            if len(span.slots) == workers
+        ]
+        traces.append(charts.held_bars(own, workers, "worker", place, unit))
     shown = columns(("job", "slots", "from", "trains from", "to", "steps", "ended"), ("job", "ended"))
     rows = [
         [span.job, ", ".join(map(str, span.slots)), format_duration(span.from_s), format_duration(span.trained_s),
          format_duration(span.to_s), f"{span.from_steps:g} to {span.to_steps:g}", span.how]
         for span in record.spans
     ]  # fmt: skip
-    names = [plain(job.name) for job in record.jobs]
     return Figure(
         key="gantt",
         title="Every attempt",
         labels=["real"],
         told="A line a job; a bar from the launch of an attempt until its slots were free.",
         traces=traces,
-        layout={
-            "barmode": "overlay",
-            "bargap": 0.15,
-            "xaxis": {"title": {"text": f"since the run began [{unit.name}]"}},
-            "yaxis": {
-                "type": "category",
-                "categoryorder": "array",
-                "categoryarray": names[::-1],
-                "showticklabels": len(names) <= 40,
-            },
-            "legend": BELOW,
-            "hovermode": "closest",
-        },
-        height=120 + min(900, 24 * len(names)),
+        layout=charts.lines_of_jobs([job.name for job in record.jobs], f"since the run began [{unit.name}]"),
+        height=120 + min(900, 24 * len(record.jobs)),
         table=Table("Every attempt in figures", shown, rows, bulk=True),
     )

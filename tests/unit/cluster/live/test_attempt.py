@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.cluster.live.attempt import AttemptSpec, LiveJob, attempt_of, losses, next_attempt, share
-from xbench.cluster.live.samples import EPOCH_STEPS, Order, mixed, samples_of
-from xbench.errors import SpecError, WorkloadError
+from xbench.cluster.live.attempt import AttemptSpec, attempt_of, losses, next_attempt, share
+from xbench.cluster.live.job_rank import EPOCH_STEPS, Order, mixed, samples_of
+from xbench.cluster.live.jobs_file import JobEntry
+from xbench.errors import WorkloadError
 from xbench.workloads.build import build
 from xbench.workloads.workload import Workload
 
 SYNTHETIC = "synthetic:layers=2,bytes=4k,width=8"
-JOB = LiveJob("a", SYNTHETIC, steps=100, batch_size=6, seed=3)
+JOB = JobEntry(name="a", workload=SYNTHETIC, steps=100, batch_size=6, seed=3)
 CPU = torch.device("cpu")
 
 
@@ -44,32 +44,19 @@ def test_weighted_means_of_shares_are_the_mean_of_the_batch() -> None:
 
 def test_a_job_s_key_is_its_workload_seed_and_batch() -> None:
     keys = {
-        attempt_of(replace(JOB, **change), slots).key
+        attempt_of(JOB.model_copy(update=change), slots).key
         for change in ({}, {"steps": 7}, {"name": "b"}, {"checkpoint_steps": 3})
         for slots in ((0,), (1, 0))
     }
     assert len(keys) == 1
     for change in ({"seed": 4}, {"batch_size": 7}, {"workload": SYNTHETIC + ",compute=1"}):
-        assert attempt_of(replace(JOB, **change), (0,)).key not in keys
+        assert attempt_of(JOB.model_copy(update=change), (0,)).key not in keys
 
 
 def test_the_program_is_read_as_it_was_written() -> None:
     program = attempt_of(JOB, (1, 0))
     assert program.workers == 2
     assert AttemptSpec.model_validate_json(program.model_dump_json()) == program
-
-
-@pytest.mark.parametrize(
-    ("change", "slots", "said"),
-    [
-        ({"workload": "resnet5000"}, (0,), "resnet5000"),
-        ({"workload": "resnet18:batch-size=4"}, (0,), "has a batch size of its own"),
-        ({"batch_size": 2}, (0, 1, 2), "3 workers cannot share a batch of 2"),
-    ],
-)
-def test_what_no_rank_could_do_is_refused(change: dict[str, object], slots: tuple[int, ...], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        attempt_of(replace(JOB, **change), slots)  # type: ignore[arg-type]
 
 
 def test_losses_of_steps_that_were_done_again_are_the_last(tmp_path: Path) -> None:
@@ -101,7 +88,7 @@ def test_a_step_s_samples_do_not_depend_on_the_steps_before() -> None:
 
 @pytest.mark.parametrize("workload", [SYNTHETIC, "resnet18:image-size=32", "gpt2-small:seq-len=4", "bert-base"])
 def test_shares_of_a_batch_are_its_samples_bit_by_bit(workload: str) -> None:
-    spec = attempt_of(replace(JOB, workload=workload), (0,)).workload
+    spec = attempt_of(JOB.model_copy(update={"workload": workload}), (0,)).workload
     samples = samples_of(_without_model(spec), 6)
     assert samples.count == 6 * EPOCH_STEPS
     numbers = Order(spec.seed, samples.count, 6).of_step(3)
@@ -131,7 +118,7 @@ def make():
 
 def test_a_factory_s_batch_is_the_set_of_samples(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FACTORY, encoding="utf-8")
-    spec = attempt_of(replace(JOB, workload=f"{tmp_path}/train.py:make"), (0,)).workload
+    spec = attempt_of(JOB.model_copy(update={"workload": f"{tmp_path}/train.py:make"}), (0,)).workload
     workload = build(spec, CPU)
     samples = samples_of(workload, 6)
     assert samples.count == 8

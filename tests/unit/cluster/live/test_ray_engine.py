@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from xbench.cluster.live import checkpoints, ray_attempt, ray_engine
-from xbench.cluster.live.attempt import LOCK, PROGRAM, STOP, AttemptProgress, LiveJob, attempt_of
-from xbench.cluster.live.ray_attempt import RayRunning, Worker
-from xbench.cluster.live.ray_engine import RayEngine
+from xbench.cluster.live import checkpoints, ray_engine
+from xbench.cluster.live.attempt import LOCK, PROGRAM, STOP, AttemptProgress, attempt_of
+from xbench.cluster.live.jobs_file import JobEntry
+from xbench.cluster.live.ray_engine import RayEngine, RayRunning, Worker
 from xbench.errors import SpecError
 
-JOB = LiveJob("a", "synthetic:layers=4,bytes=64k", steps=40, batch_size=8)
+JOB = JobEntry(name="a", workload="synthetic:layers=4,bytes=64k", steps=40, batch_size=8)
 
 
 class RayError(Exception):
@@ -135,9 +135,9 @@ def begun(ray: PlayedRay, directory: Path, device: str = "cpu") -> RayRunning:
     return RayRunning(ray, program, directory)
 
 
-def asked(ray: PlayedRay, directory: Path, device: str = "cpu") -> RayRunning:
+def asked(ray: PlayedRay, directory: Path) -> RayRunning:
     """An attempt that has its bundles, and has asked for its actors."""
-    running = begun(ray, directory, device)
+    running = begun(ray, directory)
     ray.ready.there = True
     for _ in range(2):
         running.look()
@@ -196,14 +196,6 @@ def test_a_worker_that_fails_takes_the_others_along_and_is_over_when_nobody_is_l
     assert running.look() == AttemptProgress("failed", 10, 10, "rank 1 was killed (SIGKILL)")
 
 
-def test_what_a_rank_said_goes_before_how_it_ended(ray: PlayedRay, directory: Path) -> None:
-    running = placed(ray, directory)
-    say(directory, {"event": "error", "message": "ValueError: no such data\nmore", "traceback": ""})
-    ray.exits[0].there, ray.exits[0].value = True, "rank 0 exited with 1"
-    running.look()
-    assert running.look() == AttemptProgress("failed", 10, 10, "rank 0: ValueError: no such data")
-
-
 def training(ray: PlayedRay, directory: Path) -> RayRunning:
     """Two ranks that are at step 13, of which 10 are kept."""
     running = placed(ray, directory)
@@ -212,18 +204,17 @@ def training(ray: PlayedRay, directory: Path) -> RayRunning:
     return running
 
 
-def test_an_actor_that_cannot_be_made(ray: PlayedRay, directory: Path) -> None:
+@pytest.mark.parametrize(("alive", "state", "reason"), [
+    (True, "failed", "Ray: The actor died unexpectedly."),
+    (False, "lost", "the Ray cluster has lost a node (10.0.0.8)"),
+])  # fmt: skip
+def test_an_actor_that_cannot_be_made(
+    alive: bool, state: str, reason: str, ray: PlayedRay, directory: Path
+) -> None:  # fmt: skip
     running = asked(ray, directory)
-    ray.addresses[0].value = RayError("The actor died unexpectedly.\nlog")
+    ray.addresses[1].value, ray.alive[1] = RayError("The actor died unexpectedly.\nlog"), alive
     ray.place_all()
-    assert running.look() == AttemptProgress("failed", 10, 10, "Ray: The actor died unexpectedly.")
-
-
-def test_a_node_that_is_lost_before_its_rank_starts(ray: PlayedRay, directory: Path) -> None:
-    running = asked(ray, directory)
-    ray.addresses[1].value, ray.alive[1] = RayError("The actor's node has died."), False
-    ray.place_all()
-    assert running.look() == AttemptProgress("lost", 10, 10, "the Ray cluster has lost a node (10.0.0.8)")
+    assert running.look() == AttemptProgress(state, 10, 10, reason)
 
 
 def test_the_verdict_waits_until_ray_knows_of_the_node(ray: PlayedRay, directory: Path) -> None:
@@ -243,17 +234,23 @@ def test_a_worker_that_never_answers_again_is_a_crash_at_last(
     ray: PlayedRay, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = training(ray, directory)
-    monkeypatch.setattr(ray_attempt, "VERDICT_S", -1.0)
+    monkeypatch.setattr(ray_engine, "VERDICT_S", -1.0)
     ray.exits[1].there, ray.exits[1].value = True, ActorUnavailableError("RPC error: Socket closed")
     assert running.look() == AttemptProgress("failed", 13, 10, "Ray: RPC error: Socket closed")
 
 
-def test_a_rank_that_is_killed_is_named_rather_than_those_who_noticed(ray: PlayedRay, directory: Path) -> None:
+@pytest.mark.parametrize(("message", "reason"), [
+    ("ValueError: no such data\nmore", "rank 0: ValueError: no such data"),
+    ("RuntimeError: Connection closed by peer", "rank 1 was killed (SIGKILL)"),
+])  # fmt: skip
+def test_the_rank_that_died_by_itself_is_named_and_not_those_who_noticed(
+    message: str, reason: str, ray: PlayedRay, directory: Path
+) -> None:
     running = training(ray, directory)
-    say(directory, {"event": "error", "message": "RuntimeError: Connection closed by peer", "traceback": ""})
+    say(directory, {"event": "error", "message": message, "traceback": ""})
     ray.exits[0].there, ray.exits[0].value = True, "rank 0 exited with 1"
     ray.exits[1].there, ray.exits[1].value = True, "rank 1 was killed (SIGKILL)"
-    assert running.look() == AttemptProgress("failed", 13, 10, "rank 1 was killed (SIGKILL)")
+    assert running.look() == AttemptProgress("failed", 13, 10, reason)
 
 
 def test_a_checkpoint_that_the_journal_does_not_know_counts(ray: PlayedRay, directory: Path) -> None:
@@ -263,27 +260,20 @@ def test_a_checkpoint_that_the_journal_does_not_know_counts(ray: PlayedRay, dire
     assert running.look() == AttemptProgress("failed", 13, 12, "it was killed")
 
 
-def test_room_is_waited_for_as_long_as_it_takes(
+def test_room_is_waited_for_as_long_as_it_takes_and_workers_are_not(
     ray: PlayedRay, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_attempt, "PLACING_S", -1.0)
-    monkeypatch.setattr(ray_attempt, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(ray_engine, "PLACING_S", -1.0)
+    monkeypatch.setattr(ray_engine, "PATIENCE_S", -1.0)
     running = begun(ray, directory)
     for _ in range(3):
         assert running.look().state == "starting"
     assert running.look().reason == "waits: the Ray cluster has no room for 2 workers now"
-    running.kill()
-    assert running.look().state == "failed"
-    assert ray.removed == 1
-
-
-def test_workers_that_do_not_start(ray: PlayedRay, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_attempt, "PLACING_S", -1.0)
-    running = begun(ray, directory)
     ray.ready.there = True
-    for _ in range(3):
+    for _ in range(2):
         running.look()
     assert running.look() == AttemptProgress("failed", 10, 10, "its workers did not start within -1 s")
+    assert ray.removed == 1
 
 
 def install(monkeypatch: pytest.MonkeyPatch, resources: dict[str, float]) -> None:
@@ -297,40 +287,35 @@ def install(monkeypatch: pytest.MonkeyPatch, resources: dict[str, float]) -> Non
 
 
 @pytest.mark.parametrize(("most", "expected"), [(None, [2, 1, 3]), (2, [2, 1, 2])])
-def test_slots_are_counted_again(
-    most: int | None, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slots_are_counted_again(most: int | None, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"CPU": 2.0}
     install(monkeypatch, there)
     monkeypatch.setattr(ray_engine, "COUNT_S", -1.0)
-    engine = RayEngine(most, "cpu", None, tmp_path)
+    engine = RayEngine(most, "cpu", None)
     found = []
     for there["CPU"] in (2.0, 1.0, 3.0):
         found.append(engine.slots)
     assert found == expected
 
 
-def test_a_run_that_goes_on_takes_fewer_slots_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_goes_on_takes_fewer_slots_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, {})
-    assert RayEngine(2, "cpu", None, tmp_path, fewer=True).slots == 0
+    assert RayEngine(2, "cpu", None, fewer=True).slots == 0
     with pytest.raises(SpecError, match="2 slots were asked for, and the Ray cluster has 0 CPUs"):
-        RayEngine(2, "cpu", None, tmp_path)
+        RayEngine(2, "cpu", None)
 
 
-def test_nothing_is_asked_for_while_the_last_attempt_lives(ray: PlayedRay, directory: Path) -> None:
+def test_gpus_are_asked_for_when_the_last_attempt_is_gone(ray: PlayedRay, directory: Path) -> None:
     lock = os.open(directory.parent / LOCK, os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    running = begun(ray, directory)
+    running = begun(ray, directory, "cuda")
     running.look()
     assert ray.bundles == []
     os.close(lock)
     running.look()
-    assert len(ray.bundles) == 2
-
-
-def test_a_gpu_is_asked_for_by_name(ray: PlayedRay, directory: Path) -> None:
-    asked(ray, directory, "cuda")
     assert ray.bundles == [{"CPU": 1, "GPU": 1}] * 2
+    ray.ready.there = True
+    running.look()
     assert [one["num_gpus"] for one in ray.options] == [1, 1]
 
 

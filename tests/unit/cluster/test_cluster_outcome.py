@@ -1,23 +1,17 @@
-"""The record of `xbench cluster run`: what a run comes to; and every format of it."""
+"""The record of `xbench cluster run`: what a run comes to."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from golden_file import GOLDEN, golden
+from golden_file import GOLDEN
 from live_cases import Played, began, entry, played
-from sample_live_runs import live_run
 
 from xbench.cluster.compare import parse_costs
 from xbench.cluster.live.outcome import again, forecast, outcome, overhead_s
 from xbench.errors import RecordError, SpecError
-from xbench.records import dump, load, loads, save
-from xbench.report.formats import junit, terminal
-from xbench.report.kinds import view_of
-from xbench.report.page.model import figures
-
-RECORDS = {"live": live_run}
+from xbench.records import dump, loads, save
 
 
 def test_a_played_run_is_simulated_exactly(tmp_path: Path) -> None:
@@ -119,54 +113,3 @@ def test_too_few_steps_to_measure(tmp_path: Path) -> None:
     record = outcome(played(began([entry("a", steps=2)]), tmp_path)[0])
     assert record.jobs[0].simulated_jct_s is None
     assert record.warnings == ["too few steps were seen to measure every speed, so nothing is simulated"]
-
-
-@pytest.mark.parametrize("kind", RECORDS)
-def test_the_file_format(kind: str) -> None:
-    record = RECORDS[kind]()
-    golden(f"{kind}-v1.json", dump(record))
-    assert load(GOLDEN / f"{kind}-v1.json") == loads(dump(record)) == record
-
-
-@pytest.mark.parametrize(
-    ("kind", "width"),
-    [("live", 140), ("live", 60)],
-)
-def test_no_line_is_wider_than_the_terminal(kind: str, width: int) -> None:
-    text = terminal.render(RECORDS[kind](), width=width)
-    assert max(len(line) for line in text.splitlines() if "xbench cluster" not in line) <= width
-    assert "…" not in text
-
-
-def test_one_case_a_job_and_one_for_the_end() -> None:
-    found = junit.cases(live_run())
-    assert [(case.name, case.status) for case in found] == [
-        ("long", "passed"), ("shaky", "passed"), ("broken", "error"), ("late", "error"), ("the whole run", "error")
-    ]  # fmt: skip
-    assert "88.9 s (forecast): +40.0 %, 60.0 s (fitted): -5.5 %" in found[0].message
-    assert found[2].message == "it failed 2 times, at last: rank 0: boom"
-
-
-def test_tables_are_rectangular_and_labelled() -> None:
-    found = view_of(live_run()).tables()
-    assert {name: len(rows) for name, rows in found.items()} == {"jobs": 4, "speeds": 3, "spans": 6}
-    for rows in found.values():
-        assert len({tuple(row) for row in rows}) == 1
-        assert {row["label"] for row in rows} == {"real"}
-
-
-def test_the_page_draws_the_record_s_numbers() -> None:
-    record = live_run()
-    found = {figure.key: figure for figure in figures(view_of(record).page())}
-    assert list(found) == ["completion-times", "gantt"]
-    live, foretold, simulated = found["completion-times"].traces
-    assert list(live["y"]) == [63.5, 22.0]
-    assert list(foretold["y"]) == [88.9, 19.8, 12.5]
-    assert list(simulated["y"]) == [60.0, 23.0]
-    drawn = sorted(
-        (base, base + length)
-        for trace in found["gantt"].traces
-        for base, length in zip(trace["base"], trace["x"], strict=True)
-    )
-    ends = {span.to_s if span.to_s is not None else 61.0 for span in record.spans}
-    assert {end for _, end in drawn} == ends
