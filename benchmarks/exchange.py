@@ -33,7 +33,7 @@ def rank() -> None:
     import torch.distributed as dist
 
     from xbench.host_tuning import raise_gloo_threads
-    from xbench.schedules.pairwise import PairwiseAllToAll
+    from xbench.schedules.dear import PairwiseAllToAll
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -188,9 +188,8 @@ TUNED = "auto,ddp-tuned,optimal,mgwfbp,single"
 CONVERGED = "ddp,spb,spb:variant=temporal"
 """Default modes of `xbench converge`."""
 
-_PLANNERS = "xbench.planning.planners:"
-_FORECASTS = "xbench.planning.sharded_step:"
-_SHARDING = "xbench.planning.sharding:"
+_PLANNERS = "xbench.planning.plans:"
+_SHARDED = "xbench.planning.sharded_step:"
 
 _TORCHS: dict[str, Any] = {
     "takes_plan": False, "reducer": "own", "library": "torch", "paced_by": "ddp", "carries_pairs": False,
@@ -208,7 +207,7 @@ _OURS = (
              planner=_PLANNERS + "nothing", takes_plan=False, reducer="none", overlap="none", gradients="local"),
     ModeInfo("ddp", "DistributedDataParallel as it comes: 1 MiB bucket, then 25 MiB", "xbench.schedules.ddp:Ddp",
              planner=_PLANNERS + "ddp", takes_plan=False, reducer="ddp", trial_rank=2, script_change=0),
-    ModeInfo("ddp-tuned", "DDP's own reducer with the exact plan's buckets", "xbench.schedules.ddp_tuned:DdpTuned",
+    ModeInfo("ddp-tuned", "DDP's own reducer with the exact plan's buckets", "xbench.schedules.ddp:DdpTuned",
              planner=_PLANNERS + "tuned_ddp", needs_link=True, reducer="ddp", script_change=1),
     ModeInfo("single", "one collective after the whole backward pass", "xbench.schedules.bucketed:Single",
              planner=_PLANNERS + "single", overlap="none", trial_rank=4, script_change=2),
@@ -241,22 +240,22 @@ _OURS = (
              options="xbench.horovod:checked", obstacle="xbench.horovod:obstacle",
              remedy="make horovod in a checkout of xbench"),
     ModeInfo("replicate", "DDP rebuilt on FSDP2: an all-reduce of each block's gradients",
-             "xbench.schedules.sharded:Replicate", obstacle=_SHARDING + "replicate_obstacle",
-             forecast=_FORECASTS + "replicate", units_of="replicate",
+             "xbench.schedules.sharded:Replicate", obstacle=_SHARDED + "replicate_obstacle",
+             forecast=_SHARDED + "replicate", units_of="replicate",
              collectives=("all_reduce",), **_TORCHS),
     ModeInfo("fsdp", "FSDP2 (fully_shard): parameters, gradients and optimizer state in shards",
-             "xbench.schedules.sharded:Fsdp", forecast=_FORECASTS + "fsdp", units_of="fsdp",
+             "xbench.schedules.sharded:Fsdp", forecast=_SHARDED + "fsdp", units_of="fsdp",
              collectives=("all_gather", "reduce_scatter"), **_TORCHS),
     ModeInfo("auto:shard", "FSDP2 with planned units, of several blocks each; ,gathered=",
-             "xbench.schedules.sharded:PlannedUnits", forecast=_FORECASTS + "fsdp", units_of="fsdp", needs_link=True,
+             "xbench.schedules.sharded:PlannedUnits", forecast=_SHARDED + "fsdp", units_of="fsdp", needs_link=True,
              plans_units=True,
-             collectives=("all_gather", "reduce_scatter"), options=_SHARDING + "unit_options", **_TORCHS),
+             collectives=("all_gather", "reduce_scatter"), options=_SHARDED + "unit_options", **_TORCHS),
     ModeInfo("hsdp", "fully_shard within groups of ranks, an all-reduce between them; :group=",
-             "xbench.schedules.sharded:Hsdp", forecast=_FORECASTS + "fsdp", units_of="fsdp",
-             collectives=("all_gather", "reduce_scatter", "all_reduce"), options=_SHARDING + "options",
-             ranks=_SHARDING + "shard_ranks", **_TORCHS),
+             "xbench.schedules.sharded:Hsdp", forecast=_SHARDED + "fsdp", units_of="fsdp",
+             collectives=("all_gather", "reduce_scatter", "all_reduce"), options=_SHARDED + "options",
+             ranks=_SHARDED + "shard_ranks", **_TORCHS),
     ModeInfo("zero1", "DDP with optimizer state in shards (ZeroRedundancyOptimizer)",
-             "xbench.schedules.zero1:Zero1", forecast=_FORECASTS + "zero1", collectives=("broadcast",),
+             "xbench.schedules.zero1:Zero1", forecast=_SHARDED + "zero1", collectives=("broadcast",),
              **{**_TORCHS, "reducer": "ddp", "compresses": True}),
     ModeInfo("ddp+compile", "DDP with the model under torch.compile, cut at DDP's buckets",
              "xbench.schedules.compiled:CompiledDdp", takes_plan=False, reducer="ddp", paced_by="ddp", **_COMPILED),

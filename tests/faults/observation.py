@@ -157,22 +157,21 @@ def units_of(folder: Path) -> frozenset[str]:
     units: set[str] = set()
     for launch, journals in journals_of(folder).items():
         number = launch.name.removeprefix("launch").partition("-")[0] if launch != folder else "0"
-        ranks: dict[int, int] = defaultdict(int)
-        for job, _ in journals:
-            ranks[job] += 1
+        ranks = len({rank for _, rank in journals})
         seen: dict[tuple[str, int], int] = defaultdict(int)
-        for (job, _), events in journals.items():
-            mine = {name for event in events if (name := _unit(event, number)) is not None}
-            for name in mine:
-                seen[(name, job)] += 1
+        for (process_job, _), events in journals.items():
+            # A process may hold both jobs: its events of the other name that one.
+            named = ((_unit(event, number), event.get("of_job"), process_job) for event in events)
+            for mine in {(name, own if of is None else of) for name, of, own in named if name is not None}:
+                seen[mine] += 1
         whole: dict[str, set[int]] = defaultdict(set)
         for (name, job), count in seen.items():
-            if count == ranks[job]:
+            if count == ranks:
                 whole[name].add(job)
         for name, jobs in whole.items():
             if name.startswith("curve"):
                 units.add(name)
-            elif not name.startswith(TOGETHER) or len(jobs) == len(ranks):
+            elif not name.startswith(TOGETHER) or len(jobs) == 2:
                 units |= {f"{name} job {job}" for job in jobs}
     return frozenset(units)
 

@@ -126,6 +126,13 @@ def test_two_jobs_at_once_are_one_measurement(tmp_path: Path) -> None:
     assert units_of(tmp_path) == {f"block sequential launch 2 round 0 job {job}" for job in (0, 1)}
 
 
+def test_a_process_of_two_jobs_says_of_which_a_block_is(tmp_path: Path) -> None:
+    both = [_block("crossover"), _block("crossover") | {"of_job": 1}]
+    for rank in (0, 1):
+        _journal(tmp_path / "launch0", 0, rank, *both, *([_block("crossover", 1)] if rank else []))
+    assert units_of(tmp_path) == {f"block crossover launch 0 round 0 job {job}" for job in (0, 1)}
+
+
 def test_a_curve_counts_when_all_ranks_have_it(tmp_path: Path) -> None:
     _journal(tmp_path, 0, 0, {"event": "trained", "mode": "ddp", "seed": 3})
     _journal(tmp_path, 0, 1, {"event": "trained", "mode": "ddp", "seed": 3})

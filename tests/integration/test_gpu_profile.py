@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from typed_commands import TINY, only_record, with_ranks_of
 
-from xbench.planning.change import Change
 from xbench.planning.contention import is_launch_bound
 from xbench.planning.measured import measured, planned_contention
-from xbench.planning.scenario import replan, what_if
+from xbench.planning.scenario import Change, replan, what_if
 from xbench.records import Profile
 
 pytestmark = pytest.mark.integration

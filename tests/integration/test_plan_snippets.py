@@ -12,7 +12,7 @@ from xbench import cli
 from xbench.planning.unit_plan import SEPARATOR
 from xbench.records import Layer, Profile, Tensor, Unit, load, loads, save
 from xbench.report.snippets import units_snippet
-from xbench.schedules.ddp_tuned import supported
+from xbench.schedules.ddp import supported
 
 RANK = Path(__file__).parent / "ranks" / "paste_snippets.py"
 GOLDEN = Path(__file__).parents[1] / "golden" / "profile-v1.json"

@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from xbench.planning.change import Change
     from xbench.planning.measured import Measured
-    from xbench.planning.scenario import Planned
+    from xbench.planning.scenario import Change, Planned
     from xbench.planning.step import Gradient
     from xbench.records import Plan
     from xbench.spec import FabricSpec
@@ -289,7 +288,7 @@ def _verified(gradients: Sequence[Gradient], plan: Plan, caps_mib: Sequence[floa
     try:
         import torch
 
-        from xbench.schedules.ddp_tuned import formed, supported
+        from xbench.schedules.ddp import formed, supported
     except (ImportError, OSError) as error:
         return f"Not verified that DDP forms these buckets: torch cannot be imported here ({error})."
     release = f"torch {torch.__version__}"
@@ -360,7 +359,7 @@ def _snippets_mode(emit: str, mode: str | None) -> str | None:
 
 def _change(measured: Measured, config: PlanConfig) -> Change:
     """Return the changes to the measured conditions that the options ask for. Raises SpecError."""
-    from xbench.planning.change import Change, change_to
+    from xbench.planning.scenario import Change, change_to
 
     there = Change()
     if config.fabric is not None:
@@ -410,10 +409,9 @@ def _scale(
     verbose: bool,
 ) -> None:
     """Predict every schedule at each number of workers, and show and write the record."""
-    from xbench.planning.change import Change
     from xbench.planning.measured import read
     from xbench.planning.scale import Request, parse_scaled_modes, to_record
-    from xbench.planning.scenario import what_if
+    from xbench.planning.scenario import Change, what_if
     from xbench.planning.topology import parse_topology
 
     check_targets({"--json": json_to, "--csv": csv_to}, [profile])

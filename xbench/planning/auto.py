@@ -1,17 +1,12 @@
-"""auto: the best plan when communication slows computation, by search in the step simulator.
+"""auto: the best plan when communication slows computation, by search in the step simulator (docs/planner.md).
 
 With contention, no order exists in which a dynamic programme could fix one bucket after the other. The cost of a
-collective depends on the others in flight and on the progress of backward. That progress depends on earlier
-collectives. So the search tries plans in the simulator itself:
-
-1. It takes candidates from every family that is best in some case. These are each schedule's own buckets, DDP's buckets
-   and uniform sizes. Exact plans are added for a link with a higher latency per collective, as contention causes, and
-   for ready times stretched by traffic.
-2. It improves the best candidates cut by cut (drop a cut, move it, add one) until no change helps.
+collective depends on the others in flight and on the progress of backward, and that on earlier collectives. So the
+search tries plans of every family in the simulator itself, and improves the best ones cut by cut.
 
 DDP's buckets are among the candidates. Launches have costs that no model includes, so a plan with fewer buckets wins
-when the difference is under 0.0003 of the step per bucket. `auto` is therefore predicted to be slower than DDP's
-buckets by less than that for each bucket that it saves, and otherwise never.
+when the difference is under 0.0003 of the step per bucket. `auto` is predicted to be slower than DDP's buckets by less
+than that for each bucket that it saves, and otherwise never.
 """
 
 from __future__ import annotations

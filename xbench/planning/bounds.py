@@ -1,39 +1,27 @@
-"""Lower bounds of a synchronous step, which show how close a schedule is to the best possible one.
+"""Lower bounds of a synchronous step, which show how close a schedule is to the best possible one (docs/planner.md).
 
-With next-forward overlap, a step takes at least its compute time C and at least the link's time for all its bytes.
-Without it, the next forward pass waits for the last gradient and for the last update:
+Take any line ℓ(M) = a + bM with a, b ≥ 0 under the least time per collective of M bytes in a long sequence
+(`Contention.sustained`), or else under T(M). A collective is at least ℓ(M) seconds of work for the link. Under a line,
+the best division is contiguous and in ready order (`merge.optimal_contiguous`): a collective that sends a part of a
+gradient may as well send all of it, since the rest was ready too and the next collective is shorter by the same time.
+The bound is the largest over the lines on the lower convex hull, and the line of the least time per byte.
 
-    forward + max(earliest end of the link, backward + optimizer)
-
-An optimizer that starts only after all gradients have arrived adds its whole time to the earliest end. An optimizer
-that updates each gradient on arrival need not, so that time is not part of the bound.
-
-The bounds hold for every division of the gradients: buckets that are not contiguous, pieces of one gradient, several
-dtypes in a bucket, and several collectives in flight. Let Q(M) be the least time per collective of M bytes that was
-measured in a long sequence, with one or two in flight (`Contention.sustained`), or else T(M). Take any line
-ℓ(M) = a + bM ≤ Q(M) with a, b ≥ 0. Then a collective is at least ℓ(M) seconds of work for the link, and the link does
-one second of work per second. After any time t, it needs the sum of ℓ of all collectives that start after t.
-
-Under a line, the best division is contiguous and in ready order (`merge.optimal_line`). A collective that sends a part
-of a gradient may as well send all of it: the rest was ready too, and the next collective is shorter by the same time.
-The bound is the largest over the lines on the lower convex hull of Q, and the line of the least time per byte.
-
-A link with a burst allowance (a token bucket) lets a burst pass at once, so T(M) may be less than Q(M). The link
-regains its credit only while it is idle. The earliest end is therefore lower by the saved credit, max over M of
-ℓ(M) − T(M), once. A collective after a longer idle time may take up to `rest_s` less, which is subtracted once as well.
-With next-forward overlap neither is subtracted: within a step, the link is idle for as long as it then saves.
+A link may save credit while it is idle. So the earliest end is lower by the saved credit, max over M of ℓ(M) − T(M),
+and by `rest_s`, once each. With next-forward overlap neither is subtracted: within a step, the link is idle for as long
+as it then saves.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve, CostFunction, FloatArray
-from xbench.planning.merge import optimal_line, single
+from xbench.planning.merge import optimal_contiguous, single
 from xbench.planning.simulate import bucket_bytes, last_arrival_s
 from xbench.planning.step import Gradient
 from xbench.records import Bounds
@@ -60,9 +48,10 @@ def bounds(
     whole = float(curve(np.array(bucket_bytes(gradients, single(gradients)), dtype=np.float64)).sum())
     nbytes = sum(gradient.nbytes for gradient in gradients)
     link_s, last_s = 0.0, 0.0
+    alike = [replace(gradient, dtype="") for gradient in gradients]  # any may share a bucket
     for alpha_s, beta_s_per_byte, saved_s in _lines(curve, contention, nbytes) if nbytes else []:
-        plan = optimal_line(gradients, alpha_s, beta_s_per_byte, across_dtypes=True)
-        end_s = last_arrival_s(gradients, plan, CostCurve.line(alpha_s, beta_s_per_byte))
+        line = CostCurve.line(alpha_s, beta_s_per_byte)
+        end_s = last_arrival_s(alike, optimal_contiguous(alike, line), line)
         link_s, last_s = max(link_s, alpha_s + beta_s_per_byte * nbytes), max(last_s, end_s - saved_s)
     last_s -= contention.rest_s if contention is not None else 0.0
     overlap_s = max(compute_s, link_s)

@@ -1,29 +1,14 @@
-"""Contention model: how much computation and communication slow each other down, and a simulated step with both.
+"""Contention model: how much computation and communication slow each other down (docs/planner.md).
 
-A collective needs a processor to launch it, to copy into and out of sockets, and to add the received data. When the
-same processor computes, each slows the other down. The same holds for shared memory, and on a GPU for its
-multiprocessors. Both slow-downs are measured, by size M of the collective and by the number in flight. A backend that
-works on two collectives at once hides the latency of one behind the other.
+Three tables by size M of a collective, each with one and with two in flight:
 
     ρ(M) = time of one collective during computation / its time alone         (`collective_slowdown`)
     σ(M) = time of computation during collectives of M bytes / its time alone (`compute_slowdown`)
+    κ(M) = time of one collective while nothing computes / T(M)               (`paired_quiet`)
 
-Two collectives in flight take another time even while nothing computes: they hide each other's latency, or compete for
-one core. A third table holds that ratio: the time of each of the two over the time of one (`paired_quiet`).
-
-The ranks also wait for each other once per step. The slowest rank, and the waking of threads that slept during the
-computation, cost `meeting_s` beyond T, whatever the buckets are.
-
-A link may have a burst allowance (a token bucket, a switch, a cloud network). T is measured with collectives soon after
-one another. A collective after an idle link takes up to `rest_s` less. One second of idle time saves one second, and no
-collective takes less than the smallest one.
-
-`periodic` simulates computation and transfers with these slow-downs. The host's cost of a launch (c0) is part of σ, as
-σ was measured with launches. The hook of each gradient, and the copy into its bucket, delay backward separately.
-
-On a GPU neither slow-down is measured, and both are 1. Only the host's time is known: of a launch, of a hook and of a
-step. If the step is launch-bound, the device waits for the host, and each launch and each hook delays the computation
-by its host time. If the host is ahead, they cost nothing.
+The host's cost of a launch is part of σ, as σ was measured with launches. The hook of each gradient, and the copy into
+its bucket, delay backward separately. On a GPU the tables are not measured, and hold 1: launches and hooks cost what
+they take the host where the step is launch-bound, and nothing where the host is ahead.
 """
 
 from __future__ import annotations

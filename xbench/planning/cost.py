@@ -275,12 +275,8 @@ def ring(alpha: float, beta: float, workers: int) -> tuple[float, float]:
 
 def double_binary_trees(alpha: float, beta: float, workers: int) -> tuple[float, float]:
     """(a, b) of double binary trees: 2α·log2 N and β. Arguments as for `ring`."""
-    return 2 * alpha * _rounds(workers), beta
-
-
-def _rounds(workers: int) -> float:
     check_workers(workers)
-    return math.log2(workers)
+    return 2 * alpha * math.log2(workers), beta
 
 
 def check_workers(workers: int) -> None:

@@ -1,33 +1,14 @@
 """Measured inputs of plans: read from a record, checked, and converted to another link.
 
-**Another link.** In a ring of N workers each link carries 2(N−1)/N of the bytes in 2(N−1) messages (Thakur et al.
-2005). So a measured time t of M bytes has three parts. They are taken in this order, none below zero:
+A measured time t of M bytes in a ring of N workers has three parts, taken in this order, none below zero:
 
-    latency  min(t, α), α of the fitted line                        time of the 2(N−1) messages
-    wire     min(t − latency, 2(N−1)/N · 8M / measured rate)        time of the link itself
-    host     the rest                                               copies and additions of the hosts, congestion
+    latency  min(t, α), α of the fitted line                    time of the 2(N−1) messages
+    wire     min(t − latency, 2(N−1)/N · 8M / measured rate)    time of the link itself
+    host     the rest                                           copies and additions of the hosts, congestion
 
-For a rate r' and a latency of a message l' they become:
-
-    latency' = α' = 2(N−1)·l'; a part that was below α is stretched when α grows, and capped when it shrinks
-    wire'    = wire · configured rate / r'
-    host'    = host
-
-A link does no work on the host, so a collective's host time is kept. For a measured point of contention of M bytes,
-with σ the slow-down of computation during it:
-
-    taken  d = (1 − 1/σ) · loaded_s     host time that computation loses to one collective: kept
-    extra  e = loaded_s − alone_s       time that computation adds to the collective: kept; scaled in proportion where
-                                        it is below zero, as two in flight can make it
-
-    alone_s'  = alone_s rewritten in the same way as T
-    loaded_s' = max(alone_s' + e, d / s)        σ' = 1 / (1 − d / loaded_s')        s = max(½, d / loaded_s)
-
-s is the largest share of the host that collectives can take from computation: half, as a fair scheduler divides, or the
-measured share where that is larger. It matters on a link so fast that the host's own work fills the collective: the
-host then sets the pace.
-
-`planning.conversion` does the same for another device.
+Another rate scales the wire's part, another latency the first. A link does no work on the host, so the host's part
+stays, and with it the host time that computation loses to a collective. docs/plan.md has the formulas. On a link so
+fast that the host's own work fills the collective, the host sets the pace (`FAIR_SHARE`).
 """
 
 from __future__ import annotations

@@ -5,36 +5,13 @@ the ready order. No bucket holds two dtypes. There is one link, first in, first 
 
 - `single`: SyncEASGD; everything at once, after backward
 - `wfbp`: wait-free backpropagation (Poseidon, ATC 2017); one collective per tensor
-- `mgwfbp`: Shi, Chu, Li, MG-WFBP, INFOCOM 2019 and arXiv 1912.09268, algorithm 1
+- `mgwfbp`: Shi, Chu, Li, MG-WFBP, INFOCOM 2019 and arXiv 1912.09268, algorithm 1; not optimal under its own model
 - `optimal`: dynamic programming, exact for any T
 - `ddp`: torch.nn.parallel.DistributedDataParallel (Li et al., VLDB 2020)
-
-The greedy algorithm of MG-WFBP is not optimal under its own model. Example: three gradients are ready at 0, 0.9 and
-1.8, their transfers take 10, ~0 and ~0 seconds, and the latency is 1. The greedy plan ends at 12.8, the best at 12.0.
-
-**A straight line.** For T(M) = α + βM and P[i] the bytes of the first i gradients, the recurrence of `optimal` is
-
-    end[j] = min over i < j of  max(end[i], ready[j]) + α + β·(P[j] − P[i])
-
-Two monotone sequences make a search needless. `ready` ascends, by assumption. `end` does not fall: the best plan of
-j+1 without its last gradient is a plan of j that ends no later. So the cuts i with end[i] ≤ ready[j], at which the
-link is free, are a prefix 0..f, and f never decreases as j grows. Two cases remain:
-
-- The link is free (i ≤ f): the time is ready[j] + α + β·(P[j] − P[i]). It is least for the fewest bytes, i = f.
-- The link is busy (f < i < j): the time is α + β·P[j] + (end[i] − β·P[i]). It is least for the least key end[i] −
-  β·P[i], the minimum of a window whose two ends only move forward. A queue in ascending order of the keys gives it,
-  and each i enters and leaves the queue once. Such recurrences generally need the convex hull of lines. All lines
-  here have the same slope β, so a sliding-window minimum is enough.
-
-No bucket holds two dtypes, so cuts before the current run of one dtype leave the window too. A gradient of zero
-bytes costs nothing (T(0) = 0). By itself it ends at max(end[j−1], ready[j]), and no plan is better, as `end` never
-falls.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec
 
@@ -111,9 +88,8 @@ def optimal(gradients: Sequence[Gradient], curve: CostFunction) -> Buckets:
 
         end[j] = min over i < j of  max(end[i], ready[j]) + T(bytes of i+1..j)
 
-    O(L²), with one vector operation per row. O(L) where T is a straight line (`optimal_line`). Every
-    prefix ends as early as possible. Among ends that differ only by rounding, the plan with fewer buckets wins: a
-    launch costs nothing in this model, but does on a real link.
+    O(L²), with one vector operation per row. Every prefix ends as early as possible. Among ends that differ only by
+    rounding, the plan with fewer buckets wins: a launch costs nothing in this model, but does on a real link.
 
     With several dtypes, contiguous buckets break at every change of dtype, which is poor when two dtypes alternate. So
     four plans compete, and the earliest end wins. They are the contiguous plan, each dtype's own optimum launched in
@@ -137,10 +113,13 @@ def optimal(gradients: Sequence[Gradient], curve: CostFunction) -> Buckets:
 
 
 def optimal_contiguous(gradients: Sequence[Gradient], curve: CostFunction) -> Buckets:
-    """The dynamic programme of `optimal` alone."""
-    if isinstance(curve, CostCurve) and curve.sizes.size == 1 and curve.sizes[0] == 0:  # one knot, at 0 bytes: a line
-        return optimal_line(gradients, float(curve.times[0]), curve.slope)
+    """The dynamic programme of `optimal` alone.
+
+    Under a straight line, cuts of one busy period tie, and the last of them leaves the least to update after the end.
+    A cut at which the link is free by then comes before them.
+    """
     require_ready_order(gradients)
+    straight = isinstance(curve, CostCurve) and curve.sizes.size == 1 and curve.sizes[0] == 0  # one knot, at 0 bytes
     count = len(gradients)
     ready = [gradient.ready_s for gradient in gradients]
     carried = np.concatenate([[0.0], np.cumsum([float(gradient.nbytes) for gradient in gradients])])
@@ -161,76 +140,19 @@ def optimal_contiguous(gradients: Sequence[Gradient], curve: CostFunction) -> Bu
             ends = np.maximum(end[low : j + 1], ready[j], out=scratch[: j + 1 - low])
             ends += took[j - block, low : j + 1]
             tied = np.flatnonzero(ends <= ends.min() * (1 + _TIE))
-            chosen = tied[0] if tied.size == 1 else tied[np.argmin(launches[low + tied])]
+            tied = tied[launches[low + tied] == launches[low + tied].min()]
+            if straight:
+                free = tied[end[low + tied] <= ready[j]]
+                tied = (free if free.size else tied)[::-1]
+            chosen = tied[0]
             end[j + 1] = ends[chosen]
             launches[j + 1] = launches[low + chosen] + 1
             previous[j + 1] = low + chosen
-    return _backwards(previous.tolist())
-
-
-def optimal_line(
-    gradients: Sequence[Gradient], alpha_s: float, beta_s_per_byte: float, *, across_dtypes: bool = False
-) -> Buckets:
-    """The plan of `optimal_contiguous` for T(M) = `alpha_s` + `beta_s_per_byte`·M, in one pass.
-
-    The module gives the proof. Where several plans end alike with as few buckets, the two functions may choose
-    differently. O(L). `across_dtypes` lets a bucket hold several dtypes (for bounds).
-
-    Raises ValueError for gradients that are not in ready order, and for a negative or non-finite α or β.
-    """
-    require_ready_order(gradients)
-    for name, value in (("alpha", alpha_s), ("beta", beta_s_per_byte)):
-        if not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name} is {value}: a straight line needs finite numbers that are not below zero")
-    count = len(gradients)
-    carried_s = [0.0] * (count + 1)  # β·P
-    end_s = [0.0] * (count + 1)
-    key_s = [0.0] * (count + 1)
-    launches = [0] * (count + 1)
-    previous = [0] * (count + 1)
-    busy: deque[int] = deque()  # cuts that end after ready[j], in ascending order of their keys
-    free = 0  # the last cut at which the link is free at ready[j]; cut 0 always is one
-    run_start = 0  # the first cut after which the last bucket has one dtype
-    for j in range(1, count + 1):
-        gradient = gradients[j - 1]
-        if j > 1 and not across_dtypes and gradient.dtype != gradients[j - 2].dtype:
-            run_start = j - 1
-        carried_s[j] = carried_s[j - 1] + beta_s_per_byte * gradient.nbytes
-        while free + 1 < j and end_s[free + 1] <= gradient.ready_s:
-            free += 1
-        while busy and busy[0] < max(free + 1, run_start):
-            busy.popleft()
-        found: list[tuple[float, int]] = []  # (end, cut)
-        if free >= run_start:
-            found.append((gradient.ready_s + alpha_s + (carried_s[j] - carried_s[free]), free))
-        if busy:
-            found.append((end_s[busy[0]] + alpha_s + (carried_s[j] - carried_s[busy[0]]), busy[0]))
-        if gradient.nbytes == 0:
-            found.append((max(end_s[j - 1], gradient.ready_s), j - 1))
-        earliest_s = min(found)[0]
-        tied = [(launches[cut], after_s, cut) for after_s, cut in found if after_s <= earliest_s * (1 + _TIE)]
-        before, end_s[j], previous[j] = min(tied)
-        launches[j] = before + 1
-        key_s[j] = end_s[j] - carried_s[j]
-        slack_s = _TIE * end_s[j]
-        while busy and _worse(key_s[busy[-1]] - key_s[j], launches[busy[-1]] - launches[j], slack_s):
-            busy.pop()
-        busy.append(j)
-    return _backwards(previous)
-
-
-def _worse(key_s: float, launches: int, slack_s: float) -> bool:
-    """True if a later cut makes one in the queue needless, by the differences of their keys and launches."""
-    return key_s > slack_s or (key_s >= -slack_s and launches >= 0)
-
-
-def _backwards(previous: Sequence[int]) -> Buckets:
-    """The buckets up to the last cut, where the bucket before cut j begins at cut `previous[j]`."""
     buckets: Buckets = []
-    after = len(previous) - 1
+    after = count
     while after:
         buckets.append(list(range(previous[after], after)))
-        after = previous[after]
+        after = int(previous[after])
     return buckets[::-1]
 
 

@@ -1,44 +1,15 @@
-"""Steps that still send gradients during the next forward pass: DeAR and priority scheduling.
+"""Steps that still send gradients during the next forward pass: DeAR and priority scheduling (docs/planner.md).
 
-Every other schedule waits for all gradients before the next forward pass. Here each layer waits only for its own:
+Every other schedule waits for all gradients before the next forward pass. Here each layer, in forward order, waits for
+its own, and then has the update of its parameters and its forward pass. `dear` (arXiv 2302.12445) sends buckets in two
+halves, `priority` (P3, MLSys 2019; ByteScheduler, SOSP 2019) in parts, of which the next forward pass needs one first.
 
-- `dear` (Zhang et al., DeAR, arXiv 2302.12445) splits an all-reduce into a reduce-scatter and an all-gather. The
-  buckets' reduce-scatters overlap backward, in launch order. After all of them the all-gathers follow, in the order in
-  which the next forward pass needs the buckets. Nothing is sent twice: the two halves together take T.
-- `priority` (Jayarajan et al., P3, MLSys 2019; Peng et al., ByteScheduler, SOSP 2019) cuts buckets into parts of at
-  most `partition_bytes`, each with its own all-reduce. Among the parts of complete buckets, the part that the next
-  forward pass needs first is launched next. A layer waits for the parts that hold its gradients. At most `credit_bytes`
-  are in flight at once, and a launched part is never cancelled.
+The step in the steady state lasts from one start of backward to the next. Backward follows the last layer, so at its
+start all gradients have arrived and the link is idle: one period is exactly the steady state.
 
-**One order for all ranks.** All ranks must launch the collectives of a group in the same order. Ranks that chose by
-their own ready gradients would differ. So the order is planned in advance: a part is launched after all parts before it
-in the order, even if it is ready and they are not. The order that the free choice produces gives the same step, as long
-as gradients are ready at the planned times.
-
-**The step in the steady state** lasts from one start of backward to the next. After backward, each layer in forward
-order has the update of its parameters (a share of the optimizer's time by bytes) and its forward pass. A layer waits
-until all transfers with its gradients have arrived:
-
-    start[l] = max(end[l−1], arrival[l])        end[l] = start[l] + update[l] + forward[l]        end[0] = backward
-
-In a step of several micro-steps, the layers wait in the forward pass of the first one, and the rest of all micro-steps
-but the last is computation after it. The wait for a loader's batch comes before the forward pass of each micro-step,
-while gradients travel.
-
-Backward follows the last layer, so at its start all gradients have arrived and the link is idle. No transfer continues
-into the next step. One period is therefore exactly the steady state, and no warm-up is simulated.
-
-**Bounds.** In a period the device does all of C = forward + backward + optimizer and the link all of ΣT, one transfer
-at a time: a step takes at least max(C, ΣT). Without contention, `dear` takes at most as long as sending the same
-buckets after backward. `priority` takes at most as long as sending the same parts in ready order: a link that is never
-idle while parts wait empties its queue at the same time in any order. A faster link never makes `dear` slower. It can
-make `priority` slower: the link may start a large part without urgency just before an urgent part is ready.
-
-With a `Contention`, computation and communication slow each other down as in `planning.contention`. Hooks and copies
-delay backward, transfers in flight slow the computation, and the computation slows the transfers. Half of an all-reduce
-is assumed to slow the computation as much as the whole does, for half as long.
-
-Layers run forward in the reverse of the order in which their gradients become ready, as the profile reports it.
+In a step of several micro-steps, the layers wait in the forward pass of the first one, and the rest of all but the last
+is computation after it. The wait for a loader's batch comes before the forward pass of each, while gradients travel.
+Half of an all-reduce is assumed to slow the computation as much as the whole does, for half as long.
 """
 
 from __future__ import annotations

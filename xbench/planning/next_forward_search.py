@@ -1,17 +1,11 @@
 """Search for the buckets, parts and order of a step that still sends gradients during the next forward pass.
 
-**`dear`**: the simulator tries buckets of every family (each schedule's own, uniform sizes). The best of them are
-improved cut by cut. The paper tunes one size for all buckets by Bayesian optimisation on the running job. This search
-runs no job, and its sizes may differ.
-
-**`priority`**: small tensors are merged with their neighbours in ready order, and large buckets are cut. So families of
-buckets times sizes of parts are tried with each rank's free choice, with two parts in flight. The order of the best one
-is then fixed for all ranks. The order of a choice with one part in flight, or ready order, is taken where it is
-predicted to be faster.
-
-**Credit.** In a fixed order no part passes a waiting one, so credit only limits the number of parts in flight. The
-choice is one at a time, or as many as are ready, whichever is faster under the measured contention. Without a
-difference it is as many as are ready, because then no thread must react to an arrival to launch the next part.
+`dear`: the simulator tries buckets of every family, and the best of them are improved cut by cut. `priority`: families
+of buckets times sizes of parts are tried with each rank's free choice, with two parts in flight. The order of the best
+one is then fixed for all ranks. The order of a choice with one part in flight, or ready order, is taken where it is
+predicted to be faster. In a fixed order no part passes a waiting one, so credit only limits the parts in flight: one at
+a time, or as many as are ready. Without a difference it is as many as are ready, because then no thread must react to
+an arrival to launch the next part.
 
 Steps compare by time × (1 + 0.00015 · collectives), as in `auto`: launches have costs that no model includes.
 docs/planner.md lists the refinements that this search had, and what each of them gained.
@@ -22,12 +16,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from xbench.modes import mode_info, mode_that_travels
 from xbench.planning import merge
-from xbench.planning.auto import CutSearch
+from xbench.planning.auto import Candidate, CutSearch
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.planning.merge import named
@@ -54,27 +48,6 @@ _PACKED = (2**20, 2**22, 2**24)
 _PARTS = (2**18, 2**20, 2**22, 2**24, 2**26)
 _ALIGNED = 16
 _PER_COLLECTIVE = 1.5e-4
-
-
-@dataclass(frozen=True)
-class NextForward:
-    """The best result for a mode: its step, counted from the start of backward, and the plan that gives it."""
-
-    mode: str
-    name: str
-    step: Step
-    buckets: Buckets
-    parts: Parts | None = None
-
-    @property
-    def collectives(self) -> int:
-        """Number of collectives in a step."""
-        return 2 * len(self.buckets) if self.parts is None else len(self.parts.order)
-
-    @property
-    def worth_s(self) -> float:
-        """The value [s] by which steps compare, with the price of launches."""
-        return worth_s(self.step.step_s, self.collectives)
 
 
 class _Cut(NamedTuple):
@@ -120,11 +93,7 @@ class NextForwardSearch:
         curves = None if halves is None else (CostCurve.of(halves[0]), CostCurve.of(halves[1]))
         self._net = NetworkModel(forward_layers(layers, step), step, self._curve, contention, curves)
 
-    def best(self) -> list[NextForward]:
-        """The best `dear` and the best `priority`, the better one first."""
-        return sorted([self.dear(), self.priority()], key=lambda one: one.worth_s)
-
-    def dear(self) -> NextForward:
+    def dear(self) -> Candidate:
         """Return the best `dear` plan found."""
         found = [(self._dear_worth_s(buckets), name, buckets) for name, buckets in self._families()]
         found.sort(key=lambda one: one[0])
@@ -136,9 +105,9 @@ class NextForwardSearch:
                 )
                 found.append((climbed_s, f"{name}, improved", self._hill.buckets(cuts)))
         _, name, buckets = min(found, key=lambda one: one[0])
-        return NextForward(HALVES, name, self.step_of(HALVES, buckets), buckets)
+        return Candidate(name, buckets, self.step_of(HALVES, buckets).step_s, HALVES)
 
-    def priority(self) -> NextForward:
+    def priority(self) -> Candidate:
         """Return the best `priority` plan found."""
         cut = min(self._cuts(), key=lambda cut: cut.worth_s)
         count = len(cut.order)
@@ -152,7 +121,7 @@ class NextForwardSearch:
                 best = best.model_copy(update={"order": list(order), "credit_bytes": 0 if credit == 0 else None})
         name = f"{cut.name}, in {counted(count, 'part')} of at most {format_bytes(cut.part_bytes)}"
         name += ", one under way at a time" if best.credit_bytes == 0 else ""
-        return NextForward(PARTS, name, self.step_of(PARTS, cut.buckets, best), cut.buckets, best)
+        return Candidate(name, cut.buckets, self.step_of(PARTS, cut.buckets, best).step_s, PARTS, best)
 
     def step_of(self, mode: str, buckets: Buckets, parts: Parts | None = None) -> Step:
         """The step of `mode` with these buckets of `step.gradients`; `parts` are the parts of `priority`.

@@ -1,21 +1,15 @@
 """Model of partial backpropagation: compute per worker, bytes sent, and step time. `schedules.spb` runs it.
 
 Layers in gradient-ready order (1 = nearest the loss) are cut into k bands of equal backward time, as nearly as whole
-layers allow. A layer belongs to band b when the middle of its time lies within ((b−1)/k, b/k] of the backward pass. A
-worker of level i computes the gradients of bands 1 to i. M_b: bytes of band b's gradients. N: workers.
+layers allow. A worker of level i computes the gradients of bands 1 to i. M_b: bytes of band b's gradients. N: workers.
 
 - *temporal*: at step t all workers have level (t mod k) + 1. A band is sent when it is computed: band b in k−b+1 of k
   steps, by ring all-reduce, with 2(N−1)/N·M_b sent per worker.
-- *spatial*: worker r always has level (r mod k) + 1. The n_b workers of level ≥ b compute band b. Each of them sends
-  2(n_b−1)/n_b·M_b in an all-reduce among themselves. Then the first worker of level b broadcasts the average to the
-  other N−n_b in a binomial tree. That is N−n_b times M_b in all, and ⌈log2(N−n_b+1)⌉ times M_b from its root.
+- *spatial*: worker r always has level (r mod k) + 1. The n_b workers of level ≥ b compute band b, and average it in an
+  all-reduce among themselves. Then the first worker of level b broadcasts the average to the others in a binomial tree.
 
-With two workers and k = 2, band 1 has an ordinary all-reduce (each worker sends M_1), and one worker sends M_2 of band
-2 to the other.
-
-Backward work is i/k of the pass at level i. The mean is (k+1)/2k, over a cycle of the temporal variant, or over the
-workers of the spatial one when k divides N. A spatial *step* lasts as long as that of its full-depth workers, whose
-computation is unchanged. Only the other workers' computation and memory, and the bytes, decrease.
+A spatial *step* lasts as long as that of its full-depth workers, whose computation is unchanged. Only the other
+workers' computation and memory, and the bytes, decrease.
 """
 
 from __future__ import annotations

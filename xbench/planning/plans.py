@@ -1,15 +1,10 @@
-"""Plans of each mode from a profile and a cost model: buckets and the predicted step.
+"""Plans of each mode from a profile and a cost model: buckets and the predicted step (docs/planner.md).
 
 `mgwfbp` decides with the straight line, as its paper does. Every prediction uses T as measured (`CostCurve.of`), so
 plans compare on the same link.
 
 With measured contention, every prediction starts from the undisturbed gradients, and the simulator delays them. Without
-it, schedules that overlap backward use the ready times under traffic (`loaded`) where these were measured. Their
-planners have no contention model, so the ready times must include it. If they were also measured with one collective
-per gradient, a plan of many buckets uses those: the measurement whose number of buckets is nearest, by ratio.
-
-`dear` and `priority` send gradients during the next forward pass (`next_forward`), so their plans need the profile's
-layers as well. `auto:forward` may be one of them, and `auto` may not.
+it, schedules that overlap backward use the ready times under traffic (`loaded`) where these were measured.
 
 Two costs of DDP beside its collectives are predicted. It broadcasts the model's buffers (batch-norm statistics) before
 forward, with one collective per dtype. It also copies every gradient out of its bucket after all have arrived.
@@ -22,17 +17,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from xbench.errors import unknown
-from xbench.modes import MODES, ModeInfo, mode_info, next_forward_modes, planned_modes, tried_modes, waiting_modes
+from xbench.modes import (
+    EXACT,
+    MODES,
+    ModeInfo,
+    mode_info,
+    next_forward_modes,
+    planned_modes,
+    tried_modes,
+    waiting_modes,
+)
 from xbench.planning import merge
 from xbench.planning.auto import Candidate, Search
 from xbench.planning.contention import Contention
 from xbench.planning.cost import CostCurve
 from xbench.planning.next_forward import from_forward
-from xbench.planning.next_forward_search import NextForward, NextForwardSearch, worth_s
+from xbench.planning.next_forward_search import NextForwardSearch, worth_s
 from xbench.planning.simulate import Buckets, Step, simulate
 from xbench.planning.step import Gradient, StepModel, require_ready_order
 from xbench.records import CostModel, Layer, Plan, Slice, Timeline
 from xbench.registry import imported
+from xbench.units import format_percent
 
 _MIB = 1024 * 1024
 
@@ -152,10 +157,9 @@ class Planner:
         chosen: Buckets | Candidate = imported(mode.planner)(self, mode)
         return chosen
 
-    def candidate(self, found: NextForward) -> Candidate:
+    def candidate(self, found: Candidate) -> Candidate:
         """Convert a result for the next forward pass to a candidate with buckets of `step.gradients`."""
-        buckets = _translated(found.buckets, self.next_forward.step.gradients, self.step.gradients)
-        return Candidate(found.name, buckets, found.step.step_s, found.mode, found.parts)
+        return replace(found, buckets=_translated(found.buckets, self.next_forward.step.gradients, self.step.gradients))
 
     @cached_property
     def next_forward(self) -> NextForwardSearch:
@@ -227,11 +231,9 @@ class Planner:
 
     def search(self) -> Search:
         """The search behind `auto`. Raises ValueError without a cost model."""
-        if self.cost is None:
-            raise ValueError("a cost model is needed to plan 'auto': its buckets depend on the link")
         return Search(
             self.step.gradients,
-            self.cost,
+            self.known_cost,
             backward_s=self.step.backward_s,
             optimizer_s=self.step.optimizer_s,
             early_update=not self.step.updates_together,
@@ -287,3 +289,78 @@ def caps_mib(kinds: Sequence[str], bucket_bytes: Sequence[int]) -> list[float]:
         total[kind] = total.get(kind, 0) + nbytes
     heaviest = max(total, key=lambda kind: total[kind], default="")
     return [nbytes / _MIB for kind, nbytes in zip(kinds, bucket_bytes, strict=True) if kind == heaviest and nbytes > 0]
+
+
+# Planner functions of the modes, which `ModeInfo.planner` names: each takes a `Planner` and a `ModeInfo`, and returns
+# buckets, as indices of `planner.step.gradients` in launch order, or a `Candidate`, which has more than buckets.
+
+_FREE = "exact for a link that costs computation nothing"
+"""The model under which the exact plan is the optimum."""
+
+
+def nothing(planner: Planner, mode: ModeInfo) -> Buckets:
+    """No buckets."""
+    return []
+
+
+def ddp(planner: Planner, mode: ModeInfo) -> Buckets:
+    """DDP's own buckets."""
+    return merge.ddp(planner.step.gradients)
+
+
+def single(planner: Planner, mode: ModeInfo) -> Buckets:
+    """One bucket per dtype."""
+    return merge.single(planner.step.gradients)
+
+
+def wfbp(planner: Planner, mode: ModeInfo) -> Buckets:
+    """One bucket per gradient."""
+    return merge.wfbp(planner.step.gradients)
+
+
+def mgwfbp(planner: Planner, mode: ModeInfo) -> Buckets:
+    """The paper's greedy, with ready times under traffic where they were measured."""
+    cost = planner.known_cost
+    return planner.undisturbed(merge.mgwfbp(planner.under_traffic, cost.alpha_s, cost.beta_s_per_byte))
+
+
+def mgwfbp_note(planner: Planner, step_s: float) -> str:
+    """Note on the gap between the greedy plan and the optimum."""
+    best_s = planner.simulate(EXACT, planner.undisturbed(planner.exact)).step_s
+    gap = step_s / best_s - 1.0 if best_s > 0 else 0.0
+    side = "below" if gap < 0 else "above"
+    return f"the paper's greedy: predicted step {format_percent(abs(gap))} {side} that of {EXACT}, {_FREE}"
+
+
+def optimal(planner: Planner, mode: ModeInfo) -> Buckets:
+    """The exact plan, with ready times under traffic where they were measured."""
+    return planner.undisturbed(planner.exact)
+
+
+def optimal_note(planner: Planner, step_s: float) -> str:
+    """Note on the model under which the plan is exact."""
+    return f"{_FREE}; the predicted step counts what it costs" if planner.contention is not None else _FREE
+
+
+def tuned_ddp(planner: Planner, mode: ModeInfo) -> Buckets:
+    """Buckets that DDP forms from the exact plan: that plan itself for one dtype; `bucket_caps_mib` covers several."""
+    gradients = planner.under_traffic
+    kinds = [gradients[bucket[0]].dtype for bucket in planner.exact]
+    caps = caps_mib(kinds, [sum(gradients[index].nbytes for index in bucket) for bucket in planner.exact])
+    formed = merge.ddp_assignment(gradients, [int(cap * _MIB) for cap in caps]) if caps else merge.ddp(gradients)
+    return planner.undisturbed(formed)
+
+
+def searched(planner: Planner, mode: ModeInfo) -> Buckets | Candidate:
+    """The best plan of the search, with modes of the next forward pass where the mode's search includes them."""
+    return planner.best() if mode.may_put_off else planner.search().best().buckets
+
+
+def in_halves(planner: Planner, mode: ModeInfo) -> Candidate:
+    """The best buckets found for reduce-scatters in backward and all-gathers in the next forward pass."""
+    return replace(planner.candidate(planner.next_forward.dear()), carrier=mode.name)
+
+
+def in_parts(planner: Planner, mode: ModeInfo) -> Candidate:
+    """The best parts found, in the order in which the next forward pass needs them."""
+    return replace(planner.candidate(planner.next_forward.priority()), carrier=mode.name)

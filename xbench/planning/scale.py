@@ -5,15 +5,9 @@ Each worker keeps its batch and its compute time (weak scaling). Only T(M) chang
 
     throughput(N) = N · batch / step(N)        efficiency(N) = throughput(N) / (N · batch / C) = C / step(N)
 
-Plans are made again for every size: the best merge depends on the latency, which grows with N. Where the profile has
-contention, it is converted by size of message, and every step is simulated with it. `auto` is the best of the other
-modes' plans and a few more, without the cut-by-cut search of a run. Its step times are therefore upper limits.
-
-Every figure is simulated. The error band on the measured number of workers is the error of predictions that were
-checked against measured steps. With distance it grows as the errors of held-out sizes do: N0 workers were measured,
-N > N0 were predicted and then measured too, and the error is given at the speed of the computation there, because every
-worker is taken to compute as fast as the profiled one. Held-out sizes were measured up to N = 2·N0 on shaped links, and
-up to 4·N0 on emulated ones. Beyond, the band is carried on by the same share for each doubling, unchecked.
+Plans are made again for every size: the best merge depends on the latency, which grows with N. `auto` is the best of
+the other modes' plans and a few more, without the cut-by-cut search of a run: its step times are upper limits. Every
+figure is simulated. docs/plan.md says what the error band on it stands for.
 """
 
 from __future__ import annotations
@@ -24,18 +18,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from xbench.errors import RecordError, SpecError, unknown
-from xbench.modes import mode_info, next_forward_modes, tried_modes, waiting_modes
+from xbench.modes import EXACT, mode_info, next_forward_modes, tried_modes, waiting_modes
 from xbench.planning.conversion import carried_contention, carried_over, flat_ring_caution
 from xbench.planning.cost import MAX_WORKERS, CostCurve
-from xbench.planning.findings import crossovers
 from xbench.planning.measured import Measured, check_ring
-from xbench.planning.merge import optimal_line
+from xbench.planning.merge import optimal_contiguous
 from xbench.planning.plans import Planner
 from xbench.planning.scenario import Scenario
 from xbench.planning.simulate import Buckets
 from xbench.planning.step import StepModel, dtypes_of
 from xbench.planning.topology import Topology, terms
 from xbench.records import CostModel, ErrorBand, LinkTerms, Plan, Scaling, ScalingPoint, ScalingSource
+from xbench.text import and_of
 from xbench.units import format_bytes, format_percent, format_seconds
 from xbench.version import __version__
 
@@ -125,9 +119,121 @@ def _quick(planner: Planner, plans: Mapping[str, Plan]) -> Buckets:
     tried = [mode for mode in waiting_modes() if mode in tried_modes()]
     candidates = [planner.indices(plans.get(mode) or planner.plan(mode)) for mode in tried]
     if cost is not None:
-        candidates += [optimal_line(gradients, cost.alpha_s + more_s, cost.beta_s_per_byte) for more_s in CHARGES_S]
+        lines = [CostCurve.line(cost.alpha_s + more_s, cost.beta_s_per_byte) for more_s in CHARGES_S]
+        candidates += [optimal_contiguous(gradients, line) for line in lines]
     distinct = {tuple(tuple(bucket) for bucket in buckets): buckets for buckets in candidates}
     return min(distinct.values(), key=lambda buckets: (planner.simulate(AUTO, buckets).step_s, len(buckets)))
+
+
+EQUAL = 0.005
+CLOSE = 0.01
+HALF = 0.5
+DEFAULT = "ddp"
+
+
+def crossovers(by_mode: Mapping[str, Sequence[ScalingPoint]], *, dtypes: int = 1) -> list[str]:
+    """Sentences, the most useful first. `by_mode` holds the points of each mode, with equal, ascending sizes.
+
+    `dtypes` is the number of gradient dtypes. No bucket holds two dtypes, so it is the least possible number of
+    buckets.
+    """
+    modes = {mode: points for mode, points in by_mode.items() if points}
+    if not modes:
+        return []
+    return [*_fastest(modes), *_one_bucket(modes, dtypes), *_default(modes), *_waiting(modes)]
+
+
+def _best(modes: Mapping[str, Sequence[ScalingPoint]], place: int) -> list[str]:
+    """Modes that are fastest at one size, in their order, including those equal to the fastest."""
+    least_s = min(points[place].step_s for points in modes.values())
+    return [mode for mode, points in modes.items() if points[place].step_s <= least_s * (1 + EQUAL)]
+
+
+def _fastest(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
+    """The fastest mode of each range of sizes. Among equal modes, the one that is fastest most often."""
+    if len(modes) == 1:
+        return []
+    sizes = [point.workers for point in next(iter(modes.values()))]
+    best = [_best(modes, place) for place in range(len(sizes))]
+    everywhere = [mode for mode in modes if all(mode in names for names in best)]
+    if everywhere:
+        where = "at every size" if len(sizes) > 1 else f"with {sizes[0]} workers"
+        return [f"{and_of(everywhere)} {'is' if len(everywhere) == 1 else 'are'} fastest {where}."]
+    runs: list[tuple[int, str]] = []
+    for size, names in zip(sizes, best, strict=True):
+        if not runs or runs[-1][1] not in names:
+            runs.append((size, max(names, key=lambda mode: sum(mode in other for other in best))))
+    first, *rest = runs
+    return [
+        f"{first[1]} is fastest with {first[0]} workers" + "".join(f", {name} from {n} on" for n, name in rest) + "."
+    ]
+
+
+def _one_bucket(modes: Mapping[str, Sequence[ScalingPoint]], dtypes: int) -> list[str]:
+    """The size from which one bucket per dtype is fastest.
+
+    The exact plan ignores contention, so another mode can be faster. Without the exact plan, no mode searched for the
+    best buckets, and there is no sentence.
+    """
+    if EXACT not in modes:
+        return []
+    points = modes[EXACT]
+    one = "one bucket" if dtypes == 1 else "one bucket a dtype"
+    best = [[modes[mode][place] for mode in _best(modes, place)] for place in range(len(points))]
+    since = _from_on(points, [any(point.buckets <= dtypes for point in found) for found in best])
+    if since is None:
+        last = min(best[-1], key=lambda point: point.step_s)
+        return [f"Up to {last.workers} workers several buckets are best: {last.mode} has {last.buckets} there."]
+    return [f"{_since(points, since) if len(points) > 1 else f'With {since} workers'} {one} is best."]
+
+
+def _default(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
+    """The sizes at which DDP's default buckets are more than 1 % behind the fastest mode."""
+    if DEFAULT not in modes or len(modes) == 1:
+        return []
+    points = modes[DEFAULT]
+    least = [min(others[place].step_s for others in modes.values()) for place in range(len(points))]
+    behind = [point.step_s / fastest_s - 1 for point, fastest_s in zip(points, least, strict=True)]
+    since = _from_on(points, [share > CLOSE for share in behind])
+    last = points[-1].workers
+    if since is None:
+        if max(behind) <= CLOSE:
+            return ["DDP's default buckets are within 1 % of the fastest at every size."]
+        place = max(range(len(points)), key=lambda index: behind[index])
+        return [
+            f"DDP's default buckets are within 1 % of the fastest with {last} workers, and {100 * behind[place]:.0f} % "
+            f"behind with {points[place].workers}."
+        ]
+    worst = max(range(len(points)), key=lambda index: behind[index])
+    return [
+        f"DDP's default buckets are more than 1 % behind the fastest {_since(points, since).lower()}, by "
+        f"{100 * behind[worst]:.0f} % with {points[worst].workers}."
+    ]
+
+
+def _waiting(modes: Mapping[str, Sequence[ScalingPoint]]) -> list[str]:
+    """The size from which even the fastest mode waits for more than half of the step."""
+    points = next(iter(modes.values()))
+    most = [max(others[place].efficiency for others in modes.values()) for place in range(len(points))]
+    since = _from_on(points, [efficiency < HALF for efficiency in most])
+    if since is None:
+        return []
+    what = "the fastest mode" if len(modes) > 1 else next(iter(modes))
+    return [f"{_since(points, since)} even {what} waits for gradients for more than half of the step."]
+
+
+def _since(points: Sequence[ScalingPoint], since: int) -> str:
+    return "At every size" if since == points[0].workers else f"From {since} workers on"
+
+
+def _from_on(points: Sequence[ScalingPoint], holds: Sequence[bool]) -> int | None:
+    """The first size from which `holds` is true up to the last size; None when it is false at the last."""
+    since = None
+    for point, true in zip(reversed(points), reversed(holds), strict=True):
+        if not true:
+            break
+        since = point.workers
+    return since
 
 
 def parse_workers(text: str) -> tuple[int, ...]:

@@ -1,25 +1,13 @@
-"""Scenarios: plans of what was measured, or of another rate, latency, number of workers or device.
+"""Scenarios: plans of what was measured, or of another rate, latency, number of workers or device (docs/plan.md).
 
 A plan has three measured inputs: the compute part (`StepModel`), the time T(M) of one all-reduce of M bytes
 (`CostModel`), and the slow-down of computation and communication by each other (`Contention`). A what-if rewrites them
-as stated here and changes nothing else. Every number that follows is simulated.
+and changes nothing else. All plans are made again with the model of the record's own plans, so without a change the
+predictions are those of the record. `auto` then keeps the record's own buckets: a run may have chosen them in a trial
+on the real links, which a search in the simulator cannot repeat.
 
-- rate, latency: `measured.Rewrite` rewrites parts of each T(M); a collective's host time is kept
-- workers: `topology` converts T(M) and the contention to another ring, by size of message
-- compute: T(M) and the ratios of slow-downs stay; hooks and copies scale with the compute time
-
-- link: T(M) of a file replaces the measured one; contention was measured on the other link, and goes
-
-A record without contention is planned as if communication did not slow computation, except for ready times that were
-measured under traffic.
-
-All plans are made again with the model of the record's own plans. Without a change, the predictions are therefore those
-of the record. `auto` then keeps the record's own buckets: a run may have chosen them in a trial on the real links,
-which a search in the simulator cannot repeat.
-
-The record of a what-if is a profile, which `xbench.attach` can read. It has the changed layers, cost model and
-contention, and its fabric is labelled simulated. It has no raw samples, because nothing was run. Its warnings name the
-changes and the source record. Planning from this record gives the same plans again.
+The record of a what-if is a profile with the changed layers, cost model and contention, and a fabric that is labelled
+simulated. It has no raw samples, because nothing was run. Planning from it gives the same plans again.
 """
 
 from __future__ import annotations
@@ -30,10 +18,10 @@ from functools import cached_property
 
 from xbench import records
 from xbench.errors import SpecError
+from xbench.field_types import MIN_S
 from xbench.modes import TUNED_DDP, mode_info
 from xbench.planning.auto import Candidate
 from xbench.planning.bounds import bounds
-from xbench.planning.change import Change
 from xbench.planning.contention import Contention
 from xbench.planning.conversion import (
     carried_over,
@@ -43,7 +31,7 @@ from xbench.planning.conversion import (
     scaled_layer,
     scaled_times,
 )
-from xbench.planning.cost import CostCurve, ring
+from xbench.planning.cost import MAX_WORKERS, CostCurve, ring
 from xbench.planning.measured import (
     Link,
     Measured,
@@ -58,7 +46,8 @@ from xbench.planning.step import StepModel
 from xbench.planning.topology import Topology
 from xbench.record_files import now
 from xbench.records import Bounds, CostModel, FabricRecord, Layer, Plan, Profile, StepTimes, of_kind
-from xbench.units import format_bytes, format_rate, format_seconds
+from xbench.spec import FabricSpec
+from xbench.units import format_bytes, format_rate, format_seconds, parse_rate
 
 FAR_RATE = 10.0
 """A rate above this multiple of the measured rate, or below this fraction of it, is far from the measurement."""
@@ -68,6 +57,74 @@ FAR_SIZE = 1.1
 
 SEARCHED = "found by search in the simulator, not tried on real links"
 KEPT = "as the record has it, not searched again"
+
+
+@dataclass(frozen=True)
+class Change:
+    """Values that replace measured ones; None: as measured. Raises SpecError for an impossible value.
+
+    `rate_bps` is of one link in one direction, and `latency_s` of one message. `workers` is the total, with
+    `ranks_per_host` of them on each host (for the record only). `compute_scale` multiplies the measured compute time
+    (0.25: a GPU four times as fast). `link` is the T(M) of a file, which `link_name` names; a rate or latency does not
+    go with it.
+    """
+
+    rate_bps: float | None = None
+    latency_s: float | None = None
+    workers: int | None = None
+    compute_scale: float | None = None
+    ranks_per_host: int | None = None
+    link: CostModel | None = None
+    link_name: str = ""
+
+    def __post_init__(self) -> None:
+        for option, given in (("--rate", self.rate_bps), ("--latency", self.latency_s)):
+            if self.link is not None and given is not None:
+                raise SpecError(
+                    f"--link says how fast the link is, so {option} has no place", hint=f"leave out {option}"
+                )
+        for option, value, unit, (low, high), example in (
+            ("rate", self.rate_bps, " bit/s", (1e3, 1e15), "10gbit"),
+            ("latency", self.latency_s, " s", (0.0, 1e3), "50us"),
+            ("compute-scale", self.compute_scale, "", (1e-6, 1e6), "0.25"),
+        ):
+            if value is not None and not low <= value <= high:  # also refuses NaN
+                raise SpecError(
+                    f"--{option}: {value:g}{unit} is out of range {low:g} to {high:g}",
+                    hint=f"as in --{option} {example}",
+                )
+        if self.latency_s is not None and 0 < self.latency_s < MIN_S:
+            raise SpecError(
+                f"--latency: {self.latency_s:g} s is below {MIN_S:g} s, which no clock can tell",
+                hint="as in --latency 50us, or --latency 0",
+            )
+        if self.workers is not None and not 2 <= self.workers <= MAX_WORKERS:
+            raise SpecError(
+                f"--workers: {self.workers} is out of range 2 to {MAX_WORKERS}: an all-reduce is of 2 at least",
+                hint=f"try --workers {min(max(self.workers, 2), MAX_WORKERS)}",
+            )
+
+
+def change_to(fabric: FabricSpec, was: FabricRecord) -> Change:
+    """The change from the fabric of a record to another. Raises SpecError when there is none."""
+    if fabric.name in ("auto", "cluster"):
+        raise SpecError(
+            f"--fabric {fabric}: it names neither a rate nor a number of workers to plan for",
+            hint="write --fabric shaped:hosts=4,rate=10gbit, or --rate and --workers",
+        )
+    linked = was.rate_bps is not None or was.measured_bps is not None
+    if (fabric.name == "shaped") != linked:
+        kinds = ("links of a known rate", "no link of a known rate")
+        raise SpecError(
+            f"the cost model was measured on {was.spec!r} over {was.backend}, which has {kinds[not linked]}, and "
+            f"{str(fabric)!r} has {kinds[linked]}: no what-if leads there",
+            hint=f"profile it: xbench profile WORKLOAD --fabric {fabric}",
+        )
+    return Change(
+        rate_bps=parse_rate(fabric.rate) if fabric.rate is not None else None,
+        workers=fabric.world_size,
+        ranks_per_host=fabric.ranks,
+    )
 
 
 @dataclass(frozen=True)

@@ -1,48 +1,95 @@
-"""Predicted step of torch's own modes: `fsdp`, `hsdp`, `replicate` and `zero1`.
+"""Predicted step of torch's own modes: `fsdp`, `hsdp`, `replicate` and `zero1` (docs/planner.md, Shards).
 
-A **unit** u has M_u bytes of parameters, and as many of gradients. G, R, A and B are the times of an all-gather, a
-reduce-scatter, an all-reduce and a broadcast of M bytes, as measured. N ranks, forward F, backward B, optimizer O.
+Over Gloo the host waits for each collective, so nothing overlaps and the step is a sum. On a stream, collectives are on
+one link in the order in which the host issues them. The host issues a unit's gather when the unit before it begins to
+compute, so one gather is ahead. A unit's reduce-scatter follows its backward pass. The next unit's gradients are copied
+only after that reduce-scatter has ended. The all-reduces between groups are on a link of their own, as torch issues
+them. In a step of several micro-steps, only the last one reduces gradients, and `fsdp` gathers parameters in every one.
 
-`fsdp`: every unit is gathered before its forward pass and, except the root, again before its backward pass. Its
-gradients are reduce-scattered after that. The optimizer updates an N-th.
-
-- Over Gloo the host waits for each collective, so nothing overlaps:
-  step = F + B + O/N + Σ (2·G + R)(M_u) − G(M_root) + units
-- On a stream, collectives are on one link in the order in which the host issues them. The host issues a unit's gather
-  when the unit before it begins to compute, so one gather is ahead. A unit's reduce-scatter follows its backward pass.
-  The next unit's gradients are copied only after that reduce-scatter has ended.
-
-`hsdp`: as `fsdp`, with G, R and N those of a group of ranks. After its reduce-scatter, a unit's shard of M_u/N bytes is
-all-reduced between the groups. On a stream, these all-reduces are on a link of their own, as torch issues them.
-
-`replicate`: each unit's gradients are all-reduced after its backward pass. Over Gloo the host waits:
-step = F + B + O + Σ A(M_u) + units. On a stream they overlap as those of our own schedules, and O follows the last.
-
-`zero1`: DDP's step, with an optimizer that updates the elements of the rank that has most, and then Σ B(M_p) over all
-parameters.
-
-In a step of several micro-steps, only the last one reduces gradients. `fsdp` gathers parameters in every one.
-
-Units are the host's time for each unit and for each tensor besides collectives, copies included, where it was measured
-(`profilers.unit_cost`): over Gloo. On a GPU the host is ahead of the device. Gradients of frozen parameters do not
-exist, and their bytes are not known here, so a unit's bytes are those of its gradients.
+Gradients of frozen parameters do not exist, and their bytes are not known here, so a unit's bytes are those of its
+gradients.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from xbench.errors import SpecError
+from xbench.field_types import MAX_COUNT
 from xbench.planning import merge
 from xbench.planning.cost import CostCurve
 from xbench.planning.plans import Planner
-from xbench.planning.sharding import cost_name
 from xbench.planning.simulate import Buckets, simulate
 from xbench.planning.step import StepModel
 from xbench.records import CostModel, Layer, UnitCost
+from xbench.spec import known_options, parse_int
+from xbench.units import parse_bytes
 
 ROOT = ""
 """Name of the root unit."""
+
+
+GATHERED = "gathered"
+"""Option: the most bytes of a unit of several blocks."""
+
+GROUP = "group"
+"""Option: the ranks that divide one copy of the parameters among themselves."""
+
+
+def options(text: str, given: dict[str, str]) -> dict[str, str]:
+    """The checked options of the mode `text`: group=2 and above. Raises SpecError."""
+    known_options(text, given, (GROUP,))
+    return {GROUP: str(parse_int(text, GROUP, given[GROUP], 2, MAX_COUNT))} if GROUP in given else {}
+
+
+def unit_options(text: str, given: dict[str, str]) -> dict[str, str]:
+    """The checked options of a mode of planned units: gathered=64MiB, of at least a byte. Raises SpecError."""
+    known_options(text, given, (GATHERED,))
+    if GATHERED in given and parse_bytes(given[GATHERED]) < 1:
+        raise SpecError(f"{text!r}: a unit of {given[GATHERED]} has no parameters", hint=f"try {GATHERED}=64MiB")
+    return given
+
+
+def shard_ranks(text: str, options: Mapping[str, str], world_size: int, ranks_per_host: int) -> int:
+    """The ranks that divide one copy of the parameters: those of the option, else those of a host.
+
+    Where a host has one rank or all, it is the largest number that leaves at least two copies. Raises SpecError where
+    `world_size` ranks are no such groups.
+    """
+    fitting = [ranks for ranks in range(2, world_size) if world_size % ranks == 0]
+    if not fitting:
+        raise SpecError(
+            f"mode {text!r} needs two or more groups of two or more ranks, and {world_size} ranks are not",
+            hint="try --fabric local:ranks=4",
+        )
+    asked = int(options[GROUP]) if GROUP in options else None
+    if asked is not None and asked not in fitting:
+        raise SpecError(
+            f"mode {text!r}: {world_size} ranks are not two or more groups of {asked}",
+            hint=f"try {GROUP}={min(fitting, key=lambda ranks: abs(ranks - asked))}",
+        )
+    return asked or (ranks_per_host if ranks_per_host in fitting else fitting[-1])
+
+
+def cost_name(collective: str, ranks: int | None) -> str:
+    """The name of a collective's cost: 'all_gather', or 'all_gather:group=2' if the ranks are in groups of two.
+
+    An all-reduce between groups has the size of the groups in its name too: 'all_reduce:group=2'.
+    """
+    return collective if ranks is None else f"{collective}:{GROUP}={ranks}"
+
+
+def replicate_obstacle() -> str | None:
+    """Reason why the installed torch has no `replicate` on FSDP2, as half a sentence, or None."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return "torch is not installed"
+    if (Path(found.origin).parent / "distributed" / "_composable" / "replicate_with_fsdp.py").exists():
+        return None
+    return "this torch has no torch.distributed._composable.replicate_with_fsdp"
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,8 @@
 """One step of one job on a timeline: the device computes, and one link sends the buckets in plan order.
 
-A bucket's collective starts when its last gradient is ready and the bucket before it has arrived. It takes T(bytes):
-
-    start[k] = max(ready of k's members, end[k−1])        end[k] = start[k] + T(bytes of k)
-    step     = forward + max(backward, end[last]) + optimizer
-
+A bucket's collective starts when its last gradient is ready and the bucket before it has arrived. It takes T(bytes).
 With `early_update` the optimizer updates a bucket's parameters as soon as backward is over and the bucket has arrived.
-Its time is divided by bytes. Later buckets may still be in flight, so only the last bucket's update follows the link:
-
-    done[0] = backward        done[k] = max(done[k−1], end[k]) + optimizer · bytes of k / bytes of all
-    step    = forward + done[last]
+Its time is divided by bytes. docs/planner.md has the formulas.
 
 Without a `contention`, launches cost nothing, and computation and communication do not slow each other down. With one,
 they share the host as measured; `xbench.planning.contention` describes how.

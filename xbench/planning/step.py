@@ -1,14 +1,9 @@
 """Compute part of one training step for the planners: its times, and its gradients in ready order.
 
 The parts of a profiled step are instrumented, and the step that users run is not. So all parts are scaled to sum to the
-bare step. Predictions and bounds are then of the loop that `compare` times.
-
-In a step of several micro-steps, all but the last are computation before the forward pass of the last, without
-communication. Forward, backward and ready times are of the last.
-
-The wait for input, where batches come from a loader, comes before the forward pass too. A loader that works ahead of
-the step is no part of it. It is a bound: it hands out the next batch no sooner than the step without communication ends
-(`least_s`). Communication beyond the computation is then for free until it exceeds the wait.
+bare step. In a step of several micro-steps, all but the last are computation before the forward pass of the last,
+without communication. The wait for input, where batches come from a loader, comes before it too. A loader that works
+ahead of the step is no part of it, but a bound (`least_s`).
 
 There is one gradient per parameter tensor, in the order in which backward completes them. Times are seconds since the
 start of backward. Every function of `planning` that takes gradients takes them in ready order. A bucket is a list of

@@ -1,43 +1,14 @@
 """All-reduce times for any number of workers: a measured curve gives the time of one message, and that gives T(M).
 
-An all-reduce is a fixed sequence of messages. Let t(m) be the time of one message of m bytes between neighbours. It is
-α + βm for a straight line (latency α, seconds per byte β). The measured all-reduce is taken for a ring. Gloo runs one.
-NCCL chooses among rings, trees and NVLink's switches, so over NCCL t is the message of an equivalent ring. N0 workers
-send 2(N0−1) messages of M/N0 bytes one after the other, so
+An all-reduce is a fixed sequence of messages. Let t(m) be the time of one message of m bytes between neighbours. N0
+workers in a ring send 2(N0−1) messages of M/N0 bytes one after the other, so t(m) = T0(N0·m) / (2(N0−1)). This holds
+for any curve, so the measured shape (a step between protocols, a bend where caches end) is converted too, and stays at
+its size of message. docs/plan.md has T(M) of each topology, and the sustained rate below which no link works for long.
 
-    T0(M) = 2(N0−1) · t(M/N0)        and inverted        t(m) = T0(N0·m) / (2(N0−1))
-
-This holds for any curve. So the measured shape (a step between protocols, a bend where caches end) is converted too,
-and it stays at its size of message. For M bytes and N workers:
-
-    topology           T(M)                                  for t = α + βm
-    ring               2(N−1) · t(M/N)                       2(N−1)α + 2(N−1)/N·βM
-    tree               (2·log2 N − 1) · t(0) + t(M)          2α·log2 N + βM
-    hierarchical       ring of G in a host + ring of hosts   the sum of two rings
-
-In `hierarchical` one of the two links is measured, and the other one is given. By default the measured link is the one
-between hosts. With `between=` it is the one inside a host, for a measurement on one host.
-
-Sources: Thakur, Rabenseifner, Gropp 2005 (ring); Sanders, Speck, Träff 2009 (two binary
-trees, pipelined so that each byte crosses a link once per direction). The straight lines are those of `planning.cost`,
-and a test compares the two.
-
-**Sustained rate.** A link may have a burst allowance: a token bucket, a switch or a cloud network lets a burst pass at
-once. A message within the allowance is faster than the link can be for long. T0 of a small all-reduce is measured after
-a short idle time, so it contains such a burst. In a ring of hundreds of workers, a large all-reduce is hundreds of such
-messages in a row, and without a limit more workers would take less time. So no all-reduce of M bytes ends before
-
-    g · (bytes that a worker sends) − s        with s = max over M of g·(bytes sent for M) − T0(M), the most ever saved
-
-Here g [s/B] is the lower of two slopes of the measured curve: its final slope, and the mean slope from the smallest to
-the largest measured size. So one stray point does not define the link. For a straight line, and for the measured
-number of workers, this changes nothing. `bounds` applies the same rule to plans.
-
-Assumptions: the reduction (γ seconds per byte) is part of β, as no all-reduce can separate them. A ring is not changed
-by that (it weighs β + γ/2). Trees are at most γ/2 per byte too low. All links are equal and none is shared, so a switch
-with less than full bisection bandwidth is slower. No rank is late. With N between two powers of two, the formula of
-log2 N is interpolated. Messages smaller than the smallest measured take its time, and larger ones continue with the
-last slope. At N0 = 2 ring and trees have the same straight line.
+Sources: Thakur, Rabenseifner, Gropp 2005 (ring); Sanders, Speck, Träff 2009 (two binary trees, pipelined so that each
+byte crosses a link once per direction). Assumptions: the reduction (γ seconds per byte) is part of β, so trees are at
+most γ/2 per byte too low. All links are equal and none is shared. With N between two powers of two, log2 N is
+interpolated. At N0 = 2 ring and trees have the same straight line.
 """
 
 from __future__ import annotations

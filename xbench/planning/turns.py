@@ -1,40 +1,23 @@
 """Crossover: several jobs take turns on one device, and each job's gradients are sent while the others compute.
 
-The source is CrossoverScheduler (arXiv 2103.07974). The turn order is cyclic. A job takes its turn when three things
-hold: its place in the pattern is next, the device is free, and its gradients of the step before have arrived. A turn
-lasts the job's compute C. Its gradients arrive M after the turn's end if the link has no other transfer.
-
-**The link is shared.** It serves jobs first in, first out in turn order, and a job's step keeps it busy for W seconds
-(W ≥ M when the job's own backward pass overlapped part of it). So, for a turn of job j:
+The source is CrossoverScheduler (arXiv 2103.07974). A job takes its turn when its place in the pattern is next, the
+device is free, and its gradients of the step before have arrived. A turn lasts the job's compute C. Its gradients
+arrive M after the turn's end if the link, first in, first out, has no other transfer. A step keeps the link busy for W:
 
     start   = max(device free, arrival[j])
     device  = start + C
     arrival = link = max(start + C + M, link + W)
 
-These are only maxima and sums. So one turn is a matrix in the max-plus algebra, and a round is the product of its
-turns. The time of a round in the steady state is that matrix's eigenvalue, the largest mean weight of a cycle
-(Cuninghame-Green 1979; Baccelli et al., *Synchronization and Linearity*, 1992). It is exact, without simulation.
-
-Two equal jobs: a round takes max(2C, C+M, 2W), which is max(2C, C+M) as long as the link is not saturated.
+So one turn is a matrix in the max-plus algebra, and a round is the product of its turns. The time of a round in the
+steady state is that matrix's eigenvalue, the largest mean weight of a cycle (Baccelli et al., 1992): exact, without
+simulation.
 
 **Partial backpropagation** (`partial`, spatial variant): deep workers of one job fill idle time of another's shallow
-ones. With k levels, worker r of a job backpropagates through (r mod k)+1 of k bands. Let the forward pass take F
-seconds and the full backward pass B. A worker of level i is busy for F + i/k·B. It is idle for B − i/k·B, while the
-full-depth workers continue, and for M, while gradients are sent. A step takes F + B + M whatever the other levels are:
-alone, the job gains nothing. Together, jobs take turns in the same order on every GPU. On GPU g a turn of job j lasts
-busy[g][j]. Gradients arrive M after the *last* of the job's workers has finished:
-
-    start[g] = max(free[g], arrival[j])         free[g] = start[g] + busy[g][j]
-    arrival[j] = link = max(max over g of free[g] + M, link + M)
-
-The state is then (GPUs, link, arrivals), and GPUs with the same turns are one row. One device is the case of one GPU.
-
-Every replica holds the whole model, so any worker can have any level, at any step, at no cost. The first job's levels
-ascend over the GPUs. The deepest workers of each further job go to the GPUs with the least work. So a second job's
-levels descend, and with two equal jobs each GPU has 2F + (k+1)/k·B of work per round. A GPU is busy for f +
-(1−f)·(k+1)/2k of C = F + B in the mean, where f = F/C, and at most all the time. So the speed-up is at most (1 + M/C) /
-(f + (1−f)·(k+1)/2k) over one job alone. With f = 1/3 and M = 0 the bound is 1.20 for k = 2, 1.29 for k = 3, 1.33 for k
-= 4, and approaches 1.5 as k grows.
+ones. Let the forward pass take F and the full backward pass B. A worker of level i of k is busy for F + i/k·B, and idle
+while the full-depth workers continue and while gradients are sent. Jobs take turns in the same order on every GPU, and
+gradients arrive M after the *last* of the job's workers has finished. The state is then (GPUs, link, arrivals), and
+GPUs with the same turns are one row. The first job's levels ascend over the GPUs. The deepest workers of each further
+job go to the GPUs with the least work. With two equal jobs each GPU has 2F + (k+1)/k·B of work per round.
 """
 
 from __future__ import annotations

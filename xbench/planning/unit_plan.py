@@ -1,20 +1,12 @@
 """Units of `auto:shard`: neighbouring blocks that one collective gathers, for the shortest predicted step of `fsdp`.
 
 Wrapping each block saves most memory and takes most collectives, each with a latency. A plan divides the blocks, in the
-order of the forward pass, into contiguous units. The root stays a unit of its own.
-
-- **Over Gloo** the step is a sum over units (`sharded_step`), in which a unit of M bytes has (2mG + R)(M), for m
-  micro-steps. So dynamic programming over the position of the last cut is exact: S(j) = min over i < j of S(i) +
-  (2mG + R)(M of the blocks i … j-1). Of equal sums it takes the one of most units.
-- **On a stream** a unit's collectives overlap computation, and the simulated step is no sum. Up to MAX_EXHAUSTIVE
-  blocks, every division is simulated, which is exact. For more blocks, one unit a block and the division that is best
-  as a sum are improved cut by cut (`auto.CutSearch`). That is not exact.
+order of the forward pass, into contiguous units. The root stays a unit of its own. docs/planner.md has both searches:
+over Gloo the step is a sum over units, and dynamic programming is exact; on a stream divisions are simulated.
 
 People shard to save memory, so a unit has at most `limit_bytes` of parameters: by default twice those of the largest
-block. A block is never divided. While torch gathers one unit ahead, two are there at once.
-
-Predictions have errors. Where the best division is predicted to save less than MIN_GAIN of the step, the plan is one
-unit a block, as in `fsdp`.
+block. While torch gathers one unit ahead, two are there at once. Predictions have errors. Where the best division is
+predicted to save less than MIN_GAIN of the step, the plan is one unit a block, as in `fsdp`.
 """
 
 from __future__ import annotations

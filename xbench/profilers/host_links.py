@@ -3,7 +3,7 @@
 An all-reduce is as slow as its slowest link, and does not tell which one that is. So one rank of each host exchanges
 messages with one other host after the other. Pairs of a round share no host, and run at once. Each pair meets for a
 message of one element before each exchange. Both directions of the link are in use, as in a ring. The receive is posted
-before the send (`schedules.pairwise` says why).
+before the send (`schedules.dear` says why).
 
 The first exchange of each pair sets up what a connection needs, and does not count.
 """

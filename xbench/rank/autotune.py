@@ -1,28 +1,15 @@
-"""Trial of the best candidate plans in a few real steps, before `auto` chooses one.
+"""Trial of the best candidate plans in a few real steps, before `auto` chooses one (docs/planner.md).
 
 The search ranks plans by a model, and the best ones are often within the model's error of each other. So a short list
-is run in turns: the search's best plan, and each schedule's own buckets that are predicted to be close. A turn is one
-step of warm-up and two timed steps (more if steps are short). The fastest candidate is chosen by the median of its
-round-by-round ratios to the model's favourite, and only if the gain exceeds the noise of so many steps.
-
-Half of the time goes to all candidates, the other half to the favourite and the fastest so far. Of many close
-candidates, the one that looks best after a few steps is mostly the luckiest (successive halving: Karnin, Koren, Somekh,
-ICML 2013, in two halves). If measurement and prediction disagree by more than a tenth, the contention between
-computation and communication is scaled until the candidates' predictions fit. Then the search runs again, and its new
-answer is tried too. The prediction shown for the chosen plan is the unfitted model's, as for every other schedule.
-
-DistributedDataParallel itself, with its own reducer, is always a candidate if it can train the model. It needs no
-margin: it is taken if it was faster than the favourite and no other plan won. So `auto` is slower than DDP by no more
-than the error of the trial. `may_be_ddp` has the runs in which DDP itself is not tried.
-
-For `auto:forward`, `dear` and `priority` are candidates too, attached as schedules of their own. A
-model that one of them refuses is tried without it, and the plan's note reports this.
+is run in turns, and the fastest is chosen by the median of its round-by-round ratios to the model's favourite, if the
+gain exceeds the noise of so many steps. Half of the time goes to all candidates, the other half to the favourite and
+the fastest so far (successive halving: Karnin, Koren, Somekh, ICML 2013, in two halves). DistributedDataParallel itself
+needs no margin: it is taken if it was faster than the favourite and no other plan won.
 
 A turn runs free, as a timed block does. Ranks do not synchronise between its steps, which would end the overlap of
-these schedules. On a GPU the host does not wait for the device either, because a wait before each step would cost a
-schedule with many launches more than one with few.
-
-All ranks decide alike: times are those of all ranks (`stats.steps`), and every rank knows them before any decision.
+`dear` and `priority`. On a GPU the host does not wait for the device either, because a wait before each step would cost
+a schedule with many launches more than one with few. All ranks decide alike: times are those of all ranks
+(`stats.steps`), and every rank knows them before any decision.
 """
 
 from __future__ import annotations
@@ -41,7 +28,6 @@ from xbench.errors import UsageError
 from xbench.modes import MODES, mode_info, next_forward_modes, tried_modes
 from xbench.planning.auto import Candidate
 from xbench.planning.plans import Planner
-from xbench.planning.simulate import Buckets
 from xbench.profilers.budget import SHARE
 from xbench.rank.reference import ddp_refusal
 from xbench.rank.session import Session
@@ -108,7 +94,7 @@ def try_candidates(
     trial = Trial(session, planner, unused, sometimes_missing)
     planned, ahead = plans[mode], next_forward_modes() if mode_info(mode).may_put_off else ()
     favourite = Candidate(
-        planned.carrier or "auto", _indices(planner, planned), planned.predicted_step_s, planned.carrier, planned.parts
+        planned.carrier or "auto", planner.indices(planned), planned.predicted_step_s, planned.carrier, planned.parts
     )
     shortlist, refused = trial.attachable(_shortlist(planner, plans, favourite, ahead))
     itself, untried = trial.ddp_itself(plans)
@@ -186,7 +172,7 @@ def _shortlist(
         searched = planner.search().best()
         found.append(replace(searched, name="searched", step_s=planner.step_of(searched).step_s))
     others = [
-        Candidate(mode, _indices(planner, plans[mode]), 0.0, mode if mode in ahead else None, plans[mode].parts)
+        Candidate(mode, planner.indices(plans[mode]), 0.0, mode if mode in ahead else None, plans[mode].parts)
         for mode in (*tried_modes(), *ahead)
         if mode in plans
     ]
@@ -205,11 +191,6 @@ def _close(planner: Planner, others: Iterable[Candidate], found: Sequence[Candid
 
 def _alike(one: Candidate, other: Candidate) -> bool:
     return (one.buckets, one.carrier, one.parts) == (other.buckets, other.carrier, other.parts)
-
-
-def _indices(planner: Planner, plan: Plan) -> Buckets:
-    place = {gradient.name: index for index, gradient in enumerate(planner.step.gradients)}
-    return [[place[name] for name in names] for names in plan.buckets]
 
 
 def _rounds(shortlist: Sequence[Candidate]) -> int:
@@ -270,7 +251,7 @@ class Trial:
         if "ddp" not in plans or not may_be_ddp(self.session.run):
             return [], ""
         planned = plans["ddp"]
-        itself = Candidate("DDP itself", _indices(self.planner, planned), planned.predicted_step_s, "ddp")
+        itself = Candidate("DDP itself", self.planner.indices(planned), planned.predicted_step_s, "ddp")
         refusal = ddp_refusal(self.session, lambda alone: self.attach(itself, alone))
         return ([itself], "") if refusal is None else ([], f"; DDP itself was not tried: {refusal}")
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from xbench.errors import UsageError
 from xbench.modes import ModeInfo, mode_info
 from xbench.planning.cost import fit
-from xbench.planning.sharding import cost_name
+from xbench.planning.sharded_step import cost_name
 from xbench.profilers.budget import SHARE
 from xbench.profilers.collectives import measure_collective, sizes
 from xbench.profilers.summary import clocks, cost_points
@@ -34,7 +34,7 @@ from xbench.rank.session import Session
 from xbench.records import CostModel, UnitCost
 from xbench.registry import imported
 from xbench.schedules.sharded import groups_here, shard_ranks_here
-from xbench.schedules.units import units_of
+from xbench.schedules.twin import units_of
 from xbench.text import and_of
 
 UNITS_S, QUICK_UNITS_S = 12.0, 1.0

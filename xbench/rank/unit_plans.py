@@ -10,13 +10,12 @@ import torch.distributed as dist
 from xbench.errors import UsageError
 from xbench.modes import mode_info
 from xbench.planning.plans import Planner
-from xbench.planning.sharded_step import Sharded
-from xbench.planning.sharding import GATHERED
+from xbench.planning.sharded_step import GATHERED, Sharded
 from xbench.planning.unit_plan import Units, plan_units
 from xbench.rank.events import Remarked
 from xbench.rank.session import Session
 from xbench.records import CostModel, Layer, UnitCost
-from xbench.schedules.units import units_of
+from xbench.schedules.twin import units_of
 from xbench.torch_compile import plain_name
 from xbench.units import parse_bytes
 

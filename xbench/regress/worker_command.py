@@ -20,10 +20,9 @@ from xbench.fabrics import open_fabric, parse_fabric, rootless
 from xbench.fabrics.fabric import Fabric
 from xbench.launch.launcher import launch
 from xbench.modes import EXACT, UNMERGED, mode_info
-from xbench.planning.change import Change
 from xbench.planning.measured import read
 from xbench.planning.partial import backward_s_of
-from xbench.planning.scenario import Scenario, what_if
+from xbench.planning.scenario import Change, Scenario, what_if
 from xbench.rank.events import Event, StepCounted
 from xbench.rank.job_plans import job_plan
 from xbench.rank.journal import Take

@@ -108,7 +108,8 @@ def next_forward_line(planned: Planned) -> str:
     steps_s = {mode: plan.predicted_step_s for mode, plan in planned.plans.items() if mode_info(mode).puts_off}
     if len(steps_s) < len(next_forward_modes()):
         search = NextForwardSearch(scenario.layers, scenario.step, scenario.cost, contention=scenario.contention)
-        steps_s |= {one.mode: one.step.step_s for one in search.best() if one.mode not in steps_s}
+        for one in (search.dear(), search.priority()):
+            steps_s.setdefault(str(one.carrier), one.step_s)
     steps = ", ".join(f"{mode} {format_seconds(steps_s[mode])}" for mode in sorted(steps_s, key=steps_s.__getitem__))
     allowed = "" if searches_ahead(planned) else " (auto:forward may do so)"
     return (

@@ -1,4 +1,4 @@
-"""ddp: torch.nn.parallel.DistributedDataParallel with its defaults.
+"""ddp and ddp-tuned: torch.nn.parallel.DistributedDataParallel with its defaults, and with the exact plan's buckets.
 
 These are the default buckets (1 MiB first, then 25 MiB, rebuilt in ready order after the first step), the default
 broadcast of buffers, and the C++ reducer. Only the initial broadcast of parameters is skipped, where this torch allows
@@ -7,29 +7,36 @@ DDP waits inside `backward`, so it does not support `wait="step"`: under a paire
 
 Compressed gradients use torch's own `bf16_compress_hook`, so a comparison with xbench's compressed schedules compares
 schedules. That hook rounds to bf16 and then divides, while xbench divides first. Both average in bf16.
+
+`ddp-tuned` gives each of DDP's buckets its own size (`bucket_cap_mb_list`, which only newer torch versions have). DDP
+closes a bucket when its size reaches the cap, so suitable caps reproduce the plan (`planning.plans.bucket_caps_mib`).
 """
 
 from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
+from xbench.planning.plans import bucket_caps_mib
+from xbench.planning.step import Gradient
+from xbench.records import Plan
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.bucket import grad_dtype
 from xbench.schedules.engine import Watch
 from xbench.schedules.groups import workers_of
+from xbench.schedules.hooks import uncopied
 from xbench.schedules.loop_guard import LoopGuard
-from xbench.schedules.module_hooks import uncopied
 from xbench.schedules.served_parameters import own_gradients, trainable
 from xbench.spec import Compress
 
@@ -144,3 +151,58 @@ class Ddp(Schedule):
 
         handle.at_detach(detach)
         return handle
+
+
+def supported() -> bool:
+    """True if this torch's DDP takes a size for each bucket."""
+    return "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel.__init__).parameters
+
+
+class DdpTuned(Ddp):
+    """DistributedDataParallel(model, bucket_cap_mb_list=...)."""
+
+    needs_plan = True
+
+    def options(self, setup: AttachConfig) -> dict[str, Any]:
+        """The caps that reproduce the plan's buckets. Raises UsageError where this torch does not take them."""
+        if not supported():
+            raise UsageError(
+                "this torch's DDP has no bucket_cap_mb_list, which ddp-tuned needs", hint="it came after torch 2.11"
+            )
+        assert setup.buckets is not None  # because it needs a plan
+        parameters = trainable(setup.model)
+        plan = Plan(
+            mode="ddp-tuned",
+            buckets=[list(names) for names in setup.buckets],
+            bucket_bytes=[
+                sum(parameters[n].numel() * parameters[n].element_size() for n in names) for names in setup.buckets
+            ],
+            predicted_step_s=0.0,
+            predicted_exposed_s=0.0,
+        )
+        caps = bucket_caps_mib(plan, {name: str(parameter.dtype) for name, parameter in parameters.items()})
+        return {"bucket_cap_mb_list": caps}
+
+
+def formed(gradients: Sequence[Gradient], caps_mib: Sequence[float]) -> list[list[str]]:
+    """The names in each bucket that DDP forms from `gradients`, in ready order, with these caps [MiB].
+
+    DDP makes the same call after its first step. The tensors are on the meta device, and use no memory. Buckets that
+    reach their cap come first, in the order in which they do. Raises ValueError for a dtype that torch does not have,
+    and for bytes that are not a multiple of its size.
+    """
+    tensors = [_tensor(gradient) for gradient in gradients]
+    limits = [int(cap * 2**20) for cap in caps_mib]  # the conversion of DistributedDataParallel
+    places = list(range(len(tensors)))
+    buckets, _ = _compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors), places)
+    return [[gradients[index].name for index in bucket] for bucket in buckets]
+
+
+def _tensor(gradient: Gradient) -> torch.Tensor:
+    dtype = getattr(torch, gradient.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"torch has no dtype {gradient.dtype!r}")
+    elements, rest = divmod(gradient.nbytes, dtype.itemsize)
+    if rest:
+        raise ValueError(f"{gradient.name!r} has {gradient.nbytes} bytes, not a multiple of {dtype.itemsize}")
+    return torch.empty(elements, dtype=dtype, device="meta")

@@ -1,30 +1,26 @@
 """dear: an all-reduce in two halves, the second of which overlaps the next forward pass.
 
 Zhang, Shi, Chu, Li: DeAR, "Accelerating distributed deep learning with fine-grained all-reduce pipelining" (ICDCS 2023,
-arXiv 2302.12445). A ring's all-reduce is a reduce-scatter, after which each rank has the sum of one N-th, and an
-all-gather. The split costs nothing. Only the first half has to wait for the gradients of backward, and only the second
-half has to end before a layer runs again.
-
-So each bucket's reduce-scatter is launched in backward, in launch order. After all of them, the all-gathers follow in
-the order in which the next forward pass needs the buckets. A layer waits for the buckets of its own parameters (see
-`next_forward`). `planning.next_forward.dear` predicts the step, which takes at least max(C, ΣT).
+arXiv 2302.12445). Each bucket's reduce-scatter is launched in backward, in launch order. After all of them, the
+all-gathers follow in the order in which the next forward pass needs the buckets. A layer waits for the buckets of its
+own parameters (see `next_forward`). `planning.next_forward.dear` predicts the step.
 
 **Gloo.** Gloo's reduce-scatter is a whole all-reduce and a copy, so `dear` would send one half too much. Instead, each
-rank sends every other rank its N-th of the bucket, which is (N−1)/N of the bytes as in a reduce-scatter. It sums the
-received parts on the thread that handles the arrival, and then sends the sum to all (see `pairwise`). A part is summed
-on one rank alone, and the others get that sum, so all have the same bits.
+rank sends every other rank its N-th of the bucket. It sums the received parts on the thread that handles the arrival,
+and then sends the sum to all. A part is summed on one rank alone, so all have the same bits. Gloo's own all-to-all
+would send one direction of a link after the other: its sender waits until the receiver has announced a buffer, and it
+starts to send before it announces its own (`benchmarks/exchange.py`). So `PairwiseAllToAll` posts the receives first.
 
-Over NCCL, and on a GPU's emulated link, reduce-scatters and all-gathers run in place on one stream. The stream keeps
-them in order: a gather follows its scatter without a host wait, and a layer's wait is the stream's.
-
-Assumption: buckets are about as large as in a plan (`planning.next_forward_search`). The paper searches for one size
-for all. Without a plan, buckets have at most `BUCKET_BYTES`.
+Over NCCL, and on a GPU's emulated link, reduce-scatters and all-gathers run in place on one stream, which keeps them in
+order. Assumption: buckets are about as large as in a plan; without one, they have at most `BUCKET_BYTES`.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -33,15 +29,78 @@ from torch import Tensor
 from torch.nn import Module
 
 from xbench.equal_ranks import on_device
+from xbench.host_tuning import are_gloo_threads_raised, raise_thread
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import CommBucket, Work, started
 from xbench.schedules.deferred_update import UpdateGroup, assign
-from xbench.schedules.deferring import DeferredUpdate
 from xbench.schedules.first_use import FirstUse
 from xbench.schedules.groups import backend_of
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
-from xbench.schedules.next_forward import NextForward
-from xbench.schedules.pairwise import PairwiseAllToAll, Share
+from xbench.schedules.next_forward import DeferredUpdate, NextForward
+
+Share = tuple[int, Tensor]
+"""A rank of the group, and the tensor that it is sent or that it fills."""
+
+
+class PairwiseAllToAll:
+    """Sends and receives of one launch, in flight; see `bucket.Work`. `tag` is unique among those in flight.
+
+    Gloo's point-to-point calls have no callback on completion. So one thread of the process waits for one exchange
+    after the other, in launch order.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, sends: Sequence[Share], receives: Sequence[Share], tag: int) -> None:
+        self._works = [group.recv([tensor], rank, tag) for rank, tensor in receives]
+        self._works += [group.send([tensor], rank, tag) for rank, tensor in sends]
+        self._future: torch.futures.Future[None] = torch.futures.Future()
+        _WAITER.watch_to_completion(self)
+
+    def arrive(self) -> None:
+        """Wait for all transfers and complete the future; runs on the waiting thread."""
+        try:
+            for work in self._works:
+                work.wait()
+        except Exception as error:  # raised in the thread that waits for the future
+            self._future.set_exception(error)  # type: ignore[arg-type]
+        else:
+            self._future.set_result(None)
+
+    def wait(self) -> bool:
+        """Return when all transfers have completed. Raises their error."""
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """True if `wait` would return at once."""
+        return self._future.done()
+
+    def get_future(self) -> torch.futures.Future[None]:
+        """A future that is done on arrival."""
+        return self._future
+
+
+class _CompletionThread:
+    """The waiting thread. It starts with the first exchange, never stops, and has the priority of Gloo's threads."""
+
+    def __init__(self) -> None:
+        self._coming: queue.SimpleQueue[PairwiseAllToAll] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def watch_to_completion(self, exchange: PairwiseAllToAll) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="xbench-exchange", daemon=True)
+            self._thread.start()
+            if self._thread.native_id is not None and are_gloo_threads_raised():
+                with suppress(OSError):
+                    raise_thread(self._thread.native_id)
+        self._coming.put(exchange)
+
+    def _run(self) -> None:
+        while True:
+            self._coming.get().arrive()
+
+
+_WAITER = _CompletionThread()
 
 
 class _Halves:

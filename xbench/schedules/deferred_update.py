@@ -28,9 +28,9 @@ from xbench.schedules.bucket import CommBucket, read_flags
 from xbench.schedules.checks import group_ids
 from xbench.schedules.early_update import PER_PARAMETER, group_of
 from xbench.schedules.groups import backend_of, is_emulated, waits_on_stream
+from xbench.schedules.hooks import uncopied
 from xbench.schedules.launch_queue import QueuedCollective
 from xbench.schedules.loop_guard import has_step_hooks_of_others
-from xbench.schedules.module_hooks import uncopied
 from xbench.torch_compile import regions
 
 Carrier = Literal["exchange", "streams"]

@@ -32,8 +32,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
+from xbench.schedules.hooks import uncopied
 from xbench.schedules.in_flight import DESCRIPTION
-from xbench.schedules.module_hooks import uncopied
 
 
 class FirstUse:

@@ -16,11 +16,13 @@ after the pre-hook, inside the step, so the wait for its gradients is at the clo
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd import Variable
+from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
 
@@ -123,3 +125,26 @@ def with_wait(args: tuple[Any, ...], kwargs: dict[str, Any], wait: Callable[[], 
     if len(args) > 1:
         return (args[0], waited, *args[2:]), kwargs
     return args, {**kwargs, "closure": waited}
+
+
+def uncopied(handle: RemovableHandle) -> RemovableHandle:
+    """Leave this hook of a module out of the module's copies and files; return its handle."""
+    for reference in (handle.hooks_dict_ref, *handle.extra_dict_ref):
+        table: Any = reference()
+        others = vars(table).get("__reduce_ex__")
+        if others is None:
+            others = table.__reduce_ex__ = _Others(table)
+        others.left_out.add(handle.id)
+    return handle
+
+
+class _Others:
+    """`__reduce_ex__` of a table of hooks, without those in `left_out`."""
+
+    def __init__(self, table: OrderedDict[int, Any]) -> None:
+        self._table = table
+        self.left_out: set[int] = set()
+
+    def __call__(self, protocol: int) -> tuple[Any, ...]:
+        kept = [(number, hook) for number, hook in self._table.items() if number not in self.left_out]
+        return OrderedDict, (kept,)

@@ -31,8 +31,7 @@ from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import AlikeError, UsageError
 from xbench.schedules.checks import TrainableSet
-from xbench.schedules.hooks import Arguments, closure_of, untraced, with_wait
-from xbench.schedules.module_hooks import uncopied
+from xbench.schedules.hooks import Arguments, closure_of, uncopied, untraced, with_wait
 
 _GUARDS: weakref.WeakSet[LoopGuard] = weakref.WeakSet()
 _STEP_HOOKS: list[RemovableHandle] = []

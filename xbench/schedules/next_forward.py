@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from xbench.errors import UsageError
-from xbench.schedules.base import AttachConfig
+from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.bucket import Bucket, CommBucket
 from xbench.schedules.checks import default_buckets, group_ids
 from xbench.schedules.deferred_update import (
@@ -57,11 +58,10 @@ from xbench.schedules.deferred_update import (
     refuse_step_hooks,
 )
 from xbench.schedules.due_updates import DueUpdates, UsedGradient, no_longer_due
-from xbench.schedules.engine import TWICE, TWICE_HINT, Engine
+from xbench.schedules.engine import TWICE, TWICE_HINT, Engine, Watch
 from xbench.schedules.first_use import FirstUse
-from xbench.schedules.hooks import closure_of
+from xbench.schedules.hooks import closure_of, uncopied
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
-from xbench.schedules.module_hooks import uncopied
 from xbench.schedules.served_parameters import trainable
 
 
@@ -404,3 +404,34 @@ class NextForward(Engine):
             if self.lane is not None and whole:  # else ranks may have launched different numbers of collectives on it
                 give_back(self.group, self.lane)
             self.lane = None
+
+
+class NextForwardHandle(Handle):
+    """An attached schedule with next-forward overlap."""
+
+    engine: NextForward
+
+    def finish(self) -> None:
+        """See `Handle.finish`."""
+        self.engine.finish()
+
+    def watch(self, watch: Watch) -> bool:
+        """See `Handle.watch`."""
+        if self.engine.communicate:
+            self.engine.departures.watch = watch
+        return True
+
+    def watch_waits(self, waiting: Callable[[], AbstractContextManager[None]]) -> None:
+        """See `Handle.watch_waits`."""
+        if self.engine.communicate:
+            self.engine.departures.waiting = waiting
+
+
+class DeferredUpdate(Schedule):
+    """A schedule that defers updates into the next forward pass."""
+
+    engine: type[NextForward]
+
+    def attach(self, setup: AttachConfig) -> Handle:
+        """See `Schedule.attach`; `wait` is ignored."""
+        return NextForwardHandle(setup.model, self.engine(setup))

@@ -1,24 +1,17 @@
 """priority: gradients that the next forward pass needs first are sent first, in parts, a few at a time.
 
 Jayarajan et al.: "Priority-based parameter propagation for distributed DNN training" (P3, MLSys 2019); Peng et al.: "A
-generic communication scheduler for distributed DNN training acceleration" (ByteScheduler, SOSP 2019). The first
-gradients to become ready are those that the next forward pass needs last. So tensors are cut into parts, each with its
-own all-reduce. Among the ready parts, the one that is needed first is launched next. A launched part is not cancelled,
-so the delay of an urgent part depends on the bytes in flight: `credit_bytes`, ByteScheduler's credit. A layer of the
-next forward pass waits only for the parts that hold its own tensors (see `next_forward`).
+generic communication scheduler for distributed DNN training acceleration" (ByteScheduler, SOSP 2019). Each part has its
+own all-reduce. A launched part is not cancelled, so the delay of an urgent part depends on the bytes in flight:
+`credit_bytes`, ByteScheduler's credit. A layer of the next forward pass waits only for its own (see `next_forward`).
 
-**One order for all ranks.** An all-reduce needs every rank. Ranks that chose their own most urgent part would wait for
-each other's different parts. ByteScheduler asks a coordinator. Here the order is planned: it is simulated from the
-profile, written into the plan (`Parts`), and kept by every rank whatever is ready first. That saves a round trip per
-part, and is as good as the profile. `planning.next_forward.priority` predicts the step, which takes at least max(C,
-ΣT).
+Ranks that chose their own most urgent part would wait for each other's different parts. ByteScheduler asks a
+coordinator. Here the order is simulated from the profile, written into the plan (`Parts`), and kept by every rank.
+That saves a round trip per part, and is as good as the profile. `planning.next_forward.priority` predicts the step.
 
-Without a plan, the share of the gradients that can be sent during backward is unknown. It is assumed to be half of the
-bytes. That half is sent in ready order, and the other half in the order in which the next forward pass needs it. Parts
-have `BUCKET_BYTES`, and two are in flight at a time.
-
-The backend's own all-reduce sums parts, which gives all ranks the same bits. On NCCL a stream keeps the parts in order,
-and the credit would only make the host wait. So all parts are launched as they become ready.
+Without a plan, half of the bytes are assumed to be sent during backward, in ready order, and the other half in the
+order in which the next forward pass needs it. On NCCL a stream keeps the parts in order, and the credit would only make
+the host wait. So all parts are launched as they become ready.
 """
 
 from __future__ import annotations
@@ -34,9 +27,8 @@ from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import CommBucket, start_all_reduce
 from xbench.schedules.checks import BUCKET_BYTES, check_parts
 from xbench.schedules.deferred_update import UpdateGroup
-from xbench.schedules.deferring import DeferredUpdate
 from xbench.schedules.launch_queue import LaunchQueue, QueuedCollective
-from xbench.schedules.next_forward import NextForward
+from xbench.schedules.next_forward import DeferredUpdate, NextForward
 
 
 class PriorityEngine(NextForward):

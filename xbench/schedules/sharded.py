@@ -1,18 +1,9 @@
 """Torch's FSDP2 (`fully_shard`) and the DDP that torch builds on it, as their users run them, and with planned units.
 
 Zhao et al., PyTorch FSDP (VLDB 2023, arXiv 2304.11277); Rajbhandari et al., ZeRO (SC 2020, arXiv 1910.02054), stage 3.
-
-- **fsdp**: each rank keeps 1/N of every parameter, of its gradient and of the optimizer's state. A unit's parameters
-  are all-gathered before its forward pass, freed after it, all-gathered again before its backward pass, and freed. Its
-  gradients are then reduce-scattered. The root's parameters stay between the two passes.
-- **auto:shard**: the same with planned units (`planning.unit_plan`). `fully_shard` takes the blocks of a unit as a
-  list: it gathers them before the first of them computes, and frees them after the last.
-- **hsdp**: the same within groups of ranks. Gradients are all-reduced between the groups after the reduce-scatter.
-- **replicate**: every rank keeps everything. Each unit's gradients are all-reduced in one collective.
-
-Units are the model's blocks, and the rest (`schedules.units`). The promise is memory: a rank keeps 1/N of the state,
-and the whole of only one or two units. The price is bytes: two all-gathers and a reduce-scatter are 1.5 times an
-all-reduce. On a GPU the next unit's all-gather overlaps computation. Over Gloo torch waits for each collective.
+docs/schedules.md says what each mode sends. A unit's parameters are all-gathered before its forward pass, freed after
+it, and gathered again before its backward pass. Those of the root stay between the two passes. `fully_shard` takes the
+blocks of a planned unit (`planning.unit_plan`) as a list.
 
 **Steps.** The optimizer is the user's own object, with the sharded parameters in its groups, as if it had been made
 after `fully_shard`. While the schedule is attached, the user's model has no values (`schedules.shard_pair`).
@@ -42,7 +33,7 @@ from torch.optim import Optimizer
 
 from xbench.errors import AlikeError, UsageError
 from xbench.model_blocks import blocks_of
-from xbench.planning.sharding import shard_ranks
+from xbench.planning.sharded_step import shard_ranks
 from xbench.planning.unit_plan import merged
 from xbench.schedules.base import AttachConfig, Handle, Schedule, guard_copies
 from xbench.schedules.checks import _REGISTRATIONS as REGISTRATIONS
@@ -61,8 +52,7 @@ from xbench.schedules.shard_pair import (
     whole_of,
 )
 from xbench.schedules.torch_calls import SHARDED, watch_calls
-from xbench.schedules.twin_methods import follow, replaced
-from xbench.schedules.units import twin_of, units_of
+from xbench.schedules.twin import follow, replaced, twin_of, units_of
 from xbench.torch_compile import plain_name
 
 _MESHES: dict[tuple[str, int], tuple[dist.ProcessGroup, DeviceMesh]] = {}

@@ -1,41 +1,20 @@
-"""spb: structured partial backpropagation (arXiv 2111.10672), with a spatial and a temporal variant.
+"""spb: structured partial backpropagation (arXiv 2111.10672), with a spatial and a temporal variant (docs/modes.md).
 
-Not every worker has to compute every gradient. With k levels, a worker of level i backpropagates only through the last
-i/k of the layers, by measured backward time and not by count. A gradient is averaged over the workers that computed it.
-In the *spatial* variant worker r has level (r mod k) + 1, so that a full-depth worker always exists. In the *temporal*
-one all workers share a level that cycles from 1 to k over the steps.
+With k levels, a worker of level i backpropagates only through the last i/k of the layers, by measured backward time. A
+gradient is averaged over the workers that computed it: exact means, with the same bits on every rank. Early layers are
+trained on fewer samples or at fewer steps, so it is not a schedule of the same training.
 
-The promise: backward work falls to (k+1)/2k on average, the activations of the prefix are not kept, and fewer bytes are
-sent. `planning.partial` has the cost model. The price: early layers are trained on fewer samples (spatial) or at fewer
-steps (temporal), which changes the gradients' noise. It is not a schedule of the same training; `xbench converge`
-measures its effect on loss and accuracy.
-
-The prefix is left out by setting `requires_grad` of its parameters to False for the step. Then nothing in the prefix
-requires a gradient and autograd builds no graph for it. This holds for every use of parameters: modules, functional
-calls, attention, RNNs. The consequences are:
-
-- Where the model's *input* requires a gradient, the graph still goes through the prefix; only the parameters' gradients
-  are saved.
-- Batch-norm statistics are still updated by every forward pass, on every worker.
-- A tied parameter is ready when its last use is done, so it belongs to its earliest layer's band.
-- A step that used no parameter of its level has nothing to differentiate, and torch raises an error. The layer that is
-  ready first always has level 1, so a model whose last layer is always used is safe.
-- A compiled model is compiled again for every level that its worker takes.
-
-A parameter without a gradient has `grad` None when the optimizer steps, which then leaves it unchanged: no momentum, no
-weight decay at that step. This happens only under the temporal variant; under the spatial one every worker gets every
-average.
+The prefix is left out by setting `requires_grad` of its parameters to False for the step. Then autograd builds no graph
+for it, whatever uses the parameters. A tied parameter is ready when its last use is done, so it belongs to its earliest
+layer's band. A step that used no parameter of its level has nothing to differentiate, and torch raises an error.
 
 No bucket holds gradients of two bands. A band that all workers computed is all-reduced. Otherwise its workers
 all-reduce it in their own group, and one of them broadcasts the average to the rest. The broadcast is launched as soon
-as the all-reduce is seen to be complete, at the latest at a wait for it, always in plan order. Averages are exact means
-over the workers that computed a gradient, with the same bits on every rank.
+as the all-reduce is seen to be complete, at the latest at a wait for it, always in plan order.
 
 **NCCL.** The bands' groups are communicators of their own. Where their kernels share a hardware queue, ranks that
 launch them in different orders wait for each other for ever. So on a stream all ranks have one order: all-reduces by
 band, then broadcasts by band, the last of them when the backward pass ends. `ModeInfo.own_groups` lets NCCL keep it.
-
-Without a profile (`attach` without a plan), bytes replace backward seconds, in reverse order of registration.
 """
 
 from __future__ import annotations

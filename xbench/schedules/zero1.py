@@ -37,7 +37,7 @@ from xbench.schedules.engine import Watch
 from xbench.schedules.groups import is_emulated
 from xbench.schedules.served_parameters import refuse_ignored
 from xbench.schedules.torch_calls import BROADCASTS, watch_calls
-from xbench.schedules.twin_methods import replaced
+from xbench.schedules.twin import replaced
 
 
 class OwnPart:

@@ -22,8 +22,8 @@ import xbench.schedules.dear as dear_module
 from xbench.errors import UsageError
 from xbench.modes import MODES
 from xbench.schedules.base import AttachConfig, Schedule
+from xbench.schedules.dear import PairwiseAllToAll
 from xbench.schedules.next_forward import NextForward
-from xbench.schedules.pairwise import PairwiseAllToAll
 from xbench.schedules.served_parameters import engine_of, trainable
 
 

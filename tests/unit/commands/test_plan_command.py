@@ -120,7 +120,7 @@ def test_a_python_snippet_is_of_the_fastest_mode(run: Run) -> None:
 
 def test_ddps_buckets_are_verified_with_torchs_own_assignment(run: Run) -> None:
     torch = pytest.importorskip("torch")
-    from xbench.schedules.ddp_tuned import supported
+    from xbench.schedules.ddp import supported
 
     if not supported():
         pytest.skip("this torch's DDP takes no list of caps")
@@ -132,8 +132,8 @@ def test_ddps_buckets_are_verified_with_torchs_own_assignment(run: Run) -> None:
 
 def test_what_torch_would_form_instead_is_said(run: Run, monkeypatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr("xbench.schedules.ddp_tuned.supported", lambda: True)
-    monkeypatch.setattr("xbench.schedules.ddp_tuned.formed", lambda gradients, caps: [["fc.weight"]])
+    monkeypatch.setattr("xbench.schedules.ddp.supported", lambda: True)
+    monkeypatch.setattr("xbench.schedules.ddp.formed", lambda gradients, caps: [["fc.weight"]])
     _, _, err = run(str(GOLDEN), "--emit", "ddp", "--mode", "optimal")
     assert "forms 1 bucket, not these" in err
 

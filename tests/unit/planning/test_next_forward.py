@@ -165,7 +165,7 @@ def test_the_meeting_and_what_two_in_flight_take_are_in_it() -> None:
     free = Contention.none()
     quiet = np.array([[1.0], [0.5]])  # while nothing computes, two in flight take half of T each
     [plain, hidden, met] = [
-        NextForwardSearch(LAYERS, step, COST, contention=both).dear().step.step_s
+        NextForwardSearch(LAYERS, step, COST, contention=both).dear().step_s
         for both in (free, replace(free, quiet=quiet), replace(free, meeting_s=0.25))
     ]
     assert met == pytest.approx(plain + 0.25)
@@ -175,10 +175,9 @@ def test_the_meeting_and_what_two_in_flight_take_are_in_it() -> None:
 def test_ready_times_under_load_count_where_contention_was_not_measured() -> None:
     loaded = [layer("last", [(400, 1.0, 1.5)], 1.0), layer("first", [(800, 2.0, 3.0)], 3.0)]
     step = StepModel.of(loaded, step_times())
-    best = NextForwardSearch(loaded, step, COST).dear()
-    assert best.step.timeline.compute[0].end_s == 3.0
-    best = NextForwardSearch(loaded, step, COST, contention=Contention.none()).dear()
-    assert best.step.timeline.compute[0].end_s == 2.0
+    for contention, backward_s in ((None, 3.0), (Contention.none(), 2.0)):
+        search = NextForwardSearch(loaded, step, COST, contention=contention)
+        assert search.step_of("dear", search.dear().buckets).timeline.compute[0].end_s == backward_s
 
 
 @st.composite

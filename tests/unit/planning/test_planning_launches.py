@@ -7,12 +7,11 @@ import pytest
 from planning_cases import AHEAD, NET, dear, line, priority
 from what_if_cases import LINE, given_cost
 
-from xbench.planning.change import Change
 from xbench.planning.contention import Contention, is_launch_bound
 from xbench.planning.cost import CostCurve
 from xbench.planning.measured import planned_contention
 from xbench.planning.plans import Planner
-from xbench.planning.scenario import what_if
+from xbench.planning.scenario import Change, what_if
 from xbench.planning.simulate import Step, simulate
 from xbench.planning.step import Gradient, StepModel
 from xbench.records import Contention as Measured

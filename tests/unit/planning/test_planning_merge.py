@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -149,6 +147,13 @@ def test_fewer_buckets_are_taken_when_ends_are_equal() -> None:
     gradients = gradients_of([0.0, 0.0, 0.0, 0.0], [1, 1, 1, 1])
     assert merge.optimal(gradients, CostCurve.line(0.0, 1.0)) == [[0, 1, 2, 3]]
     assert merge.optimal(gradients_of([0.0, 0.1], [3, 3]), CostCurve.line(0.1, 0.1)) == [[0, 1]]
+    # the last ready time decides: whatever came before has long arrived, in one bucket as well as in two
+    assert merge.optimal(gradients_of([0.0, 0.0, 9.0], [1, 1, 1]), CostCurve.line(0.0, 1.0)) == [[0, 1], [2]]
+
+
+def test_a_gradient_without_bytes_costs_nothing_by_itself() -> None:
+    # the first arrives at 2, and at 3 if it waits for the empty one, which is ready at 1
+    assert merge.optimal(gradients_of([0.0, 1.0], [1, 0]), CostCurve.line(1.0, 1.0)) == [[0], [1]]
 
 
 def test_fewer_buckets_are_taken_behind_another_dtype_too() -> None:
@@ -184,10 +189,8 @@ def test_orders_that_are_none_are_refused() -> None:
         merge.mgwfbp(wrong, 1.0, 1.0)
     with pytest.raises(ValueError, match="not in ready order"):
         merge.optimal(wrong, CostCurve.line(1.0, 1.0))
-    with pytest.raises(ValueError, match="not in ready order"):
-        merge.optimal_line(wrong, 1.0, 1.0)
     with pytest.raises(ValueError, match="no gradients"):
-        merge.optimal_line([], 1.0, 1.0)
+        merge.optimal([], CostCurve.line(1.0, 1.0))
     with pytest.raises(ValueError, match="at least one limit"):
         merge.ddp_assignment(wrong, [])
 
@@ -220,53 +223,3 @@ def test_ddp_assignment_is_torchs(gradients: list[Gradient], limits: list[int]) 
     closed = max(0, is_open)
     assert ours[:closed] == theirs[:closed]
     assert sorted(ours) == sorted(theirs)
-
-
-# --- a straight line --------------------------------------------------------------------------------------------------
-
-
-ALPHA = st.one_of(st.just(0.0), st.floats(0, 5))
-BETA = st.one_of(st.just(0.0), st.floats(0, 2))
-
-
-def test_buckets_that_end_alike_are_few() -> None:
-    # the last ready time decides: whatever came before has long arrived, in one bucket as well as in two
-    assert merge.optimal_line(gradients_of([0.0, 0.0, 9.0], [1, 1, 1]), 0.0, 1.0) == [[0, 1], [2]]
-
-
-def test_a_gradient_without_bytes_costs_nothing_by_itself() -> None:
-    # the first arrives at 2, and at 3 if it waits for the empty one, which is ready at 1
-    assert merge.optimal_line(gradients_of([0.0, 1.0], [1, 0]), 1.0, 1.0) == [[0], [1]]
-
-
-def test_no_bucket_holds_two_dtypes_unless_allowed() -> None:
-    gradients = gradients_of([0.0, 0.0, 0.0], [1, 1, 1], ["float32", "bfloat16", "bfloat16"])
-    assert merge.optimal_line(gradients, 1.0, 1.0) == [[0], [1, 2]]
-    assert merge.optimal_line(gradients, 1.0, 1.0, across_dtypes=True) == [[0, 1, 2]]
-
-
-@given(nets(most=60), ALPHA, BETA)
-def test_the_optimum_of_a_line_is_found_by_the_pass(gradients: list[Gradient], alpha_s: float, beta: float) -> None:
-    line = CostCurve.line(alpha_s, beta)
-    assert merge.optimal_contiguous(gradients, line) == merge.optimal_line(gradients, alpha_s, beta)
-
-
-@given(nets(most=60, dtypes=("float32", "bfloat16")), ALPHA, BETA, st.booleans())
-def test_it_ends_when_the_plan_for_any_curve_ends(
-    gradients: list[Gradient], alpha_s: float, beta: float, across_dtypes: bool
-) -> None:
-    ours = merge.optimal_line(gradients, alpha_s, beta, across_dtypes=across_dtypes)
-    line = CostCurve.line(alpha_s, beta)
-    # Behind a function, the planner does not see that it is a line. Of one dtype, any gradients may share a bucket.
-    alike = [replace(gradient, dtype="float32") for gradient in gradients] if across_dtypes else gradients
-    theirs = merge.optimal_contiguous(alike, lambda nbytes: line(nbytes))
-    ends_s = [last_arrival_s(gradients, buckets, line) for buckets in (ours, theirs)]
-    assert ends_s[0] == pytest.approx(ends_s[1], rel=1e-9, abs=1e-12)
-    if not across_dtypes:
-        assert all(len({gradients[index].dtype for index in bucket}) == 1 for bucket in ours)
-
-
-@pytest.mark.parametrize(("alpha_s", "beta"), [(-1.0, 0.0), (0.0, -1.0), (math.nan, 0.0), (0.0, math.inf)])
-def test_lines_that_are_none_are_refused(alpha_s: float, beta: float) -> None:
-    with pytest.raises(ValueError, match="finite numbers that are not below zero"):
-        merge.optimal_line(gradients_of([0.0], [1]), alpha_s, beta)

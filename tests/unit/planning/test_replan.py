@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from xbench.errors import SpecError
-from xbench.planning.change import Change
 from xbench.planning.contention import Contention as Shared
 from xbench.planning.cost import CostCurve
 from xbench.planning.measured import measured, read
 from xbench.planning.plans import Planner
-from xbench.planning.scenario import KEPT, SEARCHED, Planned, replan, to_profile, what_if
+from xbench.planning.scenario import KEPT, SEARCHED, Change, Planned, replan, to_profile, what_if
 from xbench.planning.step import StepModel
 from xbench.records import Contention, ContentionPoint, Plan, Profile, dump, load, loads
 from xbench.schedules.attach import carried

@@ -10,11 +10,10 @@ from what_if_cases import LINE, ONE, beside, contentions, given_cost
 
 from xbench.field_types import MIN_S
 from xbench.planning import contention as planning
-from xbench.planning.change import Change
 from xbench.planning.conversion import carried_contention, carried_to
 from xbench.planning.cost import CostCurve
 from xbench.planning.measured import Rewrite
-from xbench.planning.scenario import what_if
+from xbench.planning.scenario import Change, what_if
 from xbench.planning.topology import Topology
 from xbench.records import Contention, ContentionPoint
 

@@ -10,7 +10,6 @@ import io
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -311,15 +310,6 @@ def test_a_stop_while_the_record_is_saved_comes_after_it(
     record = load(path)
     assert isinstance(record, Regression)
     assert (record.complete, record.error) == (True, None)
-
-
-@ANSWERS
-def test_two_checks_of_one_second_have_folders_of_their_own(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "strftime", lambda form: "20260131-142501")
-    for _ in range(2):
-        checked(root, base="HEAD")
-    names = sorted(path.name for path in (root / "results" / "runs").iterdir() if path.is_dir())
-    assert names == ["20260131-142501-regression", "20260131-142501-regression-2"]
 
 
 # --- a part fails or is not known ---

@@ -8,9 +8,8 @@ import pytest
 import sample_records as made
 from sample_kinds import convergence
 
-from xbench.planning.change import Change
 from xbench.planning.measured import measured
-from xbench.planning.scenario import replan, to_profile, what_if
+from xbench.planning.scenario import Change, replan, to_profile, what_if
 from xbench.records import Comparison, ModeResult, Profile, load, of_kind
 from xbench.report.advice import what_to_paste
 from xbench.report.answer import answer, more, ranking

@@ -12,9 +12,8 @@ import sample_records as made
 from rich.console import Console
 from sample_kinds import GOLDEN
 
-from xbench.planning.change import Change
 from xbench.planning.measured import read
-from xbench.planning.scenario import replan, what_if
+from xbench.planning.scenario import Change, replan, what_if
 from xbench.records import (
     AnyRecord,
     CalibrationPoint,

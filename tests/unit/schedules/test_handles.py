@@ -8,11 +8,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import xbench
 from xbench.errors import AlikeError, SpecError, UsageError, WorkloadError
 from xbench.schedules.base import AttachConfig, Handle
 from xbench.schedules.compiled import CompiledCompute
+from xbench.schedules.sharded import Fsdp
 
 
 class Meeting(Handle):
@@ -68,3 +70,16 @@ def test_a_group_that_is_initialised_after_attach_is_refused(schedule: str, monk
 def test_unknown_buffers_are_refused() -> None:
     with pytest.raises(SpecError, match="buffers"):
         xbench.attach(nn.Linear(1, 1), buffers="all")  # type: ignore[arg-type]
+
+
+def test_a_model_on_another_gpu_than_the_current_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    with FakeTensorMode():
+        model = nn.Linear(2, 2, device="cuda:1")
+        setup = AttachConfig(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert Fsdp().check(setup) == "cuda"
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    with pytest.raises(UsageError, match="current GPU") as caught:
+        Fsdp().check(setup)
+    assert "set_device(1)" in str(caught.value.hint)

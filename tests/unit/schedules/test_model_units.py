@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from xbench.errors import UsageError
-from xbench.schedules.units import blocks_of, twin_of, units_of
+from xbench.schedules.twin import blocks_of, twin_of, units_of
 
 
 class Block(nn.Module):
