@@ -43,6 +43,11 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def capitalized(sentence: str) -> str:
+    """Return the sentence with a capital letter at its start and no other change."""
+    return sentence[:1].upper() + sentence[1:]
+
+
 def one_line(text: str) -> str:
     """Return the words of a text with one space between them."""
     return " ".join(text.split())

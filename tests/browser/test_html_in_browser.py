@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from xbench.records import AnyRecord, Comparison, Regression, load
-from xbench.report.answer import trusted
 from xbench.report.formats.html import page as html_page
 
 pytestmark = pytest.mark.browser
@@ -158,36 +157,6 @@ def test_the_bars_are_the_record_s_times(rivals: Any) -> None:
     assert [row.split()[0] for row in rows] == order == first
 
 
-def test_every_step_of_the_record_is_a_mark(rivals: Any) -> None:
-    (record,) = records("rivals")
-    assert isinstance(record, Comparison)
-    marks = rivals.evaluate(
-        "() => Object.fromEntries(document.getElementById('every-step-plot')._fullData"
-        ".map(trace => [trace.name, Array.from(trace.y)]))"
-    )
-    for mode in record.modes:
-        steps_s = [step_s for sample in record.samples if sample.mode == mode for step_s in sample.steps_s]
-        assert marks[mode] == pytest.approx([1e3 * step_s for step_s in steps_s], rel=1e-5)
-
-
-@pytest.mark.smoke
-def test_a_recorded_step_is_drawn_slice_by_slice(rivals: Any) -> None:
-    (record,) = records("rivals")
-    assert isinstance(record, Comparison)
-    title = rivals.locator("#step-0 h3").inner_text()
-    ends = rivals.evaluate(
-        "() => document.getElementById('step-0-plot').data.map(trace =>"
-        " [trace.name, trace.base.map((start, place) => start + trace.x[place])])"
-    )
-    mode = record.modes[title.rsplit(" ", 1)[1]]
-    assert mode.timeline is not None
-    assert mode.plan is not None
-    assert mode.plan.timeline is not None
-    drawn = sorted(end for name, several in ends for end in several if name.startswith("gradients travel"))
-    both = [*mode.timeline.communication, *mode.plan.timeline.communication]
-    assert drawn == pytest.approx(sorted(1e3 * part.end_s for part in both), rel=1e-4)
-
-
 def test_no_button_of_a_plot_sends_it_anywhere(rivals: Any) -> None:
     titles = rivals.evaluate(
         "() => [...new Set([...document.querySelectorAll('.modebar-btn')].map(button => button.dataset.title))]"
@@ -206,7 +175,7 @@ def test_failed_modes_are_seen(browser: Any, files: dict[str, Path]) -> None:
         assert page.locator("#time-per-sample .annotation-text", has_text="FAILED").count() == 2
         (record,) = records("troubled")
         assert isinstance(record, Comparison)
-        timed = {mode for mode, result in record.modes.items() if trusted(result)}
+        timed = {mode for mode, result in record.modes.items() if result.is_trusted}
         assert (
             set(page.evaluate("() => document.getElementById('time-per-sample-plot').data.flatMap(bars => bars.y)"))
             == timed

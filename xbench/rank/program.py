@@ -17,7 +17,7 @@ from pydantic import Field
 from xbench.modes import mode_info
 from xbench.planning.turns import JobTimes
 from xbench.records import EmulatedLink
-from xbench.records.measured_parts import Parts
+from xbench.records.parts import Parts
 from xbench.spec import ModeSpec, RunSpec, Spec
 from xbench.stats.blocks import balanced_orders
 

@@ -1,8 +1,8 @@
 """Typed, versioned, immutable results of runs. Every output format reads a record and nothing else.
 
 `io` holds the table of all record kinds, and reads and writes files. `load` migrates an older version; a newer,
-truncated or foreign file is an error of one sentence. `save` writes atomically. `parts` and `measured_parts` hold what
-several kinds share.
+truncated or foreign file is an error of one sentence. `save` writes atomically. `parts` holds what several
+kinds share.
 
 All times are in seconds, sizes in bytes, and rates in bits per second. This package does not import torch.
 """
@@ -27,6 +27,7 @@ from xbench.records.comparison import ModeResult as ModeResult
 from xbench.records.comparison import Parity as Parity
 from xbench.records.comparison import Profile as Profile
 from xbench.records.comparison import Sample as Sample
+from xbench.records.comparison import Tuned as Tuned
 from xbench.records.comparison import Unit as Unit
 from xbench.records.convergence import Converged as Converged
 from xbench.records.convergence import Convergence as Convergence
@@ -46,37 +47,37 @@ from xbench.records.io import load_measured as load_measured
 from xbench.records.io import loads as loads
 from xbench.records.io import of_kind as of_kind
 from xbench.records.io import save as save
-from xbench.records.measured_parts import Bounds as Bounds
-from xbench.records.measured_parts import CalibrationPoint as CalibrationPoint
-from xbench.records.measured_parts import Contention as Contention
-from xbench.records.measured_parts import ContentionPoint as ContentionPoint
-from xbench.records.measured_parts import CostModel as CostModel
-from xbench.records.measured_parts import CostPoint as CostPoint
-from xbench.records.measured_parts import CostSegment as CostSegment
-from xbench.records.measured_parts import EmulatedLink as EmulatedLink
-from xbench.records.measured_parts import GpuUse as GpuUse
-from xbench.records.measured_parts import Layer as Layer
-from xbench.records.measured_parts import Parts as Parts
-from xbench.records.measured_parts import Plan as Plan
-from xbench.records.measured_parts import RankTimeline as RankTimeline
-from xbench.records.measured_parts import RecordBase as RecordBase
-from xbench.records.measured_parts import Slice as Slice
-from xbench.records.measured_parts import SlowLink as SlowLink
-from xbench.records.measured_parts import SlowRank as SlowRank
-from xbench.records.measured_parts import StepPart as StepPart
-from xbench.records.measured_parts import StepTimes as StepTimes
-from xbench.records.measured_parts import Stragglers as Stragglers
-from xbench.records.measured_parts import Tensor as Tensor
-from xbench.records.measured_parts import Timeline as Timeline
-from xbench.records.measured_parts import TurnTaken as TurnTaken
-from xbench.records.measured_parts import UnitCost as UnitCost
 from xbench.records.parts import NOT_TRACED as NOT_TRACED
+from xbench.records.parts import Bounds as Bounds
+from xbench.records.parts import CalibrationPoint as CalibrationPoint
+from xbench.records.parts import Contention as Contention
+from xbench.records.parts import ContentionPoint as ContentionPoint
+from xbench.records.parts import CostModel as CostModel
+from xbench.records.parts import CostPoint as CostPoint
+from xbench.records.parts import CostSegment as CostSegment
+from xbench.records.parts import EmulatedLink as EmulatedLink
 from xbench.records.parts import Environment as Environment
 from xbench.records.parts import Estimate as Estimate
 from xbench.records.parts import FabricRecord as FabricRecord
+from xbench.records.parts import GpuUse as GpuUse
 from xbench.records.parts import Interval as Interval
 from xbench.records.parts import Label as Label
+from xbench.records.parts import Layer as Layer
+from xbench.records.parts import Parts as Parts
+from xbench.records.parts import Plan as Plan
+from xbench.records.parts import RankTimeline as RankTimeline
 from xbench.records.parts import Ratio as Ratio
+from xbench.records.parts import RecordBase as RecordBase
+from xbench.records.parts import Slice as Slice
+from xbench.records.parts import SlowLink as SlowLink
+from xbench.records.parts import SlowRank as SlowRank
+from xbench.records.parts import StepPart as StepPart
+from xbench.records.parts import StepTimes as StepTimes
+from xbench.records.parts import Stragglers as Stragglers
+from xbench.records.parts import Tensor as Tensor
+from xbench.records.parts import Timeline as Timeline
+from xbench.records.parts import TurnTaken as TurnTaken
+from xbench.records.parts import UnitCost as UnitCost
 from xbench.records.parts import Verdict as Verdict
 from xbench.records.parts import WorkloadRecord as WorkloadRecord
 from xbench.records.regression import MAX_PAIRS as MAX_PAIRS
@@ -102,6 +103,5 @@ from xbench.records.scaling import LinkTerms as LinkTerms
 from xbench.records.scaling import Scaling as Scaling
 from xbench.records.scaling import ScalingPoint as ScalingPoint
 from xbench.records.scaling import ScalingSource as ScalingSource
-from xbench.records.tuned import Tuned as Tuned
 
 ConvergenceCurve = Curve

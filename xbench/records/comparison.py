@@ -1,4 +1,4 @@
-"""Records of `xbench compare` and `xbench profile`."""
+"""Records of `xbench compare`, `xbench profile`, `xbench trace` and `xbench tune`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,31 @@ from typing import Literal
 
 from pydantic import Field
 
-from xbench.field_types import Count, Duration, PositiveSeconds, Seconds, Text
-from xbench.records.measured_parts import (
+from xbench.field_types import Count, Duration, PositiveCount, PositiveSeconds, Seconds, Text
+from xbench.records.parts import (
     Bounds,
     Contention,
     CostModel,
+    Estimate,
+    FabricRecord,
     GpuUse,
+    Headed,
+    Interval,
+    Label,
     Layer,
+    Part,
+    Parts,
     Plan,
     RankTimeline,
+    Ratio,
     RecordBase,
     StepTimes,
     Stragglers,
     Timeline,
     TurnTaken,
     UnitCost,
+    WorkloadRecord,
 )
-from xbench.records.parts import Estimate, Interval, Label, Part, Ratio, WorkloadRecord
-from xbench.records.traced import Traced
 
 GPU_MISSING = "why NVML had nothing, or nothing more, to say on a GPU"
 STRAGGLERS = "ranks and links that hold the others back; null: not looked for"
@@ -172,6 +179,34 @@ class Comparison(RecordBase):
         return self.jobs
 
 
+SizesFrom = Literal["shapes", "model", "buckets"]
+
+
+class TracedBucket(Part):
+    """One collective of the traced steps that carried gradients. Times are medians over the steps."""
+
+    gradients: Count = Field(description="gradients that were complete when it was launched, of all")
+    nbytes: Count
+    launched_s: Seconds = Field(description="since the start of backward, by the host")
+    duration_s: Duration = Field(description="time that it ran, waiting for peers included; shortest rank")
+
+
+class Traced(Part):
+    """The traced run: its files, its steps and its communication, as they were."""
+
+    files: list[Text]
+    ranks: PositiveCount = Field(description="ranks whose traces were read, of the world's")
+    collective: Text = Field(description="what carried the gradients")
+    periods_s: list[Seconds] = Field(description="each step's time")
+    exposed_s: Seconds = Field(description="a collective runs and nothing computes, median")
+    waited_s: Seconds = Field(description="the next work waits for the last gradients, median; slowest rank")
+    buckets: list[TracedBucket]
+    sizes_from: SizesFrom = Field(description="where the gradients' sizes are from")
+    compute_slowdown: float | None = Field(
+        default=None, description="kernels beside a collective over the same kernels alone; null: not known"
+    )
+
+
 class Profile(RecordBase):
     """Result of `xbench profile`: every layer, the step without communication, an all-reduce, and the plans."""
 
@@ -198,3 +233,42 @@ class Profile(RecordBase):
     def modes(self) -> dict[str, ModeResult]:
         """Timed modes: a profile has none."""
         return {}
+
+
+class Tuned(Headed):
+    """Winner of `xbench tune`, or the reference if no candidate was worth a change; small enough to commit.
+
+    `xbench.attach(model, optimizer, plan=FILE)` reads it. The comparison named in `record` holds the raw samples.
+    """
+
+    kind: Literal["tuned"] = "tuned"
+    xbench: Text = Field(description="version")
+    torch: Text | None = Field(description="version")
+    device: Text = Field(description="'cpu' or the GPU's name")
+    label: Label
+    complete: Literal[True] = True
+    record: Text = Field(description="path of the comparison that this rests on")
+    workload: WorkloadRecord
+    fabric: FabricRecord
+    schedule: Text = Field(description="what to use; the reference itself where nothing was worth a change")
+    reference: Text
+    margin: float = Field(ge=0, lt=1, description="the least gain that was taken to be worth a change")
+    ratio: Ratio | None = Field(description="of the schedule to the reference; None for the reference itself")
+    tried: dict[Text, Ratio] = Field(description="of every candidate that was timed")
+    buckets: list[list[Text]] | None = Field(
+        None, description="parameter names in launch order; None for the reference"
+    )
+    parts: Parts | None = Field(None, description="of `priority`: those of unused parameters included")
+    carrier: Text | None = Field(
+        None, description="the schedule that carries the buckets of `auto`, where that is not `auto` itself"
+    )
+    bucket_bytes: list[Count] | None = Field(
+        None, description="of the gradients seen when profiled; buckets of unused parameters follow those"
+    )
+    bucket_cap_mb_list: list[float] | None = Field(
+        None, description="DistributedDataParallel's argument for these buckets; None where it has none"
+    )
+    host_tuning: bool | None = Field(
+        None, description="whether ranks were tuned when it was measured; null in files that do not say"
+    )
+    unused_parameters: bool = Field(False, description="whether a parameter got no gradient when profiled")

@@ -32,9 +32,7 @@ class ErrorBand(Part):
     share: float = Field(ge=0, lt=1)
     source: Text = Field(description="where the share comes from, for people")
     workers: Count | None = Field(None, description="on which it was checked; null: any, as it was given")
-    growth: float | None = Field(
-        None, ge=0, description="added share for each doubling; null: there is no band beyond `workers`"
-    )
+    growth: float | None = Field(None, ge=0, description="added share for each doubling; null: a given band is for all")
     growth_source: Text | None = Field(None, description="where the growth comes from, for people")
 
 
@@ -53,9 +51,7 @@ class ScalingPoint(Part):
     mode: Text
     workers: int = Field(ge=2, le=MAX_COUNT)
     step_s: PositiveSeconds
-    step_band_s: Interval | None = Field(
-        description="where a measured step would lie if the prediction is off by the band; null where there is none"
-    )
+    step_band_s: Interval = Field(description="where a measured step would lie if the prediction is off by the band")
     exposed_s: Seconds = Field(description="the step beyond compute alone")
     samples_per_s: float | None = Field(description="of all workers together; null where the batch is unknown")
     efficiency: float = Field(description="of scaling: one worker's step without communication over this step")

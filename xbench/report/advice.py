@@ -20,17 +20,9 @@ from xbench.modes import TUNED_DDP as TUNED
 from xbench.modes import mode_info, next_forward_modes
 from xbench.planning.plans import bucket_caps_mib
 from xbench.records import Bounds, Comparison, ModeResult, Plan, Profile, Ratio, of_kind
-from xbench.report.answer import controls, is_control, rankings, reference_of, trusted
+from xbench.report import snippets
+from xbench.report.answer import controls, is_control, rankings, reference_of
 from xbench.report.sentences import ratio_text
-from xbench.report.snippets import (
-    PLAIN_DDP,
-    attach_snippet,
-    ddp_snippet,
-    is_plain_ddp,
-    is_schedule,
-    quoted,
-    units_snippet,
-)
 from xbench.spec import RunSpec
 from xbench.text import and_of, counted
 from xbench.units import format_percent, format_seconds
@@ -115,7 +107,7 @@ def of_comparison(record: Comparison, place: str) -> list[Advice]:
     ratios = {
         name: result.ratio
         for name, result in record.modes.items()
-        if result.ratio and trusted(result) and reference_of(record, result) == "ddp"
+        if result.ratio and result.is_trusted and reference_of(record, result) == "ddp"
     }
     buckets = in_ddp(use, ratios, place, _job(record)) if can_be_planned(record) else []
     return [*found, *buckets, *not_run(record, use)]
@@ -170,7 +162,7 @@ def not_run(record: Comparison, use: str) -> list[Advice]:
 def errors_of(record: Comparison, carriers: Collection[str]) -> dict[str, float]:
     """Return how far one job's predictions for `carriers` were off, as a share of the step, by mode."""
     names = [mode.text for mode in record.spec.modes if not mode.paired and mode.carrier in carriers]
-    tested = {name: record.modes[name] for name in names if name in record.modes and trusted(record.modes[name])}
+    tested = {name: record.modes[name] for name in names if name in record.modes and record.modes[name].is_trusted}
     return {name: abs(one.prediction_error) for name, one in tested.items() if one.prediction_error is not None}
 
 
@@ -326,7 +318,7 @@ def units_lines(record: Comparison, result: ModeResult) -> str:
     if result.ratio is not None:
         told += f", {ratio_text(result.ratio.value, result.ratio.ci95)} of {reference_of(record, result)}'s time"
     sums, tuned = record.spec.backend == "gloo", record.spec.tunes_ranks
-    return units_snippet(result.mode, result.units, told, sums=sums, tuned=tuned)
+    return snippets.units_snippet(result.mode, result.units, told, sums=sums, tuned=tuned)
 
 
 def what_to_paste(record: Comparison) -> ScriptChange | None:
@@ -352,28 +344,28 @@ def what_to_paste(record: Comparison) -> ScriptChange | None:
         )
     carrier = spec.name if spec is not None else best.mode
     schedule = best.plan.carrier or best.plan.mode if best.plan is not None else carrier
-    if not is_schedule(schedule):
+    if not snippets.is_schedule(schedule):
         return ScriptChange(f"Nothing to paste: {schedule!r} is no schedule of this xbench.")
     if best.plan is None and mode_info(carrier).plans_units:
         code = units_lines(record, best)
         return ScriptChange(f"Wrap the units of {best.mode} by fully_shard, before the optimizer is made:", code)
     if best.plan is None:
         named = best.mode.partition("@")[0]
-        told = f"Use xbench.attach(model, optimizer, schedule={quoted(named)}): it takes no plan."
+        told = f"Use xbench.attach(model, optimizer, schedule={snippets.quoted(named)}): it takes no plan."
         return ScriptChange(
             told + (" Call xbench.tune_host() too, as in the measurement." if record.spec.tunes_ranks else "")
         )
-    if carrier == "ddp" or is_plain_ddp(best.plan):
-        return ScriptChange(f"{best.mode} took DistributedDataParallel as it comes:", PLAIN_DDP)
+    if carrier == "ddp" or snippets.is_plain_ddp(best.plan):
+        return ScriptChange(f"{best.mode} took DistributedDataParallel as it comes:", snippets.PLAIN_DDP)
     count, ratio = counted(len(best.plan.buckets), "bucket"), ratio_text(best.ratio.value, best.ratio.ci95)
     told = f"{count}, {ratio} of {reference}'s time per sample ({best.label})"
     tuned = record.spec.tunes_ranks
     if mode_info(carrier).reducer == "ddp":
-        code = ddp_snippet(best.plan, bucket_caps_mib(best.plan), told, tuned=tuned)
+        code = snippets.ddp_snippet(best.plan, bucket_caps_mib(best.plan), told, tuned=tuned)
         return ScriptChange(f"Give DistributedDataParallel the buckets of {best.mode}:", code)
     later = " It updates parameters in the next forward pass: call handle.finish() before anything else reads them."
     put_off = later if mode_info(best.plan.carrier or carrier).puts_off else ""
-    code = attach_snippet(
+    code = snippets.attach_snippet(
         best.plan, told=told, tuned=tuned, workload=record.spec.workloads[0], device=record.spec.device
     )
     return ScriptChange(f"Put {best.mode} under the training loop.{put_off}", code)

@@ -28,11 +28,6 @@ PRECISION = 0.02
 """Precision of a ratio [share] that a sentence gives the number of launches for."""
 
 
-def trusted(result: ModeResult) -> bool:
-    """True if the mode's times may be shown."""
-    return result.is_trusted
-
-
 def was_reached(record: Comparison) -> bool:
     """True if any mode was measured or failed. Otherwise the run ended before its first block, without a table."""
     return any(result.status != "not measured" for result in record.modes.values())
@@ -84,10 +79,10 @@ def ranking(record: Comparison) -> list[ModeResult]:
             return 1, 1.0
         if result.ratio is not None:
             return 0 if result.ratio.verdict == "faster" else 1, result.ratio.value
-        assert result.seconds_per_sample is not None  # trusted() checked it
+        assert result.seconds_per_sample is not None  # .is_trusted checked it
         return 2, result.seconds_per_sample.median
 
-    return sorted((r for name, r in record.modes.items() if name not in out and trusted(r)), key=key)
+    return sorted((r for name, r in record.modes.items() if name not in out and r.is_trusted), key=key)
 
 
 def rankings(record: Comparison) -> list[list[ModeResult]]:
@@ -107,7 +102,7 @@ def answer(record: Comparison) -> list[str]:
     """Return one or two sentences per question, and one on the kind of numbers."""
     groups = rankings(record)
     if not groups:
-        advised = " that may be advised" if any(trusted(result) for result in record.modes.values()) else ""
+        advised = " that may be advised" if any(result.is_trusted for result in record.modes.values()) else ""
         return [f"No mode{advised} was measured, so there is no answer."]
     two = paired_modes(record)
     said = []
@@ -127,7 +122,7 @@ def answer(record: Comparison) -> list[str]:
 def _verdict(record: Comparison, order: list[ModeResult]) -> list[str]:
     best, reference = order[0], reference_of(record, order[0])
     if len(order) == 1:
-        beside = any(trusted(result) for name, result in record.modes.items() if name != best.mode)
+        beside = any(result.is_trusted for name, result in record.modes.items() if name != best.mode)
         only = f"Only {best.mode} is a mode to advise" if beside else f"Only {best.mode} was measured"
         return [f"{only}: there is nothing to compare it with."]
     scope = scope_of(order)
@@ -243,7 +238,12 @@ def _partial(record: Comparison) -> list[str]:
     said = []
     for mode in sorted(partial(record)):
         result = record.modes.get(mode)
-        if result is not None and trusted(result) and result.ratio is not None and result.ratio.verdict != "reference":
+        if (
+            result is not None
+            and result.is_trusted
+            and result.ratio is not None
+            and result.ratio.verdict != "reference"
+        ):
             said.append(
                 f"{mode} takes {ratio_cell(result)} of {reference_of(record, result)}'s time per sample and is no "
                 "answer: it leaves gradients out, which changes their noise. xbench converge shows what that does to "
@@ -313,12 +313,12 @@ def verdict(record: Comparison, result: ModeResult) -> str:
         return "partial"
     if result.mode in controls(record):
         return "control"
-    return result.ratio.verdict if result.ratio is not None else "not measured" if not trusted(result) else "no ratio"
+    return result.ratio.verdict if result.ratio is not None else "not measured" if not result.is_trusted else "no ratio"
 
 
 def ratio_cell(result: ModeResult) -> str:
     """Format a ratio as '0.891 [0.872, 0.910]'. The reference's own ratio is 1, without an interval."""
-    if not trusted(result) or result.ratio is None:
+    if not result.is_trusted or result.ratio is None:
         return "–"
     if result.ratio.verdict == "reference":
         return ratio_text(result.ratio.value, None)
@@ -366,7 +366,7 @@ def step_cells(result: ModeResult) -> dict[str, str]:
 
     A failed mode has only the cells that come from its plan and its parity check.
     """
-    fine = trusted(result)
+    fine = result.is_trusted
     return {
         "step": format_seconds(result.step_s.median) if fine and result.step_s else "–",
         "exposed": format_seconds(result.exposed_s) if fine else "–",
@@ -383,7 +383,7 @@ def step_cells(result: ModeResult) -> dict[str, str]:
 def shown_cells(record: Comparison, result: ModeResult) -> dict[str, str]:
     """Return `step_cells`, without memory if no mode of the record has it."""
     cells = step_cells(result)
-    if not with_memory(record):
+    if not memory_rows(record):
         del cells["memory"]
     return cells
 
@@ -393,19 +393,17 @@ def with_turns(result: ModeResult) -> str:
     return result.mode + (f" (turns {result.pattern})" if result.pattern else "")
 
 
-def with_memory(record: Comparison) -> list[ModeResult]:
-    """Return the timed modes whose memory is known."""
-    return [result for result in record.modes.values() if result.is_trusted and result.memory is not None]
-
-
-def memory_cells(result: ModeResult) -> dict[str, str]:
-    """Format a rank's memory: the peak, and its four parts."""
-    memory = result.memory
-    assert memory is not None
-    return {
-        "peak": format_bytes(memory.peak_bytes) + (" (sum)" if memory.by == "counted" else ""),
-        "parameters": format_bytes(memory.parameter_bytes),
-        "gradients": format_bytes(memory.gradient_bytes),
-        "optimizer": format_bytes(memory.optimizer_bytes),
-        "activations": format_bytes(memory.activation_bytes),
-    }
+def memory_rows(record: Comparison) -> list[dict[str, str]]:
+    """Return a row for each timed mode whose memory is known: its name, a rank's peak, and its four parts."""
+    return [
+        {
+            "mode": result.mode,
+            "peak": format_bytes(memory.peak_bytes) + (" (sum)" if memory.by == "counted" else ""),
+            "parameters": format_bytes(memory.parameter_bytes),
+            "gradients": format_bytes(memory.gradient_bytes),
+            "optimizer": format_bytes(memory.optimizer_bytes),
+            "activations": format_bytes(memory.activation_bytes),
+        }
+        for result in record.modes.values()
+        if result.is_trusted and (memory := result.memory) is not None
+    ]

@@ -61,7 +61,12 @@ class HarmlessConsole(Console):
                 renderable = _folded(renderable, (options or self.options).max_width)
         self._depth += 1
         try:
-            segments = [_harmless(segment) for segment in super().render(renderable, options)]
+            segments = [
+                segment
+                if segment.control
+                else segment._replace(text=visible_lines(segment.text).replace(UNBROKEN, " "))
+                for segment in super().render(renderable, options)
+            ]
         finally:
             self._depth -= 1
         if self._depth:
@@ -98,12 +103,6 @@ def _folded(text: Text, width: int) -> Text:
     folded.plain = folded.plain.replace(UNBROKEN, " ")
     folded.no_wrap, folded.overflow = True, "ignore"
     return folded
-
-
-def _harmless(segment: Segment) -> Segment:
-    if segment.control:
-        return segment
-    return segment._replace(text=visible_lines(segment.text).replace(UNBROKEN, " "))
 
 
 def _without_trailing_blanks(segments: Iterable[Segment]) -> list[Segment]:

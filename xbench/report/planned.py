@@ -14,18 +14,7 @@ from xbench.modes import TUNED_DDP, mode_info, next_forward_modes, planned_modes
 from xbench.planning.next_forward_search import NextForwardSearch
 from xbench.planning.scenario import Planned, Scenario
 from xbench.records import Plan
-from xbench.report import sentences
-from xbench.report.advice import (
-    AS_GOOD,
-    Advice,
-    above,
-    bound_of,
-    changes_enough,
-    fastest,
-    following_modes,
-    recommendation,
-    searches_ahead,
-)
+from xbench.report import advice, sentences
 from xbench.report.answer import is_control
 from xbench.report.console import NARROW_COLUMNS, fact, filled_table, say, say_next
 from xbench.stats.steps import short_step_caution
@@ -55,7 +44,7 @@ def show_planned(
         if ahead:
             own = f"The bound of {and_of(ahead)} is the longer of computation and the link's least time"
             say(console, f"{own}; of the others, that of waiting for all gradients.", "dim")
-        say(console, recommendation(planned), "bold")
+        say(console, advice.recommendation(planned), "bold")
         paste = what_to_paste(planned)
         if paste:
             say(console, paste)
@@ -111,26 +100,26 @@ def next_forward_line(planned: Planned) -> str:
         for one in (search.dear(), search.priority()):
             steps_s.setdefault(str(one.carrier), one.step_s)
     steps = ", ".join(f"{mode} {format_seconds(steps_s[mode])}" for mode in sorted(steps_s, key=steps_s.__getitem__))
-    allowed = "" if searches_ahead(planned) else " (auto:forward may do so)"
+    allowed = "" if advice.searches_ahead(planned) else " (auto:forward may do so)"
     return (
         f"were layers of the next forward pass to wait for their own gradients alone{allowed}, at best {steps} "
         "(simulated)"
     )
 
 
-def further(planned: Planned) -> list[Advice]:
+def further(planned: Planned) -> list[advice.Advice]:
     """Return advice on the gain of next-forward updates, and the command that proves the predictions.
 
     Predictions of a changed scenario have no such command.
     """
-    found = following_modes(planned, planned.scenario.measured.record)
+    found = advice.following_modes(planned, planned.scenario.measured.record)
     return [one for one in found if one.command is None] if planned.scenario.changes else found
 
 
 def what_to_paste(planned: Planned) -> str | None:
     """Say in one sentence how to use the recommended mode in a training script; None if no change is needed."""
-    choice = fastest(planned)
-    if choice is None or choice == "ddp" or not changes_enough(planned, choice):
+    choice = advice.fastest(planned)
+    if choice is None or choice == "ddp" or not advice.changes_enough(planned, choice):
         return None
     attach = "--emit python prints the lines to paste"
     if choice == TUNED_DDP:
@@ -153,7 +142,7 @@ def prediction(planned: Planned, mode: str, *, in_ddp: bool = False) -> str:
     if in_ddp:
         plan, who = planned.in_ddp(mode), f"DistributedDataParallel with the buckets of {mode}"
     told = f"{who} is predicted to take {format_seconds(plan.predicted_step_s)} a step"
-    for other in dict.fromkeys(("ddp", fastest(planned))):
+    for other in dict.fromkeys(("ddp", advice.fastest(planned))):
         if other in planned.plans and other != mode:
             told += f", {other} {format_seconds(planned.plans[other].predicted_step_s)}"
     if in_ddp and mode_info(mode).reducer != "ddp":
@@ -174,7 +163,7 @@ def fastest_in_ddp(planned: Planned) -> str | None:
         and (mode == FOR_DDP[0] or (planned.plans[mode].carrier is None and planned.formed_by_ddp(mode)))
     ]
     steps_s = {mode: planned.in_ddp(mode).predicted_step_s for mode in lists}
-    limit_s = min(steps_s.values(), default=0.0) * (1 + AS_GOOD)
+    limit_s = min(steps_s.values(), default=0.0) * (1 + advice.AS_GOOD)
     return next((mode for mode in lists if steps_s[mode] <= limit_s), None)
 
 
@@ -189,7 +178,7 @@ def _table(planned: Planned, measured_s: Mapping[str, float], width: int) -> Tab
     }
     rows = []
     for mode, plan in planned.plans.items():
-        over = format_percent(above(plan.predicted_step_s, bound_of(planned, mode) or 0.0))
+        over = format_percent(advice.above(plan.predicted_step_s, advice.bound_of(planned, mode) or 0.0))
         share = plan.predicted_step_s / ddp.predicted_step_s if ddp and ddp.predicted_step_s > 0 else None
         cells = {
             "mode": mode,

@@ -176,19 +176,6 @@ def method(record: Regression) -> list[tuple[str, str]]:
     return [("method", said)]
 
 
-def remarks(record: Regression) -> list[str]:
-    """Return remarks beside the verdicts: an early end, and failures."""
-    return [*filter(None, (incomplete(record),)), *map(failure_line, record.failures), *record.warnings]
-
-
-def incomplete(record: Regression) -> str | None:
-    """Say that the check ended early, and why; None if it did not."""
-    if record.complete:
-        return None
-    why = (record.error or "it ended before everything was measured").rstrip(".")
-    return f"INCOMPLETE: {why}. The verdicts rest on what had been measured by then."
-
-
 def failure_line(failure: Failure, *, sides: bool = True) -> str:
     """Say why a launch has no measurement; `sides` says whether to name the side and the pair."""
     mode = f"/{failure.mode}" if failure.mode is not None else ""

@@ -1,4 +1,4 @@
-"""Sentences that several formats share: fabric, cost model, contention, bounds, effort, environment and failures.
+"""Sentences that several formats share: fabric, cost model, contention, bounds, environment, failures, laggards.
 
 Each sentence is plain text made from a record's parts. It shows a measured quantity beside the requested one, and says
 that a prediction is simulated.
@@ -10,6 +10,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 
 from xbench.host_tuning import VARIABLE
 from xbench.modes import mode_info
@@ -25,7 +26,11 @@ from xbench.records import (
     Label,
     ModeResult,
     Scaling,
+    SlowLink,
+    SlowRank,
+    StepPart,
     StepTimes,
+    Stragglers,
     WorkloadRecord,
 )
 from xbench.spec import RunSpec
@@ -75,6 +80,16 @@ def fabric_line(fabric: FabricRecord) -> str:
     return ", ".join(parts)
 
 
+def workload_pair(workload: WorkloadRecord, times: str = "") -> tuple[str, str]:
+    """Return the workload as a pair of a name and a sentence."""
+    return ("workload", workload_line(workload) + times)
+
+
+def fabric_pairs(fabric: FabricRecord) -> list[tuple[str, str]]:
+    """Return facts on the connection between the ranks, as requested and as measured."""
+    return [("fabric", fabric_line(fabric)), *(("", note) for note in fabric.notes)]
+
+
 def ratio_text(value: float, interval: tuple[float, float] | None) -> str:
     """Format a ratio as '0.891 [0.872, 0.910]', or as '0.891' without an interval."""
     return f"{value:.3f}" + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval is not None else "")
@@ -92,11 +107,6 @@ def tuning_line(spec: RunSpec) -> str | None:
     if not spec.host_tuning:
         return f"off ({VARIABLE}=off): memory and threads of the ranks are as the system has them"
     return "ranks keep freed memory, and raise the priority of Gloo's sending threads where that is allowed"
-
-
-def on_or_off(setting: bool | None) -> str:
-    """Format a setting as 'on', 'off' or 'not said'."""
-    return "not said" if setting is None else "on" if setting else "off"
 
 
 def emulated_line(link: EmulatedLink) -> str:
@@ -341,16 +351,10 @@ def failure_line(result: ModeResult) -> str | None:
 def band_line(record: Scaling) -> str:
     """Describe the known error of predicted steps, and how it grows with the number of workers."""
     band = record.error_band
-    unknown = f"how far off predictions for more than {band.workers} workers are is not known"
-    if all(point.step_band_s is None for point in record.points):
-        return f"There is no error band: {unknown}."
-    up_to = "up to " if band.growth is None else ""
-    where = "a" if band.workers is None else f"on {up_to}{band.workers} workers a"
+    where = "a" if band.workers is None else f"on {band.workers} workers a"
     low, high = f"{1 / (1 + band.share):.2f}", f"{1 / (1 - band.share):.2f}"
     more = ""
-    if any(point.step_band_s is None for point in record.points):  # of older records
-        more = f" Beyond there is none: {unknown}."
-    elif band.growth is not None and band.growth_source is not None:
+    if band.growth is not None and band.growth_source is not None:
         more = f" Each doubling of the workers adds {format_percent(band.growth)}: {band.growth_source}."
     return (
         f"Error band: {where} measured step would take {low} to {high} times what is shown, if predictions are off by "
@@ -370,23 +374,15 @@ def _per_mib(seconds_per_byte: float) -> str:
 
 def parts_line(step: StepTimes) -> str:
     """Describe the instrumented step and its parts."""
+    fed = f"input {format_seconds(step.input_s)}, " if step.input_s else ""
+    earlier = ""
+    if step.micro_steps > 1:
+        earlier = f"{counted(step.micro_steps - 1, 'micro-step')} {format_seconds(step.accumulate_s)}, then "
     return (
-        f"With instruments it takes {seconds_text(step.step_s, step.step_ci95)}: {_input(step)}{_earlier(step)}forward "
+        f"With instruments it takes {seconds_text(step.step_s, step.step_ci95)}: {fed}{earlier}forward "
         f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, optimizer "
         f"{format_seconds(step.optimizer_s)}."
     )
-
-
-def _input(step: StepTimes) -> str:
-    """Return the wait for a loader, which is the first part."""
-    return f"input {format_seconds(step.input_s)}, " if step.input_s else ""
-
-
-def _earlier(step: StepTimes) -> str:
-    """Return the part of all micro-steps but the last, which the others are of."""
-    if step.micro_steps == 1:
-        return ""
-    return f"{counted(step.micro_steps - 1, 'micro-step')} {format_seconds(step.accumulate_s)}, then "
 
 
 def instruments_line(step: StepTimes) -> str:
@@ -400,3 +396,60 @@ def instruments_line(step: StepTimes) -> str:
             "speed may have changed in between."
         )
     return text
+
+
+MAX_STRAGGLERS = 3
+"""Ranks with a sentence of their own, those with the largest lags."""
+
+PART_NAMES: dict[StepPart, str] = {"input": "its input", "forward": "forward", "backward": "backward",
+                                   "optimizer": "its optimizer"}  # fmt: skip
+"""Parts of a step in a sentence."""
+
+
+def straggler_lines(found: Stragglers | None) -> list[str]:
+    """Return a sentence for each slow rank and link, the largest lag first; one counts those beyond MAX_STRAGGLERS."""
+    if found is None:
+        return []
+    lines = [rank_line(one) for one in found.ranks[:MAX_STRAGGLERS]]
+    more = [str(one.rank) for one in found.ranks[MAX_STRAGGLERS:]]
+    if more:
+        who = f"Rank {more[0]} holds" if len(more) == 1 else f"Ranks {and_of(more)} hold"
+        lines.append(f"{who} them back too, by less.")
+    return [*lines, *map(link_line, found.links)]
+
+
+def rank_line(slow: SlowRank) -> str:
+    """Describe a slow rank: 'Rank 1 (host 1) holds the others back: backward from fc on, 62.0 ms a step (17 %).'."""
+    who = f"Rank {slow.rank}" + (f" ({slow.host})" if slow.host is not None else "")
+    parts = [PART_NAMES[part] for part in slow.parts]
+    if parts and slow.layer is not None:
+        parts[0] += f" from {slow.layer} on"
+    where = and_of(parts) if parts else "its step"
+    said = (
+        f"{who} holds the others back: {where}, {format_seconds(slow.lag_s)} a step ({format_percent(slow.share, 0)})"
+    )
+    if slow.waited_share is not None:
+        waited = format_percent(slow.waited_share, 0)
+        return f"{said}. It waited {waited} of the time for a processor: free its cores from other work."
+    return f"{said}: prefetch it, or give its loader more workers." if slow.parts[:1] == ["input"] else f"{said}."
+
+
+def link_line(slow: SlowLink) -> str:
+    """Describe a slow link, its rate and the others', and what it costs a step."""
+    who = f"The link of {slow.hosts[0]}" if len(slow.hosts) == 1 else f"The link between {and_of(slow.hosts)}"
+    beside = f"of the {format_rate(slow.typical_bps)} asked for"
+    if not slow.typical_is_asked:
+        beside = f"where other links carry {format_rate(slow.typical_bps)}"
+    return (
+        f"{who} holds the others back: {format_rate(slow.rate_bps)} {beside}, {format_seconds(slow.lag_s)} for all "
+        f"gradients of a step ({format_percent(slow.share, 0)}): check the speed it has negotiated, and its errors."
+    )
+
+
+def made_at(created: str) -> str:
+    """Format a record's time as '2026-11-22 04:54 UTC'; other text is returned as it is."""
+    try:
+        at = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return f"{at:%Y-%m-%d %H:%M}{' UTC' if at.utcoffset() == timedelta(0) else ''}"

@@ -7,28 +7,31 @@ Only the view holds the text, figures and cases of its kind. `MeasuredView` hold
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rich.console import Console
 
-from xbench.records import AnyRecord, Comparison, Contention, Environment, Job, Label, Layer, ModeResult, Profile
+from xbench.environment import fingerprint, must_match
+from xbench.records import (
+    AnyRecord,
+    Comparison,
+    Contention,
+    Environment,
+    Job,
+    Label,
+    Layer,
+    Profile,
+)
 from xbench.report import markup, sentences
 from xbench.report.advice import RECORD, Advice
 from xbench.report.answer import layer_figures
 from xbench.report.charts.trace import Process
 from xbench.report.console import fact, say
-from xbench.report.page.common_sections import (
-    command_section,
-    environment_section,
-    fabric_pairs,
-    made_at,
-    warnings_section,
-)
-from xbench.report.page.model import Block, Page, Section
-from xbench.report.stragglers import straggler_lines
+from xbench.report.page.model import Badge, Block, Cell, Code, Facts, Page, Section, Sentences, Table, columns
 from xbench.text import and_of, counted
+from xbench.units import format_bytes
 
 MARKDOWN_LAYERS = 20
 """Most layers in Markdown."""
@@ -37,7 +40,7 @@ R = TypeVar("R", bound=AnyRecord)
 M = TypeVar("M", bound=Comparison | Profile)
 
 Row = dict[str, Any]
-Table = list[Row]
+Rows = list[Row]
 Status = Literal["passed", "failed", "skipped", "error"]
 
 
@@ -58,11 +61,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Detail:
-    """Amount of detail on a terminal. `verbose` shows every table and note; `path` is the record's path in commands."""
+    """Amount of detail on a terminal. `verbose` shows every table and note."""
 
     verbose: bool = False
     all_layers: bool = False
-    path: str = RECORD
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class View(ABC, Generic[R]):
         """Return the sections of the page, without the common ones at its end."""
 
     @abstractmethod
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, Rows]:
         """Return tidy tables by name, the main one first. Rows of a table share columns; None is a missing value."""
 
     @abstractmethod
@@ -135,7 +137,7 @@ class View(ABC, Generic[R]):
     def subtitle(self) -> str:
         """Say when and on which machine the record was made."""
         where = self.environment()
-        return made_at(self.record.created) + (f" · {where.hostname}" if where is not None else "")
+        return sentences.made_at(self.record.created) + (f" · {where.hostname}" if where is not None else "")
 
     def incomplete(self) -> str | None:
         """Say that the run ended early, and why; None for a complete one."""
@@ -151,12 +153,17 @@ class View(ABC, Generic[R]):
             say(console, note, "bold yellow")
         return note is not None
 
+    def draw_top(self, console: Console) -> None:
+        """Print that the run ended early or that modes failed, and a blank line, if so."""
+        if self.draw_incomplete(console):
+            console.print()
+
     def failures(self) -> list[str]:
         """Return one sentence for each part that failed."""
         return []
 
-    def advice(self, path: str | None = None) -> list[Advice]:
-        """Return the advice, the most important first; `path` replaces the record's path in commands."""
+    def advice(self) -> list[Advice]:
+        """Return the advice, the most important first."""
         return []
 
     def paste(self) -> Sequence[Block]:
@@ -222,17 +229,18 @@ class View(ABC, Generic[R]):
 class MeasuredView(View[M]):
     """View of a record of real or emulated steps."""
 
-    @abstractmethod
     def jobs(self) -> Sequence[Job | Profile]:
         """Return the jobs, each with a workload and layers."""
+        return self.record.profiled
 
-    @abstractmethod
     def contention(self) -> Contention | None:
-        """Return how collectives and computation slow each other, if that was measured."""
+        """Return how collectives and computation slow each other; None if that was not measured."""
+        jobs = self.jobs()
+        return jobs[0].contention if jobs else None
 
     def stragglers(self) -> list[str]:
         """Return sentences on ranks and links that hold the others back."""
-        return list(dict.fromkeys(line for job in self.jobs() for line in straggler_lines(job.stragglers)))
+        return list(dict.fromkeys(line for job in self.jobs() for line in sentences.straggler_lines(job.stragglers)))
 
     def effort(self) -> str | None:
         """Describe how often each thing was repeated; None if the record does not say."""
@@ -253,12 +261,10 @@ class MeasuredView(View[M]):
             "launches": sentences.launches_line(self.contention()),
             "left out": None if record.cost_model is None else sentences.left_out_line(record.spec, self.contention()),
         }
-        return [*fabric_pairs(record.fabric), *((name, said) for name, said in told.items() if said is not None)]
-
-    def draw_top(self, console: Console) -> None:
-        """Print that the run ended early or that modes failed, if so."""
-        if self.draw_incomplete(console):
-            console.print()
+        return [
+            *sentences.fabric_pairs(record.fabric),
+            *((name, said) for name, said in told.items() if said is not None),
+        ]
 
     def draw_bottom(self, console: Console, *, verbose: bool) -> None:
         """Print fabric, cost model, effort, machine and warnings; with `verbose`, also the usual setup of ranks."""
@@ -287,16 +293,12 @@ class MeasuredView(View[M]):
         """Return the layers of every job, folded."""
         return [_layers(job.workload.title, job.layers, self.record.fabric.label) for job in self.jobs()]
 
-    def timed_modes(self) -> Mapping[str, ModeResult]:
-        """Return the results of modes that were timed beside each other, by name."""
-        return {}
-
     def markdown_how(self) -> str:
         """Return workload, bounds, fabric, cost model, effort and machine, folded."""
         record, effort = self.record, self.effort()
-        told = [("workload", sentences.workload_line(job.workload)) for job in self.jobs()]
+        told = [sentences.workload_pair(job.workload) for job in self.jobs()]
         if record.bounds is not None:
-            told.append(("bounds", sentences.bounds_line(record.bounds, self.timed_modes())))
+            told.append(("bounds", sentences.bounds_line(record.bounds, record.modes)))
         told += [(name or "fabric", said) for name, said in self.link_facts() if name != "contention"]
         if effort is not None:
             told.append(("effort", effort))
@@ -309,7 +311,7 @@ class MeasuredView(View[M]):
         made = fields(record, "created", "complete")
         return {"label": label, **made, "fabric": fabric.spec, "backend": fabric.backend, "ranks": fabric.world_size}
 
-    def layer_rows(self) -> Table:
+    def layer_rows(self) -> Rows:
         """Return the tidy table of layers in gradient-ready order; 1 is nearest the loss."""
         return [
             {
@@ -357,3 +359,83 @@ def _layers(title: str, layers: Sequence[Layer], label: str) -> str:
         f"{count} of {title} in gradient-ready order ({label}, without communication)",
         markup.table(headings, rows, left=3) + rest,
     )
+
+
+def environment_section(environment: Environment, *more: tuple[str, str]) -> Section:
+    """Return machine and software in pairs, after those in `more`, and the fingerprint of comparable results."""
+    device = "CPU" if environment.device == "cpu" else f"{environment.device_count} × {environment.device}"
+    pairs = [
+        *more,
+        ("machine", f"{environment.hostname}: {environment.cpu}"),
+        ("cores", str(environment.cores)),
+        ("memory", format_bytes(environment.memory_bytes)),
+        ("device", device),
+        ("Python", environment.python),
+        ("torch", environment.torch or "not installed"),
+        ("xbench", environment.xbench + (f", commit {environment.commit}" if environment.commit else "")),
+        ("fingerprint", f"{fingerprint(environment)}: results that share it were made on machines that compare"),
+    ]
+    facts = Table(
+        "Everything else that was noted of the machine",
+        columns(("fact", "value"), ("fact", "value")),
+        [[name, value] for name, value in sorted(environment.facts.items())],
+        bulk=True,
+    )
+    return Section("environment", "Environment", [Facts(pairs), *([facts] if facts.rows else [])])
+
+
+def environments_section(base: Environment, head: Environment, named: Sequence[tuple[str, str]]) -> Section:
+    """Return the differences between the machines of two sides, what they share, and the sides in words."""
+    before, after = _facts(base), _facts(head)
+    matters = {"fingerprint", *(name for one in (base, head) for part in must_match(one) for name in part)}
+    names = sorted(dict.fromkeys([*before, *after]), key=lambda name: name not in matters)
+    must = Badge("must be the same", "failed")
+    different: list[list[Cell]] = [
+        [name, before.get(name, "–"), after.get(name, "–"), must if name in matters else "may differ"]
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+    same = [[name, before[name]] for name in names if before.get(name) == after.get(name)]
+    headings = ("what", "base", "head", "for wall-clock figures")
+    tables = [
+        Table("What differs between base and head", columns(headings, headings), different, opened=True),
+        Table("What is the same", columns(headings[:2], headings), same, bulk=True),
+    ]
+    return Section("environment", "Environment", [Facts(named), *(table for table in tables if table.rows)])
+
+
+def _facts(environment: Environment) -> dict[str, str]:
+    machine, software = must_match(environment)
+    more = {
+        "host": environment.hostname,
+        "Python, all of it": environment.python,
+        "torch, all of it": environment.torch or "not installed",
+        "xbench": environment.xbench,
+        "commit": environment.commit or "unknown",
+        "fingerprint": fingerprint(environment),
+    }
+    return {**machine, **software, **more, **dict(sorted(environment.facts.items()))}
+
+
+def caution_blocks(cautions: Sequence[str]) -> list[Block]:
+    """Return cautions on predictions, if there are any."""
+    return [Sentences(cautions, mark="warning")] if cautions else []
+
+
+def warnings_section(warnings: Sequence[str]) -> Section:
+    """Return the section of warnings, also if there are none."""
+    said = Sentences(list(warnings), mark="warning") if warnings else Sentences(["None was recorded."])
+    return Section("warnings", "Warnings", [said])
+
+
+def command_section(*commands: str) -> Section:
+    """Return the section of commands that make the record again."""
+    return Section("reproduce", "Do it again", [Code(command, "the command", wrapped=True) for command in commands])
+
+
+def following(found: Sequence[Advice]) -> list[Block]:
+    """Return advice as sentences, each with its command to copy."""
+    blocks: list[Block] = []
+    for told, command in found:
+        blocks += [Sentences([told]), *([Code(command, "the command", wrapped=True)] if command else [])]
+    return blocks

@@ -194,8 +194,8 @@ class Collector:
         rates: dict[int, float] = {}
         for rank in range(world):
             ran = [blocks[(job, rank)] for job in jobs]
-            window = overlap_rates([block.stamps[block.warmup :] for block in ran])
-            for job, rate in zip(jobs, window.rates_per_s, strict=True):
+            together = overlap_rates([block.stamps[block.warmup :] for block in ran])
+            for job, rate in zip(jobs, together, strict=True):
                 rates[job] = min(rate, rates.get(job, rate))
         return rates
 

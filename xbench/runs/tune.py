@@ -21,7 +21,7 @@ from xbench.modes import TUNED_DDP, mode_info
 from xbench.planning.plans import bucket_caps_mib
 from xbench.rank.program import MIN_STEPS, JobPlan, Phase, balanced_blocks, steps_in_block
 from xbench.records import Comparison, Plan, Sample
-from xbench.records.tuned import Tuned
+from xbench.records.comparison import Tuned
 from xbench.runs.event_collector import Collector
 from xbench.runs.launch_policy import LaunchPolicy, LaunchSpec
 from xbench.runs.progress import START_S

@@ -16,7 +16,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from xbench.errors import AlikeError
-from xbench.records.measured_parts import Parts
+from xbench.records.parts import Parts
 from xbench.schedules.engine import Engine, Wait, Watch
 from xbench.spec import Compress
 from xbench.torch_compile import failed_to_compile

@@ -22,7 +22,7 @@ from functools import partial
 
 from torch.nn import Module
 
-from xbench.records.measured_parts import Parts
+from xbench.records.parts import Parts
 from xbench.schedules.base import AttachConfig
 from xbench.schedules.bucket import CommBucket, start_all_reduce
 from xbench.schedules.checks import BUCKET_BYTES, check_parts

@@ -1,25 +1,13 @@
 """Blocks of a comparison: their order in a round, the progress of jobs that share devices, and the metric of a block.
 
-**Order.** The modes of a round are balanced, so that no mode gains from its position or its predecessor.
+**Order** is balanced, so that no mode gains from its position or its predecessor: a Williams design (Williams 1949),
+one square of n rows for even n, the square and its mirror image for odd n. There are often fewer rounds than rows. So
+rows come in mirrored pairs (ABDC, then CDBA), and a drift that is linear over two rounds cancels from every comparison.
 
-A machine warms up, throttles and fills its caches while it measures. A Williams design (Williams 1949) is a Latin
-square in which each item also follows each other item equally often. So first-order carry-over cancels together with
-the effect of position. An even number of items needs one square of n rows; an odd number needs the square and its
-mirror image, 2n rows.
-
-There are often fewer rounds than rows. So rows come in mirrored pairs (ABDC, then CDBA; the mirror of a row of an even
-square is a row of the same square). After every second round each mode's mean position is exactly the middle one, and a
-drift that is linear over two rounds cancels from every comparison.
-
-**Progress.** Jobs that share devices do not begin and end together. While the slower one finishes its last steps, the
-other has ended and no longer disturbs it. Only the window in which every job ran steps is shared, so steps are counted
-inside that window, with fractions at its edges.
-
-**Metric.** Modes are compared by seconds per sample over all jobs that share the devices. For one job (or twins, of
-which one represents both) that is the step over the batch of all ranks. For two different jobs one after the other it
-is the sum of their steps over the sum of their batches. For simultaneous jobs it is defined through weighted progress.
-Job j makes rate_j steps a second and would take s_j alone, so Σ rate_j · s_j steps' worth of device time are done per
-second, and seconds per sample are the sequential metric divided by it. With twins that is the plain time over samples.
+**Metric**: seconds per sample over all jobs that share the devices. For one job, or twins of which one represents both,
+it is the step over the batch of all ranks; for two different jobs in sequence the sum of their steps over the sum of
+their batches; for jobs at once the sequential metric over the weighted progress, Σ rate_j · s_j, counted in the window
+in which every job ran steps.
 """
 
 from __future__ import annotations
@@ -27,7 +15,6 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -74,25 +61,8 @@ def _mirrored_pairs(count: int) -> list[list[list[int]]]:
     return [[row, row[::-1]] for row in firsts]
 
 
-@dataclass(frozen=True)
-class Window:
-    """Progress of each job inside the common window. Times [s] are on the clock of the given stamps."""
-
-    start_s: float
-    end_s: float
-    rates_per_s: tuple[float, ...]
-    """Steps a second, by job."""
-    steps: tuple[float, ...]
-    """Steps completed inside the window, by job; fractional at its edges."""
-
-    @property
-    def length_s(self) -> float:
-        """Length of the window [s]."""
-        return self.end_s - self.start_s
-
-
-def overlap_rates(boundaries_s: Sequence[Sequence[float]]) -> Window:
-    """Each job's rate over the window in which all jobs ran steps.
+def overlap_rates(boundaries_s: Sequence[Sequence[float]]) -> list[float]:
+    """Steps a second of each job over the window in which all jobs ran steps.
 
     `boundaries_s[j]`: the increasing stamps of job j's step ends on a common clock, preceded by the start of its first
     timed step; n steps are n + 1 stamps. The window goes from the latest first stamp to the earliest last one. A step
@@ -113,12 +83,11 @@ def overlap_rates(boundaries_s: Sequence[Sequence[float]]) -> Window:
     end_s = min(float(stamps[-1]) for stamps in jobs)
     if end_s <= start_s:
         raise ValueError(f"the jobs never ran together: the last began at {start_s} s, the first ended at {end_s} s")
-    steps = []
+    rates = []
     for stamps in jobs:
         done_at_start, done_at_end = np.interp([start_s, end_s], stamps, np.arange(len(stamps)))
-        steps.append(float(done_at_end - done_at_start))
-    length_s = end_s - start_s
-    return Window(start_s, end_s, tuple(count / length_s for count in steps), tuple(steps))
+        rates.append(float(done_at_end - done_at_start) / (end_s - start_s))
+    return rates
 
 
 def weighted_progress(rates_per_s: Sequence[float], alone_step_s: Sequence[float]) -> float:

@@ -1,23 +1,12 @@
-"""Comparison of modes with a reference: a ratio, its interval, and one word for each mode.
+"""Comparison of modes with a reference: a ratio, its interval, and one word for each mode (docs/how-it-measures.md).
 
-Blocks of the two modes are paired by (launch, round). Both blocks of a pair ran within seconds of each other, in an
-order that is balanced over rounds. So common disturbances (temperature, a busy neighbour, the launch's own speed)
-cancel in their ratio. The analysis uses log ratios, where "10 % faster" and "10 % slower" have the same distance from
-0. `stats.location` gives the ratio and its 95 % interval: that of a new launch where there are several launches, and
-that of this launch where there is one.
+Blocks are paired by (launch, round), so common disturbances cancel in their log ratio; `stats.location` gives the
+interval. `faster` and `slower` hold for all modes of a run together: their p values are adjusted by Holm's method
+(Holm 1979), so an interval that excludes 1 may stand beside `inconclusive`. `equivalent` holds for each mode by itself,
+and never of one launch: each launch has its own offset.
 
-**Words.** A run compares several modes with one reference, and each comparison is a chance of a false word. So
-`faster` and `slower` hold for all modes of the run together: where no mode differs from the reference, at most one run
-in twenty calls any mode faster or slower. The p values of the modes are adjusted by Holm's method (Holm 1979). An
-interval that excludes 1 may therefore stand beside `inconclusive`. `equivalent` holds for each mode by itself. One
-launch never says it: each launch has its own offset, so one shows no equality of modes.
-
-**Fastest.** A mode is fastest if, with it as the reference, every other mode is `slower`. To be called fastest in
-error, a mode has to be called faster than the one that is: so this error is at most one in twenty too, although the
-mode was chosen because it looked best (the idea of comparisons with the best, Hsu 1984).
-
-`benchmarks/verdict_simulation.py` simulates all this under drift, correlated rounds, bursts, and offsets of each mode
-in each launch. docs/how-it-measures.md has the table.
+A mode is fastest if, with it as the reference, every other mode is `slower` (comparisons with the best, Hsu 1984): the
+error is at most one in twenty, although the mode was chosen because it looked best.
 """
 
 from __future__ import annotations

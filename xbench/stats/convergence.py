@@ -1,14 +1,9 @@
 """Effect of a mode on accuracy, from training curves: means over seeds with intervals, against the reference's.
 
-Seeds are independent trainings, so the interval of a mean over n of them is Student's with n−1 degrees of freedom. It
-is cut to the values that the quantity can take: an accuracy lies within 0 and 1. The true mean does too, so the cut
-part never contained it, and the coverage stays the same (Mandelkern 2002, "Setting confidence intervals for bounded
-parameters", Statistical Science 17).
-
-Modes train the same seeds on the same samples, so a mode is judged by its differences from the reference, seed by seed:
-`below` or `above` if their interval excludes 0. Comparing a mean with the reference's interval instead ignores the
-mode's own spread: it called 7 to 14 % of identical modes different. Few seeds find only large differences, so the power
-stands beside the word: `detectable` is the difference that this number of seeds finds in 80 of 100 runs.
+Seeds are independent trainings: the interval of a mean is Student's, cut to the values that the quantity can take,
+which keeps its coverage (Mandelkern 2002). Modes train the same seeds on the same samples, so a mode is judged by its
+differences from the reference, seed by seed: `below` or `above` if their interval excludes 0. `detectable` is the
+difference that this number of seeds finds in 80 of 100 runs.
 """
 
 from __future__ import annotations

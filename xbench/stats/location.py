@@ -1,23 +1,13 @@
 """Location of a quantity that was measured in rounds of one or more launches, with an interval that respects both.
 
-Model: value j of launch i is x_ij = θ + u_i + e_ij. u_i is the launch's own offset (memory layout, port numbers, the
-core that got an interrupt). e_ij is the noise of a block. It has a heavy tail (another process woke up for one block),
-and neighbouring rounds resemble each other (the machine gets slower for a minute).
+Model: value j of launch i is x_ij = θ + u_i + e_ij, with the launch's own offset u_i and heavy-tailed, correlated e_ij.
 
-**Several launches.** A launch is started anew, so launches are independent. Its center is the mean of the middle half
-of its rounds (a quarter of them, rounded down, is cut at each end), which one disturbed round in four cannot move far.
-The interval is Student's of the centers, with one degree of freedom less than there are launches. It needs no model of
-what happens inside a launch. It holds for any size of u_i and any correlation of rounds, and it describes what a new
-launch would show. The price is paid at two launches, where Student's quantile is 12.7. Rounds cannot lower it.
+**Several launches** are independent. The interval is Student's of their centers, each the mean of the middle half of
+its rounds. It needs no model of what happens inside a launch.
 
-**One launch** shows nothing of u_i, so its interval is for θ + u_i: it speaks of this launch alone. Rounds that
-resemble each other are worth fewer independent ones, and six rounds cannot show how much they do: at a correlation of
-0.8 the usual interval covers 60 %. So the correlation ρ of neighbouring rounds is averaged over. For each ρ of a grid
-up to `MOST_CORRELATED`, generalised least squares gives Student's distribution of θ, and each is weighted by how well
-its ρ explains the rounds (the marginal likelihood with 1/σ as the prior of the scale; Zellner & Tiao 1964, "Bayesian
-analysis of the regression model with autocorrelated errors"). The prior of ρ is proportional to ρ². With a flat one,
-the interval covers 86 to 91 % at ρ = 0.8. The interval is that of the mixture. Before that, a value further than `FAR`
-robust standard deviations from the median is moved to that distance.
+**One launch** shows nothing of u_i: its interval is for θ + u_i. The correlation ρ of neighbouring rounds is averaged
+over: for each ρ of a grid, generalised least squares gives Student's distribution of θ, weighted by the marginal
+likelihood (Zellner & Tiao 1964) and a prior proportional to ρ²; with a flat one it covers 86 to 91 % at ρ = 0.8.
 
 `benchmarks/verdict_simulation.py` simulates both; docs/how-it-measures.md has the table.
 """
@@ -68,11 +58,8 @@ class Location:
     launches: int
     of: Student
 
-    def outside(self, distance: float) -> float:
-        """Probability that θ is further than `distance` from the center."""
-        return float(self._outside(np.array([distance]))[0])
-
-    def _outside(self, distances: Vector) -> Vector:
+    def outside(self, distances: Vector) -> Vector:
+        """Probabilities that θ is further than each of `distances` from the center."""
         from scipy.special import stdtr
 
         offsets, errors = self.of.centers - self.center, self.of.errors
@@ -81,16 +68,10 @@ class Location:
         outside: Vector = np.asarray(stdtr(self.of.df, below) + stdtr(self.of.df, above), np.float64) @ self.of.weights
         return outside
 
-    def above(self, value: float) -> float:
-        """Probability that θ is above `value`."""
-        from scipy.special import stdtr
-
-        return float(np.asarray(stdtr(self.of.df, (self.of.centers - value) / self.of.errors)) @ self.of.weights)
-
     @property
     def p_zero(self) -> float:
         """Two-sided p of θ = 0. It is below 1 − confidence where the interval at this confidence excludes 0."""
-        return min(1.0, self.outside(abs(self.center)))
+        return min(1.0, float(self.outside(np.array([abs(self.center)]))[0]))
 
     def half_width(self, confidence: float) -> float:
         """Half of the interval at `confidence` (0.95 and the like), which is symmetric about the center."""
@@ -100,7 +81,7 @@ class Location:
         low, high = 0.0, float(np.max(np.abs(self.of.centers - self.center) + quantile * self.of.errors))
         for _ in range(4):
             steps = np.linspace(low, high, _PARTS)
-            place = int(np.argmax(self._outside(steps) <= 1 - confidence))  # the last step always is
+            place = int(np.argmax(self.outside(steps) <= 1 - confidence))  # the last step always is
             low, high = float(steps[max(place - 1, 0)]), float(steps[place])
         return high
 

@@ -1,35 +1,13 @@
 """Regression test on launch pairs: an exact p, an estimate, an exact interval, Holm's adjustment and a noise floor.
 
-The unit is the launch pair: base and head, each launched once; its figure d is log(head / base). Launches repeat
-independently (steps inside a launch share its memory layout, its ports and its luck). The two of a pair share the state
-of the machine: best if both are alive at once and take turns of a fraction of a second, less if one follows the other.
-The order alternates (A-B-B-A), from turn to turn and from pair to pair, so that a linear drift cancels. The only
-assumption is that without a change each d is as likely to be +x as −x.
+The figure of a pair is d = log(head / base). The only assumption is that without a change each d is as likely to be +x
+as −x. The test is Wilcoxon's signed-rank test, exact, with midranks; the Hodges-Lehmann estimate and the interval
+between two Walsh averages are its inversion, so p, estimate and interval never contradict each other. p is one-sided,
+because the gate asks "slower?"; the interval is two-sided, and there is none below 6 pairs.
 
-**Test**: Wilcoxon's signed-rank test, exact, by the distribution of the rank sum over all 2ⁿ signs (midranks for ties).
-The sign-flip test of the mean is exact as well, but one disturbed launch can outweigh all others in its statistic; a
-rank limits its weight to n of n(n+1)/2. The Hodges-Lehmann estimate (median of the Walsh averages (dᵢ+dⱼ)/2) and the
-interval between two order statistics of those averages are the inversion of this test. So the p, the estimate and the
-interval never contradict each other.
-
-**One side.** The gate asks "slower?", so p is one-sided, and "faster?" has its own p. The smallest p of n pairs is 2⁻ⁿ,
-where a two-sided test has 2¹⁻ⁿ: it needs one pair less. Holm's adjustment of m cases multiplies the smallest by m, so
-`pairs_needed` is the least n with m·2⁻ⁿ < α: 7 for one case, 9 for four, 11 for sixteen at α = 0.01.
-
-**Interval**: two-sided, at least 95 %, the shortest that the exact distribution allows; none below 6 pairs.
-
-**Noise floor.** F of n pairs: in 95 of 100 checks of unchanged code the whole interval lies within ±F. It is a
-prediction of a later check from a few A/A pairs, so it allows for three things that the pairs themselves do not show:
-that few pairs show their scale badly, that pairs have heavy tails (Student's t with `FLOOR_TAIL_DF`), and that another
-day is noisier or quieter (lognormal, `FLOOR_DAY`). F is the pairs' mean distance from zero times a factor, which is the
-95 % quantile of a check's extent over that distance where both are drawn from this model. A quantile of the pairs
-themselves would not do: drawn from six pairs, it holds for 72 of 100 checks. Simulated coverage is in
-docs/regress.md. A slow-down of 2F has, in 95 of 100 checks, its whole interval beyond F.
-
-**The line.** That is why a threshold T is at least 2F, and why the lower end of an interval has to pass the line T/2
-(`LINE`): T is the slow-down to be found. With the line at T itself, a slow-down of exactly T would be found in one
-check of forty, whatever the number of pairs. To fail only if more than 5 % is certain, set a threshold of 10 %. An
-interval that lies within ±T as a whole is `equivalent`, whatever side of zero it is on.
+The **noise floor** F predicts a later check from a few A/A pairs: their mean distance from zero times a factor, which
+allows for few pairs, heavy tails (Student's t with `FLOOR_TAIL_DF`) and noisier days (lognormal, `FLOOR_DAY`). A
+threshold T is at least 2F, and an interval has to pass the line T/2 (`LINE`): docs/regress.md says why, with coverage.
 """
 
 from __future__ import annotations

@@ -1,24 +1,12 @@
 """Steps of several ranks, steps that took far too long, and steps that are too short to predict.
 
-**Duration.** A step ends when the last rank has finished it. So it lasts from the end of the previous step on the last
-rank to its own end on the last rank. That is not the longest time of any rank. If ranks wait for each other in the
-middle of their steps, because gradients carry over into the next one, the rank that was ahead in one step waits in the
-next. Then each step is long for another rank, and the longest times add up to more than the steps took.
+**Duration.** A step lasts from the end of the previous step on the last rank to its own end on the last rank. Where
+gradients carry over, the longest times of any rank would add up to more than the steps took. Ranks of steps without
+communication never wait for each other; there the longest time of any rank counts.
 
-Ranks of steps without communication never wait for each other. There the longest time of any rank is what the step
-would take if they did.
-
-**Odd steps.** A block counts by its median, which hides a step during which a rank was stopped or a link was down. Such
-a step is kept and reported. A step is odd if it exceeds the typical step of its block by more than LONGER_S and by more
-than LONGER_SHARE of it. The typical step is the median; of an even number of steps the lower of the two in the middle,
-so that one odd step of two is found.
-
-Both bounds are needed on shared machines: short steps vary by a multiple of themselves, long ones by a quarter. In the
-1,480 blocks of the comparisons under results/, no step exceeds the typical one of its block by more than 0.4 s, and
-none of a second or more by more than a third of it: no step there is odd. A TCP connection that loses its link for a
-moment resumes after 0.2 s at the earliest, and mostly after more than a second.
-
-**Short steps.** The limit comes from stored predictions and the steps that were then measured: docs/study.md.
+**Odd steps** exceed the typical step of their block (the lower median) by more than LONGER_S and by more than
+LONGER_SHARE of it: short steps vary by a multiple of themselves on shared machines, long ones by a quarter. No step of
+the comparisons under results/ is odd. They are kept and reported, because a block's median hides them.
 """
 
 from __future__ import annotations
@@ -113,13 +101,8 @@ def odd_sample_sentences(samples: Sequence[Sample], cycles: Mapping[str, int]) -
     )
 
 
-def is_predictable(predicted_s: float) -> bool:
-    """True if a predicted step [s] is long enough to rely on."""
-    return predicted_s >= MIN_PREDICTABLE_S
-
-
 def short_step_caution(predicted_s: Iterable[float | None]) -> list[str]:
     """One sentence to show beside predicted steps [s] of which any is too short, else none."""
-    if all(step_s is None or is_predictable(step_s) for step_s in predicted_s):
+    if all(step_s is None or step_s >= MIN_PREDICTABLE_S for step_s in predicted_s):
         return []
     return [f"Predictions of steps below {format_seconds(MIN_PREDICTABLE_S, 2)} are not reliable here."]

@@ -1,25 +1,13 @@
 """Decision which ranks, and which links between hosts, hold the others back. Nothing is named by chance, or for little.
 
-**Ranks.** Every rank times its own steps without communication, so that it waits for nobody. The *typical* rank is the
-one with the median of the ranks' medians (the lower one of two). A rank is slow if its steps are longer than those of
-the typical rank by more than LEAST of a step. The test is the exact median test (Mood 1950), one-sided: LEAST of a
-typical step is subtracted from the steps of one rank, and they are pooled with those of the typical rank. If the two
-are alike, each choice of steps above the pooled median is as likely as any other, whatever the distribution. So a
-disturbance of less than half of a rank's steps does not decide. The same must hold for steps that are measured later:
-a rank that was disturbed for a moment, though for most of its steps, is not slow.
+**Ranks** time their own steps without communication. A rank is slow if its steps are longer than those of the typical
+rank (the lower median) by more than LEAST of a step, by the exact one-sided median test (Mood 1950), and if steps that
+are measured later say the same. ALARM bounds the chance that a run without a slow rank names one (Bonferroni over the
+ranks). The lag is described, not tested again: its largest parts, and the layer from which on it lags.
 
-ALARM bounds the probability that a run without a slow rank names one. It is divided by the number of ranks
-(Bonferroni). The bound holds if the steps of a rank vary independently, and the later steps, held to ALARM each, make
-false alarms rarer still. A rank that is disturbed for most of both is slow, and naming it is no false alarm.
-
-The lag of a slow rank is described, not tested again: its parts with the largest lags, and in the largest the layer
-from which on it lags. A lag that grows in proportion to the time of the layers has no such layer.
-
-**Links.** Pairs of hosts exchange messages in both directions (`profilers.host_links`). The link of a host is slow if
-its pairs are slower than those without that host, by the same test, and each of them is. The link between two hosts is
-slow if their pair is slower than the other pairs of both. Each host and each pair takes a share of ALARM. Two hosts
-have one pair, and nothing to compare it with but the rate that was asked for. Then the sign test decides. A pair with a
-busy processor is never slow, because its link may not be the limit.
+**Links**: pairs of hosts exchange messages (`profilers.host_links`). A host's link is slow if its pairs are slower than
+those without it; a link between two hosts, if their pair is slower than the other pairs of both. Two hosts have one
+pair, and the sign test holds it against the rate that was asked for. A pair with a busy processor is never slow.
 
 `tests/unit/stats/test_stragglers.py` counts false alarms in simulations.
 """

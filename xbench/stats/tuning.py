@@ -1,21 +1,11 @@
 """Choice among tuning candidates, from blocks of a reference and its candidates, and a test whether it is settled.
 
-A candidate is worth a change if it takes less than 1 − margin of the reference's time. Its interval (95 %, paired
-within rounds, see `compare`) decides:
+A candidate is worth a change if its whole interval (95 %, paired within rounds, see `compare`) is below 1 − margin, not
+worth it if none of the interval is, and else open. The choice is the fastest candidate that is worth it; else the
+reference, if every candidate is not worth it or clearly slower than the fastest; else it is open.
 
-    interval below the line        worth it
-    interval not below the line    not worth it: a gain of `margin` is ruled out
-    interval across the line       open
-
-The choice is the fastest candidate that is worth it; else the reference, if every candidate is not worth it or is
-clearly slower than the fastest one; else it is open. A candidate that is not worth it, or clearly slower than the
-fastest, need not be timed again.
-
-The test is repeated after every launch and for several candidates, and each repetition adds a chance of error. So a
-choice is settled only after two launches, because one launch cannot show its own effect on a mode, and the line is a
-margin away from 1. Two launches have intervals of many times their difference, so mostly three or more are needed. A
-difference between candidates that `compare` calls equivalent needs no further launches.
-`tests/unit/stats/test_tuning_choice.py` simulates it.
+The test is repeated after every launch, and each repetition adds a chance of error. So a choice is settled only after
+two launches, and the line is a margin away from 1. `tests/unit/stats/test_tuning_choice.py` simulates it.
 """
 
 from __future__ import annotations
@@ -78,7 +68,8 @@ def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
     for name in ratios:
         if name == best:
             continue
-        upper = _upper_ratio(blocks[best], blocks[name])
+        found = ratios_to(blocks[name], {"": blocks[best]})
+        upper = found[""].ci95[1] if found else math.inf  # without a common round
         if upper < 1:
             out.add(name)
         else:
@@ -90,9 +81,3 @@ def choose(blocks: Blocks, reference: str, margin: float = MARGIN) -> Choice:
     if len(out) == len(ratios):
         return Choice("reference", best, ratios, tuple(close), frozenset(out), enough)
     return Choice("open", best, ratios, tuple(close), frozenset(out), settled=False)
-
-
-def _upper_ratio(best: Sequence[tuple[int, int, float]], other: Sequence[tuple[int, int, float]]) -> float:
-    """Upper end of the interval of best over other; infinite without a common round."""
-    found = ratios_to(other, {"": best})
-    return found[""].ci95[1] if found else math.inf

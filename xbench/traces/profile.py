@@ -18,7 +18,7 @@ from pathlib import Path
 from xbench.errors import UsageError
 from xbench.planning.cost import LINE_TOLERANCE, fit
 from xbench.records import CostModel, CostPoint, CostSegment, Layer, StepTimes, Tensor
-from xbench.records.traced import Traced, TracedBucket
+from xbench.records.comparison import Traced, TracedBucket
 from xbench.stats.summary import median_estimate
 from xbench.text import counted
 from xbench.traces.link import link_cost, read_link

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from xbench.errors import UsageError
-from xbench.records.traced import SizesFrom
+from xbench.records.comparison import SizesFrom
 from xbench.text import counted
 from xbench.traces.events import RankTrace
 from xbench.traces.steps import TracedStep

@@ -32,7 +32,7 @@ from schedule_training import (
 from torch import Tensor, nn
 
 import xbench
-from xbench.records.measured_parts import Parts
+from xbench.records.parts import Parts
 from xbench.schedules import MODES
 from xbench.schedules.base import AttachConfig, Handle, Schedule
 from xbench.schedules.engine import PER_PARAMETER

@@ -57,7 +57,7 @@ def test_every_format_renders_every_record(name: str, kind: str) -> None:
     assert ("resnet18" in FORMATS.load(name)(record)) or kind not in RESNET18
 
 
-@pytest.mark.parametrize("kind", ["convergence", "tuned"])
+@pytest.mark.parametrize("kind", ["baseline", "convergence", "regression", "scaling", "tuned"])
 def test_what_holds_no_measurements_is_no_source_of_them(kind: str) -> None:
     with pytest.raises(RecordError, match=f"{kind} record, which holds no measurements"):
         load_measured(GOLDEN / f"{kind}-v1.json")

@@ -20,10 +20,10 @@ from xbench.report.charts.bars import (
     time_per_sample,
     verdict_badge,
 )
-from xbench.report.charts.convergence import grouped
 from xbench.report.charts.launches import over_time
 from xbench.report.charts.layers import link_cost, waterfall
 from xbench.report.charts.steps import comparison_steps, sub_rows, waits
+from xbench.report.kinds.convergence import grouped
 from xbench.report.kinds.scaling import figures as scaling_figures
 from xbench.report.kinds.tuned import tried_figure
 from xbench.report.page.model import Figure
@@ -204,10 +204,9 @@ def test_a_scaling_is_a_curve_a_mode() -> None:
     assert (efficiency.title, throughput.title) == ("Scaling efficiency", "Throughput")
 
 
-@pytest.mark.parametrize("unknown", [None, 0.0])
-def test_a_scaling_without_a_known_batch_draws_no_throughput(unknown: float | None) -> None:
+def test_a_scaling_without_a_known_batch_draws_no_throughput() -> None:
     record = predicted.scaling()
-    points = [point.model_copy(update={"samples_per_s": unknown}) for point in record.points]
+    points = [point.model_copy(update={"samples_per_s": None}) for point in record.points]
     steps, efficiency = scaling_figures(record.model_copy(update={"points": points}))
     assert steps.table is not None
     assert {row[5] for row in steps.table.rows} == {"–"}
@@ -221,16 +220,6 @@ def test_ratios_of_what_was_tried() -> None:
     tried = sorted(tuned().tried.values(), key=lambda ratio: ratio.value)
     assert points["x"] == [ratio.value for ratio in tried]
     assert tried_figure(tuned(tried={})) is None
-
-
-def test_what_to_paste_holds_the_buckets_and_what_they_gained() -> None:
-    found = what_to_paste(made.comparison())
-    assert found is not None
-    assert found.code is not None
-    assert found.told == "Put optimal under the training loop."
-    assert found.code.startswith("# optimal: 17 buckets, 0.892 [0.884, 0.900] of ddp's time per sample (real)\n")
-    assert 'schedule="optimal", plan=buckets, wait="step"' in found.code
-    compile(found.code, "pasted", "exec")
 
 
 @pytest.mark.parametrize(
@@ -259,17 +248,6 @@ def test_planned_units_are_pasted_as_lines_of_torch() -> None:
     assert "    ['a.0', 'a.1'],\n    ['a.2'],\n]" in found.code
     assert found.code.endswith("\n        module.set_force_sum_reduction_for_comms(True)  # over Gloo, some versions "
                                "of torch do not average\n")  # fmt: skip
-
-
-def test_two_jobs_have_no_lines_to_paste() -> None:
-    paired = what_to_paste(made.paired())
-    assert paired is not None
-    assert paired.code is None
-    assert "crossover:mgwfbp" in paired.told
-
-
-def test_nothing_follows_from_one_mode() -> None:
-    assert what_to_paste(made.comparison([made.comparison().modes["ddp"]])) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import sample_records as made
 from sample_kinds import EVERY, convergence, tuned
 
 from xbench.errors import UsageError
-from xbench.records import AnyRecord, Contention, ContentionPoint, load
+from xbench.records import AnyRecord, load
 from xbench.report.formats.html import contents, own_file, page, render
 from xbench.report.page.model import figures
 
@@ -204,14 +204,6 @@ def test_several_records_need_to_compare() -> None:
         page([made.comparison(), made.paired()])
     with pytest.raises(UsageError, match="no result"):
         page([])
-
-
-def test_contention_that_says_nothing_is_left_out_of_a_profile() -> None:
-    point = ContentionPoint(nbytes=4, in_flight=1, alone_s=0.0, loaded_s=1.0, compute_slowdown=1.0)
-    record = made.profile()
-    for points, shown in (([point], False), ([point.model_copy(update={"alone_s": 0.5})], True)):
-        changed = record.model_copy(update={"contention": Contention(launch_s=0.0, points=points)})
-        assert ("takes 2 times as long while the device computes" in page([changed])) == shown
 
 
 # --- a notebook shows the answer and one short table ------------------------------------------------------------------

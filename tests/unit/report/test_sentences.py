@@ -21,11 +21,9 @@ from xbench.records import (
     EmulatedLink,
     ErrorBand,
     FabricRecord,
-    Scaling,
     UnitCost,
 )
 from xbench.report import FORMATS
-from xbench.report.formats.junit import cases
 from xbench.report.kinds import view_of
 from xbench.report.planned import show_planned
 from xbench.report.sentences import (
@@ -37,10 +35,9 @@ from xbench.report.sentences import (
     input_line,
     instruments_line,
     parts_line,
-    step_line,
     workload_line,
 )
-from xbench.stats.steps import MIN_PREDICTABLE_S, is_predictable, short_step_caution
+from xbench.stats.steps import MIN_PREDICTABLE_S
 
 # --- an emulated link -------------------------------------------------------------------------------------------------
 
@@ -80,13 +77,6 @@ def test_a_link_from_a_record_names_it_and_says_whether_contention_is_in_it() ->
 HEADLINE = "A step without communication takes 402 ms [399 ms, 406 ms] (real)."
 
 
-def test_every_format_has_the_bare_step_as_its_headline() -> None:
-    assert step_line(made.STEP, "real") == HEADLINE
-    assert HEADLINE in view_of(made.profile()).page().answer
-    first = cases(made.profile())[0]
-    assert (first.time_s, first.message) == (0.402, HEADLINE[0].lower() + HEADLINE[1:-1])
-
-
 def test_medians_that_do_not_agree_with_the_paired_cost_are_said_to_be_unpaired() -> None:
     assert "404 ms [401 ms, 409 ms]: forward 131 ms, backward 259 ms, optimizer 12.0 ms." in parts_line(made.STEP)
     assert "cost +0.5 % [-0.4 %, +1.3 %], by pairs" in instruments_line(made.STEP)
@@ -117,17 +107,6 @@ RANGE = (
     "error of this record's own predictions."
 )
 GROWS = "Each doubling of the workers adds 10.0 %: held-out sizes, of 4 workers predicted from 2."
-UNKNOWN = "how far off predictions for more than 8 workers are is not known"
-
-
-def older_scaling() -> Scaling:
-    """A record from before bands grew: there is none beyond 8 workers."""
-    record = predicted.scaling()
-    band = record.error_band.model_copy(update={"growth": None, "growth_source": None})
-    points = [
-        point if point.workers <= 8 else point.model_copy(update={"step_band_s": None}) for point in record.points
-    ]
-    return record.model_copy(update={"points": points, "error_band": band})
 
 
 def test_the_band_grows_with_the_distance_from_the_workers_that_were_measured() -> None:
@@ -137,16 +116,6 @@ def test_the_band_grows_with_the_distance_from_the_workers_that_were_measured() 
     assert [row["step_high_s"] / row["step_s"] for row in rows] == pytest.approx([1 / 0.9, 1 / 0.6])
 
 
-def test_the_band_of_an_older_record_ends_with_the_workers_that_were_measured() -> None:
-    record = older_scaling()
-    assert band_line(record) == f"Error band: on up to 8 workers {RANGE} Beyond there is none: {UNKNOWN}."
-    rows = [row for row in view_of(record).tables()["points"] if row["mode"] == "ddp"]
-    assert [row["workers"] for row in rows if row["step_low_s"] is not None] == [2, 8]
-    assert [row["workers"] for row in rows if row["step_high_s"] is None] == [64, 512, 2048]
-    far = [point for point in record.points if point.workers > 8]
-    assert band_line(record.model_copy(update={"points": far})) == f"There is no error band: {UNKNOWN}."
-
-
 def test_a_band_that_was_given_holds_for_all_sizes() -> None:
     record = predicted.scaling()
     points = [point.model_copy(update={"step_band_s": (0.9, 1.1)}) for point in record.points]
@@ -154,12 +123,6 @@ def test_a_band_that_was_given_holds_for_all_sizes() -> None:
     line = band_line(record.model_copy(update={"points": points, "error_band": given}))
     assert "Each doubling" not in line
     assert line.endswith("10.0 %: given with --error-band.")
-
-
-@pytest.mark.parametrize("name", ["terminal", "markdown", "html"])
-def test_every_format_says_how_the_band_grows_or_where_it_ends(name: str) -> None:
-    assert GROWS in " ".join(FORMATS.load(name)(predicted.scaling()).split())
-    assert UNKNOWN in " ".join(FORMATS.load(name)(older_scaling()).split())
 
 
 # --- every report that shows the prediction of a step too short to predict marks it; no other report does -------------
@@ -186,13 +149,6 @@ def scaling(step_s: float) -> AnyRecord:
     record = predicted.scaling()
     first, *others = record.points
     return record.model_copy(update={"points": [first.model_copy(update={"step_s": step_s}), *others]})
-
-
-def test_the_limit_itself_is_long_enough() -> None:
-    assert is_predictable(MIN_PREDICTABLE_S)
-    assert not is_predictable(SHORT_S)
-    assert short_step_caution([None, MIN_PREDICTABLE_S]) == []
-    assert short_step_caution([1.0, SHORT_S]) == [CAUTION]
 
 
 @pytest.mark.parametrize("record_of", [comparison, profile, scaling])

@@ -9,10 +9,9 @@ import sample_records as made
 from test_straggler_lines import rank
 
 from xbench.records import Stragglers
-from xbench.report.kinds.compare_records import comparable, several_page
+from xbench.report.kinds.compare_records import several_page
 from xbench.report.page.model import Page
-from xbench.report.sentences import not_shown_lines
-from xbench.report.stragglers import rank_line
+from xbench.report.sentences import not_shown_lines, rank_line
 
 
 def _later(**environment: object) -> Any:
@@ -57,10 +56,6 @@ def test_what_differs_is_named_and_the_rest_is_not() -> None:
     assert _section(page, "differences").pairs == [("host", "bench1 · bench2"), ("cores", "8 · 16")]
     which = next(section for section in page.sections if section.key == "which")
     assert "Machines or software differ" in which.blocks[1].lines[0]
-
-
-def test_comparisons_compare() -> None:
-    assert len(comparable([made.comparison(), made.troubled()])) == 2
 
 
 def _section(page: Page, key: str) -> Any:

@@ -9,7 +9,7 @@ import sample_records as made
 
 from xbench.records import AnyRecord, SlowLink, SlowRank, Stragglers, dump, loads
 from xbench.report.formats import html, markdown, terminal
-from xbench.report.stragglers import MAX_TOLD, link_line, rank_line, straggler_lines
+from xbench.report.sentences import MAX_STRAGGLERS, link_line, rank_line, straggler_lines
 
 
 def rank(number: int = 1, **changes: Any) -> SlowRank:
@@ -59,11 +59,11 @@ def test_a_link_is_named_with_its_rate_and_the_others(changes: dict[str, Any], p
 
 
 def test_many_ranks_are_counted() -> None:
-    lines = straggler_lines(Stragglers(ranks=[rank(number) for number in range(MAX_TOLD + 1)], links=[link()]))
-    assert len(lines) == MAX_TOLD + 2
-    assert lines[MAX_TOLD:] == ["Rank 3 holds them back too, by less.", link_line(link())]
-    more = straggler_lines(Stragglers(ranks=[rank(number) for number in range(MAX_TOLD + 3)]))
-    assert more[MAX_TOLD:] == ["Ranks 3, 4 and 5 hold them back too, by less."]
+    lines = straggler_lines(Stragglers(ranks=[rank(number) for number in range(MAX_STRAGGLERS + 1)], links=[link()]))
+    assert len(lines) == MAX_STRAGGLERS + 2
+    assert lines[MAX_STRAGGLERS:] == ["Rank 3 holds them back too, by less.", link_line(link())]
+    more = straggler_lines(Stragglers(ranks=[rank(number) for number in range(MAX_STRAGGLERS + 3)]))
+    assert more[MAX_STRAGGLERS:] == ["Ranks 3, 4 and 5 hold them back too, by less."]
 
 
 def records(found: Stragglers | None) -> list[AnyRecord]:

@@ -147,6 +147,8 @@ def test_contention_is_told_where_it_was_measured() -> None:
     assert told in render(profile.model_copy(update={"contention": contention}), width=300)
     assert told in render(comparison.model_copy(update={"jobs": jobs}), width=300)
     assert "contention" not in render(profile, width=300)
+    nothing = contention.model_copy(update={"points": [point.model_copy(update={"alone_s": 0.0})]})
+    assert "contention" not in render(profile.model_copy(update={"contention": nothing}), width=300)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from xbench.records import Sample
 from xbench.spec import FabricSpec, ModeSpec, RunSpec, WorkloadSpec
-from xbench.stats.blocks import Window, balanced_orders, mode_values, overlap_rates, weighted_progress
+from xbench.stats.blocks import balanced_orders, mode_values, overlap_rates, weighted_progress
 
 
 def names(count: int) -> list[str]:
@@ -90,19 +90,16 @@ STAMPS = st.builds(
 )
 
 
-def test_fractions_of_steps_count_at_the_edges() -> None:
-    window = overlap_rates([[0.0, 2.0, 4.0, 6.0], [1.0, 2.0, 3.0, 4.0, 5.0]])
-    assert window == Window(start_s=1.0, end_s=5.0, rates_per_s=(0.5, 1.0), steps=(2.0, 4.0))
-    assert window.length_s == 4.0
-
-
-def test_a_window_inside_one_step() -> None:
-    window = overlap_rates([[0.0, 10.0], [4.0, 5.0, 6.0]])
-    assert window.steps == (pytest.approx(0.2), 2.0)
-
-
-def test_one_job_alone_is_its_own_window() -> None:
-    assert overlap_rates([[1.0, 1.5, 2.0]]) == Window(1.0, 2.0, (2.0,), (2.0,))
+@pytest.mark.parametrize(
+    ("boundaries_s", "rates_per_s"),
+    [
+        ([[0.0, 2.0, 4.0, 6.0], [1.0, 2.0, 3.0, 4.0, 5.0]], [0.5, 1.0]),  # fractions of steps count at the edges
+        ([[0.0, 10.0], [4.0, 5.0, 6.0]], [0.1, 1.0]),  # the window lies inside one step
+        ([[1.0, 1.5, 2.0]], [2.0]),  # a job alone is its own window
+    ],
+)
+def test_steps_are_counted_in_the_window_of_all_jobs(boundaries_s: list[list[float]], rates_per_s: list[float]) -> None:
+    assert overlap_rates(boundaries_s) == pytest.approx(rates_per_s)
 
 
 @pytest.mark.parametrize(
@@ -128,19 +125,20 @@ def test_steps_are_bounded_and_the_clocks_zero_does_not_matter(
 ) -> None:
     jobs = [first, *others]
     assume(min(job[-1] for job in jobs) - max(job[0] for job in jobs) > 0.01)
-    window = overlap_rates(jobs)
-    assert all(0 < steps <= len(job) - 1 + 1e-9 for steps, job in zip(window.steps, jobs, strict=True))
+    window_s = min(job[-1] for job in jobs) - max(job[0] for job in jobs)
+    rates = overlap_rates(jobs)
+    assert all(0 < rate * window_s <= len(job) - 1 + 1e-9 for rate, job in zip(rates, jobs, strict=True))
     moved = overlap_rates([[stamp + shift_s for stamp in job] for job in jobs])
-    assert moved.steps == pytest.approx(window.steps, abs=1e-6)
+    assert moved == pytest.approx(rates, rel=1e-6)
 
 
 def test_turns_without_overlap_are_worth_one_whatever_the_proportion() -> None:
     alone_step_s = (0.3, 0.1)
     fair = overlap_rates([[0.0, 0.4, 0.8, 1.2], [0.0, 0.4, 0.8, 1.2]])
-    assert weighted_progress(fair.rates_per_s, alone_step_s) == pytest.approx(1.0)
+    assert weighted_progress(fair, alone_step_s) == pytest.approx(1.0)
     favours_the_short = overlap_rates([[0.0, 0.6, 1.2], [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2]])
-    assert weighted_progress(favours_the_short.rates_per_s, alone_step_s) == pytest.approx(1.0)
-    assert sum(favours_the_short.rates_per_s) > sum(fair.rates_per_s)  # what counting steps would have rewarded
+    assert weighted_progress(favours_the_short, alone_step_s) == pytest.approx(1.0)
+    assert sum(favours_the_short) > sum(fair)  # what counting steps would have rewarded
 
 
 def test_jobs_that_do_not_disturb_each_other_are_worth_two() -> None:

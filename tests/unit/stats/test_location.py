@@ -66,7 +66,7 @@ def test_one_launch_is_wider_than_independent_rounds_would_be() -> None:
 def test_one_launch_covers_correlated_rounds(rounds: int, correlation: float) -> None:
     generator = np.random.default_rng(rounds)
     values = autoregressive(generator, 400, rounds, correlation)
-    covers = [located([row]).outside(abs(located([row]).center)) >= 0.05 for row in 0.01 * values]
+    covers = [located([row]).p_zero >= 0.05 for row in 0.01 * values]
     assert sum(covers) >= 0.91 * 400  # Student's interval for independent rounds: 56 to 62 % at 0.8
 
 

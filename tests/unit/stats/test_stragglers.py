@@ -57,24 +57,23 @@ def test_the_rank_whose_steps_are_longer_is_named_with_its_lag() -> None:
     assert slow.chance == 1 / comb(16, 8)
 
 
-def test_of_two_ranks_the_slower_one_is_named() -> None:
-    assert [slow.rank for slow in slow_ranks([rank([0.4] * 8), rank([0.3] * 8)])] == [0]
-
-
-def test_several_slow_ranks_are_named_the_slowest_first() -> None:
-    steps_s = (1.0, 1.5, 1.0, 2.0, 1.0)
-    assert [slow.rank for slow in slow_ranks([rank([s] * 16) for s in steps_s])] == [3, 1]
-
-
-def test_a_fast_rank_makes_no_other_slow() -> None:
-    assert slow_ranks([rank([s] * 16) for s in (1.0, 1.0, 0.5, 1.0)]) == []
-
-
-def test_what_is_too_little_or_rests_on_too_few_steps_is_not_named() -> None:
-    assert slow_ranks([rank([1.0] * 16), rank([1.0 + 0.9 * LEAST] * 16)]) == []
-    assert [slow.rank for slow in slow_ranks([rank([1.0] * 16), rank([1.0 + 1.1 * LEAST] * 16)])] == [1]
-    assert slow_ranks([rank([1.0] * 4), rank([2.0] * 4)]) == []  # 1 of 70 by chance
-    assert slow_ranks([rank([1.0] * 8)]) == slow_ranks([]) == []
+@pytest.mark.parametrize(
+    ("steps_s", "count", "named"),
+    [
+        ((0.4, 0.3), 8, [0]),
+        ((1.0, 1.5, 1.0, 2.0, 1.0), 16, [3, 1]),  # the slowest first
+        ((1.0, 1.0, 0.5, 1.0), 16, []),  # a fast rank makes no other slow
+        ((1.0, 1.0 + 0.9 * LEAST), 16, []),
+        ((1.0, 1.0 + 1.1 * LEAST), 16, [1]),
+        ((1.0, 2.0), 4, []),  # 1 of 70 by chance
+        ((1.0,), 8, []),
+        ((), 8, []),
+    ],
+)
+def test_ranks_are_named_that_are_slower_by_enough_in_enough_steps(
+    steps_s: Sequence[float], count: int, named: list[int]
+) -> None:
+    assert [slow.rank for slow in slow_ranks([rank([step_s] * count) for step_s in steps_s])] == named
 
 
 def test_a_rank_that_is_slow_no_longer_is_not_named() -> None:

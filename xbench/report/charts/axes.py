@@ -1,4 +1,4 @@
-"""What all figures share: readable units, names that fit on an axis, marks, texts beside a plot, and columns of tables.
+"""What all figures share: readable units, names that fit on an axis, marks, and texts beside a plot.
 
 Modes differ in colour and in shape. The colours are Okabe and Ito's, which people with any kind of colour vision can
 tell apart. Seven colours and eight shapes give 56 modes a mark of their own.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from xbench.report.page.model import Column, Layout, Trace
+from xbench.report.page.model import Layout, Trace
 from xbench.units import format_bytes
 
 COLOURS = ("--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7")
@@ -150,11 +150,6 @@ def launch_divider(at: float, text: str) -> tuple[Layout, Layout]:
     said = {"x": at, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
             "text": text, "font": {"size": 11, "color": "--muted"}}  # fmt: skip
     return vertical_line(at, color="--grid-strong", width=1, dash="dot"), said
-
-
-def columns(*names: str, words: Container[str] = ()) -> list[Column]:
-    """Return columns of a table. Those in `words` hold words, the others figures."""
-    return [Column(name, figures=name not in words) for name in names]
 
 
 def byte_ticks(largest: float, count: int = 4) -> Layout:

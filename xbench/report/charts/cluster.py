@@ -8,8 +8,8 @@ from typing import Any
 
 from xbench.records import ClusterComparison, ClusterCurve, ClusterResult
 from xbench.report import cluster_sentences as told
-from xbench.report.charts.axes import BELOW, COLOURS, HOVER, Unit, columns, long_unit, marks, plain, rounded, whiskers
-from xbench.report.page.model import Cell, Figure, Table, Trace
+from xbench.report.charts.axes import BELOW, COLOURS, HOVER, Unit, long_unit, marks, plain, rounded, whiskers
+from xbench.report.page.model import Cell, Figure, Table, Trace, columns
 from xbench.units import format_duration
 
 
@@ -28,7 +28,7 @@ def mean_times(record: ClusterComparison) -> Figure:
             "error_y": _intervals(here, unit.per_s),
         })  # fmt: skip
     policy, *others = told.headings(record)
-    headings = columns(policy, "restart", *others, words=(policy, "placement"))
+    headings = columns((policy, "restart", *others), (policy, "placement"))
     rows: list[list[Cell]] = [
         [row[0], f"{cost_s:g} s", *row[1:]] for cost_s in record.restart_costs_s for row in told.rows(record, cost_s)
     ]
@@ -94,7 +94,7 @@ def distributions(record: ClusterComparison) -> list[Figure]:
         for curve in curves
     ]  # fmt: skip
     shares = (5, 25, 50, 75, 90, 95, 99)
-    headings = columns("policy", *(f"{share} %" for share in shares), words=("policy",))
+    headings = columns(("policy", *(f"{share} %" for share in shares)), ("policy",))
     rows: list[list[Cell]] = [
         [curve.policy, *(format_duration(curve.jct_s[share]) for share in shares)] for curve in curves
     ]
@@ -157,7 +157,7 @@ def over_time(record: ClusterComparison) -> list[Figure]:
 
 def _windows(title: str, curves: Sequence[ClusterCurve], key: str) -> Table:
     """Return the means over each tenth of the makespan."""
-    headings = columns("policy", *(f"{low} to {low + 10} %" for low in range(0, 100, 10)), words=("policy",))
+    headings = columns(("policy", *(f"{low} to {low + 10} %" for low in range(0, 100, 10))), ("policy",))
     rows: list[list[Cell]] = []
     for curve in curves:
         values = getattr(curve, key)
@@ -195,7 +195,7 @@ def lines_of_jobs(jobs: Sequence[str], over: str) -> dict[str, Any]:
 def gantt(record: ClusterComparison) -> list[Figure]:
     """Draw one chart per policy of a small trace: a line per job, with a bar while it holds GPUs."""
     found: list[Figure] = []
-    headings = columns("job", "GPUs", "from", "to", words=("job",))
+    headings = columns(("job", "GPUs", "from", "to"), ("job",))
     for policy in record.policies:
         spans = [span for span in record.spans if span.policy == policy]
         if not spans:

@@ -8,24 +8,10 @@ from typing import NamedTuple
 from xbench.records import Baseline, Case, Found, Interval, Judged, Label, Regression, RegressionVerdict
 from xbench.regress.metrics import wall_clock
 from xbench.report import regression_sentences as told
-from xbench.report.charts.axes import (
-    BELOW,
-    REASON,
-    columns,
-    in_place,
-    plain,
-    points,
-    rounded,
-    row_text,
-    rows_px,
-    shortened,
-    vertical_line,
-    whiskers,
-)
-from xbench.report.page.common_sections import capitalized, label_badge
-from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
+from xbench.report.charts import axes
+from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace, columns
 from xbench.stats.regression import LINE
-from xbench.text import counted, cut
+from xbench.text import capitalized, counted, cut
 
 ROW_PX = 30
 MARGIN_PX = 132
@@ -54,7 +40,7 @@ def verdict_badge(case: Judged) -> Badge:
 
 def axis_name(case: Case) -> str:
     """Return the name of a case beside a plot, with the metric on its own line. Long names have the mode on one too."""
-    check, mode = shortened(case.check), shortened(case.mode)
+    check, mode = axes.shortened(case.check), axes.shortened(case.mode)
     parting = "/<br>" if len(f"{case.check}/{case.mode}") > LONG_NAME else "/"
     return f"{check}{parting}{mode}<br>{case.metric}"
 
@@ -97,8 +83,10 @@ def forest(cases: Sequence[Judged]) -> Figure | None:
     low, high = _near(measured, fresh)
     far = [_at_the_end(row, low, high) for row in measured if not low <= row.ratio <= high]
     unmeasured = [(at, case) for at, case in enumerate(cases) if at not in rows]
-    reasons = [in_place(at, cut(f"{case.verdict}: {case.reason}", REASON), "--warn") for at, case in unmeasured]
-    verdicts = [in_place(at, case.verdict, "--warn") for at, case in unmeasured]
+    reasons = [
+        axes.in_place(at, cut(f"{case.verdict}: {case.reason}", axes.REASON), "--warn") for at, case in unmeasured
+    ]
+    verdicts = [axes.in_place(at, case.verdict, "--warn") for at, case in unmeasured]
     return Figure(
         key="ratios",
         title="Head over base",
@@ -108,12 +96,12 @@ def forest(cases: Sequence[Judged]) -> Figure | None:
         layout={
             **case_rows(names, low, high, "head over base"),
             "annotations": [
-                *(row_text(row.at, f"{_short(row)}<br>{row.case.verdict}") for row in measured), *reasons, *far
+                *(axes.row_text(row.at, f"{_short(row)}<br>{row.case.verdict}") for row in measured), *reasons, *far
             ],
             "margin": {"r": 160, "t": 8},
         },
         narrow={"margin.r": 12, "annotations": [*verdicts, *far]},
-        height=rows_px(names, ROW_PX, MARGIN_PX),
+        height=axes.rows_px(names, ROW_PX, MARGIN_PX),
         table=wall_table(cases),
     )  # fmt: skip
 
@@ -121,11 +109,11 @@ def forest(cases: Sequence[Judged]) -> Figure | None:
 def case_rows(names: Sequence[str], low: float, high: float, title: str) -> Layout:
     """Return a layout of rows, numbered from the top, over an axis of ratios with a line at 1."""
     return {
-        "xaxis": {"title": {"text": title}, "range": [rounded(low), rounded(high)], "zeroline": False},
+        "xaxis": {"title": {"text": title}, "range": [axes.rounded(low), axes.rounded(high)], "zeroline": False},
         "yaxis": {"tickvals": list(range(len(names))), "ticktext": list(names), "range": [len(names) - 0.5, -0.5],
                   "showgrid": False, "zeroline": False, "fixedrange": True},
-        "shapes": [vertical_line(1)],
-        "legend": BELOW,
+        "shapes": [axes.vertical_line(1)],
+        "legend": axes.BELOW,
         "hovermode": "closest",
         "margin": {"t": 8},
     }  # fmt: skip
@@ -135,8 +123,8 @@ def band(rows: Sequence[float], shares: Sequence[float], name: str) -> Trace:
     """Return a bar behind each row, from 1 / (1 + share) to 1 + share."""
     return {
         "type": "bar", "orientation": "h", "name": name, "hoverinfo": "skip", "width": 0.72,
-        "y": list(rows), "base": [rounded(1 / (1 + share)) for share in shares],
-        "x": [rounded(1 + share - 1 / (1 + share)) for share in shares],
+        "y": list(rows), "base": [axes.rounded(1 / (1 + share)) for share in shares],
+        "x": [axes.rounded(1 + share - 1 / (1 + share)) for share in shares],
         "marker": {"color": "--grid", "line": {"color": "--grid-strong", "width": 1}},
     }  # fmt: skip
 
@@ -155,7 +143,7 @@ def wall_table(cases: Sequence[Judged]) -> Table:
         [
             told.name(case),
             verdict_badge(case),
-            label_badge(case.label) if case.label is not None else "–",
+            Badge.of(case.label) if case.label is not None else "–",
             told.ratio(case.found),
             told.p_holm(case.found),
             str(case.found.pairs) if case.found is not None else "–",
@@ -165,9 +153,8 @@ def wall_table(cases: Sequence[Judged]) -> Table:
         ]
         for case in cases
     ]
-    headings = columns("case", "verdict", "label", "ratio [95 % CI]", "p (Holm)", "pairs", "base → head", "threshold",
-                       *(["fresh launches"] if fresh else []),
-                       words=("case", "verdict", "label", "threshold"))  # fmt: skip
+    headings = columns(("case", "verdict", "label", "ratio [95 % CI]", "p (Holm)", "pairs", "base → head", "threshold",
+                       *(["fresh launches"] if fresh else [])), ("case", "verdict", "label", "threshold"))  # fmt: skip
     return Table("Wall-clock cases in figures", headings, rows, capitalized(told.COLUMNS), opened=True)
 
 
@@ -191,8 +178,8 @@ def _at_the_end(row: Row, low: float, high: float) -> Layout:
 
 def _line(rows: Sequence[float], shares: Sequence[float]) -> Trace:
     """Return the line that the interval's lower end of a regression exceeds."""
-    return points(
-        [rounded(1 + LINE * share) for share in shares],
+    return axes.points(
+        [axes.rounded(1 + LINE * share) for share in shares],
         rows,
         [f"{told.percent(LINE * share)}, half the threshold of {told.percent(share)}" for share in shares],
         name="half the threshold",
@@ -201,17 +188,17 @@ def _line(rows: Sequence[float], shares: Sequence[float]) -> Trace:
 
 
 def _points(rows: Sequence[Row], name: str, marker: Layout) -> Trace:
-    x, y = [rounded(row.ratio) for row in rows], [row.at for row in rows]
-    bars = whiskers((row.ratio, row.interval) for row in rows)
-    return points(x, y, list(map(_hover, rows)), name=name, marker=marker, error_x=bars, cliponaxis=False)
+    x, y = [axes.rounded(row.ratio) for row in rows], [row.at for row in rows]
+    bars = axes.whiskers((row.ratio, row.interval) for row in rows)
+    return axes.points(x, y, list(map(_hover, rows)), name=name, marker=marker, error_x=bars, cliponaxis=False)
 
 
 def _hover(row: Row) -> str:
     case, found = row.case, row.found
     which = "fresh launches" if found is case.confirmation else case.verdict
     return (
-        f"<b>{plain(told.name(case))}</b> ({case.label})<br>{told.ratio(found)}, p {told.p_holm(found)}, "
-        f"{counted(found.pairs, 'pair')}<br>{which}; threshold {plain(told.threshold(case.threshold))}"
+        f"<b>{axes.plain(told.name(case))}</b> ({case.label})<br>{told.ratio(found)}, p {told.p_holm(found)}, "
+        f"{counted(found.pairs, 'pair')}<br>{which}; threshold {axes.plain(told.threshold(case.threshold))}"
     )
 
 
@@ -246,7 +233,7 @@ def floors_figure(record: Baseline) -> Figure | None:
     known = [(rows[case], floor.floor) for case, floor in floors.items()]
     ends = [end for _, floor in known for end in (1 + floor, 1 / (1 + floor))]
     low, high = padded([*ends, *(ratio for found in ratios.values() for _, ratio in found)])
-    unknown = [in_place(row, "too few pairs for a floor" if ratios[case] else "not measured", "--warn")
+    unknown = [axes.in_place(row, "too few pairs for a floor" if ratios[case] else "not measured", "--warn")
                for case, row in rows.items() if case not in floors]  # fmt: skip
     bands = [band([row for row, _ in known], [floor for _, floor in known], "noise floor")] if known else []
     return Figure(
@@ -261,7 +248,7 @@ def floors_figure(record: Baseline) -> Figure | None:
             **case_rows(names, low, high, "head over base"),
             "annotations": [
                 *(
-                    row_text(rows[case], told.floor_text(floor).replace(" in ", "<br>in "))
+                    axes.row_text(rows[case], told.floor_text(floor).replace(" in ", "<br>in "))
                     for case, floor in floors.items()
                 ),
                 *unknown,
@@ -269,14 +256,14 @@ def floors_figure(record: Baseline) -> Figure | None:
             "margin": {"r": 170, "t": 8},
         },
         narrow={"margin.r": 12, "annotations": unknown},
-        height=rows_px(names, ROW_PX, MARGIN_PX),
+        height=axes.rows_px(names, ROW_PX, MARGIN_PX),
         table=floors_table(record),
     )
 
 
 def floors_table(record: Baseline) -> Table:
     """Return every wall-clock case with its noise floor, or that it is unknown."""
-    headings = columns(*told.FLOOR_COLUMNS, words=("case", "noise floor", "label"))
+    headings = columns(told.FLOOR_COLUMNS, ("case", "noise floor", "label"))
     return Table("Noise floors in figures", headings, told.noise_rows(record), f"{told.FLOORS}.", opened=True)
 
 
@@ -294,10 +281,10 @@ def _ratios(case: Case, record: Baseline) -> list[tuple[int, float]]:
 def _pairs(rows: dict[Case, int], ratios: dict[Case, list[tuple[int, float]]]) -> Trace:
     """Return one ring per pair, because overlapping rings can be told apart."""
     found = [(case, number, ratio) for case, pairs in ratios.items() for number, ratio in pairs]
-    return points(
-        [rounded(ratio) for _, _, ratio in found],
+    return axes.points(
+        [axes.rounded(ratio) for _, _, ratio in found],
         [rows[case] for case, _, _ in found],
-        [f"<b>{plain(told.name_of(case))}</b><br>pair {number}: {ratio:.3f}" for case, number, ratio in found],
+        [f"<b>{axes.plain(told.name_of(case))}</b><br>pair {number}: {ratio:.3f}" for case, number, ratio in found],
         name="one A/A pair",
         marker={"color": "--c1", "symbol": "circle-open", "size": 10, "line": {"width": 2}},
     )

@@ -13,22 +13,9 @@ from typing import NamedTuple
 
 from xbench.records import Case, Comparison, Label, LaunchPair, Measurement, MetricUnit, Sample
 from xbench.report import regression_sentences as told
-from xbench.report.charts.axes import (
-    BELOW,
-    Mark,
-    Unit,
-    columns,
-    launch_divider,
-    marks,
-    named,
-    plain,
-    points,
-    rounded,
-    time_unit,
-)
+from xbench.report.charts.axes import BELOW, Mark, Unit, launch_divider, marks, named, plain, points, rounded, time_unit
 from xbench.report.charts.forest import padded
-from xbench.report.page.common_sections import label_badge
-from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
+from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace, columns
 from xbench.units import format_seconds
 
 HEIGHT_PX = 400
@@ -77,7 +64,7 @@ def pairs_over_time(
             "shapes": [LEVEL, *(line for line, _ in parted)],
             "annotations": [said for _, said in parted],
         },
-        narrow=_narrow(count),
+        narrow={"xaxis.dtick": 5} if 10 < count <= 24 else {},
         height=HEIGHT_PX + 18 * (len(found) // 4),
         table=_pairs_table([("first", pairs), ("to confirm", confirmation)]),
     )
@@ -129,11 +116,6 @@ def _layout(found: Mapping[Case, Sequence[Point]], count: int) -> Layout:
     }  # fmt: skip
 
 
-def _narrow(count: int) -> Layout:
-    """Label every fifth launch on a narrow page."""
-    return {"xaxis.dtick": 5} if 10 < count <= 24 else {}
-
-
 def _pairs_table(phases: Sequence[tuple[str, Sequence[LaunchPair]]]) -> Table:
     """Return one row per case and pair; '–' marks a missing measurement. With two phases there is a column for them."""
     rows: list[list[Cell]] = []
@@ -148,10 +130,10 @@ def _pairs_table(phases: Sequence[tuple[str, Sequence[LaunchPair]]]) -> Table:
                     told.name_of(case), str(place), *([phase] if parted else []), pair.first,
                     _value(base.get(case), either.unit), _value(head.get(case), either.unit),
                     f"{ratio:.3f}" if ratio is not None else Badge("no ratio", "inconclusive"),
-                    format_seconds(pair.started_s), label_badge(either.label),
+                    format_seconds(pair.started_s), Badge.of(either.label),
                 ])  # fmt: skip
-    headings = columns("case", "pair", *(["phase"] if parted else []), "went first", "base", "head", "ratio",
-                       "started after", "label", words=("case", "phase", "went first", "label"))  # fmt: skip
+    headings = columns(("case", "pair", *(["phase"] if parted else []), "went first", "base", "head", "ratio",
+                       "started after", "label"), ("case", "phase", "went first", "label"))  # fmt: skip
     return Table("Every pair in figures", headings, rows, bulk=True)
 
 
@@ -289,7 +271,7 @@ def _steps_table(record: Comparison) -> Table:
         ]
         for sample in record.samples
     ]
-    headings = columns("mode", "launch", "round", "block", "job", "step", "least – most", "steps", "warm-up", "flag",
-                       words=("mode", "flag"))  # fmt: skip
+    names = ("mode", "launch", "round", "block", "job", "step", "least – most", "steps", "warm-up", "flag")
+    headings = columns(names, ("mode", "flag"))
     note = "Step: what the block counts as, the median of its steps."
     return Table("Every block in figures", headings, rows, note, bulk=True)

@@ -9,22 +9,9 @@ from xbench.planning.cost import CostCurve
 from xbench.records import CostModel, Label, Layer
 from xbench.report import sentences
 from xbench.report.answer import layer_figures
-from xbench.report.charts.axes import (
-    BELOW,
-    HOVER,
-    Unit,
-    byte_decades,
-    byte_ticks,
-    columns,
-    plain,
-    points,
-    shortened,
-    time_axis,
-    time_unit,
-    whiskers,
-)
-from xbench.report.page.common_sections import capitalized
-from xbench.report.page.model import Cell, Figure, Table, Trace
+from xbench.report.charts import axes
+from xbench.report.page.model import Cell, Figure, Table, Trace, columns
+from xbench.text import capitalized
 from xbench.units import format_bytes, format_seconds, format_signed_percent
 
 NAMED = 45
@@ -46,10 +33,10 @@ def waterfall(
     curve = _curve(cost)
     sends_s = [curve(float(layer.grad_bytes)) if curve is not None else 0.0 for layer in layers]
     longest_s = max(layer.ready_s + send_s for layer, send_s in zip(layers, sends_s, strict=True))
-    unit = time_unit(longest_s)
+    unit = axes.time_unit(longest_s)
     labels: list[Label] = [label] if curve is None else [label, "simulated"]
     traces = _waterfall_traces(layers, sends_s if curve is not None else None, unit, label)
-    ticks, sizes = _ticks(layers), byte_ticks(max(layer.grad_bytes for layer in layers), 3)
+    ticks, sizes = _ticks(layers), axes.byte_ticks(max(layer.grad_bytes for layer in layers), 3)
     return Figure(
         key=f"waterfall-{number}",
         title=f"Layers{of} in the order in which their gradients become ready",
@@ -59,35 +46,35 @@ def waterfall(
         layout={
             "barmode": "overlay",
             "bargap": 0.15,
-            "xaxis": time_axis("time since backward began", unit, domain=[0, 0.76]),
+            "xaxis": axes.time_axis("time since backward began", unit, domain=[0, 0.76]),
             "xaxis2": {"title": {"text": "gradients"}, "domain": [0.81, 1], "anchor": "y",
                        **sizes},
-            "yaxis": {"tickvals": ticks, "ticktext": [shortened(layers[tick - 1].name) for tick in ticks],
+            "yaxis": {"tickvals": ticks, "ticktext": [axes.shortened(layers[tick - 1].name) for tick in ticks],
                       "range": [len(layers) + 0.6, 0.4], "showgrid": False, "tickfont": {"size": 10}},
-            "legend": BELOW,
+            "legend": axes.BELOW,
             "margin": {"t": 8, "r": 16},
         },
         narrow={"xaxis.domain": [0, 0.7], "xaxis2.domain": [0.78, 1],
                 "xaxis.title.text": f"time [{unit.name}]", "xaxis2.title.text": "bytes", "xaxis2.tickangle": 0,
                 "xaxis2.tickvals": sizes["tickvals"][-1:], "xaxis2.ticktext": sizes["ticktext"][-1:],
-                "yaxis.ticktext": [shortened(layers[tick - 1].name, 14) for tick in ticks]},
+                "yaxis.ticktext": [axes.shortened(layers[tick - 1].name, 14) for tick in ticks]},
         height=MARGIN_PX + max(MIN_PX, min(MAX_PX, LAYER_PX * len(layers))),
         table=_table(layers, sends_s, curve is not None),
     )  # fmt: skip
 
 
 def _waterfall_traces(
-    layers: Sequence[Layer], sends_s: Sequence[float] | None, unit: Unit, label: Label
+    layers: Sequence[Layer], sends_s: Sequence[float] | None, unit: axes.Unit, label: Label
 ) -> list[Trace]:
     """Return the backward passes, the transfer time of each gradient alone if it is known, and the bytes."""
     told = [
-        f"<b>{plain(layer.name)}</b> ({plain(layer.kind)})<br>backward {format_seconds(layer.backward_s)}, ready after "
-        f"{format_seconds(layer.ready_s)} ({label})<br>{format_bytes(layer.grad_bytes)} of gradients"
+        f"<b>{axes.plain(layer.name)}</b> ({axes.plain(layer.kind)})<br>backward {format_seconds(layer.backward_s)}, "
+        f"ready after {format_seconds(layer.ready_s)} ({label})<br>{format_bytes(layer.grad_bytes)} of gradients"
         + (f", {format_seconds(send_s)} by itself on the link (simulated)" if sends_s is not None else "")
         for layer, send_s in zip(layers, sends_s or [0.0] * len(layers), strict=True)
     ]
     common: Trace = {"type": "bar", "orientation": "h", "y": list(range(1, len(layers) + 1)), "customdata": told,
-                     "hovertemplate": HOVER}  # fmt: skip
+                     "hovertemplate": axes.HOVER}  # fmt: skip
     traces: list[Trace] = [
         {**common, "name": f"backward pass ({label})",
          "base": [unit.of(max(0.0, layer.ready_s - layer.backward_s)) for layer in layers],
@@ -145,9 +132,8 @@ def _table(layers: Sequence[Layer], sends_s: Sequence[float], sent: bool) -> Tab
         rows.append([
             layer.name, str(place), layer.kind, *figures, *([format_seconds(send_s)] if sent else []), share,
         ])  # fmt: skip
-    headings = columns("layer", "#", "kind", "parameters", "gradient", "forward", "backward", "ready",
-                       *(["alone on the link (simulated)"] if sent else []), "share of step",
-                       words=("layer", "kind"))  # fmt: skip
+    times = ("forward", "backward", "ready", *(["alone on the link (simulated)"] if sent else []))
+    headings = columns(("layer", "#", "kind", "parameters", "gradient", *times, "share of step"), ("layer", "kind"))
     return Table("Every layer in figures", headings, rows, bulk=True)
 
 
@@ -156,14 +142,14 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
     found = [point for point in cost.points if point.transfer_s > 0 and point.nbytes > 0] if cost is not None else []
     if cost is None or not found:
         return None
-    unit = time_unit(max(point.transfer_s for point in found))
+    unit = axes.time_unit(max(point.transfer_s for point in found))
     sizes = [point.nbytes for point in found]
-    measured = points(
+    measured = axes.points(
         sizes,
         unit.all(point.transfer_s for point in found),
         [f"{format_bytes(p.nbytes)}: {format_seconds(p.transfer_s)} ({label}), {p.repetitions} times" for p in found],
         name=f"measured, 95 % CI ({label})",
-        error_y=whiskers(((p.transfer_s, p.ci95) for p in found), unit.per_s, thickness=1.2, width=3),
+        error_y=axes.whiskers(((p.transfer_s, p.ci95) for p in found), unit.per_s, thickness=1.2, width=3),
         marker={"color": "--c1", "size": 8},
     )
     line: Trace = {
@@ -185,13 +171,13 @@ def link_cost(cost: CostModel | None, label: Label) -> Figure | None:
         told=sentences.cost_line(cost) + ".",
         traces=[line, planned, measured],
         layout={
-            "xaxis": {"type": "log", "title": {"text": "bytes"}, **byte_decades(sizes)},
+            "xaxis": {"type": "log", "title": {"text": "bytes"}, **axes.byte_decades(sizes)},
             "yaxis": {"type": "log", "title": {"text": f"time [{unit.name}]"}, "dtick": 1, "tickformat": "~r"},
-            "legend": BELOW,
+            "legend": axes.BELOW,
             "margin": {"t": 8},
         },
         height=380,
-        table=Table("Every size in figures", columns(*COST_HEADINGS), cost_rows(cost), note),
+        table=Table("Every size in figures", columns(COST_HEADINGS), cost_rows(cost), note),
     )
 
 

@@ -13,11 +13,10 @@ from typing import NamedTuple
 from xbench.planning.turns import LETTERS
 from xbench.records import Comparison, Label, ModeResult, Profile, Slice, Timeline, TurnTaken
 from xbench.report.answer import ranking
-from xbench.report.charts.axes import BELOW, HOVER, Unit, columns, plain, rounded, time_axis, time_unit
+from xbench.report.charts.axes import BELOW, HOVER, Unit, plain, rounded, time_axis, time_unit
 from xbench.report.charts.bars import fastest_first
 from xbench.report.charts.text import carries_parameters, step_note
-from xbench.report.page.common_sections import label_badge
-from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace
+from xbench.report.page.model import Badge, Cell, Figure, Layout, Table, Trace, columns
 from xbench.units import format_bytes, format_seconds
 
 MIN_WAIT = 0.002
@@ -211,7 +210,7 @@ def _slices_table(mode: str, timelines: Mapping[str, Timeline]) -> Table:
     rows: list[list[Cell]] = []
     travels: list[list[Cell]] = []
     for whose, timeline in timelines.items():
-        label = label_badge(timeline.label)
+        label = Badge.of(timeline.label)
         slices = [(_kind(part), part) for part in (*timeline.compute, *waits(timeline))]
         slices += [(_travel_kind(part), part) for part in timeline.communication]
         for kind in dict.fromkeys(kind for kind, _ in slices):
@@ -221,7 +220,7 @@ def _slices_table(mode: str, timelines: Mapping[str, Timeline]) -> Table:
     note = "Busy: the sum over slices, which may lie beside each other."
     if len(travels) > MAX_ROWS:
         note += f" {len(travels) - MAX_ROWS} more collectives are in the record."
-    headings = columns("what", "slices", "busy", "from", "to", "bytes", "label", words=("what", "label"))
+    headings = columns(("what", "slices", "busy", "from", "to", "bytes", "label"), ("what", "label"))
     return Table(f"The step of {mode} in figures", headings, rows, note, bulk=True)
 
 
@@ -295,13 +294,11 @@ def _turn_table(result: ModeResult, titles: Sequence[str]) -> Table:
             format_seconds(turn.start_s),
             format_seconds(turn.computed_s - turn.start_s),
             format_seconds(max(0.0, turn.arrived_s - turn.computed_s)) if turn.arrived_s is not None else "–",
-            label_badge(result.label),
+            Badge.of(result.label),
         ]
         for turn in result.turns
     ]
-    headings = columns(
-        "job", "turn begins", "holds the device", "gradients arrive after", "label", words=("job", "label")
-    )
+    headings = columns(("job", "turn begins", "holds the device", "gradients arrive after", "label"), ("job", "label"))
     return Table(f"The turns of {result.mode} in figures", headings, rows)
 
 

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from xbench.records import Comparison, GpuUse, Interval, ModeResult, Slice, Timeline
 from xbench.report.answer import ranking
-from xbench.report.charts.axes import columns
 from xbench.report.console import NARROW_COLUMNS, filled_table, indented, say
 from xbench.report.page import model as page
+from xbench.report.page.model import columns
 from xbench.text import counted
 from xbench.units import format_bytes, format_clock, format_energy, format_percent, format_power, format_seconds
 
@@ -165,22 +165,19 @@ def draw_mode_gpus(modes: Mapping[str, ModeResult], missing: str | None, console
         console.print()
         devices = counted(max(use.devices for use in uses.values()), "GPU")
         labels = " and ".join(sorted({modes[name].label for name in uses}))
-        _draw_uses(f"{devices} while modes were timed ({labels})", uses, console)
+        title = f"{devices} while modes were timed ({labels})"
+        if console.width < NARROW_COLUMNS:
+            say(console, title, "italic")
+            for name, use in uses.items():
+                indented(console, f"{name}: {_sentence(use)}")
+        else:
+            rows: list[list[str | Text]] = [
+                [name, *_cells(use), Text(_throttled(use, ", "), style="yellow" if use.throttled else "")]
+                for name, use in uses.items()
+            ]
+            console.print(filled_table(title, HEADINGS, rows, WORDS))
+            say(console, GPU_COLUMNS, "dim")
     _draw_missing(missing, console)
-
-
-def _draw_uses(title: str, uses: Mapping[str, GpuUse], console: Console) -> None:
-    if console.width < NARROW_COLUMNS:
-        say(console, title, "italic")
-        for name, use in uses.items():
-            indented(console, f"{name}: {_sentence(use)}")
-        return
-    rows: list[list[str | Text]] = [
-        [name, *_cells(use), Text(_throttled(use, ", "), style="yellow" if use.throttled else "")]
-        for name, use in uses.items()
-    ]
-    console.print(filled_table(title, HEADINGS, rows, WORDS))
-    say(console, GPU_COLUMNS, "dim")
 
 
 def _draw_missing(missing: str | None, console: Console) -> None:
@@ -197,7 +194,7 @@ def gpu_blocks(uses: Sequence[tuple[str, GpuUse | None]], missing: str | None, l
         "Memory and hottest: of the fullest and the hottest device."
     )
     title = f"What the GPUs said meanwhile ({label})"
-    table = page.Table(title, columns(*HEADINGS, words=WORDS), rows, note, opened=True)
+    table = page.Table(title, columns(HEADINGS, WORDS), rows, note, opened=True)
     absent = page.Sentences([f"GPU counters: not available: {missing}."], mark="warning")
     return [*([table] if rows else []), *([absent] if missing is not None else [])]
 

@@ -23,7 +23,6 @@ from xbench.planning.cost import CostCurve
 from xbench.planning.turns import LETTERS, JobTimes, run_turns
 from xbench.records import Comparison, Label, Layer, ModeResult, Plan, Profile, Slice, Timeline, TurnTaken
 from xbench.report import sentences
-from xbench.report.answer import trusted
 from xbench.report.charts.steps import MIN_WAIT_S, waits_before
 from xbench.text import and_of
 
@@ -199,7 +198,7 @@ def _missing(record: Comparison) -> list[str]:
     recorded = [1 + len(mode.other_ranks) for mode in record.modes.values() if mode.timeline is not None]
     if recorded and min(recorded) < ranks:
         notes.append(RANK_0 if max(recorded) == 1 else FIRST_RANKS)
-    bare = [name for name, mode in record.modes.items() if trusted(mode) and mode.timeline is None]
+    bare = [name for name, mode in record.modes.items() if mode.is_trusted and mode.timeline is None]
     if bare:
         notes.append(f"No step was recorded of {and_of(bare)}.")
     if any(mode.turns for mode in record.modes.values()):

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from xbench.errors import UsageError
 from xbench.records import AnyRecord
 from xbench.report.kinds import view_of
-from xbench.report.view import Table
+from xbench.report.view import Rows
 from xbench.text import defused
 
 
@@ -45,14 +45,14 @@ def tables(record: AnyRecord) -> dict[str, str]:
     return {name: _text(table) for name, table in tables_with_rows(record).items()}
 
 
-def tables_with_rows(record: AnyRecord) -> dict[str, Table]:
+def tables_with_rows(record: AnyRecord) -> dict[str, Rows]:
     """Return the tables that have rows. The main one comes first and is always there."""
     found = view_of(record).tables()
     main = next(iter(found))
     return {name: table for name, table in found.items() if table or name == main}
 
 
-def _text(table: Table) -> str:
+def _text(table: Rows) -> str:
     if not table:
         return ""
     text = io.StringIO()

@@ -25,7 +25,7 @@ def show(
 
     With `verbose`, a comparison, a profile or a scaling shows every table and note.
     """
-    view_of(record).draw(console, Detail(verbose, all_layers, place))
+    view_of(record, place).draw(console, Detail(verbose, all_layers))
 
 
 def render(record: AnyRecord, *, width: int = OFF_TTY_COLUMNS, verbose: bool = False, all_layers: bool = False) -> str:

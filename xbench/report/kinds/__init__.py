@@ -16,7 +16,7 @@ for _kind, _view in (
     ("scaling", "scaling:ScalingView"),
     ("tuned", "tuned:TunedView"),
     ("convergence", "convergence:ConvergenceView"),
-    ("baseline", "baseline:BaselineView"),
+    ("baseline", "regression:BaselineView"),
     ("regression", "regression:RegressionView"),
     ("cluster", "cluster:ClusterView"),
     ("live", "cluster:LiveView"),
@@ -27,7 +27,7 @@ for _kind, _view in (
 def view_of(record: AnyRecord, place: str = RECORD) -> View[Any]:
     """Return the view of a record, with its path in commands. A profile from traces has a view of its own."""
     if isinstance(record, Profile) and record.traced is not None:
-        from xbench.report.kinds.traced import TracedView
+        from xbench.report.kinds.profile import TracedView
 
         return TracedView(record, place)
     return VIEWS.load(record.kind)(record, place)

@@ -15,9 +15,18 @@ from xbench.report import console as terminal
 from xbench.report import markup, sentences
 from xbench.report.charts import cluster as charts
 from xbench.report.charts.axes import BELOW, COLOURS, long_unit, plain
-from xbench.report.page.common_sections import command_section, environment_section, made_at, warnings_section
 from xbench.report.page.model import Facts, Figure, Section, Table, Trace, columns
-from xbench.report.view import Case, Detail, Row, View, ends, fields
+from xbench.report.view import (
+    Case,
+    Detail,
+    Row,
+    View,
+    command_section,
+    ends,
+    environment_section,
+    fields,
+    warnings_section,
+)
 from xbench.text import counted
 from xbench.units import format_duration, format_seconds, format_signed_percent
 
@@ -149,7 +158,7 @@ class LiveView(View[LiveRun]):
         return f"{self.record.policy} on {counted(self.record.slots, 'slot')}, engine {self.record.engine}"
 
     def subtitle(self) -> str:
-        return made_at(self.record.created)
+        return sentences.made_at(self.record.created)
 
     def headline(self) -> list[str]:
         return list(self.record.findings or ["Nothing was found."])

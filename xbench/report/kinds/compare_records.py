@@ -13,11 +13,10 @@ from xbench.environment import must_match
 from xbench.errors import UsageError
 from xbench.records import AnyRecord, Comparison, Label, ModeResult
 from xbench.report import sentences
-from xbench.report.answer import answer, is_fastest, rankings, ratio_cell, references, span_cell, trusted
+from xbench.report.answer import answer, is_fastest, rankings, ratio_cell, references, span_cell
 from xbench.report.charts.bars import verdict_badge
-from xbench.report.page.common_sections import command_section, label_badge, made_at
 from xbench.report.page.model import Badge, Cell, Facts, Page, Section, Sentences, Table, columns
-from xbench.report.stragglers import straggler_lines
+from xbench.report.view import command_section
 from xbench.stats.steps import short_step_caution
 from xbench.text import and_of
 from xbench.units import format_seconds
@@ -62,7 +61,7 @@ def several_page(records: Sequence[AnyRecord]) -> Page:
     return Page(
         kind="Comparisons",
         title=f"{len(shown)} results: {and_of(titles) if titles else 'nothing'}",
-        subtitle=f"{made_at(min(r.created for r in shown))} to {made_at(max(r.created for r in shown))}",
+        subtitle=" to ".join(sentences.made_at(end(r.created for r in shown)) for end in (min, max)),
         labels=labels,
         answer=_answer(shown),
         incomplete=_incomplete(shown),
@@ -112,7 +111,7 @@ def _cautions(records: Sequence[Comparison]) -> list[str]:
 def _doubts(record: Comparison) -> list[str]:
     """Return who held the others back, what was not shown to train the same network, and the warnings."""
     short = short_step_caution(result.predicted_step_s for result in record.modes.values())
-    slow = dict.fromkeys(line for job in record.jobs for line in straggler_lines(job.stragglers))
+    slow = dict.fromkeys(line for job in record.jobs for line in sentences.straggler_lines(job.stragglers))
     return [*slow, *sentences.not_shown_lines(record), *short, *record.warnings]
 
 
@@ -120,20 +119,16 @@ def _workloads(record: Comparison) -> str:
     return " and ".join(sentences.workload_line(job.workload) for job in record.jobs)
 
 
-def _numbers(records: Sequence[Comparison]) -> list[str]:
-    return [str(number) for number in range(1, len(records) + 1)]
-
-
 def _which(records: Sequence[Comparison]) -> Table:
     rows: list[list[Cell]] = [
         [
             str(number),
-            made_at(record.created),
+            sentences.made_at(record.created),
             record.environment.hostname,
             (record.environment.commit or "–")[:10],
             " and ".join(dict.fromkeys(job.workload.title for job in record.jobs)),
             record.fabric.spec,
-            label_badge(record.fabric.label),
+            Badge.of(record.fabric.label),
             "complete" if record.complete else Badge("INCOMPLETE", "inconclusive"),
         ]
         for number, record in enumerate(records, start=1)
@@ -145,14 +140,16 @@ def _which(records: Sequence[Comparison]) -> Table:
 def _times(records: Sequence[Comparison]) -> Table:
     def cell(result: ModeResult) -> str | None:
         one = result.seconds_per_sample
-        return f"{format_seconds(one.median)} [{span_cell(one, ', ')}]" if one is not None and trusted(result) else None
+        return (
+            f"{format_seconds(one.median)} [{span_cell(one, ', ')}]" if one is not None and result.is_trusted else None
+        )
 
     return _matrix("Median, with its 95 % confidence interval. Shorter is better.", records, cell)
 
 
 def _ratios(records: Sequence[Comparison]) -> Table:
     def cell(result: ModeResult) -> str | None:
-        return ratio_cell(result) if result.ratio is not None and trusted(result) else None
+        return ratio_cell(result) if result.ratio is not None and result.is_trusted else None
 
     title = f"Time per sample over that of {and_of(list(dict.fromkeys(map(references, records))))}. Below 1 is faster."
     return _matrix(title, records, cell)
@@ -167,7 +164,7 @@ def _matrix(title: str, records: Sequence[Comparison], told: Callable[[ModeResul
 
     modes = dict.fromkeys(mode for record in records for mode in record.modes)
     rows = [[mode, *(cell(record, mode) for record in records)] for mode in modes]
-    return Table(title, columns(["mode", *_numbers(records)], ("mode",)), rows, opened=True)
+    return Table(title, columns(["mode", *map(str, range(1, len(records) + 1))], ("mode",)), rows, opened=True)
 
 
 def _differences(records: Sequence[Comparison]) -> Facts:
@@ -191,7 +188,7 @@ def _comparable_facts(record: Comparison) -> Mapping[str, str]:
         "backend": record.fabric.backend,
         "workers": str(record.fabric.world_size),
         "reference": references(record),
-        "host tuning": sentences.on_or_off(record.spec.host_tuning),
+        "host tuning": {None: "not said", True: "on", False: "off"}[record.spec.host_tuning],
         "compression": record.spec.compress or "none",
     }
     for number, job in enumerate(record.jobs, start=1):

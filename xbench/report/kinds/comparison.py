@@ -7,57 +7,54 @@ The time of a case is the mode's median step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from xbench.modes import mode_info
-from xbench.records import Comparison, Contention, Job, Label, ModeResult
-from xbench.report import markup, sentences
+from xbench.records import Comparison, Estimate, Job, Label, ModeResult
+from xbench.report import answer, markup, sentences
 from xbench.report.advice import Advice, of_comparison, what_to_paste
-from xbench.report.answer import (
-    answer,
-    jobs_of,
-    paired_modes,
-    parity_cell,
-    ratio_cell,
-    reference_of,
-    span_cell,
-    trusted,
-    verdict,
-    was_reached,
-)
-from xbench.report.charts.bars import (
-    comparison_table,
-    fastest_first,
-    memory_table,
-    predicted_and_measured,
-    step_table,
-    time_per_sample,
-)
+from xbench.report.charts import bars
 from xbench.report.charts.launches import over_time
 from xbench.report.charts.layers import link_cost, waterfall
 from xbench.report.charts.steps import comparison_steps, comparison_turns
-from xbench.report.charts.text import draw_mode_gpus, gpu_blocks, render_timelines
+from xbench.report.charts.text import LEGEND, bar, draw_mode_gpus, gpu_blocks, render_timelines
 from xbench.report.charts.trace import comparison_trace
-from xbench.report.console import fact, headline, say, say_next
-from xbench.report.kinds.comparison_tables import (
-    draw_memory,
-    draw_modes,
-    markdown_memory,
-    markdown_modes,
-    mode_rows,
-    sample_rows,
-    step_rows,
-)
-from xbench.report.page.common_sections import caution_blocks, following, workload_pair
+from xbench.report.console import fact, filled_table, fitting_table, headline, indented, say, say_next, spare_columns
 from xbench.report.page.model import Block, Code, Facts, Section, Sentences
-from xbench.report.view import Case, Detail, MeasuredView, Row, Status, StepTrace
+from xbench.report.view import (
+    Case,
+    Detail,
+    MeasuredView,
+    Row,
+    Status,
+    StepTrace,
+    caution_blocks,
+    ends,
+    fields,
+    following,
+)
 from xbench.stats.blocks import twins
 from xbench.stats.steps import short_step_caution
 from xbench.text import and_of
 from xbench.units import format_seconds, format_signed_percent
+
+VERDICT_STYLES = {"faster": "bold green", "slower": "red", "FAILED": "bold red", "inconclusive": "yellow"}
+_STACKED_BAR_COLUMNS = 40
+_MIN_BAR_COLUMNS, _MAX_BAR_COLUMNS = 6, 30
+MEMORY_PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+_DISPENSABLE = ("buckets", "removed", "memory")
+"""Columns omitted one by one on a narrow terminal.
+
+A label that all rows share is omitted first, because the answer states it.
+"""
+
+Setting = Callable[[Label], Row]
+"""Columns at the start of every tidy table, for a row's label."""
 
 
 class ComparisonView(MeasuredView[Comparison]):
@@ -75,7 +72,7 @@ class ComparisonView(MeasuredView[Comparison]):
         return f"{super().subtitle()} · reference {self.record.reference}"
 
     def headline(self) -> list[str]:
-        return answer(self.record)
+        return answer.answer(self.record)
 
     def labels(self) -> list[Label]:
         return sorted({result.label for result in self.record.modes.values()})
@@ -86,9 +83,6 @@ class ComparisonView(MeasuredView[Comparison]):
     def failures(self) -> list[str]:
         return sentences.failure_lines(self.record)
 
-    def jobs(self) -> list[Job]:
-        return self.record.jobs
-
     def twins(self) -> bool:
         """True if there are several jobs and all are alike."""
         jobs = self.record.jobs
@@ -97,18 +91,25 @@ class ComparisonView(MeasuredView[Comparison]):
     def different_jobs(self) -> list[Job]:
         return self.record.jobs[:1] if self.twins() else self.record.jobs
 
-    def contention(self) -> Contention | None:
-        return self.record.jobs[0].contention if self.record.jobs else None
-
     def link_facts(self) -> list[tuple[str, str]]:
-        costs, units = other_cost_lines(self.record), units_lines(self.record)
-        return [*super().link_facts(), *(("cost model", line) for line in costs), *(("units", line) for line in units)]
+        """Add T(M) of the collectives beside the all-reduce, and the host's time for units of sharded modes."""
+        record, found = self.record, super().link_facts()
+        for name, cost in record.other_costs.items():
+            awaited = "; each is awaited before the next" if name == "all_reduce" else ""
+            found.append(("cost model", f"{sentences.cost_line(cost)}{awaited}"))
+        for name, units in record.unit_costs.items():
+            modes = [mode.text for mode in record.spec.modes if mode_info(mode.carrier).units_of == name]
+            times = (
+                f"a unit takes the host {format_seconds(units.unit_s)} and a tensor {format_seconds(units.tensor_s)}"
+            )
+            found.append(("units", f"under {and_of(modes or [name])} {times}, besides collectives"))
+        return found
 
     def effort(self) -> str:
         return sentences.effort_line(self.record)
 
-    def advice(self, path: str | None = None) -> list[Advice]:
-        return of_comparison(self.record, path or self.place)
+    def advice(self) -> list[Advice]:
+        return of_comparison(self.record, self.place)
 
     def properties(self) -> dict[str, str]:
         return {"answer": " ".join(self.headline()), **super().properties()}
@@ -131,11 +132,11 @@ class ComparisonView(MeasuredView[Comparison]):
         record = self.record
         self.draw_top(console)
         headline(console, self.headline() if said is None else said)
-        say_next(console, self.advice(detail.path) if follows is None else follows)
+        say_next(console, self.advice() if follows is None else follows)
         for line in self.stragglers():
             say(console, line, "yellow")
         console.print()
-        if was_reached(record):
+        if answer.was_reached(record):
             draw_modes(record, console)
             draw_memory(record, console)
         for failure in self.failures():
@@ -150,7 +151,7 @@ class ComparisonView(MeasuredView[Comparison]):
         draw_mode_gpus(record.modes, record.gpu_missing, console)
         console.print()
         for job in self.different_jobs():
-            fact(console, *workload_pair(job.workload, self.times()))
+            fact(console, *sentences.workload_pair(job.workload, self.times()))
             for pair in input_pairs(job):
                 fact(console, *pair)
             if record.bounds is None and record.cost_model is not None and job.bounds is not None:
@@ -158,9 +159,6 @@ class ComparisonView(MeasuredView[Comparison]):
         if record.bounds is not None:
             fact(console, "bounds", sentences.bounds_line(record.bounds, record.modes))
         self.draw_bottom(console, verbose=detail.verbose)
-
-    def timed_modes(self) -> dict[str, ModeResult]:
-        return self.record.modes
 
     def times(self) -> str:
         """Say how many jobs of one workload there are."""
@@ -174,7 +172,7 @@ class ComparisonView(MeasuredView[Comparison]):
             markup.lead(self.headline()),
             markup.advice(self.advice()),
             markup.bullets(self.stragglers(), bold=True),
-            markdown_modes(record) if was_reached(record) else "",
+            markdown_modes(record) if answer.was_reached(record) else "",
             markdown_memory(record),
             markup.bullets(self.failures(), bold=True),
             markup.bullets([*sentences.not_shown_lines(record), *self.notes(), *self.cautions()]),
@@ -192,12 +190,12 @@ class ComparisonView(MeasuredView[Comparison]):
 
     def sections(self) -> list[Section]:
         record = self.record
-        times, predicted, samples = time_per_sample(record), predicted_and_measured(record), over_time(record)
-        reached = was_reached(record)
-        modes: list[Block] = [times or comparison_table(record, fastest_first(record))] if reached else []
-        memory = memory_table(record)
+        times, predicted, samples = bars.time_per_sample(record), bars.predicted_and_measured(record), over_time(record)
+        reached = answer.was_reached(record)
+        modes: list[Block] = [times or bars.comparison_table(record, bars.fastest_first(record))] if reached else []
+        memory = bars.memory_table(record)
         modes += [memory] if memory is not None and reached else []
-        forecast = [predicted or step_table(record), *caution_blocks(self.cautions())]
+        forecast = [predicted or bars.step_table(record), *caution_blocks(self.cautions())]
         uses = [(mode, result.gpu) for mode, result in record.modes.items()]
         gpus = gpu_blocks(uses, record.gpu_missing, record.fabric.label)
         notes = [*sentences.not_shown_lines(record), *self.notes()]
@@ -223,7 +221,7 @@ class ComparisonView(MeasuredView[Comparison]):
     def basis(self) -> list[tuple[str, str]]:
         """Return the conditions of the run, as pairs of a name and a sentence."""
         record = self.record
-        pairs = [workload_pair(job.workload, self.times()) for job in self.different_jobs()]
+        pairs = [sentences.workload_pair(job.workload, self.times()) for job in self.different_jobs()]
         pairs += [pair for job in self.different_jobs() for pair in input_pairs(job)]
         if record.bounds is not None:
             pairs.append(("bounds", sentences.bounds_line(record.bounds, record.modes)))
@@ -256,40 +254,35 @@ def input_pairs(job: Job) -> list[tuple[str, str]]:
 
 
 def _case(group: str, record: Comparison, result: ModeResult) -> Case:
-    if trusted(result) and result.step_s is not None:
+    if result.is_trusted and result.step_s is not None:
         return Case(group, result.mode, result.step_s.median, message=_told(record, result))
-    return Case(group, result.mode, None, _status(result), sentences.failure_line(result) or "not measured")
-
-
-def _status(result: ModeResult) -> Status:
+    why = sentences.failure_line(result) or "not measured"
     if result.parity is not None and not result.parity.ok:
-        return "failed"
-    return "skipped" if result.status == "not measured" or _is_missing(result) else "error"
-
-
-def _is_missing(result: ModeResult) -> bool:
-    """True if the mode failed because its software is not on that machine; the error then names the remedy."""
+        return Case(group, result.mode, None, "failed", why)
     remedy = mode_info(result.mode.partition("@")[0].partition(":")[0]).remedy
-    return remedy is not None and f"{remedy} builds it" in (result.error or "")
+    is_missing = remedy is not None and f"{remedy} builds it" in (result.error or "")  # its software is not there
+    status: Status = "skipped" if result.status == "not measured" or is_missing else "error"
+    return Case(group, result.mode, None, status, why)
 
 
 def _told(record: Comparison, result: ModeResult) -> str:
     assert result.step_s is not None
     assert result.seconds_per_sample is not None
     parts = [
-        *([f"{jobs_of(record, result.mode)} jobs"] if result.mode in paired_modes(record) else []),
-        f"step {format_seconds(result.step_s.median)} [{span_cell(result.step_s, ', ')}] ({result.label})",
+        *([f"{answer.jobs_of(record, result.mode)} jobs"] if result.mode in answer.paired_modes(record) else []),
+        f"step {format_seconds(result.step_s.median)} [{answer.span_cell(result.step_s, ', ')}] ({result.label})",
         f"{format_seconds(result.seconds_per_sample.median)} a sample",
     ]
     if result.ratio is not None:
-        parts.append(f"ratio to {reference_of(record, result)} {ratio_cell(result)}: {verdict(record, result)}")
+        ratio = f"{answer.ratio_cell(result)}: {answer.verdict(record, result)}"
+        parts.append(f"ratio to {answer.reference_of(record, result)} {ratio}")
     if result.predicted_step_s is not None:
         error = format_signed_percent(result.prediction_error)
         error = f", error {error}" if result.prediction_error is not None else ""
         parts.append(f"predicted {format_seconds(result.predicted_step_s)} (simulated){error}")
     if result.parity is not None:
         why = f" ({result.parity.message})" if not result.parity.shown else ""
-        parts.append(f"same network: {parity_cell(result)}{why}")
+        parts.append(f"same network: {answer.parity_cell(result)}{why}")
     return "; ".join(parts)
 
 
@@ -298,7 +291,7 @@ def own_steps(record: Comparison) -> list[str]:
     said = []
     for mode in record.spec.modes:
         result = record.modes.get(mode.text)
-        if not mode_info(mode.name).together or result is None or not trusted(result) or result.step_s is None:
+        if not mode_info(mode.name).together or result is None or not result.is_trusted or result.step_s is None:
             continue
         taken = [sample for sample in record.samples if sample.mode == mode.text]
         jobs = sorted({sample.job for sample in taken})
@@ -316,21 +309,230 @@ def own_steps(record: Comparison) -> list[str]:
     return said
 
 
-def other_cost_lines(record: Comparison) -> list[str]:
-    """Describe T(M) of the collectives beside the all-reduce that most modes send."""
+# --- tables: on a terminal, in Markdown, and tidy ones with a row per mode, block or step -----------------------------
+
+
+def draw_modes(record: Comparison, console: Console) -> None:
+    """Draw both tables and their legend, or one block per mode if the terminal is too narrow for tables."""
+    longest_s = max(
+        (max(r.seconds_per_sample.ci95[1], r.seconds_per_sample.median)
+         for r in record.modes.values() if r.is_trusted and r.seconds_per_sample), default=0.0
+    )  # fmt: skip
+    tables = _tables(record, longest_s, console)
+    if tables is None:
+        for result in record.modes.values():
+            _stacked(record, result, longest_s, console)
+    else:
+        console.print(*tables, sep="")
+    say(console, f"{LEGEND}; {sentences.columns_line(record)}", "dim")
+
+
+def draw_memory(record: Comparison, console: Console) -> None:
+    """Draw a rank's memory under each mode, and its parts, if a mode's is known and the terminal is wide enough."""
+    rows = answer.memory_rows(record)
+    if not rows:
+        return
+    table = filled_table(sentences.MEMORY, list(rows[0]), [list(row.values()) for row in rows], ("mode",))
+    if spare_columns(console, table) >= 0:
+        console.print()
+        console.print(table)
+
+
+def markdown_memory(record: Comparison) -> str:
+    """Return a rank's memory under each mode, as Markdown; empty if no mode's is known."""
+    rows = answer.memory_rows(record)
+    if not rows:
+        return ""
+    cells = [[markup.code(row["mode"]), *list(row.values())[1:]] for row in rows]
+    return f"{sentences.MEMORY}.\n\n{markup.table(list(rows[0]), cells)}"
+
+
+def _styled(verdict: str) -> Text:
+    return Text(verdict, style=VERDICT_STYLES.get(verdict, ""))
+
+
+def _tables(record: Comparison, longest_s: float, console: Console) -> tuple[Table, Table] | None:
+    """Return both tables with as many columns as fit on the terminal; None if not even the fewest fit."""
+    for spread in (True, False):
+        spare = spare_columns(console, _time_table(record, spread, longest_s, 0))
+        if spare >= _MIN_BAR_COLUMNS:
+            break
+    else:
+        return None
+    steps = [
+        {"mode": answer.with_turns(result), **answer.shown_cells(record, result)} for result in record.modes.values()
+    ]
+    one_label = len({result.label for result in record.modes.values()}) == 1
+    dispensable = (*(("label",) if one_label else ()), *_DISPENSABLE)
+    step_table = fitting_table(console, "Where the step goes", list(steps[0]), [list(row.values()) for row in steps],
+                               ("mode", "same network", "label"), dispensable)  # fmt: skip
+    if spare_columns(console, step_table) < 0:
+        return None
+    return _time_table(record, spread, longest_s, min(_MAX_BAR_COLUMNS, spare)), step_table
+
+
+def _time_table(record: Comparison, spread: bool, longest_s: float, bar_columns: int) -> Table:
+    """Return seconds per sample, ratios and verdicts: the figures behind the answer. `spread` adds interval columns."""
+    title = f"Time per sample, all jobs and ranks together; ratio to the reference, {answer.references(record)}"
+    hidden = {*(() if answer.paired_modes(record) else ("jobs",)), *(() if spread else ("95 % CI",))}
+    rows = []
+    for result in record.modes.values():
+        estimate = result.seconds_per_sample if result.is_trusted else None
+        cells: dict[str, str | Text] = {
+            "mode": result.mode,
+            "jobs": str(answer.jobs_of(record, result.mode)),
+            "per sample": format_seconds(estimate.median) if estimate else "–",
+            "95 % CI": answer.span_cell(estimate),
+            "": _bar(estimate, longest_s, bar_columns) if estimate else "",
+            "ratio [95 % CI]": answer.ratio_cell(result),
+            "verdict": _styled(answer.verdict(record, result)),
+        }
+        rows.append({name: cell for name, cell in cells.items() if name not in hidden})
+    return filled_table(title, list(rows[0]), [list(row.values()) for row in rows], ("mode", "", "verdict"))
+
+
+def _bar(estimate: Estimate, longest_s: float, columns: int) -> Text:
+    drawn = bar(estimate.median, estimate.ci95, longest_s, columns) if longest_s > 0 and columns > 0 else ""
+    return Text(drawn, no_wrap=True)
+
+
+def _stacked(record: Comparison, result: ModeResult, longest_s: float, console: Console) -> None:
+    """Draw one mode as a block, for narrow terminals."""
+    judged = answer.verdict(record, result)
+    jobs = f" of {answer.jobs_of(record, result.mode)} jobs" if result.mode in answer.paired_modes(record) else ""
+    console.print(Text.assemble((result.mode, "bold"), jobs, " ", _styled(judged)))
+    if not result.is_trusted or result.seconds_per_sample is None:
+        return
+    if longest_s > 0:
+        columns = min(_STACKED_BAR_COLUMNS, console.width - 4)
+        indented(console, _bar(result.seconds_per_sample, longest_s, columns).plain)
+    cells = answer.step_cells(result)
+    ratio = f"ratio to {answer.reference_of(record, result)} {answer.ratio_cell(result)}"
+    buckets = f"{cells['buckets']} bucket{'' if cells['buckets'] == '1' else 's'}"
+    memory = f", memory {cells['memory']}" if result.memory is not None else ""
+    for line in (
+        f"{format_seconds(result.seconds_per_sample.median)} a sample, {ratio}",
+        f"step {cells['step']}, exposed {cells['exposed']}, removed {cells['removed']}",
+        f"predicted {cells['predicted']}, error {cells['error']}",
+        f"{buckets}, same network: {cells['same network']}, {result.label}{memory}",
+    ):
+        indented(console, line)
+
+
+def markdown_modes(record: Comparison) -> str:
+    """Return one row per mode, as Markdown."""
+    ratio = markup.Markup(f"ratio to {markup.code(answer.references(record))} [95 % CI]")
+    jobs = ["jobs"] if answer.paired_modes(record) else []
+    headings = ["mode", *jobs, "time per sample [95 % CI]", ratio, "verdict", "step", "exposed",
+                "predicted step (simulated)", "error", "same network", "label"]  # fmt: skip
+    return markup.table(headings, [_mode_row(record, result) for result in record.modes.values()])
+
+
+def _mode_row(record: Comparison, result: ModeResult) -> list[str]:
+    judged, cells = answer.verdict(record, result), answer.step_cells(result)
+    sample = result.seconds_per_sample if result.is_trusted else None
     return [
-        sentences.cost_line(cost) + ("; each is awaited before the next" if name == "all_reduce" else "")
-        for name, cost in record.other_costs.items()
+        markup.code(result.mode),
+        *([str(answer.jobs_of(record, result.mode))] if answer.paired_modes(record) else []),
+        f"{format_seconds(sample.median)} [{answer.span_cell(sample, ', ')}]" if sample else "–",
+        answer.ratio_cell(result),
+        markup.strong(judged) if judged in ("faster", "FAILED") else judged,
+        *(cells[heading] for heading in ("step", "exposed", "predicted", "error", "same network")),
+        result.label,
     ]
 
 
-def units_lines(record: Comparison) -> list[str]:
-    """Describe the host's time for units of sharded modes."""
-    lines = []
-    for name, cost in record.unit_costs.items():
-        modes = [mode.text for mode in record.spec.modes if mode_info(mode.carrier).units_of == name]
-        unit, tensor = format_seconds(cost.unit_s), format_seconds(cost.tensor_s)
-        lines.append(
-            f"under {and_of(modes or [name])} a unit takes the host {unit} and a tensor {tensor}, besides collectives"
-        )
-    return lines
+def sample_rows(record: Comparison, of: Setting) -> Iterator[Row]:
+    """Return one row per block, with the mode's status. A mode without blocks has one row without figures."""
+    seen: set[str] = set()
+    for sample in record.samples:
+        seen.add(sample.mode)
+        yield {
+            **_block(record, of, record.modes.get(sample.mode), sample.mode, sample.job),
+            **fields(sample, "launch", "round", "position", "started_s"),
+            "steps": len(sample.steps_s),
+            "warmup_steps": len(sample.warmup_s),
+            "step_s": sample.step_s,
+            "samples_per_step": sample.samples_per_step,
+            "s_per_sample": sample.step_s / sample.samples_per_step if sample.samples_per_step else None,
+            "outlier": sample.outlier,
+        }
+    empty = dict.fromkeys(("launch", "round", "position", "started_s", "steps", "warmup_steps", "step_s",
+                           "samples_per_step", "s_per_sample", "outlier"))  # fmt: skip
+    for name, result in record.modes.items():
+        if name not in seen:
+            yield {**_block(record, of, result, name, None), **empty}
+
+
+def step_rows(record: Comparison, of: Setting) -> Iterator[Row]:
+    """Return every step of every block, with warm-up steps marked."""
+    for sample in record.samples:
+        timed = [("warm-up", took_s) for took_s in sample.warmup_s] + [("timed", took_s) for took_s in sample.steps_s]
+        for number, (phase, took_s) in enumerate(timed):
+            yield {
+                **_block(record, of, record.modes.get(sample.mode), sample.mode, sample.job),
+                **fields(sample, "launch", "round", "position"),
+                "step": number,
+                "phase": phase,
+                "step_s": took_s,
+                "outlier": sample.outlier,
+            }
+
+
+def _block(record: Comparison, of: Setting, result: ModeResult | None, mode: str, job: int | None) -> Row:
+    label = result.label if result is not None else record.fabric.label
+    return {**of(label), "mode": mode, "status": _status(result), "job": job, "workload": _title(record, job)}
+
+
+def _title(record: Comparison, job: int | None) -> str:
+    if job is not None and job < len(record.jobs):
+        return record.jobs[job].workload.title
+    return " + ".join(dict.fromkeys(one.workload.title for one in record.jobs))
+
+
+def mode_rows(record: Comparison, of: Setting) -> Iterator[Row]:
+    """Return the results of each mode. A failed mode has its error, and no time."""
+    for name, result in record.modes.items():
+        fine = result.is_trusted
+        step = result.step_s if fine else None
+        sample = result.seconds_per_sample if fine else None
+        ratio, memory = result.ratio if fine else None, result.memory
+        yield {
+            **of(result.label),
+            "workload": _title(record, None),
+            "jobs": answer.jobs_of(record, name),
+            "mode": name,
+            "status": _status(result),
+            "verdict": answer.verdict(record, result),
+            **fields(result, "error", "blocks"),
+            "step_s": step.median if step else None,
+            **ends("step", step.interval if step else None, "_s"),
+            "s_per_sample": sample.median if sample else None,
+            **ends("s_per_sample", sample.interval if sample else None),
+            "reference": answer.reference_of(record, result),
+            "ratio": ratio.value if ratio else None,
+            **ends("ratio", ratio.interval if ratio else None),
+            "exposed_s": result.exposed_s if fine else None,
+            "removed_share": result.removed_share if fine else None,
+            "removed_low": result.removed_ci95[0] if fine and result.removed_ci95 else None,
+            "removed_high": result.removed_ci95[1] if fine and result.removed_ci95 else None,
+            "predicted_step_s_simulated": result.predicted_step_s,
+            "prediction_error": result.prediction_error if fine else None,
+            "buckets": len(result.plan.buckets) if result.plan else None,
+            "units": len(result.units) or None,
+            "largest_bucket_bytes": max(result.plan.bucket_bytes, default=None) if result.plan else None,
+            # yes, not shown, FAILED, or 'no (ranks agree)' for modes that train another network on purpose
+            "same_network": answer.parity_cell(result).partition(" (±")[0] if result.parity else None,
+            "same_network_why": result.parity.message if result.parity else None,
+            "pattern": result.pattern,
+            "memory_peak_bytes": memory.peak_bytes if memory else None,
+            "memory_by": memory.by if memory else None,
+            **(fields(memory, *MEMORY_PARTS) if memory else dict.fromkeys(MEMORY_PARTS)),
+        }
+
+
+def _status(result: ModeResult | None) -> str:
+    """Return ok, failed (also after a failed parity check), or not measured."""
+    if result is not None and result.is_trusted:
+        return "ok"
+    return "not measured" if result is not None and result.status == "not measured" else "failed"

@@ -1,31 +1,45 @@
-"""View of a profile: the step, its layers, the cost of communication, and the plans."""
+"""Views of a profile and of a traced run: the step, its layers, the cost of communication, and the plans."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from xbench.records import Bounds, Contention, Label, Layer, Plan, Profile, StepTimes
+from xbench.records import Bounds, Label, Layer, Plan, Profile, StepTimes
+from xbench.records.comparison import Traced
 from xbench.report import markup, sentences
 from xbench.report.advice import Advice, of_profile
 from xbench.report.answer import is_control, layer_figures
-from xbench.report.charts.axes import BELOW, marks, named, plain, time_axis, time_unit, vertical_line
+from xbench.report.charts.axes import BELOW, marks, named, plain, rows_axis, time_axis, time_unit, vertical_line
 from xbench.report.charts.layers import COST_HEADINGS, cost_rows, link_cost, waterfall
 from xbench.report.charts.steps import profile_steps
 from xbench.report.charts.text import draw_profile_gpu, gpu_blocks
 from xbench.report.charts.trace import profile_trace
-from xbench.report.console import NARROW_COLUMNS, fact, filled_table, fitting_table, indented, say, say_next
-from xbench.report.page.common_sections import capitalized, caution_blocks, following, workload_pair
+from xbench.report.console import NARROW_COLUMNS, as_text, fact, filled_table, fitting_table, indented, say, say_next
 from xbench.report.page.model import Block, Cell, Facts, Figure, Section, Sentences, Table, Trace, columns
-from xbench.report.view import Case, Detail, MeasuredView, Row, StepTrace, fields, longest_layers
+from xbench.report.view import (
+    Case,
+    Detail,
+    MeasuredView,
+    Row,
+    StepTrace,
+    caution_blocks,
+    fields,
+    following,
+    longest_layers,
+)
 from xbench.stats.steps import short_step_caution
-from xbench.text import counted
+from xbench.text import capitalized, counted
 from xbench.units import format_bytes, format_percent, format_seconds, format_signed_percent
 
 TOP_LAYERS = 10
 OVERHEAD_GOAL = 0.02
+CLOSE = 0.05
+"""A prediction of the traced step further off than this is no basis for others."""
+
 PLAN_HEADINGS = ("mode", "buckets", "step", "exposed", "gap", "largest")
 
 
@@ -47,24 +61,18 @@ class ProfileView(MeasuredView[Profile]):
         label = self.record.fabric.label
         return [label, "simulated"] if self.record.plans else [label]
 
-    def jobs(self) -> list[Profile]:
-        return [self.record]
-
-    def contention(self) -> Contention | None:
-        return self.record.contention
-
     def hidden_tables(self) -> list[str]:
         cost = self.record.cost_model
         return ["the cost of each collective"] if cost is not None and cost.points else []
 
-    def advice(self, path: str | None = None) -> list[Advice]:
+    def advice(self) -> list[Advice]:
         return of_profile(self.record)
 
     def paste(self) -> list[Block]:
         return following([one for one in self.advice() if one.command is not None])
 
     def draw(self, console: Console, detail: Detail) -> None:
-        record, found = self.record, self.advice(detail.path)
+        record, found = self.record, self.advice()
         self.draw_top(console)
         for sentence in self.answer_before_plans():
             say(console, sentence, "bold")
@@ -111,8 +119,16 @@ class ProfileView(MeasuredView[Profile]):
         return []
 
     def step_sentences(self, step: StepTimes) -> list[str]:
-        """Describe the step and its parts."""
-        return _step_lines(step, self.record.fabric.label)
+        """Describe the bare step, the instrumented one with its parts, and the cost of the instruments."""
+        above = f"That is more than the goal of {format_percent(OVERHEAD_GOAL, 0)}, so read the parts as shares."
+        return [
+            sentences.step_line(step, self.record.fabric.label),
+            sentences.parts_line(step),
+            sentences.instruments_line(step),
+            *([above] if step.overhead_ratio > OVERHEAD_GOAL else []),
+            f"Medians and 95 % intervals of {counted(step.steps, 'step')}, after {step.warmup_steps} of warm-up that "
+            "are kept apart.",
+        ]
 
     def plan_notes(self) -> list[str]:
         return [f"{plan.mode}: {plan.note}" for plan in self.record.plans.values() if plan.note]
@@ -164,7 +180,7 @@ class ProfileView(MeasuredView[Profile]):
         planned = [*([plans] if plans else []), *caution_blocks(self.cautions())]
         planned += [Sentences(notes)] if notes else []
         bounds = [("bounds", sentences.bounds_line(record.bounds))] if record.bounds is not None else []
-        pairs = [workload_pair(record.workload), *bounds, *self.link_facts()]
+        pairs = [sentences.workload_pair(record.workload), *bounds, *self.link_facts()]
         gpus = gpu_blocks([("profile", record.gpu)], record.gpu_missing, label)
         return [
             Section("plans", "Plans", planned),
@@ -210,19 +226,6 @@ class ProfileView(MeasuredView[Profile]):
 
     def trace(self) -> StepTrace:
         return self.trace_of(*profile_trace(self.record))
-
-
-def _step_lines(step: StepTimes, label: Label) -> list[str]:
-    """Describe the bare step, the instrumented one with its parts, and the cost of the instruments."""
-    above = f"That is more than the goal of {format_percent(OVERHEAD_GOAL, 0)}, so read the parts as shares."
-    return [
-        sentences.step_line(step, label),
-        sentences.parts_line(step),
-        sentences.instruments_line(step),
-        *([above] if step.overhead_ratio > OVERHEAD_GOAL else []),
-        f"Medians and 95 % intervals of {counted(step.steps, 'step')}, after {step.warmup_steps} of warm-up that are "
-        "kept apart.",
-    ]
 
 
 def _draw_layers(layers: Sequence[Layer], all_layers: bool, console: Console) -> None:
@@ -325,7 +328,7 @@ def plans_figure(plans: Sequence[Plan], bounds: Bounds | None) -> Figure | None:
             "barmode": "stack",
             "bargap": 0.28,
             "xaxis": time_axis("predicted step", unit),
-            "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
+            "yaxis": rows_axis(names),
             "shapes": shapes,
             "legend": BELOW,
             "margin": {"t": 8},
@@ -376,3 +379,109 @@ def series_figure(record: Profile) -> Figure | None:
         height=400,
         table=Table("Every step in figures", columns(("series", "step", "time"), ("series",)), rows, bulk=True),
     )
+
+
+class TracedView(ProfileView):
+    """One traced run: its step, what of it is exposed, and what any schedule could remove."""
+
+    name = "Traced run"
+
+    def headline(self) -> list[str]:
+        return [*self.answer_before_plans(), *(one.told for one in self.advice() if one.command is None)]
+
+    @property
+    def traced(self) -> Traced:
+        """The traced run."""
+        assert self.record.traced is not None  # this view is of no other profile
+        return self.record.traced
+
+    def answer_before_plans(self) -> list[str]:
+        """Say what the traced step takes, what of it is exposed, and how much of that any schedule could remove."""
+        record, traced, step = self.record, self.traced, self.record.step
+        if step is None:
+            return []
+        took = sentences.seconds_text(step.step_s, step.step_ci95)
+        steps = f"{counted(len(traced.periods_s), 'step')} of {counted(traced.ranks, 'rank')}"
+        exposed = f"In {_share(traced.exposed_s, step.step_s)} of it a collective ran and nothing computed"
+        waited = f"The step waited for its gradients during {_share(traced.waited_s, step.step_s)}."
+        found = [
+            f"The traced step takes {took} (real, {steps} of {record.fabric.world_size}).",
+            f"{exposed} (exposed communication). {waited}",
+        ]
+        if record.bounds is not None:
+            removable_s = max(0.0, step.step_s - record.bounds.overlap_bound_s)
+            found.append(f"No schedule can remove more than {_share(removable_s, step.step_s)} (simulated).")
+        return found
+
+    def step_sentences(self, step: StepTimes) -> list[str]:
+        """Describe the parts of the traced step, how close the model comes to it, and the slow-down of kernels."""
+        traced, plans = self.traced, self.record.plans
+        found = [
+            f"Without waiting it takes {format_seconds(step.uninstrumented_step_s)} (real): forward "
+            f"{format_seconds(step.forward_s)}, backward {format_seconds(step.backward_s)}, and "
+            f"{format_seconds(step.optimizer_s)} for the optimizer and all else."
+        ]
+        if traced.collective == "all_reduce" and "ddp" in plans:  # the run was DDP's
+            gap = plans["ddp"].predicted_step_s / step.step_s - 1
+            sure = "" if abs(gap) <= CLOSE else ": too far off to trust its other predictions"
+            off = f"{format_signed_percent(gap)} off the traced one{sure}"
+            found.append(f"For the traced buckets the model's step is {off}.")
+        slower = traced.compute_slowdown
+        if slower is not None:
+            found.append(f"Kernels beside a collective took {slower:.2f} times as long as alone.")
+        return found
+
+    def step_told(self, step: StepTimes) -> str:
+        return " ".join(self.step_sentences(step))
+
+    def step_table(self, step: StepTimes) -> Table:
+        parts = (
+            ("forward", step.forward_s),
+            ("backward", step.backward_s),
+            ("optimizer and all else", step.optimizer_s),
+            ("step without its wait for gradients", step.uninstrumented_step_s),
+            ("step as traced", step.step_s),
+        )
+        rows = [[name, format_seconds(time_s)] for name, time_s in parts]
+        title = f"Where the traced step goes ({self.record.fabric.label})"
+        return Table(title, columns(("part", "time"), ("part",)), rows, opened=True)
+
+    def advice(self) -> list[Advice]:
+        """Return the recommendation, and the command that shows the buckets: nothing here can be run to prove it."""
+        return [
+            *super().advice(),
+            Advice("For the buckets, other links and what to paste:", f"xbench plan {shlex.quote(self.place)}"),
+        ]
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        super().draw(console, detail)
+        if detail.verbose:
+            table = bucket_table(self.traced)
+            say(console, f"\n{table.title}")
+            console.print(as_text(table))
+
+    def markdown(self) -> list[str]:
+        title, *rest = super().markdown()
+        return [title, *self.answer_before_plans(), *rest]
+
+    def sections(self) -> list[Section]:
+        step = self.record.step
+        said = Sentences(self.step_sentences(step) if step is not None else [])
+        blocks: list[Block] = [said, bucket_table(self.traced)]
+        return [Section("traced", "The traced step", blocks), *super().sections()]
+
+
+def bucket_table(traced: Traced) -> Table:
+    """The collectives of a step: after which gradient each was launched, its bytes, and its time."""
+    rows = [
+        [str(number), str(one.gradients), format_bytes(one.nbytes), format_seconds(one.launched_s),
+         format_seconds(one.duration_s)]
+        for number, one in enumerate(traced.buckets, start=1)
+    ]  # fmt: skip
+    note = "launched: since the first gradient, by the host; ran: waiting for peers included, shortest rank; medians."
+    title = f"Collectives of a traced step ({traced.collective}, real)"
+    return Table(title, columns(["#", "after gradient", "bytes", "launched", "ran"]), rows, note, opened=True)
+
+
+def _share(seconds: float, whole_s: float) -> str:
+    return f"{format_seconds(seconds)} ({format_percent(seconds / whole_s)})"

@@ -1,4 +1,4 @@
-"""View of a check for regressions: the answer, then the worst cases, the reasons, and every launch behind them.
+"""Views of a baseline and of a check for regressions: the answer, the worst cases, the reasons, and every launch.
 
 On a narrow terminal, a case is a stacked block. Colour repeats the verdict. In JUnit, a regression is a failure, and so
 is a changed workload. A case that was not judged is skipped, with its reason, or an error if head failed. With `strict`
@@ -10,30 +10,30 @@ from the end, where the least severe cases are, until the text fits. A line says
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
 
-from xbench.records import Judged, Label, Regression
-from xbench.report import markup
+from xbench.records import Baseline, Environment, Judged, Label, LaunchPair, Measurement, Regression, WorkloadRecord
+from xbench.report import markup, sentences
 from xbench.report import regression_sentences as told
-from xbench.report.charts.forest import forest, verdict_badge, wall_clock_cases, wall_table
+from xbench.report.charts.forest import (
+    floors_figure,
+    floors_table,
+    forest,
+    noise_labels,
+    verdict_badge,
+    wall_clock_cases,
+    wall_table,
+)
 from xbench.report.charts.launches import pairs_over_time
 from xbench.report.console import NARROW_COLUMNS, breaks_words, facts, filled_table, indented, say
-from xbench.report.kinds.baseline import failure_rows, launch_rows, workload_facts
 from xbench.report.markup import plain
-from xbench.report.page.common_sections import (
-    capitalized,
-    environment_section,
-    environments_section,
-    label_badge,
-    made_at,
-)
-from xbench.report.page.model import Block, Cell, Facts, Section, Sentences, Table, columns
-from xbench.report.view import Case, Detail, Row, Status, View, ends, fields
-from xbench.text import counted
+from xbench.report.page.model import Badge, Block, Cell, Facts, Section, Sentences, Table, columns
+from xbench.report.view import Case, Detail, Row, Status, View, ends, environment_section, environments_section, fields
+from xbench.text import and_of, capitalized, counted
 
 STYLES = {
     "regressed": "bold red", "changed": "bold red", "improved": "bold green", "expected": "yellow",
@@ -44,6 +44,7 @@ MIN_BYTES = 8 * 1024
 ROOM_BYTES = 1024
 """Bytes kept free for the line on omitted rows."""
 
+COUNTS = ("case", "value", "label")
 HEAD = (
     "| case | verdict | head over base [95 % CI] | p (Holm) | threshold | pairs | label |\n"
     "| --- | --- | ---: | ---: | --- | ---: | --- |\n"
@@ -60,13 +61,14 @@ class RegressionView(View[Regression]):
     """Head beside base."""
 
     name = "Regression check"
+    aftermath = " The verdicts rest on what had been measured by then."
 
     def title(self) -> str:
         base = self.record.base.source if self.record.base is not None else "nothing to compare with"
         return f"{self.record.head.source} against {base}"
 
     def subtitle(self) -> str:
-        made = f"{made_at(self.record.created)} · {self.record.head.environment.hostname}"
+        made = f"{sentences.made_at(self.record.created)} · {self.record.head.environment.hostname}"
         return f"{made} · {counted(len(self.record.cases), 'case')}"
 
     def headline(self) -> list[str]:
@@ -75,11 +77,12 @@ class RegressionView(View[Regression]):
     def labels(self) -> list[Label]:
         return sorted({case.label for case in self.record.cases if case.label is not None})
 
-    def incomplete(self) -> str | None:
-        return told.incomplete(self.record)
-
     def failures(self) -> list[str]:
         return [told.failure_line(failure) for failure in self.record.failures]
+
+    def remarks(self) -> list[str]:
+        """Return remarks beside the verdicts: an early end, failures and warnings."""
+        return [*filter(None, (self.incomplete(),)), *self.failures(), *self.record.warnings]
 
     def properties(self) -> dict[str, str]:
         return dict(told.sides(self.record))
@@ -88,7 +91,7 @@ class RegressionView(View[Regression]):
         record = self.record
         answer, *rest = self.headline()
         say(console, answer, "bold red" if any(case.fails for case in record.cases) else "bold")
-        for sentence in (*rest, *told.remarks(record)):
+        for sentence in (*rest, *self.remarks()):
             say(console, sentence)
         console.print()
         cases = told.worst_first(record.cases)
@@ -226,7 +229,7 @@ def counted_table(cases: Sequence[Judged]) -> Table:
             told.value(case.base, case.unit, case.head),
             told.value(case.head, case.unit, case.base),
             told.threshold(case.threshold),
-            label_badge(case.label) if case.label is not None else "–",
+            Badge.of(case.label) if case.label is not None else "–",
         ]
         for case in cases
     ]
@@ -296,6 +299,159 @@ def _text(case: Judged, record: Regression) -> str:
     return "\n".join(said)
 
 
+class BaselineView(View[Baseline]):
+    """Counts that `regress check` without `--base` compares with, and the noise floors of a machine."""
+
+    name = "Baseline"
+    cut_short = "it ended early"
+    aftermath = ""
+
+    def title(self) -> str:
+        return f"{and_of([check.name for check in self.record.suite.checks])}, for later checks"
+
+    def subtitle(self) -> str:
+        return f"{sentences.made_at(self.record.created)} · made on {self.record.side.environment.hostname}"
+
+    def headline(self) -> list[str]:
+        record = self.record
+        machine = "any machine" if record.machine == "any" else record.machine
+        counts = [counted(len(record.side.measurements), "case")] if record.side.measurements else []
+        floors = [f"noise floors from {counted(len(record.pairs), 'A/A pair')}"] if record.pairs else []
+        return [f"Baseline of {machine}: {and_of([*counts, *floors] or ['nothing was measured'])}."]
+
+    def answer(self) -> list[str]:
+        labels = list(self.labels())
+        return [*self.headline(), *([f"Its figures are {and_of(labels)}."] if labels else [])]
+
+    def labels(self) -> list[Label]:
+        return sorted({*(one.label for one in self.record.side.measurements), *noise_labels(self.record)})
+
+    def failures(self) -> list[str]:
+        return [told.failure_line(failure, sides=False) for failure in self.record.failures]
+
+    def environment(self) -> Environment:
+        return self.record.side.environment
+
+    def environment_sections(self) -> list[Section]:
+        side = self.record.side
+        source = ("source", told.source(side))
+        return [environment_section(side.environment, source, *workload_facts(side.workloads))]
+
+    def draw(self, console: Console, detail: Detail) -> None:
+        record = self.record
+        say(console, self.headline()[0], "bold")
+        self.draw_incomplete(console)
+        for failure in self.failures():
+            say(console, failure, "bold red")
+        console.print()
+        for grid in self._grids():
+            console.print(filled_table(*grid))
+        measured = ("measured", told.side_line(record.side))
+        made = ("made by", f"xbench {record.xbench}: {record.command}")
+        facts(console, [*workload_facts(record.side.workloads), measured, made], record.warnings)
+
+    def markdown(self) -> list[str]:
+        record = self.record
+        made = [("measured", told.side_line(record.side)), ("command", record.command)]
+        return [
+            f"### {markup.plain(self.headline()[0])}",
+            markup.quoted(self.incomplete()),
+            markup.bullets(self.failures(), bold=True),
+            *(markup.table(headings, rows) for _, headings, rows, _ in self._grids()),
+            markup.bullets(f"warning: {warning}" for warning in record.warnings),
+            markup.details("How it was measured", markup.facts([*workload_facts(record.side.workloads), *made])),
+        ]
+
+    def markdown_command(self) -> str:
+        return ""
+
+    def _grids(self) -> list[tuple[str, list[str], list[list[str]], tuple[str, ...]]]:
+        """Return title, headings and rows of each table with any, and the columns that are aligned left."""
+        counts, floors = told.count_rows(self.record), told.noise_rows(self.record)
+        found = [
+            ("Counts, plans and predictions", list(COUNTS), list(map(list, counts)), ("case", "label")),
+            (told.FLOORS, list(told.FLOOR_COLUMNS), list(map(list, floors)), ("case", "noise floor", "label")),
+        ]
+        return [grid for grid in found if grid[2]]
+
+    def sections(self) -> list[Section]:
+        record, counts = self.record, told.count_rows(self.record)
+        rows: list[list[Cell]] = [[case, value, Badge.of(label)] for case, value, label in counts]
+        table = Table("Counts, plans and predictions", columns(COUNTS, ("case", "label")), rows, opened=True)
+        found = Section("counts", "What later checks are held against", [table] if rows else [])
+        if not record.pairs:
+            return [found]
+        pairs = pairs_over_time("Every A/A pair over time", "Both are the same code.", record.pairs)
+        return [
+            found,
+            Section("floors", "Noise floors", [floors_figure(record) or floors_table(record)]),
+            Section("pairs", "Every pair", [pairs] if pairs is not None else []),
+        ]
+
+    def tables(self) -> dict[str, list[Row]]:
+        record, of = self.record, fields(self.record, "created", "complete")
+        once = [_measurement(one, of, None, "base", "deterministic") for one in record.side.measurements]
+        labels = {one.case: one.label for pair in record.pairs for one in pair.base}
+        floors = [
+            {
+                **of,
+                "label": labels.get(floor.case),
+                **fields(floor, "check", "mode", "metric"),
+                "noise_floor_share": floor.floor,
+                **fields(floor, "measured_pairs", "checked_pairs"),
+            }
+            for floor in record.floors
+        ]
+        launches = [*once, *launch_rows(record.pairs, of, "A/A")]
+        return {"launches": launches, "floors": floors, "failures": failure_rows(record)}
+
+    def cases(self, strict: bool) -> list[Case]:
+        group, record = f"baseline of {self.record.machine}", self.record
+        counts = [(case, f"{value} ({label})") for case, value, label in told.count_rows(record)]
+        floors = [
+            (case, f"noise floor {floor}" if label == "–" else f"noise floor {floor} ({label})")
+            for case, floor, _, label in told.noise_rows(record)
+        ]
+        failed = zip(record.failures, self.failures(), strict=True)
+        return [
+            *(Case(group, name, message=said) for name, said in (*counts, *floors)),
+            *(Case(group, f"{failure.check}/{failure.mode or 'all modes'}", status="error", message=said)
+              for failure, said in failed),
+        ]  # fmt: skip
+
+
+def workload_facts(workloads: Mapping[str, WorkloadRecord], what: str = "workload") -> list[tuple[str, str]]:
+    """Return the workload of each check, by the check's name."""
+    return [(what, f"{name}: {sentences.workload_line(one)}") for name, one in workloads.items()]
+
+
+def failure_rows(record: Baseline | Regression) -> list[Row]:
+    """Return the tidy table of failures."""
+    of = fields(record, "created", "complete")
+    return [{**of, "label": None, **failure.model_dump()} for failure in record.failures]
+
+
+def launch_rows(pairs: Iterable[LaunchPair], of: Row, phase: str) -> Iterator[Row]:
+    """Return one row per case, side and pair, in the order of time."""
+    for pair in pairs:
+        sides = {"base": pair.base, "head": pair.head}
+        for side in sorted(sides, key=lambda side: side != pair.first):
+            for one in sides[side]:
+                yield _measurement(one, of, pair.number, side, phase)
+
+
+def _measurement(one: Measurement, of: Row, pair: int | None, side: str, phase: str) -> Row:
+    return {
+        **of,
+        "label": one.label,
+        "phase": phase,
+        "pair": pair,
+        "side": side,
+        **fields(one, "check", "mode", "metric", "value", "unit"),
+        "samples": len(one.samples),
+    }
+
+
 # --- Markdown and annotations for GitHub ------------------------------------------------------------------------------
 
 
@@ -308,16 +464,20 @@ def regression_markdown(record: Regression, limit_bytes: int = LIMIT_BYTES) -> s
         answer = f"{plain(told.answer(record)[0])}\n"
         return answer if len(answer.encode()) <= limit_bytes else ""
     first, *others = told.answer(record)
-    said = [f"**{plain(first)}**", *map(plain, (*others, *told.remarks(record)))]
+    said = [f"**{plain(first)}**", *map(plain, (*others, *RegressionView(record).remarks()))]
     top = _cut("### xbench regress\n\n" + "".join(f"{sentence}\n\n" for sentence in said), limit_bytes // 3)
-    bottom = _how(record, limit_bytes // 3)
+    how = markup.facts([*told.sides(record), *told.method(record), ("command", record.command)])
+    bottom = f"\n{markup.details('How it was measured', _cut(how, limit_bytes // 3))}\n"
     left = limit_bytes - sum(len(part.encode()) for part in (top, bottom, HEAD)) - ROOM_BYTES
     cases = told.worst_first(record.cases)
     rows, shown = _fitting([_markdown_row(case) for case in cases], left)
     listed = f"{HEAD}{rows}" if cases else ""
     omitted = f"\n{counted(len(cases) - shown, 'row')} left out.\n" if shown < len(cases) else ""
     left -= len(rows.encode())
-    every = [_markdown_reason(*shared) for shared in told.reasons(cases[:shown])]
+    every = []
+    for reason, alike in told.reasons(cases[:shown]):
+        fresh = "".join(f"; {found}" for found in map(told.confirmation, alike) if found is not None)
+        every.append(f"- {plain(', '.join(map(told.name, alike)))}: {plain(reason + fresh)}\n")
     reasons, explained = _fitting(every, left - ROOM_BYTES)
     why = f"\n{markup.details('Why', reasons.rstrip())}\n" if explained else ""
     return f"{top}{listed}{omitted}{why}{bottom}"
@@ -331,16 +491,6 @@ def _markdown_row(case: Judged) -> str:
         told.threshold(case.threshold), str(case.found.pairs) if case.found is not None else "–", case.label or "–",
     )  # fmt: skip
     return f"| {' | '.join(plain(cell) for cell in cells)} |\n"
-
-
-def _markdown_reason(reason: str, alike: Sequence[Judged]) -> str:
-    fresh = "".join(f"; {found}" for found in map(told.confirmation, alike) if found is not None)
-    return f"- {plain(', '.join(map(told.name, alike)))}: {plain(reason + fresh)}\n"
-
-
-def _how(record: Regression, most_bytes: int) -> str:
-    how = markup.facts([*told.sides(record), *told.method(record), ("command", record.command)])
-    return f"\n{markup.details('How it was measured', _cut(how, most_bytes))}\n"
 
 
 def _fitting(parts: Sequence[str], room_bytes: int) -> tuple[str, int]:
@@ -369,7 +519,7 @@ def workflow_commands(record: Regression) -> list[str]:
 
 def command(level: Level, title: str, message: str) -> str:
     """Return an escaped workflow command: '::error title=…::…'."""
-    return f"::{level} title={_property(title)}::{_data(message)}"
+    return f"::{level} title={_data(title).replace(':', '%3A').replace(',', '%2C')}::{_data(message)}"
 
 
 def _lines(level: Level, cases: Sequence[Judged]) -> list[str]:
@@ -390,7 +540,3 @@ def _message(case: Judged) -> str:
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

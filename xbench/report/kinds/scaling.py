@@ -17,10 +17,9 @@ from xbench.records import Label, Scaling, ScalingPoint
 from xbench.report import markup
 from xbench.report.charts.axes import BELOW, marks, plain, rounded, time_unit
 from xbench.report.console import NARROW_COLUMNS, as_text, fact, facts, headline, indented, say
-from xbench.report.page.common_sections import caution_blocks, fabric_pairs, made_at, workload_pair
 from xbench.report.page.model import Facts, Figure, Layout, Section, Table, Trace, columns
-from xbench.report.sentences import band_line, fabric_line, workload_line
-from xbench.report.view import Case, Detail, Row, View, ends, fields
+from xbench.report.sentences import band_line, fabric_line, fabric_pairs, made_at, workload_pair
+from xbench.report.view import Case, Detail, Row, View, caution_blocks, ends, fields
 from xbench.stats.steps import short_step_caution
 from xbench.text import counted
 from xbench.units import format_bytes, format_count, format_percent, format_rate, format_seconds
@@ -42,7 +41,6 @@ class ScalingView(View[Scaling]):
     """Predicted steps on more workers than were measured."""
 
     name = "Scaling"
-    keeps_empty_sections = True
 
     def title(self) -> str:
         return f"{self.record.workload.title} on more workers: {self.record.topology}"
@@ -88,7 +86,7 @@ class ScalingView(View[Scaling]):
         console.print()
         assumed = [("" if number else "assumed", sentence) for number, sentence in enumerate(record.assumptions)]
         facts(console, [
-            ("workload", workload_line(record.workload)),
+            workload_pair(record.workload),
             ("compute", self.compute_line()),
             ("topology", record.topology),
             ("measured", fabric_line(record.fabric)),
@@ -113,7 +111,7 @@ class ScalingView(View[Scaling]):
             *self.cautions(),
             markup.warning_list(record.warnings),
             markup.details("What it rests on", markup.facts([
-                ("workload", workload_line(record.workload)),
+                workload_pair(record.workload),
                 ("measured", fabric_line(record.fabric)),
                 *(("assumed", sentence) for sentence in record.assumptions),
                 ("from", f"{record.source.path}: {record.source.command}"),
@@ -223,7 +221,7 @@ def figures(record: Scaling) -> list[Figure]:
 
 def _step_curves(record: Scaling) -> Figure:
     """Draw each mode's predicted step over the number of workers, and the step without communication."""
-    unit = time_unit(max((point.step_band_s or (0.0, point.step_s))[1] for point in record.points))
+    unit = time_unit(max(point.step_band_s[1] for point in record.points))
     axis: Layout = {"title": {"text": f"step [{unit.name}]"}, "rangemode": "tozero"}
     if max(point.step_s for point in record.points) > 8 * max(record.compute_s, 1e-12):
         title = {"text": f"step [{unit.name}], logarithmic"}
@@ -314,14 +312,11 @@ def _rows(record: Scaling, cell: PointCell) -> list[list[str]]:
 
 
 def _rate(point: ScalingPoint) -> str:
-    return format_count(point.samples_per_s or None)  # older records hold 0.0 where the batch is unknown
+    return format_count(point.samples_per_s)
 
 
 def _band(point: ScalingPoint) -> str:
-    if point.step_band_s is None:
-        return "unknown"
-    low_s, high_s = point.step_band_s
-    return f"{format_seconds(low_s)} – {format_seconds(high_s)}"
+    return " – ".join(map(format_seconds, point.step_band_s))
 
 
 def links_table(record: Scaling) -> Table:

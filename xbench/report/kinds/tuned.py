@@ -13,11 +13,10 @@ from xbench.records import Comparison, Label, Plan, Ratio, Tuned
 from xbench.report import console as terminal
 from xbench.report import markup, sentences
 from xbench.report.advice import Advice, in_ddp
-from xbench.report.charts.axes import named, plain, rounded, vertical_line, whiskers
-from xbench.report.page.common_sections import command_section, fabric_pairs, following, label_badge, workload_pair
-from xbench.report.page.model import Badge, Block, Cell, Code, Facts, Figure, Section, Sentences, Table, Trace, columns
+from xbench.report.charts.axes import named, plain, points, rounded, rows_axis, vertical_line, whiskers
+from xbench.report.page.model import Badge, Block, Cell, Code, Facts, Figure, Section, Sentences, Table, columns
 from xbench.report.snippets import PLAIN_DDP, attach_snippet, ddp_snippet, is_plain_ddp, is_schedule
-from xbench.report.view import Case, Detail, Row, View, ends, fields
+from xbench.report.view import Case, Detail, Row, View, command_section, ends, fields, following
 from xbench.stats.tuning import Choice
 from xbench.text import and_of, counted
 from xbench.units import format_brief_percent
@@ -49,7 +48,7 @@ class TunedView(View[Tuned]):
     def labels(self) -> list[Label]:
         return [self.record.label]
 
-    def advice(self, path: str | None = None) -> list[Advice]:
+    def advice(self) -> list[Advice]:
         return in_ddp(self.record.schedule, self.record.tried, self.record.record)
 
     def draw(self, console: Console, detail: Detail) -> None:
@@ -79,7 +78,7 @@ class TunedView(View[Tuned]):
         return f", carried by {self.record.carrier}" if self.record.carrier is not None else ""
 
     def setup(self) -> list[tuple[str, str]]:
-        return [workload_pair(self.record.workload), ("fabric", sentences.fabric_line(self.record.fabric))]
+        return [sentences.workload_pair(self.record.workload), ("fabric", sentences.fabric_line(self.record.fabric))]
 
     def markdown(self) -> list[str]:
         record = self.record
@@ -106,10 +105,10 @@ class TunedView(View[Tuned]):
         record = self.record
         buckets = "as DDP forms them" if record.buckets is None else str(len(record.buckets))
         pairs = [
-            workload_pair(record.workload),
+            sentences.workload_pair(record.workload),
             ("buckets", buckets + self.carried()),
             ("margin", f"a gain of at least {100 * record.margin:g} % was taken to be worth a change"),
-            *fabric_pairs(record.fabric),
+            *sentences.fabric_pairs(record.fabric),
             ("device", "CPU" if record.device == "cpu" else record.device),
             ("made with", f"xbench {record.xbench}, torch {record.torch or 'not installed'}"),
             ("rests on", record.record),
@@ -124,26 +123,27 @@ class TunedView(View[Tuned]):
         return [command_section(self.record.command)]
 
     def tables(self) -> dict[str, list[Row]]:
-        return {"tried": [self._row(mode, ratio) for mode, ratio in self._tried()]}
+        record = self.record
+        rows = [
+            {
+                **fields(record, "label", "created"),
+                "workload": record.workload.title,
+                "fabric": record.fabric.spec,
+                "ranks": record.fabric.world_size,
+                "mode": mode,
+                "chosen": mode == record.schedule,
+                "reference": record.reference,
+                "ratio": ratio.value if ratio else 1.0,
+                **ends("ratio", ratio.ci95 if ratio else None),
+                "verdict": ratio.verdict if ratio else "reference",
+            }
+            for mode, ratio in self._tried()
+        ]
+        return {"tried": rows}
 
     def _tried(self) -> list[tuple[str, Ratio | None]]:
         """Return the reference, which has no ratio, and every candidate that was timed."""
         return [(self.record.reference, None), *self.record.tried.items()]
-
-    def _row(self, mode: str, ratio: Ratio | None) -> Row:
-        record = self.record
-        return {
-            **fields(record, "label", "created"),
-            "workload": record.workload.title,
-            "fabric": record.fabric.spec,
-            "ranks": record.fabric.world_size,
-            "mode": mode,
-            "chosen": mode == record.schedule,
-            "reference": record.reference,
-            "ratio": ratio.value if ratio else 1.0,
-            **ends("ratio", ratio.ci95 if ratio else None),
-            "verdict": ratio.verdict if ratio else "reference",
-        }
 
     def cases(self, strict: bool) -> list[Case]:
         record = self.record
@@ -244,27 +244,22 @@ def tried_figure(record: Tuned) -> Figure | None:
     if not tried:
         return None
     names = [named(mode) for mode, _ in tried]
-    points: Trace = {
-        "type": "scatter", "mode": "markers", "y": names, "x": [rounded(ratio.value) for _, ratio in tried],
-        "error_x": whiskers((ratio.value, ratio.ci95) for _, ratio in tried),
-        "marker": {"color": "--c1", "size": 11},
-        "customdata": [f"<b>{plain(mode)}</b><br>{ratio_words(ratio)}: {ratio.verdict}" for mode, ratio in tried],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
+    said = [f"<b>{plain(mode)}</b><br>{ratio_words(ratio)}: {ratio.verdict}" for mode, ratio in tried]
+    bars = whiskers((ratio.value, ratio.ci95) for _, ratio in tried)
+    x, marker = [rounded(ratio.value) for _, ratio in tried], {"color": "--c1", "size": 11}
     headings = ("mode", "ratio [95 % CI]", "verdict", "label")
     rows: list[list[Cell]] = [
-        [mode, ratio_words(ratio), Badge(ratio.verdict, ratio.verdict), label_badge(record.label)]
-        for mode, ratio in tried
+        [mode, ratio_words(ratio), Badge.of(ratio.verdict), Badge.of(record.label)] for mode, ratio in tried
     ]
     return Figure(
         key="ratios",
         title=f"Time per sample over that of {record.reference}",
         labels=[record.label],
         told="Left of 1 is faster. Whiskers are 95 % confidence intervals.",
-        traces=[points],
+        traces=[points(x, names, said, error_x=bars, marker=marker)],
         layout={
             "xaxis": {"title": {"text": f"ratio to {plain(record.reference)}"}},
-            "yaxis": {"categoryorder": "array", "categoryarray": names, "range": [len(names) - 0.5, -0.5]},
+            "yaxis": rows_axis(names),
             "shapes": [vertical_line(1)],
             "margin": {"t": 8},
         },

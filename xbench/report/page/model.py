@@ -24,6 +24,11 @@ class Badge:
     text: str
     kind: str
 
+    @classmethod
+    def of(cls, word: str) -> Badge:
+        """Return a badge whose kind is its word: 'real', 'slower'."""
+        return cls(word, word)
+
 
 Cell = str | Badge
 
