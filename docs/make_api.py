@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 import xbench
 from xbench import errors, records
+from xbench.schedules.attach import DEFAULTS, AttachSettings
 from xbench.schedules.base import Handle
 
 BAR = "\\|"
@@ -82,7 +83,7 @@ def _function(heading: str, name: str, function: Callable[..., Any]) -> str:
     """Name, signature (a parameter a line where it is long) and docstring."""
     signature = inspect.signature(function)
     parameters = [one for one in signature.parameters.values() if one.name != "self"]
-    given = [_parameter(one) for one in parameters]
+    given = [told for one in parameters for told in _parameter(one)]
     keywords = [at for at, one in enumerate(parameters) if one.kind is one.KEYWORD_ONLY]
     if keywords:
         given.insert(keywords[0], "*")
@@ -93,10 +94,13 @@ def _function(heading: str, name: str, function: Callable[..., Any]) -> str:
     return f"{shown}\n\n{_told(function)}\n"
 
 
-def _parameter(one: inspect.Parameter) -> str:
-    """'timeout: timedelta | None = None'. Annotations are texts, as the source has them."""
+def _parameter(one: inspect.Parameter) -> list[str]:
+    """['timeout: timedelta | None = None'], or each setting. Annotations are texts, as the source has them."""
+    if one.kind is one.VAR_KEYWORD:
+        kinds = AttachSettings.__annotations__
+        return [f"{name}: {kinds[name].__forward_arg__} = {value!r}" for name, value in DEFAULTS.items()]
     default = "" if one.default is one.empty else f" = {one.default!r}"
-    return f"{one.name}: {one.annotation}{default}"
+    return [f"{one.name}: {one.annotation}{default}"]
 
 
 def _told(of: Any) -> str:

@@ -17,7 +17,7 @@ one before the end of its slice only if its own slice is shorter (`sched_setattr
 slices). results/gloo-priority.json has the times.
 
 Every mode of a comparison that may be the answer runs in the same process and has both. XBENCH_HOST_TUNING=off turns
-both off. Ranks on GPUs have neither; there the variable turns off the binding to cores (`rank.gpu_cores`).
+both off. Ranks on GPUs have neither; there the variable turns off the binding to cores (`rank.gpu`).
 """
 
 from __future__ import annotations

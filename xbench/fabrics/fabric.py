@@ -138,7 +138,7 @@ class LocalFabric(Fabric):
 
     On a CPU this shows how schedules behave on a link as fast as memory, which is rarely the question. With several
     GPUs it is the real thing: NCCL over NVLink or PCIe. Ranks on CPUs are pinned to their own cores. With GPUs each
-    rank takes the GPU of its LOCAL_RANK and binds itself to the cores next to it (`rank.gpu_cores`).
+    rank takes the GPU of its LOCAL_RANK and binds itself to the cores next to it (`rank.gpu`).
     """
 
     def __init__(self, spec: FabricSpec, run_id: str, device: DeviceType = "cpu") -> None:

@@ -3,14 +3,12 @@
 Under our own launcher the parent watches the ranks. Here no parent does, so every rank has a thread. Every BEAT_S it
 
 - sends new events of the rank's journal to rank 0, so that they are not lost with the rank;
-- reports at the store that the rank lives, and whether it has moved (its journal or its note has changed);
-- on rank 0: reads the reports of the others and judges them;
+- reports at the store that the rank lives, and its note;
+- on rank 0: lets the judge of every launch (`launch.monitor`) read the reports of all ranks;
 - on all others: ends its process when rank 0 reports the end, or has disappeared.
 
 A rank that fails reports why, then waits until rank 0 has recorded it. Most launchers end every rank as soon as one has
-ended badly. Rank 0 waits COLLECT_S for further reports. As `launch.monitor` does, it prefers a rank with an error of
-its own, then one that disappeared without a report, and last one that lost its peers. Silence is judged as there: no
-beat of a rank, or no move of any rank, for the user's --timeout.
+ended badly. A rank is gone if it has not beaten for the user's --timeout, or for GONE_S if others have lost it.
 
 A process that hangs in a collective does not react to a request to end, so the thread ends it. On rank 0, `abandon`
 saves the record first. Signals interrupt Python code only, so they also reach the thread through a pipe. Messages are
@@ -33,15 +31,16 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from xbench.errors import Interrupted, RankError, XbenchError
-from xbench.launch.monitor import silent_error
+from xbench.launch.monitor import AgentWatch, Monitor, Probes, RankWatch, Reader, raised
 from xbench.launch.rendezvous import RankAssignment
-from xbench.rank.events import parse
+from xbench.rank.events import Event, RankFailed, parse
 from xbench.rank.journal import JournalReader, Take
 
 BEAT_S = 1.0
-COLLECT_S = 1.5
 GONE_S = 4 * BEAT_S
 """A rank that its peers have lost is gone if it has not beaten for this long [s]."""
+
+VANISHED = "disappeared: it, or its host, ended without a word"
 
 SIGNAL_S = 0.5
 """Time for a signal's handler to act in the main thread before the thread ends the process [s]."""
@@ -52,106 +51,41 @@ TAKEN_S = 15.0
 BYE_S = 10.0
 """Time that rank 0 keeps the store for ranks that have not yet read the result [s]."""
 
-OWN, GONE, LOST_PEERS = range(3)
-"""Distance of a sign of trouble from the root cause. The smallest wins."""
 
+class StoredJournal:
+    """Journal of another rank, as far as its reports at the store have come. Times are those of `clock`."""
 
-@dataclass
-class _Seen:
-    """State of a rank as rank 0 knows it."""
+    job = 0
 
-    beat: int = -1
-    beat_s: float = 0.0
-    moves: int = -1
-    doing: str = ""
-    taken: int = 0
-    done: bool = False
-    failure: tuple[int, str, str | None] | None = None
+    def __init__(self, store: Any, rank: int, clock: Callable[[], float]) -> None:
+        self.rank = rank
+        self.beat_s = clock()
+        """Time of the last beat [s]."""
+        self.done = False
+        self._store, self._clock = store, clock
+        self._beat, self._taken = -1, 0
+        self._note: list[Any] | None = None
+        self._noted: tuple[float, str] | None = None
 
+    def poll(self) -> list[Event]:
+        """Return the events since the last poll. Raises RuntimeError if the store is gone."""
+        if not self._store.check([f"alive/{self.rank}"]):
+            return []
+        beat, note, sent, self.done = json.loads(self._store.get(f"alive/{self.rank}"))
+        if beat != self._beat:
+            self._beat, self.beat_s = beat, self._clock()
+        if note != self._note:
+            self._note, self._noted = note, (self._clock(), note[1])
+        keys = [f"events/{self.rank}/{number}" for number in range(self._taken, sent)]
+        events = [parse(text) for text in self._store.multi_get(keys)] if keys else []
+        for key in keys:
+            self._store.delete_key(key)
+        self._taken = sent
+        return events
 
-@dataclass
-class Survey:
-    """States of all ranks as rank 0 knows them. `read` reads the store once."""
-
-    seats: Sequence[RankAssignment]
-    store: Any
-    silence_s: float
-    take: Take
-    """Takes (job, rank in the job, event) for every new event."""
-    clock: Callable[[], float]
-    seen: list[_Seen] = field(default_factory=list)
-    moved_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.moved_s = self.clock()
-        self.seen = [_Seen(beat_s=self.moved_s) for _ in self.seats]
-
-    @property
-    def failed(self) -> bool:
-        """True if any rank has reported a failure."""
-        return any(seen.failure is not None for seen in self.seen)
-
-    def read(self) -> None:
-        """Read the reports of all ranks."""
-        now = self.clock()
-        come = [rank for rank, seen in enumerate(self.seen) if seen.beat >= 0 or self.store.check([f"alive/{rank}"])]
-        for rank, said in zip(come, self.store.multi_get([f"alive/{rank}" for rank in come]), strict=True):
-            seen = self.seen[rank]
-            beat, moves, doing, sent, seen.done, failure = json.loads(said)
-            if beat != seen.beat:
-                seen.beat, seen.beat_s = beat, now
-            if moves != seen.moves:
-                seen.moves, self.moved_s = moves, now
-            seen.doing = doing
-            seen.failure = tuple(failure) if failure is not None else None
-            self._fetch(rank, sent)
-
-    def _fetch(self, rank: int, sent: int) -> None:
-        """Take the new events of a rank."""
-        seen = self.seen[rank]
-        keys = [f"events/{rank}/{number}" for number in range(seen.taken, sent)]
-        if not keys:
-            return
-        for key, text in zip(keys, self.store.multi_get(keys), strict=True):
-            self.take(0, rank, parse(text))
-            self.store.delete_key(key)
-        seen.taken = sent
-
-    def patience(self) -> float:
-        """Return the time to wait for further reports [s]. It is longer if all reports so far are effects.
-
-        A rank that disappeared is known only after GONE_S.
-        """
-        heard = [seen.failure[0] for seen in self.seen if seen.failure is not None]
-        return COLLECT_S if OWN in heard else COLLECT_S + GONE_S
-
-    def silent(self) -> XbenchError | None:
-        """Return the error for a rank that no longer beats, or for ranks of which none moves."""
-        now = self.clock()
-        for rank, seen in enumerate(self.seen):
-            if rank > 0 and not seen.done and now - seen.beat_s > self.silence_s:
-                return silent_error(self._who(rank), self.silence_s)
-        if now - self.moved_s > self.silence_s:
-            late = min(range(len(self.seen)), key=lambda rank: ("waiting" in self.seen[rank].doing, rank))
-            return silent_error(self._who(late), self.silence_s)
-        return None
-
-    def _who(self, rank: int) -> str:
-        seat, doing = self.seats[rank], self.seen[rank].doing
-        return f"rank {rank} on {seat.host_name}" + (f" ({doing})" if doing else "")
-
-    def cause(self) -> XbenchError | None:
-        """Return the root cause, as far as it is known."""
-        signs: list[tuple[int, int, XbenchError]] = []
-        now = self.clock()
-        for rank, seen in enumerate(self.seen):
-            if seen.failure is not None:
-                weight, what, hint = seen.failure
-                signs.append((weight, rank, RankError(f"{self._who(rank)} {what}", hint=hint)))
-            elif rank > 0 and not seen.done and now - seen.beat_s >= GONE_S:
-                gone = "disappeared: it, or its host, ended without a word"
-                signs.append((GONE, rank, RankError(f"{self._who(rank)} {gone}")))
-        return min(signs, key=lambda sign: sign[:2])[2] if signs else None
+    def state(self) -> tuple[float, str] | None:
+        """Return the last note and the time of its arrival [s], or None before the first."""
+        return self._noted
 
 
 @dataclass
@@ -170,12 +104,8 @@ class HeartbeatMonitor:
     clock: Callable[[], float] = time.monotonic
     leave: Callable[[int], Any] = os._exit
     _beats: int = 0
-    _moves: int = 0
     _sent: int = 0
     _done: bool = False
-    _failure: tuple[int, str, str | None] | None = None
-    _note: tuple[float, str] | None = None
-    _trouble_s: float | None = None
     _zero: tuple[int, float] = (-1, 0.0)
     _closing: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -183,9 +113,23 @@ class HeartbeatMonitor:
     _pipe: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        now = self.clock()
-        self._survey = Survey(self.seats, self.store, self.silence_s, self.take, self.clock)
-        self._zero = (-1, now)
+        self._zero = (-1, self.clock())
+        self._others = [StoredJournal(self.store, rank, self.clock) for rank in range(1, len(self.seats))]
+        readers: list[Reader] = [self.reader, *self._others]
+        watches = [RankWatch(one, 0, seat.host_name) for one, seat in zip(readers, self.seats, strict=True)]
+        probes = Probes(
+            self.clock,
+            alive=lambda rank: self._unseen_s(rank) <= self.silence_s,
+            state=lambda rank: "T" if self._unseen_s(rank) >= GONE_S else None,
+            notices_s=GONE_S,
+            vanished=VANISHED,
+        )
+        agents = [AgentWatch(0, str, 0)]  # no log, and no end that we see
+        self._monitor = Monitor(watches, agents, self.take, self.silence_s, probes, start_s=self.silence_s)
+
+    def _unseen_s(self, rank: RankWatch) -> float:
+        """Time since the last beat of a rank [s]; 0 for rank 0, whose beat this is."""
+        return self.clock() - rank.reader.beat_s if isinstance(rank.reader, StoredJournal) else 0.0
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -245,47 +189,33 @@ class HeartbeatMonitor:
         """Send and report once, then judge (rank 0) or obey. Raises RuntimeError if the store is gone."""
         self._post()
         if self.rank == 0:
-            self._survey.read()
             self._judge()
         else:
             self._obey()
 
-    def _post(self) -> None:
-        """Send new events of the journal, and report that the rank lives."""
-        events = self.reader.poll()
-        note = self.reader.state()
-        if events or note != self._note:
-            self._moves += 1
-            self._note = note
-        for event in events:
-            if self.rank == 0:
-                self.take(0, 0, event)
-            else:
-                self.store.set(f"events/{self.rank}/{self._sent}", event.line())
-                self._sent += 1
+    def _post(self, *failure: RankFailed) -> None:
+        """Send new events of the journal, and report that the rank lives. Rank 0 reads its own journal."""
+        for event in [*self.reader.poll(), *failure] if self.rank > 0 else []:
+            self.store.set(f"events/{self.rank}/{self._sent}", event.line())
+            self._sent += 1
         self._beats += 1
-        doing = note[1] if note else ""
-        said = [self._beats, self._moves, doing, self._sent, self._done, self._failure]
+        said = [self._beats, self.reader.state(), self._sent, self._done]
         self.store.set(f"alive/{self.rank}", json.dumps(said))
 
     # --- rank 0 ------------------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
         """End the launch if a rank failed or no rank moves."""
-        now = self.clock()
-        silent = self._survey.silent()
-        if silent is None and not self._survey.failed:
-            return
-        if self._trouble_s is None:
-            self._trouble_s = now
-        if silent is None and now - self._trouble_s < self._survey.patience():
-            return
-        if not self._closing.acquire(blocking=False):
-            return  # the main thread is closing already
-        error = (self._survey.cause() if self._survey.failed else silent) or silent
-        assert error is not None
+        error = self._verdict()
+        if error is None or not self._closing.acquire(blocking=False):
+            return  # the main thread may be closing already
         self._over(str(error))
         self.abandon(error)
+
+    def _verdict(self) -> XbenchError | None:
+        self._monitor.drain()  # reads the beats, so that a pause of this process makes nobody seem gone
+        verdict = self._monitor.poll()
+        return verdict.error if verdict is not None else None
 
     def _over(self, why: str) -> None:
         with contextlib.suppress(Exception):
@@ -326,13 +256,14 @@ class HeartbeatMonitor:
             self._wait_for("over", self.silence_s + GONE_S)
             self._bye()
             return
-        deadline = self.clock() + self.silence_s
+        deadline = self.clock() + self.silence_s + GONE_S
         while True:
-            self._survey.read()
-            if all(seen.done for seen in self._survey.seen):
+            error = self._verdict()
+            if all(one.done for one in self._others):
                 break
-            if self._survey.failed or self.clock() > deadline:
-                error = self._survey.cause() or RankError("not every rank came to the end")
+            if error is None and self.clock() > deadline:
+                error = RankError("not every rank came to the end")
+            if error is not None:
                 self._over(str(error))
                 raise error
             self._post()
@@ -340,46 +271,41 @@ class HeartbeatMonitor:
         self._over("")
         self._wait_for_byes(BYE_S)
 
-    def fail(self, what: str, hint: str | None, *, peers_lost: bool = False) -> XbenchError:
-        """Report that this rank's main thread failed, and return the error. `what` is a predicate ('raised …').
+    def fail(self, failure: RankFailed) -> XbenchError:
+        """Report that this rank's main thread failed, and return the error.
 
         On rank 0 the error is the cause, after all reports were collected. The others return once rank 0 has recorded
         the failure. If rank 0 is gone, they print it.
         """
         self._close()
-        self._failure = (LOST_PEERS if peers_lost else OWN, what, hint)
-        own = RankError(f"rank {self.rank} on {self.seats[self.rank].host_name} {what}", hint=hint)
+        own = self._monitor.ranks[self.rank]
+        own.error = failure
+        error = raised(own, failure).error
         try:
-            self._post()
+            self._post(failure)
             if self.rank == 0:
-                return self._heard(peers_lost) or own
+                return self._heard()
             self._wait_for("over", TAKEN_S)
             self._bye()
         except Exception:
             if self.rank > 0:
-                self._say(what)
-        return own
+                self._say(str(error))
+        return error
 
     def interrupted(self) -> None:
         """Report to the others that the user stopped this rank."""
         self._close()
-        self._failure = (LOST_PEERS, "was interrupted", None)
         with contextlib.suppress(Exception):
-            self._post()
+            self._post(RankFailed(message="KeyboardInterrupt", said="was interrupted"))
             if self.rank == 0:
-                self._survey.read()
+                self._monitor.drain()
                 self._over("interrupted")
 
-    def _heard(self, peers_lost: bool) -> XbenchError | None:
+    def _heard(self) -> XbenchError:
         """Collect reports for as long as others may send any, then end them."""
-        deadline = self.clock() + COLLECT_S + (GONE_S if peers_lost else 0.0)
-        while self.clock() < deadline:
-            self._survey.read()
-            if any(seen.failure is not None and seen.failure[0] == OWN for seen in self._survey.seen[1:]):
-                break
+        while (error := self._verdict()) is None:
             time.sleep(BEAT_S / 5)
-        error = self._survey.cause()
-        self._over(str(error or ""))
+        self._over(str(error))
         self._wait_for_byes(BEAT_S + SIGNAL_S)
         return error
 

@@ -185,7 +185,7 @@ def _start_agents(
             agents.append(AgentWatch(slot.index, started.read_log, job))
             for local_rank in range(fabric.spec.ranks):
                 reader = JournalReader(directory, job, slot.index * fabric.spec.ranks + local_rank)
-                ranks.append(RankWatch(reader, slot.index, local_rank, shared=jobs > 1))
+                ranks.append(RankWatch(reader, slot.index, shared=jobs > 1))
     return ranks, agents
 
 

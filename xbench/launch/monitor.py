@@ -9,7 +9,8 @@ A run without any sign of life is hung. The monitor watches every rank's journal
 `silence_s`, or for COMPILING_S while a rank compiles, it names the link that is down, the rank that is stopped, or the
 rank that is not waiting for the others.
 
-The monitor starts and ends no process. It reads time and the process table through `Probes`, so tests control both.
+The monitor starts and ends no process. It reads time and the process table through `Probes`, so tests control both, and
+so rank 0 of another launcher's ranks judges by their beats (`launch.heartbeat`).
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from xbench.errors import FabricError, RankError, RunError, XbenchError
 from xbench.launch.agent import describe_exit, exit_codes, last_words, lost_peers, stopped_by_agent
 from xbench.rank.events import Event, PhaseBegan, RankEnded, RankFailed, RankStarted
-from xbench.rank.journal import JournalReader, Take, pid_alive, process_state
+from xbench.rank.journal import Take, pid_alive, process_state
 from xbench.torch_compile import COMPILING, COMPILING_S
 
 COLLECT_S = 1.0
@@ -49,19 +51,37 @@ class Probes:
     """Queries of the monitor to the machine."""
 
     clock: Callable[[], float] = time.monotonic
-    alive: Callable[[int], bool] = pid_alive
-    state: Callable[[int], str | None] = process_state
+    alive: Callable[[RankWatch], bool] = lambda rank: rank.pid is not None and pid_alive(rank.pid)
+    state: Callable[[RankWatch], str | None] = lambda rank: process_state(rank.pid) if rank.pid is not None else None
     link_fault: Callable[[], str | None] = lambda: None
     disk_full: Callable[[], bool] = lambda: False
+    notices_s: float = 0.0
+    """Time after which `state` shows that a rank is stopped [s]."""
+    vanished: str | None = None
+    """What is said of a rank that is gone or stopped, if nobody can tell which."""
+
+
+class Reader(Protocol):
+    """Source of a rank's events and notes, as `JournalReader` is."""
+
+    job: int
+    rank: int
+
+    def poll(self) -> list[Event]:
+        """Return the events since the last poll."""
+
+    def state(self) -> tuple[float, str] | None:
+        """Return the last note and its time [s], or None."""
 
 
 @dataclass
 class RankWatch:
     """State of one rank of one job."""
 
-    reader: JournalReader
+    reader: Reader
     host: int
-    local_rank: int
+    host_name: str | None = None
+    """Name of the host; None: its number."""
     shared: bool = False
     """True if several jobs run, so that messages must name the job."""
     pid: int | None = None
@@ -73,7 +93,7 @@ class RankWatch:
 
     def __str__(self) -> str:
         job = f" of job {self.reader.job}" if self.shared else ""
-        return f"rank {self.reader.rank}{job} on host {self.host}"
+        return f"rank {self.reader.rank}{job} on {self.host_name or f'host {self.host}'}"
 
     @property
     def activity(self) -> str:
@@ -144,7 +164,7 @@ class Monitor:
         """Check everything once. Return the verdict if the launch is over."""
         now = self._probes.clock()
         # A process is checked before its journal is read, so that its last events are never missed.
-        gone = [rank for rank in self.ranks if rank.pid is not None and not self._probes.alive(rank.pid)]
+        gone = [rank for rank in self.ranks if rank.pid is not None and not self._probes.alive(rank)]
         self.drain()
         for rank in gone:
             if rank.gone_s is None:
@@ -201,9 +221,9 @@ class Monitor:
         """Return the cause of the trouble, once all ranks have had time to report theirs."""
         if now - since_s < COLLECT_S:
             return None
-        error = self._root_cause()
-        if error is not None:
-            return Verdict(error)
+        cause = self._root_cause()
+        if cause is not None and (cause.weight < LOST_PEERS or now - since_s >= COLLECT_S + self._probes.notices_s):
+            return Verdict(cause.error)
         if not self._trouble():  # an end that was read late
             self._trouble_s = None
             return None
@@ -213,26 +233,25 @@ class Monitor:
         ended = next(rank for rank in self.ranks if not rank.ended)
         return Verdict(RankError(f"{ended}{ended.activity} was ended by its agent, which gave no reason"))
 
-    def _root_cause(self) -> XbenchError | None:
+    def _root_cause(self) -> Cause | None:
         causes = [cause for agent in self.agents for cause in self._causes(agent)]
         if self._probes.disk_full():
-            return RunError(
+            error = RunError(
                 "the disk that holds the run's folder is full", hint="free some space, or set XBENCH_RESULTS"
             )
-        if not causes:
-            return None
-        cause = min(causes, key=lambda cause: (cause.weight, cause.at_s))
-        if cause.weight == LOST_PEERS:
-            detail = cause.error.detail
-            fault = self._probes.link_fault()
-            if fault is not None:
-                return FabricError(f"{fault}, so the ranks lost each other", detail=detail)
-            stopped = self._stopped()
-            if stopped is not None:
-                return RankError(
-                    f"{stopped}{stopped.activity} was stopped, and the others gave up waiting", detail=detail
-                )
-        return cause.error
+            return Cause(KILLED, 0.0, error)
+        cause = min(causes, key=lambda cause: (cause.weight, cause.at_s), default=None)
+        if cause is None or cause.weight < LOST_PEERS:
+            return cause
+        detail = cause.error.detail
+        fault = self._probes.link_fault()
+        if fault is not None:
+            return Cause(KILLED, cause.at_s, FabricError(f"{fault}, so the ranks lost each other", detail=detail))
+        stopped = self._stopped()
+        if stopped is not None:
+            how = self._probes.vanished or "was stopped, and the others gave up waiting"
+            return Cause(LEFT, cause.at_s, RankError(f"{stopped}{stopped.activity} {how}", detail=detail))
+        return cause
 
     def _causes(self, agent: AgentWatch) -> list[Cause]:
         """Return the failures under one agent."""
@@ -244,9 +263,9 @@ class Monitor:
         causes: list[Cause] = []
         for rank in self._of(agent):
             if rank.error is not None:
-                causes.append(_raised(rank, rank.error))
+                causes.append(raised(rank, rank.error))
             elif rank.gone_s is not None and not rank.ended and rank.pid not in closed - codes.keys():
-                causes.append(_left(rank, codes.get(rank.pid or 0), log))
+                causes.append(_left(rank, codes.get(rank.pid or 0), log, self._probes.vanished))
         if causes or agent.code is None or agent.ended_s is None:
             return causes
         words = last_words(log)
@@ -294,8 +313,8 @@ class Monitor:
             return Verdict(RankError(f"{late} did not start within {limit_s:g} s", detail=log or None))
         stopped = self._stopped()
         if stopped is not None:
-            why = f"{stopped}{stopped.activity} is stopped (as by SIGSTOP) and gave no sign of life for {limit_s:g} s"
-            return Verdict(RankError(why))
+            how = self._probes.vanished or f"is stopped (as by SIGSTOP) and gave no sign of life for {limit_s:g} s"
+            return Verdict(RankError(f"{stopped}{stopped.activity} {how}"))
         # The rank that the others wait for: not waiting itself, and silent the longest.
         open_ranks = [rank for rank in self.ranks if not rank.ended]
         late = min(open_ranks, key=lambda rank: ("waiting" in rank.activity, rank.noted[0] if rank.noted else 0.0))
@@ -303,12 +322,14 @@ class Monitor:
 
     def _stopped(self) -> RankWatch | None:
         for rank in self.ranks:
-            if not rank.ended and rank.pid is not None and self._probes.state(rank.pid) in ("T", "t"):
+            open_ = not rank.ended and rank.error is None and rank.pid is not None
+            if open_ and self._probes.state(rank) in ("T", "t"):
                 return rank
         return None
 
 
-def _raised(rank: RankWatch, error: RankFailed) -> Cause:
+def raised(rank: RankWatch, error: RankFailed) -> Cause:
+    """Return the cause for a rank that wrote an error."""
     message = " ".join(error.message.split()).rstrip(" .:,;") or "an error without a message"
     weight = LOST_PEERS if lost_peers(message) else RAISED
     what = f" {error.said}" if error.said else f"{f': {error.place}' if error.place else ''} raised {message}"
@@ -318,15 +339,15 @@ def _raised(rank: RankWatch, error: RankFailed) -> Cause:
     return Cause(RAISED if error.said else weight, error.t, told)
 
 
-def _left(rank: RankWatch, code: int | None, log: str) -> Cause:
+def _left(rank: RankWatch, code: int | None, log: str, vanished: str | None) -> Cause:
     """Return the cause for a rank that is gone and wrote neither an error nor its end."""
-    sentence = f"{rank}{rank.activity} {describe_exit(code)}"
+    sentence = f"{rank}{rank.activity} {describe_exit(code) if vanished is None else vanished}"
     hint = "if memory ran out, a smaller --batch-size needs less" if code == -9 else None
     weight = KILLED if code is not None and code < 0 else LEFT
     if code is not None and code > 0:
         words = last_words(log)
         sentence += f": {words}" if words else ""
         weight = LOST_PEERS if lost_peers(words) else LEFT
-    elif code is None:
+    elif code is None and vanished is None:
         sentence += " before its work was done"
     return Cause(weight, rank.gone_s or 0.0, RankError(sentence, hint=hint, detail=log or None))

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from xbench.profilers.gpu import Window
 from xbench.records import (
     Bounds,
     CalibrationPoint,
@@ -135,13 +136,10 @@ class StepProfiled(Event, event="profile"):
     series: dict[str, list[float]]
 
 
-class StragglersSought(Stragglers, Event, event="stragglers"):
+class StragglersSought(Event, event="stragglers"):
     """Ranks and links of a job that hold the others back, or none."""
 
-    @property
-    def found(self) -> Stragglers:
-        """The ranks and links alone."""
-        return Stragglers(ranks=self.ranks, links=self.links)
+    found: Stragglers
 
 
 class SchedulesPlanned(Event, event="plans"):
@@ -156,15 +154,11 @@ class SchedulesPlanned(Event, event="plans"):
     unit_costs: dict[str, UnitCost] = {}
 
 
-class ParityChecked(Parity, Event, event="parity"):
+class ParityChecked(Event, event="parity"):
     """Verdict of the parity check of a mode."""
 
     mode: str
-
-    @property
-    def verdict(self) -> Parity:
-        """The verdict alone."""
-        return Parity(**self.model_dump(include=set(Parity.model_fields)))
+    verdict: Parity
 
 
 class BlockTimed(Event, event="block"):
@@ -183,22 +177,11 @@ class BlockTimed(Event, event="block"):
 
 
 class GpuWatched(Event, event="gpu"):
-    """A `profilers.gpu.Window` of this rank's GPU: the timed steps of a block, or the profile (`mode` None)."""
+    """Readings of this rank's GPU: those of the timed steps of a block, or of the profile (`mode` None)."""
 
     mode: str | None
     round: int = 0
-    device: str
-    seconds: float
-    readings: int
-    utilisation: float | None
-    memory_peak_bytes: int | None
-    energy_j: float | None
-    sm_clock_mhz: float | None
-    memory_clock_mhz: float | None
-    temperature_max_c: float | None
-    throttled: list[str]
-    throttled_readings: int | None
-    sampling_s: float
+    window: Window
 
 
 class GpuMissing(Event, event="gpu_missing"):

@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from xbench.errors import XbenchError
 from xbench.interpreter import end_children, uncollected
 
 with uncollected(program=__name__ == "__main__"):
@@ -30,13 +29,11 @@ with uncollected(program=__name__ == "__main__"):
 from xbench import host_tuning
 from xbench.modes import mode_info
 from xbench.rank import pair, parity, rank_errors, reference
-from xbench.rank.blocks import tell_block, tell_loss
-from xbench.rank.compiled_steps import late_compilations, settle
-from xbench.rank.events import PhaseBegan, RankEnded, RankFailed
+from xbench.rank.events import PhaseBegan, RankEnded
 from xbench.rank.memory_phase import measure_memory
 from xbench.rank.profile_phase import profile_job
 from xbench.rank.program import JobPlan, Phase, Program, steps_in_block, whole_cycles
-from xbench.rank.session import Session
+from xbench.rank.session import Session, late_compilations, settle
 from xbench.rank.timeline_phase import record_timeline
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec
@@ -154,7 +151,10 @@ class Rank(Session):
             return
         if mode_info(mode.name).together:
             self.barrier(f"block {number}")
-            self._timed_together(phase, mode, number)
+            if not pair.in_pair(mode):
+                rank_errors.attempt(self, mode, lambda: self.timed(phase, mode, number))
+            elif sessions := self.sessions_of(mode):
+                rank_errors.attempt(self, mode, lambda: pair.time_block(sessions, phase, mode, *self.steps_of(mode)))
         else:
             for job in range(self.program.jobs):
                 self.barrier(f"block {number} job {job}")
@@ -162,12 +162,6 @@ class Rank(Session):
                 if session is not None and session.takes_part(mode):
                     rank_errors.attempt(session, mode, partial(session.timed, phase, mode, number))
         rank_errors.settle(self, mode)
-
-    def _timed_together(self, phase: Phase, mode: ModeSpec, number: int) -> None:
-        if not pair.in_pair(mode):
-            rank_errors.attempt(self, mode, lambda: self.timed(phase, mode, number))
-        elif sessions := self.sessions_of(mode):
-            rank_errors.attempt(self, mode, lambda: pair.time_block(sessions, phase, mode, *self.steps_of(mode)))
 
     def steps_of(self, mode: ModeSpec) -> tuple[int, int]:
         """Return the timed steps of a block, and those of its warm-up, in whole cycles: a block begins with a cycle."""
@@ -200,8 +194,8 @@ class Rank(Session):
                 self.train(handle, warmup + steps, what, mark)
             self.device_idle()
         self.workload.optimizer.zero_grad(set_to_none=True)
-        tell_loss(self, mode, what)
-        tell_block(self, mode, (phase.round, phase.position), warmup, origin, stamps)
+        self.tell_loss(mode, what)
+        self.tell_block(mode, (phase.round, phase.position), warmup, origin, stamps)
 
     def timeline(self, phase: Phase, number: int) -> None:
         """Record a few steps of a mode of one job, in the first job; for crossover, some turns of all jobs."""
@@ -230,19 +224,8 @@ def main(argv: list[str], program_kind: type[Program] = Program, rank_kind: type
         rank.start()
         rank.run_all()
     except BaseException as error:
-        said = rank_errors.explained(rank.run, rank.acting, error)
         with suppress(OSError):
-            failed = RankFailed(
-                message=rank_errors.message_of(error),
-                place=rank_errors.place_of(error),
-                kind=type(error).__name__,
-                traceback=traceback.format_exc(),
-                told=str(error) if isinstance(error, XbenchError) else None,
-                said=said.what if said is not None else None,
-                hint=said.hint if said is not None else getattr(error, "hint", None),
-                short_in=rank.under if said is not None and said.out_of_memory else None,
-            )
-            rank.journal.write(failed)
+            rank.journal.write(rank_errors.failure_of(rank.run, rank.acting, error, rank.under))
         print(traceback.format_exc(), file=sys.stderr, flush=True)
         end_children()
         # sys.exit could block for ever: background threads of a backend whose peer is gone can keep the interpreter

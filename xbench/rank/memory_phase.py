@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xbench.rank.compiled_steps import noted
 from xbench.rank.events import MemoryMeasured
-from xbench.rank.session import Session
+from xbench.rank.session import Session, noted
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec
 from xbench.torch_compile import cut_by_ddp

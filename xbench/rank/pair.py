@@ -19,9 +19,8 @@ import torch.distributed as dist
 from xbench.modes import mode_info
 from xbench.profilers.clock import Clock, Mark
 from xbench.rank import parity
-from xbench.rank.blocks import tell_block, tell_loss
 from xbench.rank.events import TurnsRecorded
-from xbench.rank.program import Phase, turns_in_block
+from xbench.rank.program import Phase
 from xbench.rank.reference import checker_of, steps_of
 from xbench.rank.session import Session
 from xbench.rank.snapshot import RandomState
@@ -140,15 +139,15 @@ def time_block(sessions: Sequence[Session], phase: Phase, mode: ModeSpec, steps:
         for session, handle, own in zip(sessions, handles, stamps, strict=True):
             mark = marking(session.clock, own)
             mark()
-            turns = turns_in_block(pattern, session.job, steps + warmup)
+            turns = pattern.count(session.job) * (steps + warmup)
             jobs.append(turns_of(session, handle, turns, what, mark))
         _take(jobs, pattern, handles)
         lead.device_idle()
     for session, origin, own in zip(sessions, origins, stamps, strict=True):
         session.workload.optimizer.zero_grad(set_to_none=True)
-        tell_loss(session, mode, what)
-        untimed = turns_in_block(pattern, session.job, warmup)
-        tell_block(session, mode, (phase.round, phase.position), untimed, origin, own, pattern)
+        session.tell_loss(mode, what)
+        untimed = pattern.count(session.job) * warmup
+        session.tell_block(mode, (phase.round, phase.position), untimed, origin, own, pattern)
 
 
 def attached(stack: ExitStack, session: Session, mode: ModeSpec) -> Handle:
@@ -236,7 +235,7 @@ def record_turns(sessions: Sequence[Session], mode: ModeSpec) -> None:
         jobs = []
         for session, recorder, handle in zip(sessions, recorders, handles, strict=True):
             handle.watch(recorder.watch)
-            turns = turns_in_block(pattern, session.job, WARM_ROUNDS + ROUNDS)
+            turns = pattern.count(session.job) * (WARM_ROUNDS + ROUNDS)
             jobs.append(recorder.recorded(turns_of(session, handle, turns, f"turns of {mode.text}"), handle))
         origin = lead.origin()
         _take(jobs, pattern, handles)
@@ -245,6 +244,6 @@ def record_turns(sessions: Sequence[Session], mode: ModeSpec) -> None:
     for session, recorder in zip(sessions, recorders, strict=True):
         session.workload.optimizer.zero_grad(set_to_none=True)
         if session.rank == 0:
-            warm = turns_in_block(pattern, session.job, WARM_ROUNDS)
+            warm = pattern.count(session.job) * WARM_ROUNDS
             session.journal.write(TurnsRecorded(mode=mode.text, turns=recorder.taken(origin)[warm:]))
     clock.reset()

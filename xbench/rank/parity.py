@@ -1,49 +1,31 @@
-"""Parity check: whether a schedule trains the same network as DDP.
+"""Parity check: whether a schedule trains the same network as DDP. docs/how-it-measures.md says why each part is there.
 
-A reference takes k steps from one saved state. It is DDP, or averaging by hand if DDP cannot train the model
-(`rank.reference`). Then the schedule takes the same steps on the same batches. Each of its steps starts from the
-reference's state: with three or more ranks, the order of additions in an all-reduce depends on the buckets, and
-training amplifies the resulting rounding. After each step parameters must be bitwise equal across ranks. They must also
+A reference takes k steps from one saved state (`rank.reference`). Then the schedule takes the same steps on the same
+batches, each from the reference's state. After each step parameters must be bitwise equal across ranks. They must also
 be close to the reference's, relative to the update of that step (`rank.parity_checker`):
 
     difference(p) = max|a - b| / (max|b - start| + 100 ε max|b| + 10⁻³ U),   U: the largest update of all parameters
 
-with the schedule's a, the reference's b and the dtype's ε. The denominator is the update, not the parameter. A schedule
-that omits one small layer's gradient differs by about 1 here, but invisibly relative to the parameter. The second term
-is rounding: one unit in the last place counts for a hundredth. The third term applies with three or more ranks. It is
-for gradients that are zero except for rounding, such as that of a bias which the next batch-norm cancels. An omitted
-layer is still detected if its update is more than 2·10⁻⁵ of the largest.
+with the schedule's a, the reference's b and the dtype's ε. A schedule that omits one small layer's gradient differs by
+about 1 here, but invisibly relative to the parameter. The second term is rounding. The third applies with three or more
+ranks, for gradients that are zero except for rounding, such as that of a bias which the next batch-norm cancels. An
+omitted layer is still detected if its update is more than 2·10⁻⁵ of the largest. First moments, and the norm of clipped
+gradients, are compared by the same tolerance.
 
-After the last step the optimizer's first moment (momentum of SGD, the running mean of Adam) is compared with the
-reference's by the same formula, with start = 0. It is a fixed sum of all averaged gradients, whose size does not show
-in Adam's updates. It detects a schedule that sums instead of averaging.
+If gradients are compressed, the reference's steps are not, and means take the place of maxima. Rounding to bf16 is off
+by up to 2⁻⁹ of each rank's gradient. If ranks nearly cancel, an element's mean may change its sign, and Adam moves that
+element the other way. Such elements are few, so the mean hardly changes. A layer that was omitted, or had another
+step's gradients, is off by 1 in the mean as well; one whose mean over two ranks was taken twice, by 0.5.
 
-If gradients are clipped, their norm before clipping is compared too, against the same tolerance. Clipped gradients have
-one norm, so updates and moments do not show a schedule that sums instead of averaging, or that is a step late.
+A compiled step (`schedules.compiled`) is held to the eager reference, with eager's random numbers and rounding
+(`torch_compile.as_eager`). What remains is the order of additions. It can move an activation across a ReLU's zero: few
+gradients change, but by their own size. In seven of torchvision's networks, with 2 to 8 images of 64 pixels, that was
+up to 0.3 of the largest update, and at most 0.03 in the mean. So these modes are judged by means too.
 
-The value of a pass depends on the model and on the batches. `rank.parity_power` lets wrong schedules take the same
-steps. If the check would pass one of them, a schedule that passes is "not shown" to train the same network.
-
-If gradients are compressed, the reference's steps are still taken without compression. Every mode, DDP's own included,
-is judged by the same formula with means instead of maxima, against MEAN_TOLERANCE. Rounding to bf16 is off by up
-to 2⁻⁹ of each rank's gradient. If ranks nearly cancel, an element's mean may change its sign, and an optimizer that
-normalises (Adam) moves that element the other way. The largest difference is then 2 for any schedule. Such elements are
-few, so the mean hardly changes. A layer that was omitted, or had another step's gradients, is off by 1 in the mean as
-well; one whose mean over two ranks was taken twice, by 0.5. First moments are not normalised, so their means are
-compared against COMPRESSED_MOMENTUM. Ranks must still be bitwise equal.
-
-A compiled step (`schedules.compiled`) is held to the eager reference. For the check its kernels are compiled with
-eager's random numbers, and with eager's rounding between operations (`torch_compile.as_eager`). What remains is the
-order of additions. It can move an activation across a ReLU's zero, or another element to a pool's maximum. Few
-gradients change then, but they change by their own size. In seven of torchvision's networks, with 2 to 8 images of 64
-pixels, that was up to 0.3 of the largest update, and at most 0.03 in the mean. So these modes are judged by means,
-against MEAN_TOLERANCE, and with the third term. The check is tested against wrong schedules by this formula too.
-
-A schedule that defers updates to the next forward pass (`next_forward`) is judged after `Handle.finish`, the only
-moment at which its parameters are those of a step. Its overlap of the forward pass with communication has a test of its
-own. It takes k steps with a `finish` after each, and k steps without any, from the same state. That is the same
-arithmetic in the same order, so both must end in the same bits. A layer that runs before its update changes them. If a
-repeated step does not give the same bits (some kernels of GPUs), both must agree as closely as with DDP.
+A schedule that defers updates to the next forward pass (`next_forward`) is judged after `Handle.finish`. Then it takes
+k steps with a `finish` after each, and k steps without any: the same arithmetic in the same order, so the same bits. A
+layer that runs before its update changes them. If a repeated step does not give the same bits (some kernels of GPUs),
+both must agree as closely as with DDP.
 """
 
 from __future__ import annotations
@@ -56,12 +38,11 @@ from torch import Tensor
 
 from xbench.equal_ranks import digest
 from xbench.modes import mode_info
-from xbench.rank.compiled_steps import noted
 from xbench.rank.events import ParityChecked
 from xbench.rank.parity_checker import TOLERANCE, Reference, copies, gathered, largest_difference, same_bits
 from xbench.rank.program import whole_cycles
 from xbench.rank.reference import checker_of, steps_of
-from xbench.rank.session import Session
+from xbench.rank.session import Session, noted
 from xbench.records import RANKS, Parity
 from xbench.schedules import cycle_of, defers_update
 from xbench.schedules.base import Handle
@@ -118,7 +99,7 @@ def gate(session: Session, mode: ModeSpec) -> None:
 
 def write_verdict(session: Session, mode: ModeSpec, verdict: Parity) -> None:
     """Write a verdict to the journal."""
-    session.journal.write(ParityChecked(mode=mode.text, **verdict.model_dump()))
+    session.journal.write(ParityChecked(mode=mode.text, verdict=verdict))
 
 
 def explained(verdict: Parity, reference: Reference, mode: ModeSpec, *, on_ddp: bool) -> Parity:

@@ -1,21 +1,13 @@
 """Averaging by hand, and the test of the parity check: whether it refuses deliberately wrong schedules.
 
-Averaging by hand gives the result of every synchronous schedule, computed in the simplest way. A step runs forward and
-backward on each rank by itself, averages each gradient over the ranks with one all-reduce, and updates. It uses neither
-DistributedDataParallel nor our engine, so it is a reference for both.
+Averaging by hand gives the result of every synchronous schedule in the simplest way: forward and backward on each rank,
+one all-reduce of each gradient, an update. It uses neither DistributedDataParallel nor our engine, so it is a reference
+for both.
 
-A check that every schedule passes proves nothing. If ranks have nearly the same batch, their gradients agree, and a
-schedule that never averages trains the right network. So each workload's first parity check takes the ranks' own
-gradients at the reference's states. The optimizer then makes the steps of four wrong schedules:
-
-- one does not average: each rank uses its own gradients;
-- one omits a layer: it averages all layers but this one. An update of a parameter depends on its own gradient alone,
-  so the first schedule's steps show this for every layer at once;
-- one sums instead of averaging;
-- one is a step late: from the second step on it uses the averaged gradients of the step before.
-
-They are judged as every schedule is, by the same formulas and tolerances. If one would pass, passing modes prove
-nothing either, and their verdict is "not shown". This runs no forward or backward pass.
+A check that every schedule passes proves nothing. So the optimizer makes the steps of four wrong schedules from the
+ranks' own gradients at the reference's states: one does not average, one omits a layer, one sums, one is a step late
+(docs/how-it-measures.md). An update of a parameter depends on its own gradient alone, so the first schedule's steps
+show for every layer what omitting it would. If one would pass, passing modes are "not shown" to train the same network.
 
 A layer is left out if its gradient is at most 2·10⁻⁵ of the largest, or exactly zero and so the same on all ranks.
 Omitting it would change nothing.
@@ -50,7 +42,9 @@ def trainable(model: Module) -> dict[str, Parameter]:
 
 def local_gradients(parameters: Mapping[str, Parameter]) -> Gradients:
     """Return a copy of this rank's gradients in the host's memory. Sparse ones become dense; a missing one is None."""
-    return {name: None if p.grad is None else host_copy(_dense(p.grad)) for name, p in parameters.items()}
+    found = {name: p.grad for name, p in parameters.items()}
+    dense = {name: g.to_dense() if g is not None and g.layout != torch.strided else g for name, g in found.items()}
+    return {name: None if g is None else host_copy(g) for name, g in dense.items()}
 
 
 def averaged(
@@ -84,10 +78,6 @@ def give(parameters: Mapping[str, Parameter], gradients: Mapping[str, Tensor | N
     for name, parameter in parameters.items():
         gradient = gradients[name]
         parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True).mul_(factor)
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    return gradient.to_dense() if gradient.layout != torch.strided else gradient
 
 
 def not_shown(

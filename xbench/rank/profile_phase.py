@@ -1,22 +1,13 @@
 """Profile phase of a rank: layers, collectives, contention, plans. Every rank of the job calls `profile_job` together.
 
-If one processor computes and sends, gradients become ready later during communication. So three more measurements
-follow those of the quiet step and the quiet link:
+docs/how-it-measures.md says what is measured, in which order and why. A model may have collectives of its own, as a
+loss over all ranks' features has. So every rank runs the same number of steps in each measurement. Those that cannot
+are left out for such a model, with a remark.
 
-- ready times under the exact plan's own traffic, twice, planned anew each time. Planners without a contention model
-  choose buckets by these;
-- slowdown of collectives and computation by each other, and the engine's own cost (`profilers.contention`,
-  `profilers.engine_cost`). Every prediction includes both. On a GPU these are not measured. In their place are ready
-  times with one collective per tensor, and the host's cost of launches (`profilers.launches`);
-- if `auto` is to run, a few steps of the best candidates (`rank.autotune`).
-
-A model may have collectives of its own, as a loss over all ranks' features has. So every rank runs the same number of
-steps in each measurement. Those that cannot are left out for such a model, with a remark.
-
-Steps with batches of a loader are timed as they are, with the wait for the batch. The measurements under traffic, of
-contention and of launches are of the computation, so their steps keep the first batch. So do all parts of a step whose
-loader works ahead. Its workers hand out batches in bursts, one of each worker, so single steps say little. Its wait is
-the difference of two series of bare steps, with the loader and without (`with_loader`).
+Steps with batches of a loader are timed as they are. The measurements under traffic, of contention and of launches are
+of the computation, so their steps keep the first batch. So do all parts of a step whose loader works ahead. Its workers
+hand out batches in bursts, one of each worker, so single steps say little. Its wait is the difference of two series of
+bare steps, with the loader and without (`with_loader`).
 
 In a step of several micro-steps, communication meets only the last one. So ready times under load, slowdowns and the
 engine's cost are measured in steps of one micro-step.
@@ -28,6 +19,7 @@ of several dtypes, gradients of the others are sent uncompressed but predicted a
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,23 +43,22 @@ from xbench.profilers.launches import HostCost, host_step_s, launch_s, summarise
 from xbench.profilers.layers import LayerProfiler
 from xbench.profilers.processor import ProcessorWatch
 from xbench.profilers.step_profile import profile_step
-from xbench.profilers.summary import clocks, cost_points, left_out, samples, sometimes_missing, summarise
+from xbench.profilers.summary import clocks, cost_points, left_out, samples, slowest, sometimes_missing, summarise
 from xbench.rank.autotune import try_candidates
-from xbench.rank.bare_steps import WITH_LOADER, at_present_speed, bare_again, loader_cycles, with_loader
 from xbench.rank.events import Remarked, StepProfiled, StragglersSought
-from xbench.rank.job_plans import complete, job_plan, with_missing
-from xbench.rank.other_links import halves_here, other_costs, unit_costs
 from xbench.rank.parity_checker import gathered
-from xbench.rank.program import JobPlan
+from xbench.rank.program import JobPlan, complete, job_plan, with_missing
 from xbench.rank.rank_errors import refusals
 from xbench.rank.session import Session
+from xbench.rank.sharded_costs import halves_here, other_costs, unit_costs, units_by_mode
 from xbench.rank.stragglers import Place, links_behind, place_of, ranks_behind
-from xbench.rank.unit_plans import units_by_mode
 from xbench.records import Contention as ContentionRecord
-from xbench.records import CostModel, Layer, Plan, StepTimes, UnitCost
+from xbench.records import CostModel, Layer, Plan, StepTimes, Stragglers, UnitCost
 from xbench.schedules.engine import Engine
 from xbench.schedules.groups import collectives_begun, workers_of
 from xbench.spec import RunSpec
+from xbench.stats.convergence import cycles_s
+from xbench.stats.summary import median_estimate
 from xbench.torch_compile import plain_name
 
 COLLECTIVES_S, QUICK_COLLECTIVES_S = 6.0, 2.4
@@ -80,6 +71,15 @@ COMMUNICATES = (
 )
 UNDER_LOAD_S = 60.0
 """Limit of the predicted time of all rounds [s]. Longer rounds have fewer steps, and none run if under two remain."""
+
+AGAIN_S, QUICK_AGAIN_S = 4.0, 0.8
+MIN_AGAIN, MAX_AGAIN = 5, 600
+SAME_SPEED = 0.02
+WITH_LOADER = 12
+"""Least number of bursts of steps with a loader, for a test of its ranks (`stragglers.ranks_behind`)."""
+
+PREPARED = 2
+"""Bursts that a loader prepares in advance: torch's default `prefetch_factor`."""
 
 
 @dataclass
@@ -170,7 +170,7 @@ def profile_job(session: Session) -> JobPlan:
         found.keep(session)
         if session.rank == 0:
             ranks = ranks_behind(found.raws, again, found.waited, found.places)
-            session.journal.write(StragglersSought(ranks=ranks, links=links))
+            session.journal.write(StragglersSought(found=Stragglers(ranks=ranks, links=links)))
         if not on_cpu:
             with session.workload.on_one_batch():
                 found.contention = _launches(session, found)
@@ -180,7 +180,7 @@ def profile_job(session: Session) -> JobPlan:
         cycles = [loader_cycles(own, session.workload.burst) for own in fed]
         if workers_of(session.group) > 1 and session.rank == 0:
             ranks = ranks_behind(found.raws, again, found.waited, found.places, cycles)  # in place of those above
-            session.journal.write(StragglersSought(ranks=ranks, links=links))
+            session.journal.write(StragglersSought(found=Stragglers(ranks=ranks, links=links)))
         found.step = with_loader(found.step, cycles)
         found.keep(session)
     planner = found.planner(session)
@@ -393,3 +393,60 @@ def with_loaded(
         )
         for layer in layers
     ]
+
+
+# --- bare steps, measured again: at the machine's present speed, and with a loader ----------------------------------
+
+
+def bare_again(session: Session, step: StepTimes, least: int = MIN_AGAIN) -> list[list[float]]:
+    """Return the times [s] of a few seconds of bare steps, by rank, and of `least` bursts of a loader. Collective.
+
+    As in the first measurement and in the blocks, steps do not wait for the device. A GPU that idles between steps
+    would seem slower.
+    """
+    budget_s = SHARE * (QUICK_AGAIN_S if session.run.effort.is_quick else AGAIN_S)
+    fewest = (least + PREPARED) * session.workload.burst
+    count = max(fewest, min(MAX_AGAIN, int(budget_s / max(step.uninstrumented_step_s, 1e-4))))
+    marks = [session.clock.mark()]
+    for number in range(count + 1):
+        session.note(f"step without communication, again, {number + 1} of {count + 1}")
+        session.bare_step()
+        marks.append(session.clock.mark())
+    session.clock.flush()
+    took_s = [session.clock.elapsed_s(*pair) for pair in itertools.pairwise(marks)]
+    session.clock.reset()
+    return gathered(took_s[1:])
+
+
+def at_present_speed(step: StepTimes, again: Sequence[Sequence[float]]) -> StepTimes:
+    """Return the step with its bare time measured again, if it has changed. Machines change speed within a minute.
+
+    `again` has the bare steps [s] by rank. Each counts as the maximum over ranks. Plans are made and timed at this
+    speed, and all parts of the step are scaled to it (`StepModel.of`).
+    """
+    found = median_estimate(slowest(again))
+    if abs(found.median / step.uninstrumented_step_s - 1) <= SAME_SPEED:
+        return step
+    return step.model_copy(update={"uninstrumented_step_s": found.median, "uninstrumented_ci95": found.ci95})
+
+
+def loader_cycles(steps_s: Sequence[float], burst: int) -> list[float]:
+    """Return the times [s] of steps with a loader that works ahead: `burst` of them count as one, by their mean.
+
+    The first bursts had been prepared before, and are left out.
+    """
+    return cycles_s(steps_s[PREPARED * burst :], burst)
+
+
+def with_loader(step: StepTimes, cycles: Sequence[Sequence[float]]) -> StepTimes:
+    """Return the step with the wait for a loader that works ahead.
+
+    `step` is without it, and `cycles` has the times of steps with it [s] by rank (`loader_cycles`). The slowest rank
+    counts: a burst of one need not meet that of another.
+    """
+    found = max(map(median_estimate, cycles), key=lambda one: one.median)
+    input_s = found.median - step.uninstrumented_step_s
+    if input_s <= 0:
+        return step
+    update = {"input_s": input_s, "uninstrumented_step_s": found.median, "uninstrumented_ci95": found.ci95}
+    return step.model_copy(update=update)

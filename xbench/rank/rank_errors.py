@@ -11,7 +11,6 @@ step."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sysconfig
@@ -23,14 +22,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from xbench.errors import UsageError, WorkloadError
+from xbench.errors import UsageError, WorkloadError, XbenchError
 from xbench.gpu_errors import Explanation, explain
 from xbench.host_tuning import raise_gloo_threads
 from xbench.modes import mode_info
-from xbench.rank.compiled_steps import noted
-from xbench.rank.events import ModeFailed, UnitsWrapped
-from xbench.rank.session import Session
-from xbench.rank.shared_notes import put_everywhere
+from xbench.rank.events import ModeFailed, RankFailed, UnitsWrapped
+from xbench.rank.session import Session, noted
+from xbench.rank.store import marker, put_everywhere
 from xbench.schedules.base import Handle
 from xbench.spec import ModeSpec, RunSpec
 from xbench.torch_compile import failed_to_compile
@@ -80,6 +78,21 @@ def explained(run: RunSpec, job: int, error: BaseException) -> Explanation | Non
     return explain(type(error).__name__, str(error), run.workloads[job])
 
 
+def failure_of(run: RunSpec, job: int, error: BaseException, under: str | None = None) -> RankFailed:
+    """Return the event of an error that ends a rank of this job. `under`: the mode that was attached."""
+    said = explained(run, job, error)
+    return RankFailed(
+        message=message_of(error),
+        place=place_of(error),
+        kind=type(error).__name__,
+        traceback="".join(traceback.format_exception(error)),
+        told=str(error) if isinstance(error, XbenchError) else None,
+        said=said.what if said is not None else None,
+        hint=said.hint if said is not None else getattr(error, "hint", None),
+        short_in=under if said is not None and said.out_of_memory else None,
+    )
+
+
 def shortage_of(run: RunSpec, job: int, error: BaseException) -> str | None:
     """Return 'ran out of memory with …' for an error of that kind; None for any other."""
     said = explained(run, job, error)
@@ -97,7 +110,7 @@ def refuses(session: Session, mode: ModeSpec, sessions: Sequence[Session]) -> bo
     if mode.text not in session.refused:
         agreed = _agreed(session, mode, _first(_refusal(one, mode) for one in sessions))
         session.barrier(f"everybody has tried {mode.text}")
-        session.refused[mode.text] = agreed or session.board.has(_marker(mode))
+        session.refused[mode.text] = agreed or session.board.has(marker("refused", mode))
     return session.refused[mode.text]
 
 
@@ -127,7 +140,7 @@ def compiler_errors(session: Session, mode: ModeSpec) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        note = f"compiler{session.job}-{_marker(mode)}"
+        note = marker(f"compiler{session.job}", mode)
         if not failed_to_compile(error) or not put_everywhere(session.board, note, session.rank, dist.get_world_size()):
             raise
         raise UsageError(f"torch.compile failed: {message_of(error)}") from error
@@ -154,7 +167,7 @@ def settle(session: Session, mode: ModeSpec) -> None:
     """After a parity check or a block, leave out for all jobs and processes a mode that failed for one."""
     if session.program.jobs > 1:
         session.barrier(f"{mode.text} is done")
-        if session.board.has(_marker(mode)):
+        if session.board.has(marker("refused", mode)):
             session.refused[mode.text] = True
 
 
@@ -165,12 +178,8 @@ def _agreed(session: Session, mode: ModeSpec, refused: str | None) -> bool:
     anyone = torch.tensor([float(refused is not None)], device=session.device)
     dist.all_reduce(anyone, op=dist.ReduceOp.MAX)
     if anyone.item():
-        session.board.put(_marker(mode), "")
+        session.board.put(marker("refused", mode), "")
     return bool(anyone.item())
-
-
-def _marker(mode: ModeSpec) -> str:
-    return f"refused-{hashlib.sha256(mode.text.encode()).hexdigest()}"
 
 
 def _refusal(session: Session, mode: ModeSpec) -> str | None:

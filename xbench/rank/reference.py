@@ -1,13 +1,9 @@
 """Reference steps of the parity check, made once for each workload.
 
-They are DistributedDataParallel's if DDP can train the model (`ddp_refusal`). Otherwise they are those of averaging by
-hand (`rank.parity_power`), which needs only a backward pass on each rank and an all-reduce of each gradient.
-
-The reference itself is tested before any schedule. Averaging by hand takes the same steps from the same states, and
-must give the same result. It does not if two runs of the model from one state differ; then no comparison is possible.
-It does not either if the forward pass reads a buffer that is made from the batch, which DDP makes equal on all ranks.
-The gradients of that second run also serve as input of wrong schedules, which the check must refuse
-(`rank.parity_power`).
+They are DistributedDataParallel's if DDP can train the model (`ddp_refusal`), else those of averaging by hand
+(`rank.parity_power`). Averaging by hand also takes DDP's steps again from the same states, and must give the same
+result. It does not if two runs of the model from one state differ; then no comparison is possible. It does not either
+if the forward pass reads a buffer that is made from the batch, which DDP makes equal on all ranks.
 
 DDP is first tried on a process group of this rank alone. Its refusals are errors on some ranks only, sometimes a step
 later, and the other ranks would wait in a collective for ever. A group of one raises the same errors, and no rank

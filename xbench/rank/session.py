@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import timedelta
 from pathlib import Path
@@ -29,21 +30,18 @@ from xbench.modes import MODES, mode_info
 from xbench.planning.turns import best_pattern
 from xbench.profilers.clock import clock_for
 from xbench.profilers.layers import bare_step
-from xbench.rank.events import LinkCalibrated, ProfilePartBegan, RankStarted, Remarked
-from xbench.rank.gpu_cores import device_of
-from xbench.rank.gpu_watch import GpuWatch
+from xbench.rank.events import BlockTimed, LinkCalibrated, ProfilePartBegan, RankStarted, Remarked, Warned
+from xbench.rank.gpu import GpuWatch, device_of
 from xbench.rank.journal import Journal, Take
-from xbench.rank.nccl_variables import keep_order_of_launches
 from xbench.rank.parity_checker import Reference, compressed, gathered
-from xbench.rank.program import JobPlan, Program, block_id, job_times
-from xbench.rank.shared_notes import FileStore, KeyValueStore, TorchStore, meet, put_everywhere
+from xbench.rank.program import JobPlan, Program, job_times
 from xbench.rank.snapshot import RandomState, Snapshot
-from xbench.rank.store import rank_store
+from xbench.rank.store import FileStore, KeyValueStore, TorchStore, marker, meet, put_everywhere, rank_store
 from xbench.schedules.base import AttachConfig, Handle, Schedule, raised_alike
 from xbench.schedules.served_parameters import without_ignored
 from xbench.spec import ModeSpec
 from xbench.stats.blocks import twins
-from xbench.torch_compile import COMPILING_S
+from xbench.torch_compile import COMPILING, COMPILING_S, compilations
 from xbench.workloads.build import build, check_alike
 from xbench.workloads.training_step import FIRST_SCALE
 from xbench.workloads.workload import Workload
@@ -51,6 +49,14 @@ from xbench.workloads.workload import Workload
 EARLIER = 0.5
 """Factor of the losses of all micro-steps but the last, in the parity check alone. Every micro-step has the same batch.
 Without the factor, a schedule that sends the last gradient in place of the sum would pass."""
+
+
+MAX_STEPS = 10
+"""Steps after which a mode that still compiles is timed all the same, with a warning."""
+
+ONE_ORDER = ("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
+"""Variable of NCCL 2.26 and newer, and its value. Collectives of two communicators then run in the order in which the
+host launched them. That order is the same on all ranks, so two communicators never wait for each other."""
 
 
 class Session:
@@ -318,8 +324,7 @@ class Session:
         """True if every rank raises this error. Raises WorkloadError for a refusal that is this rank's alone."""
         if raised_alike(error) or not isinstance(error, UsageError) or isinstance(error, WorkloadError):
             return raised_alike(error)
-        note = f"refusal{self.job}-{block_id('', mode)}"
-        if put_everywhere(self.board, note, self.rank, dist.get_world_size()):
+        if put_everywhere(self.board, marker(f"refusal{self.job}", mode), self.rank, dist.get_world_size()):
             return True
         raise WorkloadError(str(error), hint=error.hint) from error
 
@@ -354,8 +359,87 @@ class Session:
         self.device_idle()
         return time.monotonic(), self.clock.mark()
 
+    def tell_block(
+        self,
+        mode: ModeSpec,
+        place: tuple[int, int],
+        warmup: int,
+        origin: tuple[float, Any],
+        stamps: Sequence[Any],
+        pattern: tuple[int, ...] | None = None,
+    ) -> None:
+        """Write a block to the journal, and free its stamps.
+
+        `place` is round and position. `origin` is one instant, on the machine's clock [s] and as a stamp. The first of
+        `stamps` is the start of the block, each other one the end of a step. The first `warmup` steps do not count.
+        """
+        self.clock.flush()
+        elapsed_s = self.clock.elapsed_s
+        origin_s, began = origin
+        stamps_s = [round(origin_s + elapsed_s(began, stamp), 7) for stamp in stamps]
+        turn, position = place
+        self.journal.write(
+            BlockTimed(mode=mode.text, round=turn, position=position, warmup=warmup, stamps=stamps_s, pattern=pattern)
+        )
+        self.clock.reset()
+        self.gpu.report(stamps_s[warmup], stamps_s[-1], mode=mode.text, round=turn)
+
+    def tell_loss(self, mode: ModeSpec, what: str) -> None:
+        """Write a warning if the block's last loss is infinite or NaN on this rank, once per mode."""
+        loss = float(self.loss.sum()) if self.loss is not None else 0.0
+        if not math.isfinite(loss) and mode.text not in self.told_lost:
+            self.told_lost.add(mode.text)
+            told = f"{what}: the loss of rank {self.rank} is {loss} at the end of the block"
+            self.journal.write(Warned(message=told))
+
 
 def raise_if_allowed(thread: int) -> None:
     """Raise a thread's priority (`host_tuning.raise_thread`), unless the system refuses it."""
     with suppress(OSError):
         host_tuning.raise_thread(thread)
+
+
+def keep_order_of_launches(environ: MutableMapping[str, str]) -> str | None:
+    """Let NCCL run collectives in the order of their launches. Returns a remark for the record, or None."""
+    name, value = ONE_ORDER
+    if environ.setdefault(name, value) != value:
+        return None
+    return (
+        f"{name}={value} holds for every mode of this run, because one of them uses several communicators at once; "
+        "a launch may take longer with it"
+    )
+
+
+# --- steps of a mode under torch.compile ---------------------------------------------------------------------------
+#
+# The first step of an attachment compiles the forward and the backward pass. A later one may compile again, as when
+# gradients exist for the first time. So the warm-up of a block begins after a step in which no rank compiled anything.
+
+
+def noted(mode: ModeSpec, what: str) -> str:
+    """Return the note of steps of a mode, in which its code may be compiled."""
+    return f"{what}: {COMPILING}" if mode_info(mode.carrier).compiled else what
+
+
+def settle(session: Session, mode: ModeSpec, handle: Handle, what: str) -> None:
+    """Take steps until no rank has compiled in one. Do nothing for a mode that is not compiled. Collective."""
+    if not mode_info(mode.carrier).compiled:
+        return
+    for _ in range(MAX_STEPS):
+        before = compilations()
+        session.train(handle, 1, noted(mode, what), lambda: None)
+        compiled = torch.tensor([float(compilations() > before)], device=session.device)
+        dist.all_reduce(compiled, op=dist.ReduceOp.MAX)
+        if not compiled.item():
+            return
+    session.journal.write(Warned(message=f"{mode.text}: torch.compile has not come to an end in {MAX_STEPS} steps"))
+
+
+@contextmanager
+def late_compilations(session: Session, mode: ModeSpec, what: str) -> Iterator[None]:
+    """Context of the warm-up and the timed steps of a block. Write a warning if code of the mode is compiled in it."""
+    before = compilations()
+    yield
+    late = compilations() - before if mode_info(mode.carrier).compiled else 0
+    if late:
+        session.journal.write(Warned(message=f"{what}: torch.compile ran again while it was timed ({late} times)"))

@@ -32,12 +32,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from xbench.emulation.group import EmulatedGroup
 from xbench.modes import mode_info
-from xbench.rank.blocks import tell_block
 from xbench.rank.events import ModeFailed, StepCounted
-from xbench.rank.job_plans import complete
 from xbench.rank.main import Rank, main
 from xbench.rank.parity_checker import gathered
-from xbench.rank.program import JobPlan, Phase, Program, whole_cycles
+from xbench.rank.program import JobPlan, Phase, Program, complete, whole_cycles
 from xbench.regress.alternation import Turns
 from xbench.schedules import cycle_of
 from xbench.schedules.served_parameters import trainable
@@ -169,7 +167,7 @@ class LaunchRank(Rank):
                 handle.finish()
                 self.barrier(what)
                 place = (phase.round * self.program.turns + turn, phase.position)
-                tell_block(self, mode, place, cycle, origin, stamps)
+                self.tell_block(mode, place, cycle, origin, stamps)
         self.workload.optimizer.zero_grad(set_to_none=True)
 
     def _stamp(self, stamps: list[Any]) -> None:

@@ -24,9 +24,8 @@ from xbench.planning.measured import read
 from xbench.planning.partial import backward_s_of
 from xbench.planning.scenario import Change, Scenario, what_if
 from xbench.rank.events import Event, StepCounted
-from xbench.rank.job_plans import job_plan
 from xbench.rank.journal import Take
-from xbench.rank.program import JobPlan, balanced_blocks
+from xbench.rank.program import JobPlan, balanced_blocks, job_plan
 from xbench.regress.protocol import Block, Counts, JobRequest, JobResult, PlannedFigures
 from xbench.runs.event_collector import Collector
 from xbench.runs.prepare import prepare

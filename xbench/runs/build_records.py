@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from xbench.modes import ModeInfo, mode_info
 from xbench.planning.cost import CostCurve
 from xbench.planning.measured import planned_contention
 from xbench.planning.plans import Planner
+from xbench.planning.sharded_step import Sharded
 from xbench.planning.step import StepModel
 from xbench.planning.turns import LETTERS, JobTimes, round_s
-from xbench.rank.events import StepRecorded
+from xbench.rank.events import MemoryMeasured, StepRecorded
 from xbench.records import (
     RANKS,
     Bounds,
@@ -21,17 +23,18 @@ from xbench.records import (
     FabricRecord,
     Job,
     Label,
+    Memory,
     ModeResult,
     Profile,
     RankTimeline,
     Ratio,
     Sample,
     TurnTaken,
+    Unit,
 )
 from xbench.registry import imported
 from xbench.runs.event_collector import Collector, JobFindings
 from xbench.runs.frames import RunFrame
-from xbench.runs.mode_memory import forecast_s, memory_of, units_of
 from xbench.schedules import cycle_of
 from xbench.spec import ModeSpec, RunSpec
 from xbench.stats.blocks import mode_values, twins
@@ -95,10 +98,11 @@ def comparison_record(frame: RunFrame, found: Collector, error: str | None = Non
     reference = run.reference or run.modes[0].text
     values = {mode.text: mode_values(run, mode, samples) for mode in run.modes}
     ratios = ratios_of(run, values)
-    step = reference_batch(run, found)
+    sizes = found.batch_sizes[:1] if twins(run) else found.batch_sizes
+    batch = sum(sizes) * run.fabric.world_size  # seconds per sample times this are a step of every distinct job
     modes = {
         mode.text: _mode_result(
-            run, mode, values[mode.text], ratios.get(mode.text), step, found, frame.fabric.label, error is None
+            run, mode, values[mode.text], ratios.get(mode.text), batch, found, frame.fabric.label, error is None
         )
         for mode in run.modes
     }
@@ -144,15 +148,6 @@ def flagged(samples: Sequence[Sample]) -> list[Sample]:
         for index, mark in zip(indices, flag_outliers([samples[i].step_s for i in indices]), strict=True):
             marks[index] = bool(mark)
     return [s.model_copy(update={"outlier": mark}) if mark else s for s, mark in zip(samples, marks, strict=True)]
-
-
-def reference_batch(run: RunSpec, found: Collector) -> int:
-    """Return the samples in one step of every distinct job, over all ranks.
-
-    Seconds per sample times this number is `step_s`.
-    """
-    sizes = found.batch_sizes[:1] if twins(run) else found.batch_sizes
-    return sum(sizes) * run.fabric.world_size
 
 
 def _mode_result(
@@ -207,7 +202,7 @@ def _mode_result(
         pattern=pattern,
         gpu=found.gpu.of_mode(mode.text, per_sample.median),
         memory=memory_of(found.memory.get(mode.text, {})),
-        units=units_of(found.units.get(mode.text, {})),
+        units=[Unit(name=name, parameters=names) for name, names in found.units.get(mode.text, {}).items()],
         note=UNPREDICTED if mode_info(mode.carrier).compiled and mode_info(mode.carrier).trains else None,
     )
 
@@ -369,3 +364,58 @@ def _as_measured(fabric: FabricRecord, found: Collector) -> FabricRecord:
     if found.run.compress is not None:  # sizes are those before compression, and half of it is sent
         share /= 2
     return fabric.model_copy(update={"allreduce_bps": 8 * share * largest.nbytes / largest.transfer_s})
+
+
+# --- torch's own modes: memory, and the step that is predicted from their units ------------------------------------
+
+PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+
+
+def memory_of(ranks: Mapping[int, MemoryMeasured]) -> Memory | None:
+    """Return a mode's memory: that of the rank with the largest peak. None if no rank measured it."""
+    found = [
+        Memory(
+            peak_bytes=sum(getattr(one, part) for part in PARTS) if one.peak_bytes is None else one.peak_bytes,
+            by="counted" if one.peak_bytes is None else "allocator",
+            **{part: getattr(one, part) for part in PARTS},
+        )
+        for _, one in sorted(ranks.items())
+    ]
+    return max(found, key=lambda one: one.peak_bytes, default=None)
+
+
+def forecast_s(run: RunSpec, mode: ModeSpec, found: Collector) -> float | None:
+    """Return the predicted step [s] of a mode that torch itself brings; None if something it needs was not measured."""
+    job = found.jobs[0]
+    if job.step is None or job.cost_model is None:
+        return None
+    contention = planned_contention(job.contention, job.cost_model)
+    buffers = tuple(job.workload.buffer_bytes) if job.workload is not None else ()
+    inputs = Sharded(
+        Planner(StepModel.of(job.layers, job.step), job.cost_model, contention, buffers),
+        job.layers,
+        found.units.get(mode.text, {}),
+        job.other_costs,
+        run.fabric.world_size,
+        waits=run.backend == "gloo",
+        unit=job.unit_costs.get(mode_info(mode.carrier).units_of or ""),
+    )
+    return sharded_step_s(mode, inputs, run.fabric.ranks)
+
+
+def sharded_step_s(mode: ModeSpec, inputs: Sharded, ranks_per_host: int) -> float | None:
+    """Return the step [s] of a mode that torch itself brings. `inputs` are those of one group of all ranks.
+
+    None if the mode is another one, or a collective was not measured.
+    """
+    info = mode_info(mode.carrier)
+    if info.forecast is None:
+        return None
+    if info.ranks is not None:
+        ranks = imported(info.ranks)(mode.text, dict(mode.options), inputs.workers, ranks_per_host)
+        inputs = replace(inputs, workers=ranks, in_groups=True)
+    try:
+        step_s: float = imported(info.forecast)(inputs)
+    except KeyError:
+        return None
+    return inputs.planner.with_input_s(step_s)

@@ -27,7 +27,7 @@ from xbench.runs.frames import RunFrame
 from xbench.runs.launch_policy import FixedLaunches, LaunchPolicy, LaunchSpec, OomTracker
 from xbench.runs.prepare import prepare
 from xbench.runs.progress import Progress
-from xbench.runs.run_folder import check_output, new_run_folder
+from xbench.runs.run_folder import check_output, keep, new_run_folder
 from xbench.spec import RunSpec
 from xbench.workloads.probe import Preflight
 
@@ -183,7 +183,9 @@ class ModeRun(FabricRun[RunFrame, Profile | Comparison]):
     def _abandon(self, error: XbenchError) -> NoReturn:
         """Save the measurements and end the process, if it is itself stuck in a collective."""
         try:
-            self.save_and_say(error)
+            path = keep(self.record(self.frame(), str(error)), self.path)
+            hint = f"\n  hint: {error.hint}" if error.hint else ""
+            self.progress.say(f"\nrecord: {path}\nerror: {error}{hint}")
         finally:
             sys.stderr.flush()
             os._exit(error.exit_code)

@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 
 from xbench.errors import RankError, XbenchError
 from xbench.fabrics.cluster import ClusterRank, cluster_rank, meeting_point, ranks_around
-from xbench.launch.agent import lost_peers
 from xbench.launch.heartbeat import HeartbeatMonitor
 from xbench.launch.rendezvous import RankAssignment
 from xbench.rank.journal import JournalReader, Take
@@ -139,29 +138,15 @@ def _go(
         watch.interrupted()
         raise
     except Exception as error:
-        raise _told(watch, run, rank.acting if rank is not None else 0, error) from error
+        from xbench.rank.rank_errors import failure_of
+
+        raise watch.fail(failure_of(run, rank.acting if rank is not None else 0, error)) from error
     try:
         watch.finish()
     except XbenchError:
         raise
     except Exception as error:
         raise RankError(f"the ranks lost each other at the end: {error}", detail=traceback.format_exc()) from error
-
-
-def _told(watch: HeartbeatMonitor, run: RunSpec, job: int, error: Exception) -> XbenchError:
-    """Return the cause of an error, once the other ranks have reported theirs."""
-    from xbench.rank.rank_errors import explained
-
-    said = explained(run, job, error)
-    if isinstance(error, XbenchError):
-        what, hint = f"stopped: {error}", error.hint
-    elif said is not None:
-        what, hint = said.what, said.hint
-    else:
-        what, hint = f"raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}", None
-    cause = watch.fail(what, hint, peers_lost=said is None and lost_peers(str(error)))
-    cause.detail = cause.detail or traceback.format_exc()
-    return cause
 
 
 @contextmanager

@@ -106,11 +106,6 @@ class FabricRun(ABC, Generic[F, R]):
         with suppress(OSError):
             write_frame(self.frame(), self.folder)
 
-    def save_and_say(self, error: XbenchError) -> None:
-        """Save the measurements so far, and print the record's path and the error."""
-        self.progress.say(f"\nrecord: {keep(self.record(self.frame(), str(error)), self.path)}")
-        self.progress.say(f"error: {error}" + (f"\n  hint: {error.hint}" if error.hint else ""))
-
     def start_ranks(self, program: Program, worker: str, directory: Path, take: Take) -> Verdict:
         """Run one start of the ranks of module `worker` to the end."""
         self.progress.begin_launch(program.launch, program.phases)

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from xbench.profilers.gpu import median_of_known
+from xbench.profilers.gpu import Window, median_of_known
 from xbench.rank.events import GpuWatched
 from xbench.records import GpuUse
 from xbench.text import counted
@@ -23,15 +23,15 @@ class GpuFindings:
 
     def __init__(self) -> None:
         self.missing: str | None = None
-        self._profile: list[GpuWatched] = []
-        self._blocks: dict[str, dict[tuple[int, int], list[tuple[int, GpuWatched]]]] = {}
+        self._profile: list[Window] = []
+        self._blocks: dict[str, dict[tuple[int, int], list[tuple[int, Window]]]] = {}
 
     def take(self, launch: int, job: int, event: GpuWatched) -> None:
         """Take one window of launch number `launch`, from a rank of `job`."""
         if event.mode is None:
-            self._profile.append(event)
+            self._profile.append(event.window)
         else:
-            self._blocks.setdefault(event.mode, {}).setdefault((launch, event.round), []).append((job, event))
+            self._blocks.setdefault(event.mode, {}).setdefault((launch, event.round), []).append((job, event.window))
 
     def of_profile(self) -> GpuUse | None:
         """Return the use during the profile of layers and links."""
@@ -65,7 +65,7 @@ class GpuFindings:
         return found
 
 
-def use_of(windows: Sequence[GpuWatched], seconds_per_sample: float | None = None) -> GpuUse | None:
+def use_of(windows: Sequence[Window], seconds_per_sample: float | None = None) -> GpuUse | None:
     """Combine windows of any number of devices; None without any."""
     if not windows:
         return None
@@ -88,7 +88,7 @@ def use_of(windows: Sequence[GpuWatched], seconds_per_sample: float | None = Non
     )
 
 
-def _power_w(windows: Sequence[GpuWatched]) -> float | None:
+def _power_w(windows: Sequence[Window]) -> float | None:
     """Return the mean power of all devices together [W]; None unless every one of them reports its energy."""
     total_w = 0.0
     for device in dict.fromkeys(window.device for window in windows):
@@ -99,14 +99,14 @@ def _power_w(windows: Sequence[GpuWatched]) -> float | None:
     return total_w
 
 
-def _throttled_share(windows: Sequence[GpuWatched]) -> float | None:
+def _throttled_share(windows: Sequence[Window]) -> float | None:
     """Return the share of readings with throttled clocks; None if no device reports them."""
     told = [(w.throttled_readings, w.readings) for w in windows if w.throttled_readings is not None]
     readings = sum(count for _, count in told)
     return sum(throttled for throttled, _ in told) / readings if readings else None
 
 
-def _throttled(windows: Iterable[GpuWatched]) -> list[str]:
+def _throttled(windows: Iterable[Window]) -> list[str]:
     return list(dict.fromkeys(reason for window in windows for reason in window.throttled))
 
 

@@ -1,24 +1,17 @@
 """Policy that decides before each launch whether the run continues, and with which modes.
 
-`profile` and `compare` use `FixedLaunches`: a fixed number of launches of the same modes. `compare --until` uses
-`UntilPrecise`: as many as the precision needs. `tune` decides after each launch (`runs.tune`).
-
 A rank that runs out of memory in one mode makes the mode fail, and the others continue (`OomTracker`). Ranks cannot
-agree on this within a step. The rank without memory has launched some of the step's collectives and will not launch the
-rest, while the others wait in them. The communicator is unusable until all ranks have ended it. So the launch is ended
-as for any error. Ending the processes frees all memory and ends all collectives. The remaining phases run in newly
-started ranks, without that mode.
+agree on this within a step: the rank without memory has launched some of the step's collectives and will not launch the
+rest, while the others wait in them. So the launch is ended as for any error, and the remaining phases run in newly
+started ranks, without that mode. A mode that runs out of memory while its steps are recorded has not failed.
 
-A mode that runs out of memory while its steps are recorded has not failed. Recorded steps follow the blocks of the
-launch, if it has any. The launch ends there, and a warning says so.
-
-An interrupted round of blocks is timed again as a whole. Its modes are compared with each other, which is fair only
+An interrupted round of blocks is timed again as a whole: its modes are compared with each other, which is fair only
 among blocks of the same processes. Earlier measurements are kept. The new ranks belong to the same launch, so its
 spread includes the effect of another start.
 
-A run ends if no mode is the cause. Memory may run out during the profile. It may also run out in the steps of DDP that
-every mode is checked against, if mode `ddp` is not in the run or has already failed. A run inside torchrun ends too,
-because we do not start its ranks.
+A run ends if no mode is the cause, as when memory runs out during the profile, or in the steps of DDP that every mode
+is checked against, if mode `ddp` is not in the run or has already failed. A run inside torchrun ends too, because we do
+not start its ranks.
 """
 
 from __future__ import annotations

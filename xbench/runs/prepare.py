@@ -285,9 +285,15 @@ def _ranks_here(fabric: FabricSpec) -> tuple[int, int | None]:
 def check_available(modes: Sequence[ModeSpec], compress: Compress | None) -> list[str]:
     """Return messages on modes that will fail here, while the others run.
 
-    Raises SpecError if no other mode could run. Nothing here imports Horovod.
+    Raises SpecError if no other mode could run, and for a mode that does not compress what it sends, if it is to.
+    Nothing here imports Horovod.
     """
-    check_compressed(modes, compress)
+    uncompressed = [mode.text for mode in modes if not mode_info(mode.carrier).compresses]
+    if compress is not None and uncompressed:
+        raise SpecError(
+            f"mode {uncompressed[0]!r} sends parameters and gradients as they are, and not as {compress}",
+            hint="leave --compress or the mode out",
+        )
     reasons = {mode.text: why for mode in modes if (why := obstacle(mode.carrier)) is not None}
     remedies = {mode.text: mode_info(mode.carrier).remedy for mode in modes if mode.text in reasons}
     builds = {text: f"{command} builds it" for text, command in remedies.items() if command is not None}
@@ -297,16 +303,6 @@ def check_available(modes: Sequence[ModeSpec], compress: Compress | None) -> lis
         raise SpecError(f"mode {first!r} cannot run here: {reasons[first]}", hint=builds.get(first))
     remedy = {text: f" ({built})" for text, built in builds.items()}
     return [f"mode {text} cannot run here: {why}{remedy.get(text, '')}" for text, why in reasons.items()]
-
-
-def check_compressed(modes: Sequence[ModeSpec], compress: Compress | None) -> None:
-    """Raise SpecError for a mode that does not compress what it sends, if it is to."""
-    uncompressed = [mode.text for mode in modes if not mode_info(mode.carrier).compresses]
-    if compress is not None and uncompressed:
-        raise SpecError(
-            f"mode {uncompressed[0]!r} sends parameters and gradients as they are, and not as {compress}",
-            hint="leave --compress or the mode out",
-        )
 
 
 def check_real(fabric: FabricSpec, modes: Sequence[ModeSpec]) -> None:

@@ -89,7 +89,8 @@ class Tune(LaunchPolicy):
             gates = (Phase(kind="parity", mode=mode) for mode in gated)
             return LaunchSpec(self.run, (Phase(kind="profile"), *gates), ("profiling and planning first",))
         samples = found.samples()
-        self._failed = failed_modes(found)
+        refused = {mode for mode, gates in found.parity.items() if not all(gate.ok for gate in gates)}
+        self._failed = set(found.failed) | refused
         choice = choose(blocks_of(self.run, samples, self._failed), REFERENCE, self.margin)
         if number == 1:
             self._candidates = self._selected(found.jobs[0].plans)
@@ -242,11 +243,6 @@ def standing(choice: Choice) -> str:
 def format_minutes(seconds: float) -> str:
     """Format a duration: '45 s' below two minutes, else '3.5 min'."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min".replace(".0 ", " ")
-
-
-def failed_modes(found: Collector) -> set[str]:
-    """Return modes that a schedule refused, or that train another network than DDP."""
-    return set(found.failed) | {mode for mode, gates in found.parity.items() if not all(gate.ok for gate in gates)}
 
 
 def blocks_of(run: RunSpec, samples: Sequence[Sample], failed: Collection[str] = ()) -> dict[str, list[BlockValue]]:

@@ -15,7 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import torch
 import torch.distributed as dist
@@ -59,6 +59,25 @@ class ResolvedPlan(NamedTuple):
     schedule: str
 
 
+class AttachSettings(TypedDict, total=False):
+    """Keywords of `attach` that few loops need. It describes them."""
+
+    wait: Wait
+    unused_parameters: bool
+    compress: Compress | None
+    broadcast: bool
+    buffers: Literal["broadcast"] | None
+
+
+DEFAULTS: AttachSettings = {
+    "wait": "backward",
+    "unused_parameters": False,
+    "compress": None,
+    "broadcast": False,
+    "buffers": None,
+}
+
+
 def attach(
     model: Module,
     optimizer: Optimizer | None = None,
@@ -66,11 +85,7 @@ def attach(
     schedule: str | None = None,
     plan: PlanSource | None = None,
     process_group: dist.ProcessGroup | None = None,
-    wait: Wait = "backward",
-    unused_parameters: bool = False,
-    compress: Compress | None = None,
-    broadcast: bool = False,
-    buffers: Literal["broadcast"] | None = None,
+    **settings: Unpack[AttachSettings],
 ) -> Handle:
     """Send the model's gradients by `schedule` from now on, until the handle is detached.
 
@@ -120,9 +135,14 @@ def attach(
     UsageError for a model that the schedule cannot serve or that differs between ranks, and RecordError for a broken
     file.
     """
+    given: AttachSettings = {**DEFAULTS, **settings}
+    if given.keys() != DEFAULTS.keys():
+        raise TypeError(f"attach() got an unexpected keyword argument {min(given.keys() - DEFAULTS.keys())!r}")
     if isinstance(plan, (str, os.PathLike)):
         plan = of_kind(load(plan), Tuned) or load_measured(plan)
-    setup = AttachConfig(model, optimizer, None, process_group, wait, unused_parameters, compress)
+    broadcast, buffers = given["broadcast"], given["buffers"]
+    unused, compress = given["unused_parameters"], given["compress"]
+    setup = AttachConfig(model, optimizer, None, process_group, given["wait"], unused, compress)
     if buffers not in (None, "broadcast"):
         raise unknown("buffers", buffers, ["broadcast"])
     return _attached(setup, schedule, plan, broadcast=broadcast, buffers=buffers)

@@ -40,6 +40,7 @@ from code_blocks import xbench_words as words_of
 import xbench
 from xbench import cli
 from xbench.machine.inventory import take_inventory
+from xbench.schedules.attach import DEFAULTS
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -201,7 +202,7 @@ def test_python_in_the_pages_names_what_there_is(block: Block) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "xbench":
             assert node.attr in xbench.__all__, f"{block.where}: xbench.{node.attr}"
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "xbench.attach":
-            taken = set(inspect.signature(xbench.attach).parameters)
+            taken = inspect.signature(xbench.attach).parameters.keys() | DEFAULTS.keys()
             assert {word.arg for word in node.keywords} <= taken, block.where
 
 

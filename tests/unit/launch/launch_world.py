@@ -27,11 +27,11 @@ class World:
                 agents.append(AgentWatch(host, lambda key=(job, host): self.logs[key], job))
                 for local in range(ranks):
                     reader = JournalReader(folder, job, host * ranks + local)
-                    watches.append(RankWatch(reader, host, local, shared=jobs > 1))
+                    watches.append(RankWatch(reader, host, shared=jobs > 1))
         probes = Probes(
             clock=lambda: self.now,
-            alive=lambda pid: self.states.get(pid, "R") is not None,
-            state=lambda pid: self.states.get(pid, "R"),
+            alive=lambda rank: self.states.get(rank.pid, "R") is not None,
+            state=lambda rank: self.states.get(rank.pid, "R"),
             link_fault=lambda: self.fault,
             disk_full=lambda: self.full,
         )

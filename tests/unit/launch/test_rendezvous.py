@@ -12,7 +12,7 @@ from xbench.errors import RankError, SpecError
 from xbench.fabrics.cluster import ClusterRank
 from xbench.launch import rendezvous
 from xbench.launch.rendezvous import RankInfo, assignments, choose_interface, join
-from xbench.rank.shared_notes import FileStore, TorchStore
+from xbench.rank.store import FileStore, TorchStore
 
 
 class Store:

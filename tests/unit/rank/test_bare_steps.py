@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xbench.rank.bare_steps import loader_cycles, with_loader
+from xbench.rank.profile_phase import loader_cycles, with_loader
 from xbench.records import StepTimes
 
 STEP = StepTimes(

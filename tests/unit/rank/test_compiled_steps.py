@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from xbench.rank import compiled_steps
-from xbench.rank.compiled_steps import MAX_STEPS, late_compilations, settle
+from xbench.rank import session as session_module
 from xbench.rank.events import Warned
+from xbench.rank.session import MAX_STEPS, late_compilations, settle
 from xbench.schedules import parse_mode
 
 DDP, COMPILED = parse_mode("ddp"), parse_mode("ddp+compile")
@@ -21,8 +21,8 @@ class CompilingSession:
         self.device, self.steps, self.compiled, self.said = "cpu", 0, 0, []
         self.mine, self.others = mine, others
         self.journal: Any = self
-        monkeypatch.setattr(compiled_steps, "compilations", lambda: self.compiled)
-        monkeypatch.setattr(compiled_steps.dist, "all_reduce", self.all_reduce)
+        monkeypatch.setattr(session_module, "compilations", lambda: self.compiled)
+        monkeypatch.setattr(session_module.dist, "all_reduce", self.all_reduce)
 
     def write(self, event: Warned) -> None:
         self.said.append(event.message)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from xbench.profilers.gpu import NotAvailable
-from xbench.rank.gpu_cores import bind_to_gpu, near_cores, spans
+from xbench.rank.gpu import bind_to_gpu, near_cores, spans
 
 CUDA = torch.device("cuda", 1)
 NEAR = {*range(32, 64), *range(96, 128)}

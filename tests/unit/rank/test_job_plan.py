@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xbench.planning.plans import Planner
 from xbench.planning.step import Gradient, StepModel
-from xbench.rank.profile_phase import complete, job_plan
+from xbench.rank.program import complete, job_plan
 from xbench.records import CostModel, Parts, Plan
 from xbench.schedules import parse_mode
 

@@ -14,7 +14,6 @@ import pytest
 from xbench.errors import RunError
 from xbench.rank.events import (
     Event,
-    ParityChecked,
     PhaseBegan,
     RankEnded,
     RankFailed,
@@ -24,7 +23,6 @@ from xbench.rank.events import (
     parse,
 )
 from xbench.rank.journal import Journal, JournalReader, Journals, to_all
-from xbench.records import Parity
 
 HELLO, END = RankStarted(t=1.0, rank=1, pid=1), RankEnded(t=2.0)
 
@@ -102,10 +100,3 @@ def test_an_event_is_a_line_of_the_fields_that_were_given() -> None:
 
 def test_a_reader_ignores_fields_of_another_version() -> None:
     assert parse(b'{"event": "end", "t": 2.0, "mood": "good"}') == END
-
-
-def test_every_event_of_the_parity_check_is_its_verdict() -> None:
-    verdict = Parity(ok=True, max_relative_difference=0.0, tolerance=0.02, bitwise_across_ranks=True, steps=3)
-    found = parse(ParityChecked(mode="ddp", **verdict.model_dump()).line())
-    assert isinstance(found, ParityChecked)
-    assert (found.mode, found.verdict) == ("ddp", verdict)

@@ -74,7 +74,6 @@ def said(
     weights: tuple[float, ...] = WEIGHTS,
     max_norm: float | None = None,
     norms: bool = True,
-    note: Callable[[str], None] = lambda _: None,
 ) -> str | None:
     """Train the reference on the mean of both batches' gradients, and ask what the gate would let pass."""
     job = Job(model, optimizer_of(model.parameters()), batches[0])
@@ -103,7 +102,7 @@ def said(
     def new_checker() -> ParityChecker:
         return ParityChecker(job, states, None, momentum=moments, norms=sizes if norms else (), compressed=compressed)
 
-    return parity_power.not_shown(job, snapshot, new_checker, local, averaged, note=note)
+    return parity_power.not_shown(job, snapshot, new_checker, local, averaged)
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
@@ -121,13 +120,6 @@ def test_ranks_with_batches_of_their_own_show_every_wrong_schedule(
     optimizer_of: Any, compressed: bool, steps: int
 ) -> None:
     assert said(network(), differing(), optimizer_of, compressed=compressed, steps=steps) is None
-
-
-def test_every_judged_step_is_noted() -> None:
-    notes: list[str] = []
-    assert said(network(), differing(), sgd, steps=2, note=notes.append) is None
-    wrong = ("does not average", "sums in place of averaging", "is a step late")
-    assert notes == [f"gate: a schedule that {what}, step {step}" for what in wrong for step in (1, 2)]
 
 
 @pytest.mark.parametrize("optimizer_of", [sgd, adam])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from xbench.rank.partial_work import WorkByBand, kept_bytes, work_by_band
+from xbench.rank.partial_work import kept_bytes, work_by_band
 
 
 class Attention(nn.Module):
@@ -70,10 +70,6 @@ def test_products_of_activations_count_from_the_band_of_what_they_multiply() -> 
     assert work.up_to(1)[0] == kept
     # The key's layer is taken to hand a gradient on to the embedding, as the query's does not; and so is the last x.
     assert flops < work.up_to(1)[1] <= 1.5 * flops
-
-
-def test_levels_add_up() -> None:
-    assert WorkByBand([1, 2, 4], [10, 20, 40]).up_to(2) == (3, 30)
 
 
 def test_the_model_is_left_as_it_was() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.exc import InternalTorchDynamoError
 
 from xbench.errors import SpecError, UsageError, WorkloadError
-from xbench.rank import profile_phase, rank_errors, shared_notes
+from xbench.rank import profile_phase, rank_errors, store
 from xbench.rank.events import Event, ModeFailed
 from xbench.rank.rank_errors import MOST, attempt, message_of, place_of, refusals
 from xbench.schedules import parse_mode
@@ -65,7 +65,7 @@ def attempted(
     """The refused modes and the journal of the first rank, which alone raised this error in a block of a mode."""
     monkeypatch.setattr(rank_errors.dist, "all_reduce", lambda *_, **__: None)
     monkeypatch.setattr(rank_errors.dist, "get_world_size", lambda: ranks)
-    monkeypatch.setattr(shared_notes, "ALIKE_S", 0.0)
+    monkeypatch.setattr(store, "ALIKE_S", 0.0)
     written: list[Event] = []
     notes: set[str] = set()
     session: Any = SimpleNamespace(
@@ -126,11 +126,6 @@ def test_a_compiler_that_fails_on_one_rank_ends_the_run(
 def test_an_error_that_ends_the_run_is_raised(monkeypatch: pytest.MonkeyPatch, error: UsageError, mode: str) -> None:
     with pytest.raises(type(error), match=str(error)):
         attempted(monkeypatch, error, mode)
-
-
-def test_modes_with_one_checksum_have_markers_of_their_own() -> None:
-    markers = {rank_errors._marker(SimpleNamespace(text=text)) for text in ("plumless", "buckeroo")}  # type: ignore[arg-type]
-    assert len(markers) == 2
 
 
 def test_a_refusal_in_the_profile_is_remarked() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import Any
 
 import psutil
 import pytest
-import torch.distributed as dist
 
-from xbench.rank import store as module
 from xbench.rank.store import rank_store
 
 TIMEOUT = timedelta(seconds=20)
@@ -46,15 +43,3 @@ def test_ranks_of_other_hosts_reach_a_store_that_is_told_loopback() -> None:
     store = rank_store("127.0.0.1", 0, TIMEOUT, serves=True, one_host=False)
     assert {address for address, _ in listening() - before} <= {"::", "0.0.0.0"}
     assert store.port in {port for _, port in listening() - before}
-
-
-def test_a_torch_whose_store_takes_no_socket_still_keeps_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without(*arguments: Any, **options: Any) -> Any:
-        if "master_listen_fd" in options:
-            raise TypeError("__init__(): incompatible constructor arguments")
-        return dist.TCPStore(*arguments, **options)  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(module, "TCPStore", without)
-    store = rank_store("127.0.0.1", 0, TIMEOUT, serves=True)
-    store.set("key", "value")
-    assert rank_store("127.0.0.1", store.port, TIMEOUT, serves=False).get("key") == b"value"

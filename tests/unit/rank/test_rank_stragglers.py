@@ -9,7 +9,7 @@ import pytest
 
 from xbench.profilers.host_links import PairTimes
 from xbench.rank import stragglers
-from xbench.rank.bare_steps import WITH_LOADER
+from xbench.rank.profile_phase import WITH_LOADER
 from xbench.rank.stragglers import Place, host_names, links_behind
 from xbench.records import CostModel
 from xbench.spec import FabricSpec

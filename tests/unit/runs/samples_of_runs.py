@@ -54,3 +54,12 @@ def timed(collector: Collector, mode: str, step_s: float, *, job: int = 0, round
         stamps = [round_ * 100 + i * step_s for i in range(30)]
         for rank in range(2):
             collector.take(job, rank, block(mode, stamps, round_))
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s

@@ -162,7 +162,7 @@ def test_a_mode_that_fails_the_gate_shows_no_time() -> None:
         ok=False, max_relative_difference=0.5, tolerance=0.02, bitwise_across_ranks=True, steps=3,
         worst_parameter="fc.weight", message="'fc.weight' differs from DDP's",
     )  # fmt: skip
-    collector.take(0, 0, ParityChecked(mode="wfbp", **verdict.model_dump()))
+    collector.take(0, 0, ParityChecked(mode="wfbp", verdict=verdict))
     record = comparison_record(frame(run), collector)
     failed = record.modes["wfbp"]
     assert failed.status == "failed"
@@ -205,7 +205,7 @@ def test_either_kind_of_record_says_how_it_was_made_and_what_ranks_saw(modes: st
     for launch in range(2):
         collector.begin_launch(launch)
         collector.take(0, 0, Remarked(message="threads run first"))
-    collector.take(0, 0, StragglersSought(ranks=[slow], links=[]))
+    collector.take(0, 0, StragglersSought(found=Stragglers(ranks=[slow])))
     record = MAKERS[modes](said, collector, "interrupted")
     assert (record.created, record.command, record.spec) == (said.created, "xbench compare", run)
     assert record.environment == said.environment

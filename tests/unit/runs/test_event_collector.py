@@ -156,8 +156,8 @@ def test_a_block_fills_three_seconds_within_reason(step_s: float, steps: int) ->
 def test_what_holds_the_others_back_is_of_the_job_that_looked() -> None:
     collector = collector_of(run_of("ddp", A, A))
     slow = SlowRank(rank=1, parts=["input"], lag_s=0.1, share=0.2, chance=1e-6)
-    collector.take(0, 0, parse(StragglersSought(ranks=[slow], links=[]).line()))
+    collector.take(0, 0, parse(StragglersSought(found=Stragglers(ranks=[slow])).line()))
     assert collector.jobs[0].stragglers == Stragglers(ranks=[slow])
     assert collector.jobs[1].stragglers is None
-    collector.take(0, 0, StragglersSought(ranks=[], links=[], of_job=1))
+    collector.take(0, 0, StragglersSought(found=Stragglers(), of_job=1))
     assert collector.jobs[1].stragglers == Stragglers()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +14,9 @@ import torch
 from samples_of_runs import A, collector_of, frame, run_of, timed
 
 from xbench.profilers.gpu import NotAvailable, Window
-from xbench.rank import gpu_watch
+from xbench.rank import gpu
 from xbench.rank.events import GpuMissing, GpuWatched
-from xbench.rank.gpu_watch import GpuWatch, names_of
+from xbench.rank.gpu import GpuWatch, names_of
 from xbench.rank.journal import Journal
 from xbench.records import Comparison, GpuUse, dump, loads
 from xbench.runs.build_records import comparison_record, profile_record
@@ -24,22 +24,18 @@ from xbench.runs.event_collector import Collector
 from xbench.runs.gpu_use import GpuFindings, use_of
 
 
-def window(device: str = "GPU-0", **changes: Any) -> dict[str, Any]:
+def seen(device: str = "GPU-0", **changes: Any) -> Window:
     """Two seconds at 300 W in which nothing slowed the device."""
     made = Window(
         device=device, seconds=2.0, readings=20, utilisation=0.9, memory_peak_bytes=100, energy_j=600.0,
         sm_clock_mhz=1500.0, memory_clock_mhz=2600.0, temperature_max_c=60, throttled=[], throttled_readings=0,
         sampling_s=0.02,
     )  # fmt: skip
-    return asdict(made) | changes
+    return replace(made, **changes)
 
 
 def event(mode: str | None, round_: int = 0, device: str = "GPU-0", **changes: Any) -> GpuWatched:
-    return GpuWatched(mode=mode, round=round_, **window(device, **changes))
-
-
-def seen(device: str = "GPU-0", **changes: Any) -> GpuWatched:
-    return event(None, 0, device, **changes)
+    return GpuWatched(mode=mode, round=round_, window=seen(device, **changes))
 
 
 def recorded(collector: Collector) -> Comparison:
@@ -176,14 +172,15 @@ def test_a_profile_has_what_was_seen_while_it_was_made_and_why_it_was_not() -> N
 
 # --- a rank's side ------------------------------------------------------------------------------------------------
 
+SEEN = seen("1a2b")
 
-class Seen:
+
+class OneWindow:
     """A sampler that saw one window."""
 
     failure: str | None = None
 
-    def __init__(self, seen: Window | None = None) -> None:
-        self.seen = seen
+    def __init__(self) -> None:
         self.asked: list[tuple[float, float]] = []
         self.running = True
 
@@ -193,9 +190,9 @@ class Seen:
     def stop(self) -> None:
         self.running = False
 
-    def window(self, begin_s: float, end_s: float) -> Window | None:
+    def window(self, begin_s: float, end_s: float) -> Window:
         self.asked.append((begin_s, end_s))
-        return self.seen
+        return SEEN
 
 
 def journaled(folder: Path) -> list[dict[str, Any]]:
@@ -220,18 +217,26 @@ def test_on_a_cpu_nothing_is_watched(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cuda")
-def test_a_window_is_written_with_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Seen(Window(**window("1a2b")))
+@pytest.mark.parametrize("failure", [None, "GPU is lost, after 3 readings"])
+def test_a_window_is_written_with_its_mode_and_a_loss_after_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str | None
+) -> None:
+    sampler = OneWindow()
     asked: list[object] = []
-    monkeypatch.setattr(gpu_watch, "find_device", lambda *words: asked.append(words))
-    monkeypatch.setattr(gpu_watch, "Sampler", lambda nvml, handle, device: asked.append(device) or seen)
+    monkeypatch.setattr(gpu, "find_device", lambda *words: asked.append(words))
+    monkeypatch.setattr(gpu, "Sampler", lambda nvml, handle, device: asked.append(device) or sampler)
     watch = GpuWatch(torch.device("cuda", 0), Journal(tmp_path, 0, 0), load=lambda: "nvml")
+    sampler.failure = failure
     watch.report(3.0, 5.0, mode="ddp", round=2)
+    if failure is not None:
+        watch.report(5.0, 6.0, mode="wfbp", round=2)
     watch.stop()
     assert asked == [("nvml", "1a2b", "00000000:3b:00.0"), "1a2b"]
-    assert seen.asked == [(3.0, 5.0)]
-    assert not seen.running
-    assert journaled(tmp_path) == [{"event": "gpu", "mode": "ddp", "round": 2, **window("1a2b")}]
+    assert sampler.asked == [(3.0, 5.0)]
+    assert sampler.running is (failure is not None)  # a lost one is left alone
+    first, *told = journaled(tmp_path)
+    assert first == {"event": "gpu", "mode": "ddp", "round": 2, "window": asdict(SEEN)}
+    assert told == [{"event": "gpu_missing", "reason": failure}] * (failure is not None)
 
 
 def not_started() -> Any:
@@ -255,24 +260,8 @@ def test_what_is_not_to_be_had_is_told_once(tmp_path: Path, load: Callable[[], A
     assert told["reason"].startswith(reason)
 
 
-@pytest.mark.usefixtures("cuda")
-def test_a_device_that_is_lost_is_told_after_its_last_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Seen(Window(**window("1a2b")))
-    monkeypatch.setattr(gpu_watch, "find_device", lambda *words: None)
-    monkeypatch.setattr(gpu_watch, "Sampler", lambda *words: seen)
-    watch = GpuWatch(torch.device("cuda", 0), Journal(tmp_path, 0, 0), load=object)
-    seen.failure = "GPU is lost, after 3 readings"
-    watch.report(0.0, 1.0, mode="ddp", round=0)
-    watch.report(1.0, 2.0, mode="wfbp", round=0)
-    assert [(one["event"], one.get("reason")) for one in journaled(tmp_path)] == [
-        ("gpu", None),
-        ("gpu_missing", "GPU is lost, after 3 readings"),
-    ]
-
-
 def test_torch_s_names_are_written_as_nvml_writes_them() -> None:
     known = SimpleNamespace(uuid="1a2b", pci_domain_id=1, pci_bus_id=0xAF, pci_device_id=2)
     assert names_of(known) == ("1a2b", "00000001:af:02.0")
-    assert names_of(SimpleNamespace(uuid="1a2b")) == ("1a2b", None)
     assert names_of(SimpleNamespace(pci_bus_id=3)) == (None, "00000000:03:00.0")
     assert names_of(SimpleNamespace()) == (None, None)

@@ -12,7 +12,7 @@ from xbench.config import RunConfig
 from xbench.errors import SpecError
 from xbench.rank.events import GpuMissing, ParityChecked, SchedulesPlanned, StepProfiled
 from xbench.rank.journal import Journal, JournalReader
-from xbench.records import Bounds, CostModel, CostPoint, Plan, StepTimes
+from xbench.records import Bounds, CostModel, CostPoint, Parity, Plan, StepTimes
 from xbench.runs import prepare as preparing
 from xbench.runs.build_records import comparison_record, sharing_remarks
 from xbench.runs.prepare import check_fabric, prepare
@@ -106,10 +106,8 @@ def test_a_journal_tells_the_jobs_of_its_process_apart(tmp_path: Path) -> None:
     journal.write(block("crossover", [0.0, 1.0, 2.0], pattern=(0, 1)))
     other = journal.of_job(1)
     other.write(block("crossover", [0.5, 1.5, 2.5], pattern=(0, 1)))
-    verdict = ParityChecked(
-        mode="crossover", ok=True, max_relative_difference=0.0, tolerance=1.0, steps=1, bitwise_across_ranks=True
-    )
-    other.write(verdict)
+    verdict = Parity(ok=True, max_relative_difference=0.0, tolerance=1.0, steps=1, bitwise_across_ranks=True)
+    other.write(ParityChecked(mode="crossover", verdict=verdict))
     other.note("gate")
     journal.write(GpuMissing(reason="none"))
     reader = JournalReader(tmp_path, 0, 0)
@@ -122,4 +120,4 @@ def test_a_journal_tells_the_jobs_of_its_process_apart(tmp_path: Path) -> None:
         collector.take(0, 0, event)
     (blocks,) = collector.raw_blocks.values()
     assert {job: one.stamps[0] for (job, _), one in blocks.items()} == {0: 0.0, 1: 0.5}
-    assert [one.ok for one in collector.parity["crossover"]] == [True]
+    assert collector.parity["crossover"] == [verdict]

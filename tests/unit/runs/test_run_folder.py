@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,31 +22,6 @@ def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, monke
     names = [new_run_folder(tmp_path / "runs", "comparison-resnet18").name for _ in range(3)]
     first = "20260131-142501-comparison-resnet18"
     assert names == [first, f"{first}-2", f"{first}-3"]
-
-
-def test_processes_that_start_together_get_different_folders(tmp_path: Path) -> None:
-    body = (
-        "import sys, time\nfrom pathlib import Path\n"
-        "time.strftime = lambda form: '20260131-142501'\n"
-        "from xbench.runs.run_folder import new_run_folder\n"
-        "print('ready', flush=True)\nsys.stdin.readline()\n"
-        "for _ in range(20): print(new_run_folder(Path(sys.argv[1]), 'profile-a').name)\n"
-    )
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", body, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    for one in started:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n"
-    for one in started:
-        assert one.stdin is not None
-        one.stdin.write("\n")
-        one.stdin.flush()
-    names = [name for one in started for name in one.communicate(timeout=60)[0].split()]
-    assert len(names) == len(set(names)) == 40
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from samples_of_runs import block, collector_of, run_of
+from samples_of_runs import Clock, block, collector_of, run_of
 
 from xbench.errors import SpecError
 from xbench.rank.program import JobPlan
@@ -14,13 +14,6 @@ from xbench.spec import FabricSpec
 
 MODES = "compute,ddp,auto,ddp-tuned,optimal,mgwfbp,single"
 STEP_S = {"compute": 0.4, "ddp": 0.65, "auto": 0.55, "ddp-tuned": 0.6, "optimal": 0.58, "mgwfbp": 0.6, "single": 0.9}
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class World:

@@ -6,19 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from samples_of_runs import block, collector_of, run_of
+from samples_of_runs import Clock, block, collector_of, run_of
 
 from xbench.runs.launch_policy import MIN_PILOT, UntilPrecise
 from xbench.spec import Effort, FabricSpec
 
 STEP_S = {"compute": 0.3, "ddp": 0.5, "auto": 0.45, "single": 0.9}
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def launches_of(

@@ -105,3 +105,8 @@ def test_another_model_is_refused_by_the_names_of_its_parameters(tmp_path: Path)
     model.extra = nn.Linear(1, 1)
     with pytest.raises(SpecError, match=r"the plan leaves out parameter 'extra\.weight'"):
         xbench.attach(model, plan=GOLDEN)
+
+
+def test_a_keyword_that_attach_does_not_have_is_an_error() -> None:
+    with pytest.raises(TypeError, match="'waits'"):
+        xbench.attach(nn.Linear(2, 2), waits="step")  # type: ignore[call-arg]

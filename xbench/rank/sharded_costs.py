@@ -1,4 +1,4 @@
-"""Costs of torch's sharded modes, in a rank's profile: of their collectives and of the host.
+"""Costs of torch's sharded modes, in a rank's profile: of their collectives and of the host, and plans of their units.
 
 The collectives are those beside the all-reduce of other modes. The all-reduce of a mode that waits for each one, over
 Gloo, is measured apart: its ranks start one after the other.
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,9 @@ import torch.distributed as dist
 from xbench.errors import UsageError
 from xbench.modes import ModeInfo, mode_info
 from xbench.planning.cost import fit
-from xbench.planning.sharded_step import cost_name
+from xbench.planning.plans import Planner
+from xbench.planning.sharded_step import GATHERED, Sharded, cost_name
+from xbench.planning.unit_plan import Units, plan_units
 from xbench.profilers.budget import SHARE
 from xbench.profilers.collectives import measure_collective, sizes
 from xbench.profilers.summary import clocks, cost_points
@@ -31,11 +34,13 @@ from xbench.rank.events import Remarked
 from xbench.rank.parity_checker import gathered
 from xbench.rank.rank_errors import message_of
 from xbench.rank.session import Session
-from xbench.records import CostModel, UnitCost
+from xbench.records import CostModel, Layer, UnitCost
 from xbench.registry import imported
 from xbench.schedules.sharded import groups_here, shard_ranks_here
 from xbench.schedules.twin import units_of
 from xbench.text import and_of
+from xbench.torch_compile import plain_name
+from xbench.units import parse_bytes
 
 UNITS_S, QUICK_UNITS_S = 12.0, 1.0
 """Time for the steps that measure the units of a mode [s]."""
@@ -168,3 +173,35 @@ def _links(session: Session, grad_bytes: int) -> Iterator[tuple[str, _Link]]:
                 else:
                     link = _Link(name, within, range(ranks), grad_bytes)
                 yield cost_name(name, ranks), link
+
+
+def units_by_mode(
+    session: Session,
+    planner: Planner,
+    layers: Sequence[Layer],
+    costs: Mapping[str, CostModel],
+    unit_costs: Mapping[str, UnitCost],
+) -> dict[str, Units]:
+    """Return the units of each mode of this run that plans them. Every rank plans the same; rank 0 says so.
+
+    `costs`: cost models of collectives by name. `unit_costs`: by mode. A model that `fully_shard` cannot wrap has no
+    units: its modes report that when they are attached.
+    """
+    modes = [mode for mode in session.run.modes if mode_info(mode.name).plans_units]
+    found: dict[str, Units] = {}
+    if not modes or planner.cost is None:
+        return found
+    model = session.workload.model
+    nbytes = {plain_name(name): p.numel() * p.element_size() for name, p in model.named_parameters()}
+    with suppress(UsageError):
+        apart = units_of(model)
+        waits, workers = session.run.backend == "gloo", dist.get_world_size()
+        kept = {unit: sum(nbytes[name] for name in names) for unit, names in apart.items()}
+        for mode in modes:
+            limit, unit = dict(mode.options).get(GATHERED), unit_costs.get(mode_info(mode.name).units_of or "")
+            inputs = Sharded(planner, layers, apart, costs, workers, waits=waits, unit=unit)
+            plan = plan_units(inputs, kept, parse_bytes(limit) if limit is not None else None)
+            found[mode.text] = plan.units if plan is not None else []
+            if plan is not None and session.rank == 0:
+                session.journal.write(Remarked(message=plan.sentence(mode.text)))
+    return found

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from xbench.errors import UsageError
-from xbench.rank import other_links
+from xbench.rank import sharded_costs
 from xbench.records import UnitCost
 from xbench.schedules import parse_modes
 
@@ -17,10 +17,10 @@ from xbench.schedules import parse_modes
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A session of one rank on a CPU, which runs `fsdp` and `replicate`; `said` has the remarks."""
-    monkeypatch.setattr(other_links, "gathered", lambda value: [value])
-    monkeypatch.setattr(other_links, "silent_group", lambda: None)
-    monkeypatch.setattr(other_links.dist, "destroy_process_group", lambda group: None)
-    monkeypatch.setattr(other_links, "_wait_s", lambda *_: 0.0)
+    monkeypatch.setattr(sharded_costs, "gathered", lambda value: [value])
+    monkeypatch.setattr(sharded_costs, "silent_group", lambda: None)
+    monkeypatch.setattr(sharded_costs.dist, "destroy_process_group", lambda group: None)
+    monkeypatch.setattr(sharded_costs, "_wait_s", lambda *_: 0.0)
     said: list[str] = []
     return SimpleNamespace(
         run=SimpleNamespace(modes=parse_modes("ddp,fsdp,auto:shard,replicate"), effort=SimpleNamespace(is_quick=False)),
@@ -41,11 +41,11 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_over_nccl_both_halves_of_dear_are_measured(
     session: Any, monkeypatch: pytest.MonkeyPatch, backend: str, emulated: object, measured: list[str]
 ) -> None:
-    monkeypatch.setattr(other_links.dist, "group", SimpleNamespace(WORLD="world"))
-    monkeypatch.setattr(other_links.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(sharded_costs.dist, "group", SimpleNamespace(WORLD="world"))
+    monkeypatch.setattr(sharded_costs.dist, "get_world_size", lambda: 2)
     session.run.modes, session.run.backend = parse_modes("ddp,dear"), backend
     session.program = SimpleNamespace(emulated=emulated)
-    assert [name for name, _ in other_links._links(session, 8)] == measured
+    assert [name for name, _ in sharded_costs._links(session, 8)] == measured
 
 
 def test_a_mode_whose_units_cannot_be_measured_is_named(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,8 +54,8 @@ def test_a_mode_whose_units_cannot_be_measured_is_named(session: Any, monkeypatc
             raise RuntimeError("mixed dtypes")
         return 0.002, 0.001
 
-    monkeypatch.setattr(other_links, "measure_unit_cost", measure)
-    assert other_links.unit_costs(session, [], 0.3) == {"replicate": UnitCost(unit_s=0.002, tensor_s=0.001)}
+    monkeypatch.setattr(sharded_costs, "measure_unit_cost", measure)
+    assert sharded_costs.unit_costs(session, [], 0.3) == {"replicate": UnitCost(unit_s=0.002, tensor_s=0.001)}
     assert session.said == [
         "predictions of fsdp and auto:shard lack the host's time for units: RuntimeError: mixed dtypes"
     ]
@@ -65,12 +65,12 @@ def test_a_mode_that_refuses_the_model_says_so_itself(session: Any, monkeypatch:
     def refuse(*_: object, **__: object) -> tuple[float, float]:
         raise UsageError("fully_shard refuses this model")
 
-    monkeypatch.setattr(other_links, "measure_unit_cost", refuse)
-    assert other_links.unit_costs(session, [], 0.3) == {}
+    monkeypatch.setattr(sharded_costs, "measure_unit_cost", refuse)
+    assert sharded_costs.unit_costs(session, [], 0.3) == {}
     assert session.said == []
 
 
-@pytest.mark.parametrize(("bare_s", "turns"), [(0.3, other_links.TURNS), (5.0, 1)])
+@pytest.mark.parametrize(("bare_s", "turns"), [(0.3, sharded_costs.TURNS), (5.0, 1)])
 def test_slow_steps_take_one_turn(session: Any, monkeypatch: pytest.MonkeyPatch, bare_s: float, turns: int) -> None:
     taken = []
 
@@ -78,6 +78,6 @@ def test_slow_steps_take_one_turn(session: Any, monkeypatch: pytest.MonkeyPatch,
         taken.append(turns)
         return 0.0, 0.0
 
-    monkeypatch.setattr(other_links, "measure_unit_cost", measure)
-    other_links.unit_costs(session, [], bare_s)
+    monkeypatch.setattr(sharded_costs, "measure_unit_cost", measure)
+    sharded_costs.unit_costs(session, [], bare_s)
     assert taken == [turns, turns]
